@@ -1,3 +1,60 @@
-"""distlab: learn and try distributed PyTorch on real process clusters, from a notebook."""
+"""distlab: learn and try distributed PyTorch on real process clusters, from a notebook.
+
+    import distlab
+    cluster = distlab.Cluster(4)
+    cluster.run(lambda rank, world_size: rank)
+
+Names are loaded when they are first used: `import distlab` alone costs nothing, on a rank or in the guard.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distlab.cluster import Cluster
+    from distlab.errors import (
+        ArgumentError,
+        ArgumentTypeError,
+        ClusterError,
+        DistlabError,
+        RankDied,
+        RankError,
+        RanksFailed,
+        RankTimeout,
+        SerializationError,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "Cluster",
+    "ClusterError",
+    "DistlabError",
+    "RankDied",
+    "RankError",
+    "RankTimeout",
+    "RanksFailed",
+    "SerializationError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}.")
+    room = "cluster" if name == "Cluster" else "errors"
+    return getattr(importlib.import_module(f"distlab.{room}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
+    from distlab.magics import register
+
+    register(shell)

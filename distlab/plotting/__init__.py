@@ -1,0 +1,41 @@
+"""Every figure of the project: functions that take data and return a matplotlib figure or axes, all in one style.
+
+Called by the notebooks and by results that draw themselves. Runs in the notebook's process.
+A module is imported when one of its functions is first used: `import distlab` must not cost the import of matplotlib.
+"""
+
+from importlib import import_module
+
+HOMES = (
+    ("bars", ("overlap",)),
+    ("diagrams", ("DIAGRAMS", "diagram", "write_figs")),
+    ("grids", ("before_after",)),
+    ("style", ("rank_color", "rank_colors")),
+    ("timings", ("latency_bandwidth", "time_against_ranks", "time_against_size")),
+)
+
+__all__ = [
+    "DIAGRAMS",
+    "before_after",
+    "diagram",
+    "latency_bandwidth",
+    "overlap",
+    "rank_color",
+    "rank_colors",
+    "time_against_ranks",
+    "time_against_size",
+    "write_figs",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its module. Runs on: anywhere."""
+    for module, names in HOMES:
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names. Runs on: anywhere."""
+    return __all__

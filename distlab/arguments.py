@@ -1,0 +1,96 @@
+"""The rules that arguments must keep, checked before anything is started or sent; called by cluster.py and magics.py.
+
+Runs on the notebook's kernel. Every check raises `ArgumentError` in the house form, or returns the value to use.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from distlab.errors import refuse
+from distlab.rendezvous import INIT_METHODS
+
+MEGABYTES_PER_RANK = 190  # resident, after the first all_reduce, each rank a Python of its own
+
+
+def check_size(n: Any) -> int:
+    """A number of ranks: whole, 1 or more, and as many as fit into the memory that is free."""
+    import psutil
+
+    if not _is_whole(n):
+        refuse("n", "a whole number of ranks", n, "Call Cluster(4).", wrong_type=True)
+    if n < 1:
+        refuse("n", "1 or more", n, "Call Cluster(4).")
+    free = psutil.virtual_memory().available / 1e6
+    most = max(2, int(free // MEGABYTES_PER_RANK))
+    if n > most:
+        why = f"{free / 1000:.0f} GB of memory are free here and a rank takes about {MEGABYTES_PER_RANK} MB."
+        refuse("n", f"at most {most} on this machine", n, f"{why} Call Cluster(4).")
+    return n
+
+
+def check_seconds(name: str, value: Any) -> float:
+    """A number of seconds above 0."""
+    wrong_type = isinstance(value, bool) or not isinstance(value, (int, float))
+    if wrong_type or not 0 < value < float("inf"):
+        refuse(name, "a number of seconds above 0", value, f"Give for example {name}=5.", wrong_type)
+    return float(value)
+
+
+def check_threads(threads: Any) -> int | None:
+    """A number of threads, or None."""
+    if threads is not None and (not _is_whole(threads) or threads < 1):
+        refuse("threads", "None or a whole number of 1 or more", threads, "Call Cluster(n, threads=1).")
+    return threads
+
+
+def check_init_method(init_method: Any) -> str:
+    """One of `rendezvous.INIT_METHODS`."""
+    if init_method not in INIT_METHODS:
+        rule = f"one of {', '.join(map(repr, INIT_METHODS))}"
+        refuse("init_method", rule, init_method, 'Call Cluster(n) or Cluster(n, init_method="tcp").')
+    return init_method
+
+
+def check_backend(backend: Any) -> str:
+    """A backend that this torch was built with; torch is asked, and imported, for others than gloo only."""
+    if backend == "gloo":
+        return backend
+    import torch.distributed as dist
+
+    known = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
+    here = [name for name in known if dist.is_backend_available(name)]
+    if not isinstance(backend, str) or backend.lower() not in here:
+        why = "This torch was built without it. " if backend in known else ""
+        rule = f"a backend that this torch has ({', '.join(map(repr, here))})"
+        refuse("backend", rule, backend, f'{why}Call Cluster(n) or Cluster(n, backend="gloo").')
+    return backend.lower()
+
+
+def check_ranks(ranks: Any, n: int) -> list[int]:
+    """Different ranks of a cluster of `n`; all of them for None."""
+    if ranks is None:
+        return list(range(n))
+    refuse_ranks = functools.partial(
+        refuse, "ranks", f"a list of different ranks from 0 to {n - 1}", ranks, "Leave ranks out to mean all of them."
+    )
+    if isinstance(ranks, (str, bytes)) or not isinstance(ranks, Sequence):
+        refuse_ranks(wrong_type=True)
+    chosen = list(ranks)
+    in_range = all(_is_whole(rank) and 0 <= rank < n for rank in chosen)
+    if not chosen or not in_range or len(set(chosen)) < len(chosen):
+        refuse_ranks()
+    return chosen
+
+
+def check_name(name: Any, example: str) -> str:
+    """The name of a variable; `example` is a call that has one."""
+    if not isinstance(name, str) or not name.isidentifier():
+        refuse("names", "names of variables", name, f"Call {example}.", wrong_type=not isinstance(name, str))
+    return name
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,126 @@
+"""One cell on its way: wait for its ranks, free those that wait for a failed one, and tell what became of it.
+
+Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py for %%px.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from distlab import diagnosis, display
+from distlab.errors import Failure, Interrupted, RankTimeout
+from distlab.ranks import Ranks
+
+GRACE_SECONDS = 2.0  # what an interrupted rank has to come back
+
+
+class Cell:
+    """Code that was sent to some ranks.
+
+    Args:
+        ranks: the ranks of the cluster. result: ipyparallel's AsyncResult.
+        targets: the ranks that run it, in the result's order.
+    """
+
+    def __init__(self, ranks: Ranks, result: Any, targets: list[int]):
+        self._ranks, self._result, self._targets = ranks, result, targets
+
+    def finish(
+        self,
+        timeout: float | None = None,
+        groupby: str = "type",
+        live_after: float | None = display.LIVE_AFTER_SECONDS,
+        interrupt_with: int = signal.SIGINT,
+    ) -> list[Any]:
+        """Wait for the ranks, show what they wrote, and return their replies in the order of the targets.
+
+        Args:
+            timeout: seconds; None waits without a limit.
+            live_after: seconds before the newest lines are shown; None never.
+            interrupt_with: the signal that busy ranks get when the wait is interrupted; 0 leaves them alone.
+
+        Raises:
+            RankError, RankDied, RankTimeout, Interrupted (a KeyboardInterrupt).
+        """
+        watch = display.Watch(self._result, self._targets, live_after)
+        number = signal.SIGINT
+        try:
+            done = watch.wait(timeout, lambda: self._free_waiting(watch))
+        except KeyboardInterrupt:
+            done, number, timeout = False, interrupt_with, None
+        late = watch.unfinished()
+        if not done:
+            self._ranks.broken = True
+            self._ranks.signal(late, number)
+            self._result.wait(GRACE_SECONDS)
+        display.show(self._result, self._targets, groupby, watch.place)
+        if not done:
+            self._raise_late(late, watch.unfinished(), timeout)
+        return self.replies()
+
+    def replies(self) -> list[Any]:
+        """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed."""
+        replies = self._result.get(return_exceptions=True)
+        failures = self._failures()
+        died = {rank: how for rank, how in self._ranks.lost.items() if rank in self._targets}
+        if died:
+            survivors = [rank for rank in range(self._ranks.plan.n) if rank not in self._ranks.lost]
+            raise diagnosis.rank_died(died, survivors)
+        if failures:
+            self._raise_failed(failures)
+        return replies
+
+    def _free_waiting(self, watch: display.Watch) -> None:
+        """Free the ranks that wait in communication, once another rank of the cell has failed."""
+        if any(_is_failure(reply) for reply in watch.replies().values()):
+            self._ranks.signal(watch.unfinished(), signal.SIGUSR2)
+
+    def _failures(self) -> list[Failure]:
+        """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
+        from distlab import worker
+
+        failures = []
+        for rank, reply in display.Watch(self._result, self._targets).replies().items():
+            if _is_death(reply):
+                self._ranks.note_death(rank)
+            elif isinstance(reply, Exception):
+                told = self._ranks.client[rank].apply_async(worker.last_failure).get(timeout=GRACE_SECONDS)
+                plain = Failure(
+                    rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply))
+                )
+                failures.append(diagnosis.failure(rank, told) if told else plain)
+            elif _is_failure(reply):
+                failures.append(diagnosis.failure(rank, reply[1]))
+        return failures
+
+    def _raise_failed(self, failures: list[Failure]) -> None:
+        """Raise RankError, after the group was rebuilt where it may be damaged."""
+        n = self._ranks.plan.n
+        alike = len(failures) == n and len({(f.kind, f.message, f.lines) for f in failures}) == 1
+        healed, subgroups = False, 0
+        if n > 1 and (not alike or any(f.consequence for f in failures)):
+            # a message that one rank sent and nobody received would be taken by the next cell's recv
+            healed, subgroups = True, self._ranks.rebuild()
+        raise diagnosis.rank_error(failures, self._targets, self._ranks.plan.timeout, healed, subgroups)
+
+    def _raise_late(self, late: list[int], busy: list[int], timeout: float | None) -> None:
+        """Raise for ranks that were interrupted; `busy` ones still are. `timeout` is None when a person interrupted."""
+        failures = self._failures()
+        subgroups = 0 if busy or self._ranks.lost else self._ranks.rebuild()
+        culprits = [f for f in failures if f.rank not in late and not f.consequence]
+        if timeout is not None and culprits and not busy:
+            raise diagnosis.rank_error(failures, self._targets, self._ranks.plan.timeout, True, subgroups)
+        stuck = [f for f in failures if f.rank in late]
+        message = diagnosis.late(stuck, self._targets, late, busy, timeout)
+        raise Interrupted(message) if timeout is None else RankTimeout(message, tuple(stuck))
+
+
+def _is_death(reply: Any) -> bool:
+    """Whether a reply is ipyparallel's word that the engine has died."""
+    return type(reply).__name__ == "EngineError" or getattr(reply, "ename", "") == "EngineError"
+
+
+def _is_failure(reply: Any) -> bool:
+    """Whether a rank answered with an exception: ipyparallel's own for a %%px cell, worker.py's report for a run."""
+    return isinstance(reply, Exception) or (isinstance(reply, list) and reply[:1] == ["error"])

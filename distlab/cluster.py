@@ -1,0 +1,311 @@
+"""`Cluster`: ranks, a process group, and code that runs on them; where the notebook's side and the ranks' meet.
+
+Runs on the notebook's kernel; the ranks answer through worker.py.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from distlab import arguments, display, launcher, payload
+from distlab.cell import Cell
+from distlab.errors import ClusterError, SerializationError, rank_list, refuse
+from distlab.ranks import Plan, Ranks
+
+
+class Cluster:
+    """A cluster of `n` ranks with a process group, ready when the call returns.
+
+    Made again in the same process, at any size, it replaces the one that ran. On every rank the names `rank`,
+    `world_size`, `torch` and `dist` are defined. Rank r is ipyparallel's engine r.
+
+    Runs on: the notebook's kernel, or any Python process.
+
+    Args:
+        n: number of ranks, 1 or more.
+        backend: torch.distributed backend that this torch was built with.
+        init_method: how the ranks find each other: "tcp" (the store that this process serves), "env" or "file".
+        engines: ipyparallel engine launcher; None takes the best one here.
+        timeout: seconds that a communication call waits for its peers before it raises.
+        threads: OpenMP threads of each rank; None takes max(1, cores // n).
+
+    Raises:
+        ArgumentError: an argument breaks its rule; a cluster that runs already goes on running.
+        ClusterError: the ranks could not be started.
+    """
+
+    current: Cluster | None = None
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        backend: str = "gloo",
+        init_method: str = "tcp",
+        engines: str | None = None,
+        timeout: float = 30.0,
+        threads: int | None = None,
+    ):
+        self._ranks: Ranks | None = None
+        self._why_stopped = "did not start"
+        self._plan = Plan(
+            n=arguments.check_size(n),
+            backend=arguments.check_backend(backend),
+            init_method=arguments.check_init_method(init_method),
+            engines=launcher.check_launcher(engines),
+            timeout=arguments.check_seconds("timeout", timeout),
+            threads=arguments.check_threads(threads) or max(1, (os.cpu_count() or 1) // n),
+        )
+        self._start()
+
+    # --- life ---
+
+    def _start(self) -> None:
+        if Cluster.current is not None:
+            Cluster.current._end(f"was replaced by Cluster({self.n})")
+        self._ranks = Ranks(self._plan)
+        Cluster.current = self
+        atexit.register(self._end, "was stopped at exit")
+        _register_magics()
+
+    def _end(self, why: str) -> None:
+        if self._ranks is not None:
+            ranks, self._ranks = self._ranks, None
+            self._why_stopped = why
+            ranks.stop()
+            atexit.unregister(self._end)
+        if Cluster.current is self:
+            Cluster.current = None
+
+    def stop(self) -> None:
+        """End every rank and process of this cluster. It may be called twice."""
+        self._end("was stopped")
+
+    def restart(self) -> None:
+        """End every rank and start as many new ones. The variables on the ranks are lost."""
+        self._end("is restarting")
+        self._start()
+
+    def heal(self) -> None:
+        """Rebuild the process group on the same ranks, whatever state it is in; variables are kept.
+
+        Groups made with dist.new_group are gone with the old group and must be made anew.
+
+        Raises:
+            ClusterError: a rank has died; restart() brings it back.
+        """
+        ranks = self.ranks
+        ranks.check_whole()
+        ranks.rebuild()
+
+    def interrupt(self) -> None:
+        """Free every rank now, whatever it does, and rebuild the process group; variables are kept.
+
+        Raises:
+            ClusterError: a rank cannot be freed, or has died; restart() replaces it.
+        """
+        ranks = self.ranks
+        ranks.check_whole()
+        ranks.signal(range(self.n), signal.SIGINT)
+        ranks.rebuild()
+
+    def __enter__(self) -> Cluster:
+        self.ranks.check_whole()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    # --- code and variables ---
+
+    @property
+    def client(self) -> Any:
+        """The ipyparallel Client of this cluster; everything ipyparallel can do works through it."""
+        return self.ranks.client
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        ranks: Sequence[int] | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Call fn(rank, world_size, *args, **kwargs) on every rank and return the values by rank.
+
+        The function, its arguments and values travel by value: functions written in the notebook, closures, lambdas,
+        tensors and modules all work. What a rank prints is shown under its rank.
+
+        Runs on: the notebook's kernel; `fn` runs on the ranks.
+
+        Args:
+            ranks: numbers of the ranks that call it; None for all. Only these may communicate in `fn`.
+            timeout: seconds before ranks that have not returned are freed; None waits without a limit, and
+                communication calls raise after the cluster's own timeout.
+
+        Raises:
+            RankError: the function raised on some rank. RankDied: a rank's process ended.
+            RankTimeout: a rank did not return in time.
+            SerializationError: the function, an argument or a value cannot be sent.
+        """
+        from distlab import worker
+
+        if not callable(fn):
+            refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
+        if timeout is not None:
+            arguments.check_seconds("timeout", timeout)
+        targets = self.check_ranks(ranks)
+        packed = _pack((fn, args, kwargs), "The function or one of its arguments")
+        return self._values(self._on(targets, worker.call, *packed).finish(timeout), targets)
+
+    def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
+        """Define variables on every rank, or on `ranks`: cluster.push({"x": 1}).
+
+        Raises:
+            ArgumentError: the names are not a mapping of identifiers. SerializationError: a value cannot be sent.
+        """
+        from distlab import worker
+
+        example = 'cluster.push({"x": 1})'
+        if not isinstance(names, Mapping):
+            refuse("names", "a mapping of names to values", names, f"Call {example}.", wrong_type=True)
+        for name in names:
+            arguments.check_name(name, example)
+        targets = self.check_ranks(ranks)
+        self._on(targets, worker.push, *_pack(dict(names), f"A value of {', '.join(names)}")).finish()
+
+    def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
+        """The values of a variable by rank; for a list of names, a list of values by rank.
+
+        Raises:
+            ArgumentError: a rank has no variable of that name. SerializationError: a value cannot be sent.
+        """
+        from distlab import worker
+
+        listed = isinstance(names, (list, tuple))
+        wanted = [arguments.check_name(name, 'cluster.pull("x")') for name in (names if listed else [names])]
+        targets = self.check_ranks(ranks)
+        replies = self._on(targets, worker.pull, wanted).finish()
+        missing = {rank: reply[1] for rank, reply in zip(targets, replies, strict=True) if reply[0] == "missing"}
+        if missing:
+            name = next(iter(missing.values()))
+            where = rank_list([rank for rank, missed in missing.items() if missed == name])
+            advice = f'It is not on {where}. Define it there: cluster.push({{"{name}": ...}}).'
+            refuse("names", "defined on every rank that is asked", name, advice)
+        values = self._values(replies, targets)
+        return values if listed else [value[0] for value in values]
+
+    def _on(self, targets: list[int], fn: Callable[..., Any], *args: Any) -> Cell:
+        """Send a function of worker.py to some ranks; the cell that it is then."""
+        self.ready()
+        result = self.client.direct_view(targets).apply_async(fn, *args)
+        return Cell(self.ranks, result, targets)
+
+    def _values(self, replies: list[Any], targets: list[int]) -> list[Any]:
+        for rank, reply in zip(targets, replies, strict=True):
+            if reply[0] == "unsendable":
+                raise SerializationError(
+                    f"The value of rank {rank}, {reply[1]}, cannot be sent to the notebook ({reply[2]}). "
+                    "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
+                )
+        return [payload.loads(reply[1], reply[2:]) for reply in replies]
+
+    # --- state ---
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes and their group; ClusterError when they are not running."""
+        if self._ranks is None:
+            advice = f"Make one with distlab.Cluster({self.n}), or call restart()."
+            raise ClusterError(f"This cluster {self._why_stopped}. {advice}")
+        return self._ranks
+
+    @property
+    def n(self) -> int:
+        """Number of ranks."""
+        return self._plan.n
+
+    @property
+    def backend(self) -> str:
+        """torch.distributed's backend."""
+        return self._plan.backend
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a communication call waits for its peers."""
+        return self._plan.timeout
+
+    @property
+    def threads(self) -> int:
+        """OpenMP threads of each rank."""
+        return self._plan.threads
+
+    @property
+    def engines(self) -> str:
+        """Name of the launcher that started the ranks."""
+        return self._plan.engines
+
+    def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
+        """The ranks that are meant, all for None; ArgumentError for one that is not there, ClusterError after stop."""
+        self.ranks  # noqa: B018 - raises after stop
+        return arguments.check_ranks(ranks, self.n)
+
+    def ready(self) -> None:
+        """Before a cell: every rank is there, and the group is sound; it is rebuilt where it was left broken."""
+        self.ranks.check_whole()
+        if self.ranks.broken:
+            self.ranks.rebuild()
+
+    def describe(self) -> list[dict[str, Any]]:
+        """One dict a rank: rank, pid, state ("running", or how it died), megabytes.
+
+        Memory counts shared pages by their share (PSS) where the system tells it, else whole (RSS); None after death.
+        """
+        return [_row(rank, self._ranks) for rank in range(self.n)] if self._ranks else []
+
+    def __repr__(self) -> str:
+        return display.cluster_text(self._headline(), self.describe())
+
+    def _repr_html_(self) -> str:
+        return display.cluster_html(self._headline(), self.describe())
+
+    def _headline(self) -> str:
+        if self._ranks is None:
+            return f"Cluster({self.n}) {self._why_stopped}"
+        return f"Cluster({self.n}): backend {self.backend}, engines {self.engines}"
+
+
+def _row(rank: int, ranks: Ranks) -> dict[str, Any]:
+    import psutil
+
+    megabytes, pid = None, ranks.pids[rank]
+    with contextlib.suppress(psutil.Error):
+        memory = psutil.Process(pid).memory_full_info()
+        megabytes = getattr(memory, "pss", memory.rss) / 1e6
+    return {"rank": rank, "pid": pid, "megabytes": megabytes, "state": ranks.lost.get(rank, "running")}
+
+
+def _pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
+    try:
+        return payload.dumps(value)
+    except Exception as error:
+        raise SerializationError(
+            f"{what} cannot be sent to the ranks ({type(error).__name__}: {error}). "
+            "Open files, locks, sockets and generators stay where they are: make them inside the function."
+        ) from error
+
+
+def _register_magics() -> None:
+    """In IPython, %%px means this cluster from now on."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    if get_ipython is not None and get_ipython() is not None:
+        from distlab.magics import register
+
+        register(get_ipython())

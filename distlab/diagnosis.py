@@ -1,0 +1,149 @@
+"""From what each rank reports to one paragraph that a learner can act on: pure functions, called by cell.py.
+
+Runs on the notebook's kernel; nothing here starts, stops or asks a process.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from distlab.errors import Failure, Line, RankDied, RankError, rank_list
+
+CAUSES = {
+    "SIGKILL": "often the system, out of memory, or kill -9",
+    "SIGABRT": "often gloo: a send and its recv had different sizes",
+    "SIGSEGV": "a fault in compiled code",
+    "SIGTERM": "somebody asked it to end",
+}
+
+
+def failure(rank: int, report: Mapping[str, Any]) -> Failure:
+    """A rank's own description of its exception as a `Failure`; source that only the notebook has is filled in."""
+    lines = tuple(_line(*line) for line in report["lines"])
+    message = readable(report["message"])
+    return Failure(rank, report["kind"], message, lines, report["traceback"], report["consequence"])
+
+
+def _line(filename: str, number: int, text: str, place: str, is_cell: bool) -> Line:
+    text = text or linecache.getline(filename, number).strip()
+    # the notebook counts the %%px line, the rank does not
+    return Line(number + 1 if is_cell else number, text, place)
+
+
+def readable(message: str) -> str:
+    """A message without what means nothing to its reader: gloo's source paths, and ports that it prints byte-swapped."""
+    message = re.sub(r"\[[^\]\s]*\.(cc|cpp|h):\d+\]\s*", "", message)
+    message = re.sub(r"\s*\[?127\.0\.0\.1\]?:\d+(\$\d+)?", " its peer", message)
+    return message.split("\nException raised from")[0].strip()
+
+
+def rank_error(
+    failures: Sequence[Failure], targets: Sequence[int], timeout: float, healed: bool, subgroups: int
+) -> RankError:
+    """One error for all that the ranks of a cell raised: culprits first, those that only waited for them in a line.
+
+    Args:
+        targets: the ranks that ran the cell. timeout: the group's, in seconds.
+        healed: whether the group was rebuilt afterwards. subgroups: how many of them went with it.
+    """
+    culprits = [f for f in failures if not f.consequence]
+    victims = [f for f in failures if f.consequence]
+    finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
+    parts = [_raised(alike) for alike in _fold(culprits)]
+    if culprits and victims:
+        waited = rank_list([f.rank for f in victims])
+        lines = "\n".join(_where(alike) for alike in _fold(victims, by_message=False))
+        parts.append(f"{waited} waited in communication and could not go on:\n{lines}")
+    elif victims:
+        parts.append(_only_waiting(victims, timeout))
+    if finished:
+        parts.append(f"{_capital(rank_list(finished))} finished.")
+    if healed:
+        lost = " Groups made with dist.new_group are gone: make them again." if subgroups else ""
+        parts.append(f"The process group is rebuilt and variables are kept: change the cell and run it again.{lost}")
+    return RankError("\n".join(parts), (*culprits, *victims), finished)
+
+
+def _only_waiting(victims: list[Failure], timeout: float) -> str:
+    if not any("imed out" in f.message for f in victims):
+        return "\n".join(_raised(alike) for alike in _fold(victims))
+    ranks = rank_list([f.rank for f in victims])
+    what = "for each other" if len(victims) > 1 else "for another rank"
+    lines = "\n".join(_where(alike) for alike in _fold(victims, by_message=False))
+    return f"{ranks} waited {what}, and nothing came for {timeout:g} s.\n{lines}"
+
+
+def _raised(alike: list[Failure]) -> str:
+    first = alike[0]
+    said = f": {first.message}" if first.message else ""
+    return f"{rank_list([f.rank for f in alike])} raised {first.kind}{said}\n{_where(alike)}".rstrip()
+
+
+def _where(alike: list[Failure]) -> str:
+    label = rank_list([f.rank for f in alike])
+    rows = []
+    for line in alike[0].lines:
+        place = f" in {line.place}" if line.place else ""
+        rows.append(f"  {label}   line {line.number}{place}   {line.text}".rstrip())
+        label = " " * len(label)
+    return "\n".join(rows)
+
+
+def _fold(failures: Sequence[Failure], by_message: bool = True) -> list[list[Failure]]:
+    """Failures that read the same, together; in the order of their first ranks."""
+    groups: dict[Any, list[Failure]] = {}
+    for f in failures:
+        groups.setdefault((f.kind, f.message, f.lines) if by_message else f.lines, []).append(f)
+    return list(groups.values())
+
+
+def rank_died(died: Mapping[int, str], others: Sequence[int]) -> RankDied:
+    """The error for ranks whose processes ended in a cell; `died` says how, in words."""
+    rows = "; ".join(f"rank {rank} {how}" for rank, how in sorted(died.items()))
+    rest = f" {_capital(rank_list(others))} live and keep their variables until then." if others else ""
+    message = f"{rows}.\nThe cluster is not whole: call cluster.restart() for new ranks.{rest}"
+    failures = tuple(Failure(rank, "RankDied", how) for rank, how in sorted(died.items()))
+    return RankDied(message, failures, tuple(others))
+
+
+def late(
+    stuck: Sequence[Failure], targets: Sequence[int], late: Sequence[int], busy: Sequence[int], timeout: float | None
+) -> str:
+    """The message for ranks that were interrupted, by the clock or by a person.
+
+    Args:
+        stuck: where the late ranks were. targets: the cell's ranks. late: those that had not ended. busy: those that
+            still have not. timeout: seconds; None when a person interrupted.
+    """
+    ranks = rank_list(late) if late else "No rank"
+    first = f"{ranks} did not come back within {timeout:g} s." if timeout else f"{_capital(ranks)} had not ended."
+    parts = [first, *(_where(alike) for alike in _fold(stuck, by_message=False) if alike[0].lines)]
+    finished = [rank for rank in targets if rank not in late]
+    rest = f"{_capital(rank_list(finished))} finished. " if finished else ""
+    if busy:
+        parts.append(f"{rest}{_capital(rank_list(busy))} could not be interrupted: call cluster.restart().")
+    else:
+        parts.append(f"{rest}Every rank is free, the process group is rebuilt and variables are kept.")
+    return "\n".join(parts)
+
+
+def exit_words(status: int | None) -> str:
+    """How a process ended, in words: "was killed by SIGKILL (often ...)", "ended with exit status 3"."""
+    if status is None:
+        return "died"
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    cause = f" ({CAUSES[name]})" if name in CAUSES else ""
+    return f"was killed by {name}{cause}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,142 @@
+"""The errors that distlab raises; called by every room of the package, on the notebook's side.
+
+    DistlabError
+    ├── ArgumentError (ValueError)          a value that cannot be used
+    │   └── ArgumentTypeError (TypeError)   a value of a type that cannot be used
+    ├── SerializationError                  a value that cannot travel to a rank, or back
+    ├── ClusterError                        the cluster cannot start, or is no longer there
+    └── RanksFailed                         a cell or a run failed on some ranks
+        ├── RankError                       a rank raised
+        ├── RankDied                        a rank's process ended
+        └── RankTimeout (TimeoutError)      a rank did not come back in time
+
+    KeyboardInterrupt
+    └── Interrupted                         a person interrupted a cell
+
+In a notebook each of them is shown as its message alone: the frames between the learner's cell and
+the ranks are distlab's own and explain nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+
+class DistlabError(Exception):
+    """Base of every error that distlab raises on purpose."""
+
+    def _render_traceback_(self) -> list[str]:
+        return f"{type(self).__name__}: {self}".splitlines()
+
+
+class ArgumentError(DistlabError, ValueError):
+    """An argument breaks its rule; nothing was changed."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument has a type that its rule excludes; nothing was changed."""
+
+
+class SerializationError(DistlabError):
+    """A function or value cannot be sent between the notebook and a rank."""
+
+
+class ClusterError(DistlabError, RuntimeError):
+    """The cluster cannot be started, or is not running any more."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the learner's own code in a traceback.
+
+    Args:
+        number: counted from 1 as the notebook shows it, `%%px` line included.
+        text: the source, stripped; empty when the source cannot be had.
+        place: the function's name, or "" at the top of a cell.
+    """
+
+    number: int
+    text: str
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong on one rank: `kind` is the exception's type name, `lines` the learner's own, outermost first.
+
+    `consequence` is true when the error came out of communication, so that another rank may be the culprit.
+    """
+
+    rank: int
+    kind: str
+    message: str
+    lines: tuple[Line, ...] = ()
+    traceback: str = field(default="", repr=False)
+    consequence: bool = False
+
+
+class RanksFailed(DistlabError):
+    """A cell or a run that did not end well on every rank.
+
+    Attributes:
+        failures: one `Failure` per rank that failed, the likely culprits first.
+        finished: the ranks that ended without a fault.
+    """
+
+    def __init__(self, message: str, failures: tuple[Failure, ...] = (), finished: tuple[int, ...] = ()):
+        super().__init__(message)
+        self.failures = failures
+        self.finished = finished
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that failed first in the report; None when none is known."""
+        return self.failures[0].rank if self.failures else None
+
+
+class RankError(RanksFailed):
+    """An exception was raised on one rank or more."""
+
+
+class RankDied(RanksFailed):
+    """The process of a rank ended while it was needed."""
+
+
+class RankTimeout(RanksFailed, TimeoutError):
+    """A rank was still busy when the time for its cell was over."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A person interrupted a cell; the message says where its ranks were. As KeyboardInterrupt, it is no Exception."""
+
+    _render_traceback_ = DistlabError._render_traceback_
+
+
+def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bool = False) -> NoReturn:
+    """Raise the house error for a bad argument: "<name> must be <rule>, got <value!r>." and what to do.
+
+    Runs on: anywhere.
+    """
+    text = repr(value)
+    if len(text) > 200:
+        text = text[:197] + "..."
+    message = f"{name} must be {rule}, got {text}."
+    raise (ArgumentTypeError if wrong_type else ArgumentError)(f"{message} {advice}".rstrip())
+
+
+def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
+    """Name ranks in words, runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"."""
+    ranks = sorted(ranks)
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    words: list[str] = []
+    for first, last in spans:
+        fold = last > first + 1 or (len(spans) == 1 and last > first)
+        words.extend([f"{first}-{last}"] if fold else map(str, range(first, last + 1)))
+    joined = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+    return f"rank{'s' if len(ranks) > 1 else ''} {joined}"

@@ -1,0 +1,90 @@
+"""The guard: a small process, one a cluster, that ends the cluster's processes when the notebook's process is gone.
+
+A kernel that is killed with SIGKILL, as nbclient and a closed JupyterLab do it, runs no exit handler. The guard is
+its child, waits for its end, and then ends every process whose environment holds the cluster's tag. It runs as
+`python guard.py PID TAG FOLDER`; its functions also serve launcher.py and doctor.py in the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+
+import psutil
+
+TAG = "DISTLAB_CLUSTER"
+
+
+def owner_of_this_process() -> str:
+    """This process as "pid-starttime", which no later process with the same pid can be taken for."""
+    return f"{os.getpid()}-{psutil.Process().create_time():.2f}"
+
+
+def find(tag: str) -> list[psutil.Process]:
+    """Processes of this user whose environment holds `tag` (all clusters' processes for ""), this one excepted.
+
+    Runs on: anywhere.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            value = process.environ().get(TAG)
+        except (psutil.Error, OSError):
+            continue
+        if value is not None and (not tag or value == tag) and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+def leftovers() -> list[psutil.Process]:
+    """Processes of clusters whose notebook is gone."""
+    return [process for process in find("") if not _owner_lives(process)]
+
+
+def end(processes: list[psutil.Process], patience: float = 1.0) -> None:
+    """Ask the processes to end, and kill after `patience` seconds those that have not; returns when all are gone."""
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+        deadline = time.monotonic() + seconds
+        while (processes := [p for p in processes if _lives(p)]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if not processes:
+            return
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _owner_lives(process: psutil.Process) -> bool:
+    try:
+        pid, start, _ = process.environ()[TAG].split("-", 2)
+        return f"{psutil.Process(int(pid)).create_time():.2f}" == start
+    except (psutil.Error, OSError, KeyError, ValueError):
+        return False
+
+
+def main(owner: int, tag: str, folder: str) -> None:
+    """Wait until the process `owner` is gone, then end the cluster and remove its folder."""
+    while os.getppid() == owner:
+        time.sleep(0.5)
+    for _ in range(5):  # a process that was being started while we looked is found in the next round
+        processes = find(tag)
+        end(processes)
+        if not processes:
+            break
+        time.sleep(0.2)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

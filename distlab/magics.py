@@ -1,0 +1,171 @@
+"""%%px on the ranks of the current cluster: ipyparallel's own magic, its options kept, with our output and errors.
+
+Runs on the notebook's kernel; registered by `%load_ext distlab`, and by the first `Cluster` of a notebook.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
+from ipyparallel.error import CompositeError, RemoteError
+from IPython.core import magic_arguments
+
+from distlab import display
+from distlab.arguments import check_seconds
+from distlab.cell import Cell
+from distlab.cluster import Cluster
+from distlab.errors import ClusterError, refuse
+
+
+def register(shell: Any) -> None:
+    """Register %%px, %px, %pxresult, %pxconfig and %autopx in an IPython shell; once is enough."""
+    if not isinstance(_registered(shell), PxMagics):
+        shell.register_magics(PxMagics(shell, None))
+
+
+def _registered(shell: Any) -> Any:
+    return getattr(shell.magics_manager.magics["cell"].get("px"), "__self__", None)
+
+
+class PxMagics(ParallelMagics):
+    """ipyparallel's magics for whatever cluster is the current one of this notebook."""
+
+    _view: Any = None
+    _timeout: float | None = None
+    _local = False
+
+    @property
+    def view(self) -> Any:
+        """A DirectView of the current cluster; its targets are what %pxconfig made them."""
+        cluster = _current()
+        if self._view is None or self._view.client is not cluster.client:
+            self._view = cluster.client[:]
+            self._view.block = True
+        return self._view
+
+    @view.setter
+    def view(self, value: Any) -> None:
+        self._view = value
+
+    def _eval_target_str(self, ts: str) -> Any:
+        try:
+            targets = super()._eval_target_str(ts)
+        except Exception:
+            targets = None
+        if targets != "all":
+            as_list = [targets] if isinstance(targets, int) else targets
+            if not isinstance(as_list, (list, tuple, range)):
+                refuse(
+                    "--targets",
+                    "a rank, a list of ranks, a slice or all",
+                    ts,
+                    "Write for example --targets 0,2 or --targets ::2.",
+                )
+            targets = _current().check_ranks(list(as_list))
+        return targets
+
+    def parallel_execute(
+        self,
+        cell: str,
+        block: bool | None = None,
+        groupby: str = "type",
+        save_name: str | None = None,
+        stream_output: bool | None = None,
+        progress_after: float | None = None,
+        signal_on_interrupt: Any = None,
+    ) -> Any:
+        """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult."""
+        cluster, view = _current(), self.view
+        block = view.block if block is None else block
+        targets = cluster.check_ranks(None if view.targets in ("all", None) else _as_list(view.targets))
+        cluster.ready()
+        result = cluster.client.direct_view(targets).execute(cell, silent=False, block=False)
+        result._fname = "%px"
+        self.last_result = result
+        _adopt(result, cluster, targets)
+        if save_name:
+            self.shell.user_ns[save_name] = result
+        if not block:
+            return result
+        if self.verbose:
+            print(f"Parallel execution on {targets}")
+        stream = self.stream_output if stream_output is None else stream_output
+        patience = self.progress_after_seconds if progress_after is None else progress_after
+        live_after = None if not stream or patience < 0 else min(patience, display.LIVE_AFTER_SECONDS)
+        name = self.signal_on_interrupt if signal_on_interrupt is None else signal_on_interrupt
+        Cell(cluster.ranks, result, targets).finish(self._timeout, groupby, live_after, _signal_number(name))
+        return None
+
+    @magic_arguments.magic_arguments()
+    @exec_args
+    @output_args
+    @magic_arguments.argument(
+        "--local", action="store_const", const=True, dest="local", help="also run the cell in the notebook"
+    )
+    @magic_arguments.argument(
+        "--timeout", type=float, default=None, help="seconds before the cell is judged stuck and its ranks are freed"
+    )
+    def cell_px(self, line: str = "", cell: str | None = None) -> Any:
+        """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.
+
+        Examples
+        --------
+        ::
+
+            %%px
+            tensor = torch.ones(1) * rank
+            dist.all_reduce(tensor)
+            print(tensor.item())
+        """
+        args = magic_arguments.parse_argstring(self.cell_px, line)
+        if args.timeout is not None:
+            check_seconds("timeout", args.timeout)
+        self._timeout = args.timeout
+        try:
+            return super().cell_px(line, cell)
+        finally:
+            self._timeout = None
+
+    @magic_arguments.magic_arguments()
+    @output_args
+    def result(self, line: str = "") -> Any:
+        """Show the output of the last %%px again, or wait for it when it was sent with --noblock."""
+        return super().result(line)
+
+
+def _adopt(result: Any, cluster: Cluster, targets: list[int]) -> None:
+    """Make an AsyncResult show its output and raise its errors as %%px does."""
+    get = result.get
+
+    def get_or_raise(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return get(*args, **kwargs)
+        except (CompositeError, RemoteError):
+            Cell(cluster.ranks, result, targets).replies()
+            raise
+
+    result.get = get_or_raise
+    result.display_outputs = lambda groupby="type", **_: display.show(result, targets, groupby)
+
+
+def _current() -> Cluster:
+    if Cluster.current is None:
+        raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
+    return Cluster.current
+
+
+def _signal_number(name: int | str) -> int:
+    if isinstance(name, str) and name not in signal.Signals.__members__:
+        refuse(
+            "--signal-on-interrupt",
+            "a signal's name or number",
+            name,
+            "Write for example SIGINT, SIGKILL or 0 for none.",
+        )
+    return int(signal.Signals[name]) if isinstance(name, str) else int(name)
+
+
+def _as_list(targets: Any) -> list[int]:
+    return [targets] if isinstance(targets, int) else list(targets)

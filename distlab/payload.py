@@ -1,0 +1,97 @@
+"""Objects on their way between notebook and ranks: one header of bytes and the tensors' own memory beside it.
+
+Called by cluster.py in the notebook's kernel and by worker.py on every rank, so it knows torch and cloudpickle only.
+Functions and classes that were written in a notebook travel by value (cloudpickle). The memory of a dense
+CPU tensor travels out of band (pickle protocol 5), so a large tensor is not copied into a pickle first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+
+from distlab.source import is_learners
+
+
+def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
+    """Take `value` apart into a header and the memory of its tensors and arrays.
+
+    Runs on: anywhere.
+
+    Returns:
+        the header, and the buffers that `loads` needs in the same order. The buffers share memory with `value`.
+
+    Raises:
+        Exception: whatever the value's own pickling raises.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    stream = io.BytesIO()
+    with _own_module_by_value(value):
+        _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+    return stream.getvalue(), [buffer.raw() for buffer in buffers]
+
+
+def loads(header: bytes, buffers: Sequence[Any]) -> Any:
+    """Put together what `dumps` took apart; tensors and arrays are writable and own their memory.
+
+    Runs on: anywhere.
+    """
+    return pickle.loads(header, buffers=[bytearray(buffer) for buffer in buffers])
+
+
+@contextlib.contextmanager
+def _own_module_by_value(value: Any) -> Iterator[None]:
+    """A function from a module beside the notebook brings its module's code along.
+
+    The rank may not find the module, or may have imported it before its last edit.
+    """
+    function = value[0] if isinstance(value, tuple) and value else value
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    name = getattr(module, "__name__", "__main__")
+    if name == "__main__" or not is_learners(getattr(module, "__file__", None)):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle, with the memory of plain tensors out of band."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and type(obj) is torch.Tensor and _is_plain(obj, torch):
+            return _reduce_tensor(obj, torch)
+        return super().reducer_override(obj)
+
+
+def _is_plain(tensor: Any, torch: Any) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor._backward_hooks
+        and tensor.numel() > 0
+    )
+
+
+def _reduce_tensor(tensor: Any, torch: Any) -> tuple[Callable, tuple]:
+    memory = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return _rebuild_tensor, (pickle.PickleBuffer(memory), tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
+
+
+def _rebuild_tensor(memory: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool) -> Any:
+    import torch
+
+    return torch.frombuffer(memory, dtype=dtype).reshape(shape).requires_grad_(requires_grad)

@@ -1,0 +1,142 @@
+"""The one look of every figure: a colour for each rank, and matplotlib settings that no user setting can change.
+
+Called by every module of `distlab.plotting`, and by whoever draws ranks elsewhere. Runs in the notebook's process.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from distlab.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito, "Color Universal Design" (2008), in an order that keeps neighbours apart. Its yellow is lost on white
+# paper and its black is too near to the grey of reduced values: indigo and sand of P. Tol, "Colour Schemes" (2021).
+CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#332288", "#DDCC77")
+INK = "#222222"
+GREY = "#767676"  # the lightest grey that still reads as text on white (contrast 4.5)
+FAINT = "#D8D8D8"
+MIXED = "#3F3F46"
+
+
+def blend(color: str, other: str, share: float) -> str:
+    """Mix two `#rrggbb` colours: `share` of `other`, the rest of `color`.
+
+    Runs on: anywhere.
+    """
+    pairs = ((int(color[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in pairs)
+
+
+def rank_color(rank: int) -> str:
+    """The colour of a rank, the same in every figure.
+
+    Ranks 0-7 have the plain colours, 8-15 darker and 16-23 lighter ones; then they begin again.
+
+    Runs on: anywhere.
+
+    Args:
+        rank: a rank in the world, 0 or more.
+
+    Returns:
+        A colour as `#rrggbb`.
+
+    Raises:
+        ArgumentError: if `rank` is not an integer of 0 or more.
+    """
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
+        raise ArgumentError(f"rank must be an integer of 0 or more, got {rank!r}. Call it as rank_color(0).")
+    turn, place = divmod(rank, len(CYCLE))
+    plain = CYCLE[place]
+    return (plain, blend(plain, "#000000", 0.4), blend(plain, "#FFFFFF", 0.5))[turn % 3]
+
+
+def rank_colors(n: int) -> list[str]:
+    """The colours of ranks 0 to n-1.
+
+    Runs on: anywhere.
+    """
+    return [rank_color(rank) for rank in range(n)]
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of a `#rrggbb` colour, 0 (black) to 1 (white).
+
+    Runs on: anywhere.
+
+    Source: WCAG 2.1, definition of relative luminance.
+    """
+    parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def text_color(background: str) -> str:
+    """White or near black, whichever has the higher contrast (WCAG 2.1) on `background`.
+
+    Runs on: anywhere.
+    """
+    light = luminance(background) + 0.05
+    return "#FFFFFF" if 1.05 / light > light / (luminance(INK) + 0.05) else INK
+
+
+def new_figure(width: float, height: float, layout: str = "none", shown: bool = False) -> Figure:
+    """An empty white figure.
+
+    Runs on: client.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        layout: "none", or "constrained" where labels must make room for themselves.
+        shown: whether a notebook shows it when its cell ends. If not, it is shown where it is the last value of a
+            cell or given to `display`, and not a second time.
+    """
+    import matplotlib.pyplot as plt
+
+    # Not inside style(): pyplot's first figure turns the notebook's display on, and the end of style() would undo it.
+    figure = plt.figure(figsize=(width, height), dpi=100, facecolor="white", layout=layout)
+    if layout == "constrained":
+        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
+    if not shown:
+        plt.close(figure)  # pyplot forgets it; it stays usable
+    return figure
+
+
+def style() -> AbstractContextManager[None]:
+    """Matplotlib's settings for a figure of this project, as a context manager: `with style(): ...`.
+
+    It starts from matplotlib's defaults, so that a figure looks the same whatever the user's own settings are, and
+    restores those at the end.
+
+    Runs on: client.
+    """
+    import matplotlib.style  # rank_color must not cost this import
+
+    settings = {
+        "font.family": "DejaVu Sans",  # comes with matplotlib
+        "font.size": 12,
+        "text.color": INK,
+        "axes.titlesize": 13,
+        "axes.titlelocation": "left",
+        "axes.titlepad": 10,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": GREY,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": "#E6E6E6",
+        "xtick.color": GREY,
+        "ytick.color": GREY,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "lines.linewidth": 2,
+        "hatch.linewidth": 1,
+        "svg.fonttype": "path",  # no fonts needed where it is shown
+        "svg.hashsalt": "distlab",  # equal ids, so equal bytes, on every run
+    }
+    return matplotlib.style.context(settings, after_reset=True)

@@ -1,0 +1,186 @@
+"""What a rank does: join, leave and rebuild the process group, run a function, tell what it returned or raised.
+
+Runs on every rank, called by cluster.py from the notebook through ipyparallel. It needs torch, cloudpickle (by way
+of payload.py) and the standard library, and finds its number where torchrun puts it: in RANK and WORLD_SIZE.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+import traceback
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distlab import payload, sentinel
+from distlab.source import is_learners
+
+COMMUNICATION_FAULT = re.compile(
+    r"gloo|Timed out waiting|timed out|Connection (closed|reset|refused)|Broken pipe|pair closure|NCCL|ProcessGroup",
+)
+
+
+def join(rank: int, meeting: Any) -> dict[str, Any]:
+    """Become rank `rank` of the group that meets at `meeting`, and define the names of a %%px cell.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest until the timeout).
+
+    Returns:
+        what the notebook shows of this rank: pid, threads.
+    """
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(meeting.world_size), LOCAL_RANK=str(rank))
+    os.environ.update(LOCAL_WORLD_SIZE=str(meeting.world_size))
+    before = sentinel.sockets()
+    build(rank, meeting)
+    sentinel.watch(before, meeting.port)
+    _namespace().update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)
+    return {"rank": dist.get_rank(), "pid": os.getpid(), "threads": torch.get_num_threads()}
+
+
+def build(rank: int, meeting: Any) -> None:
+    """Build the default process group, by the init method that the meeting names.
+
+    Runs on: every rank of the group.
+    """
+    where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
+    if meeting.init_method == "tcp":
+        store = dist.TCPStore(meeting.host, meeting.port, is_master=False, timeout=timedelta(seconds=60))
+        where["store"] = dist.PrefixStore(meeting.prefix, store)
+    elif meeting.init_method == "file":
+        where["init_method"] = f"file://{meeting.path}"
+    else:
+        # the store is served by the notebook already: rank 0 must connect to it, not serve a second one
+        os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port), TORCHELASTIC_USE_AGENT_STORE="True")
+        where = {"init_method": "env://"}
+    dist.init_process_group(meeting.backend, timeout=timedelta(seconds=meeting.timeout), **where)
+
+
+def rebuild(rank: int, meeting: Any) -> int:
+    """Leave the group, whatever state it is in, and build it anew. Variables stay.
+
+    Runs on: every rank of the group.
+
+    Returns:
+        the number of subgroups that went with the old group.
+    """
+    subgroups = leave()
+    build(rank, meeting)
+    return subgroups
+
+
+def leave() -> int:
+    """Destroy the default group and its subgroups; return how many subgroups there were.
+
+    Runs on: any rank; it waits for nobody.
+    """
+    if not dist.is_initialized():
+        return 0
+    subgroups = len(dist.distributed_c10d._world.pg_map) - 1
+    dist.destroy_process_group()
+    return subgroups
+
+
+def call(header: bytes, buffers: list[Any]) -> list[Any]:
+    """Call the function in the payload as fn(rank, world_size, *args, **kwargs).
+
+    Names that the function uses come from the notebook; those that the notebook does not have, from this rank.
+
+    Runs on: a rank.
+
+    Returns:
+        ["value", header, *buffers], or ["error", failure as a dict].
+    """
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        fn, args, kwargs = payload.loads(header, buffers)
+        _lend_names(fn)
+        value = fn(rank, world_size, *args, **kwargs)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        return ["error", describe_failure(error)]
+    try:
+        header, buffers = payload.dumps(value)
+    except Exception as error:
+        return ["unsendable", type(value).__qualname__, f"{type(error).__name__}: {error}"]
+    return ["value", header, *buffers]
+
+
+def push(header: bytes, buffers: list[Any]) -> None:
+    """Define the names of the payload, a dict, on this rank."""
+    _namespace().update(payload.loads(header, buffers))
+
+
+def pull(names: list[str]) -> list[Any]:
+    """The values of `names` as ["value", header, *buffers], or ["missing", name] for the first that is not defined."""
+    namespace = _namespace()
+    values = []
+    for name in names:
+        if name not in namespace:
+            return ["missing", name]
+        values.append(namespace[name])
+    try:
+        header, buffers = payload.dumps(values)
+    except Exception as error:
+        return ["unsendable", ", ".join(names), f"{type(error).__name__}: {error}"]
+    return ["value", header, *buffers]
+
+
+def last_failure() -> dict[str, Any] | None:
+    """The failure of the cell that ran last on this rank; None when it did not fail."""
+    error = getattr(sys, "last_value", None)
+    return None if error is None else describe_failure(error)
+
+
+def describe_failure(error: BaseException) -> dict[str, Any]:
+    """An exception as plain values: kind, message, the learner's own lines, the whole traceback.
+
+    Returns:
+        a dict with kind, message, traceback, consequence (it came out of communication) and lines: each a tuple of
+        file, number, source text ("" when only the notebook has it), function name, and whether a cell of this rank.
+    """
+    frames = [f for f in traceback.extract_tb(error.__traceback__, limit=200) if is_learners(f.filename)]
+    lines = [_line(f.filename, f.lineno or 0, f.name) for f in frames]
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        lines.append((error.filename, error.lineno, (error.text or "").strip(), "", _is_cell(error.filename)))
+    message = "".join(traceback.format_exception_only(type(error), error)).strip()
+    kind = type(error).__name__
+    message = str(error) if not isinstance(error, SyntaxError) else (error.msg or message)
+    return {
+        "kind": kind,
+        "message": message,
+        "lines": lines,
+        "traceback": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+        "consequence": isinstance(error, RuntimeError) and bool(COMMUNICATION_FAULT.search(message)),
+    }
+
+
+def _line(filename: str, number: int, name: str) -> tuple[str, int, str, str, bool]:
+    place = "" if name.startswith("<") else name
+    return filename, number, linecache.getline(filename, number).strip(), place, _is_cell(filename)
+
+
+def _is_cell(filename: str) -> bool:
+    """Whether the file is a %%px cell that this rank compiled."""
+    return f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input")
+
+
+def _namespace() -> dict[str, Any]:
+    """Where %%px cells run: the rank's __main__."""
+    return sys.modules["__main__"].__dict__
+
+
+def _lend_names(fn: Any) -> None:
+    """Give a function that came by value the names of this rank that its notebook did not have."""
+    fn = getattr(fn, "func", fn)
+    own = getattr(getattr(fn, "__func__", fn), "__globals__", None)
+    if own is None:
+        return
+    home: ModuleType | None = sys.modules.get(own.get("__name__", ""))
+    if home is None or home.__dict__ is not own:
+        for name, value in _namespace().items():
+            own.setdefault(name, value)

@@ -1,0 +1,132 @@
+"""A real JupyterLab on a free port, and a real Chromium that looks at it; the tests end what they start."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER_OPTIONS = [
+    "--no-sandbox",  # Chromium refuses its sandbox to root
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",  # a container's /dev/shm is small
+]
+
+
+class Lab:
+    """A running JupyterLab: its address, its token, the directory that it serves, and how to end it."""
+
+    def __init__(self, folder: Path):
+        self.root = folder / "project"
+        shutil.copytree(ROOT / "notebooks", self.root / "notebooks")
+        shutil.copytree(ROOT / "figs", self.root / "figs")
+        self.token = secrets.token_hex(8)
+        self.mark = f"lab-test-{uuid.uuid4()}"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.log = folder / "lab.log"
+        directories = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
+        variables = {**os.environ, **directories, "IPYTHONDIR": str(folder / "ipython"), "DISTLAB_TEST_MARK": self.mark}
+        options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={self.port}", "--port-retries=0"]
+        options += [f"--ServerApp.root_dir={self.root}", f"--IdentityProvider.token={self.token}"]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "jupyterlab", *options, "--expose-app-in-browser"],
+                cwd=self.root, env=variables, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def address(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}/{path}?token={self.token}"
+
+    def wait_until_up(self, patience: float = 60) -> None:
+        """Returns when the server answers; fails with its log when it ended or takes too long."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end and self.process.poll() is None:
+            try:
+                urllib.request.urlopen(self.address("api/status"), timeout=2).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that this server started, however far down, by the mark in its environment."""
+        marked = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("DISTLAB_TEST_MARK") == self.mark and process.status() != "zombie":
+                    marked.append(process)
+            except (psutil.AccessDenied, psutil.NoSuchProcess):
+                continue
+        return marked
+
+    def stop(self, patience: float = 15) -> list[psutil.Process]:
+        """Ends the server as Ctrl-C does, waits, and returns the processes that it left behind."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=patience)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        end = time.monotonic() + patience
+        while (left := self.processes()) and time.monotonic() < end:
+            time.sleep(0.1)
+        return left
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The path of an installed Chromium; the browser's tests are skipped only where there is none."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium, or run .ci/run as root")
+    return path
+
+
+@pytest.fixture
+def lab(chromium, tmp_path):
+    """JupyterLab on a copy of the course; whatever a failed test left running is killed."""
+    server = Lab(tmp_path)
+    try:
+        server.wait_until_up()
+        yield server
+    finally:
+        for process in server.stop():
+            process.kill()
+
+
+@pytest.fixture
+def page(chromium, lab):
+    """A page of Chromium that remembers what it requested and what its console complained about."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=BROWSER_OPTIONS)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.requested, page.complaints = [], []
+        page.on("request", lambda request: page.requested.append(request.url))
+        page.on("websocket", lambda socket: page.requested.append(socket.url))
+        page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        try:
+            yield page
+        finally:
+            browser.close()

@@ -1,0 +1,147 @@
+"""The first lesson in a real JupyterLab, as a learner sees it."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ARTIFACTS = ROOT / "tests" / "artifacts"
+LESSON = "00_start_here.ipynb"
+RUN_LIMIT = 240  # seconds; the lesson takes less than a minute on two cores
+
+# The open notebook as it stands in the page: code cells with their outputs, and whether the kernel is idle.
+STATE = """() => {
+  const panel = window.jupyterapp.shell.currentWidget;
+  const model = panel?.content?.model?.sharedModel;
+  if (!model) return null;
+  return {kernel: panel.sessionContext.session?.kernel?.status ?? null,
+          cells: model.toJSON().cells.filter(cell => cell.cell_type === "code")};
+}"""
+
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(not (ROOT / "notebooks" / LESSON).is_file(), reason=f"notebooks/{LESSON} is not there"),
+]
+
+
+def open_notebook(page, lab, name):
+    """Opens a notebook and returns when its kernel is idle."""
+    page.goto(lab.address(f"lab/tree/notebooks/{name}"))
+    page.wait_for_selector(".jp-Notebook", timeout=60_000)
+    page.wait_for_function(f"() => ({STATE})()?.kernel === 'idle'", timeout=60_000)
+
+
+def choose(page, menu, item):
+    """Chooses an item of JupyterLab's menu bar with the mouse."""
+    page.locator(f'.lm-MenuBar-itemLabel:text-is("{menu}")').click()
+    page.locator(f'.lm-Menu-itemLabel:text-is("{item}")').click()
+
+
+def run_all(page):
+    """Runs every cell and returns the code cells with their outputs."""
+    choose(page, "Run", "Run All Cells")
+    # An executed cell has its count; the one that is running, and those that wait, have none.
+    page.wait_for_function(
+        f"""() => {{ const state = ({STATE})();
+          return state && state.kernel === "idle" && state.cells.every(cell => cell.execution_count !== null); }}""",
+        timeout=RUN_LIMIT * 1000,
+    )
+    return page.evaluate(STATE)["cells"]
+
+
+def clear_outputs(lab, name):
+    """Removes the committed outputs from the copy, so that everything seen afterwards was made by this run."""
+    path = lab.root / "notebooks" / name
+    notebook = json.loads(path.read_text())
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    path.write_text(json.dumps(notebook))
+
+
+def photograph(page, name):
+    """Saves pictures of the whole notebook, a window's height at a time."""
+    ARTIFACTS.mkdir(exist_ok=True)
+    for old in ARTIFACTS.glob(f"{name}_*.png"):
+        old.unlink()
+    panel = page.locator(".jp-WindowedPanel-outer").first
+    height = panel.evaluate("element => element.clientHeight")
+    position = number = 0
+    while number < 30:
+        panel.evaluate("(element, top) => element.scrollTo(0, top)", position)
+        page.wait_for_timeout(300)  # the windowed panel draws the cells that came into view
+        page.screenshot(path=ARTIFACTS / f"{name}_{number:02d}.png")
+        position, number = position + height - 60, number + 1
+        if position >= panel.evaluate("element => element.scrollHeight") - 60:
+            return
+
+
+def errors(cells):
+    """The error outputs of cells that are not tagged raises-exception."""
+    return [
+        output
+        for cell in cells
+        if "raises-exception" not in cell["metadata"].get("tags", [])
+        for output in cell["outputs"]
+        if output["output_type"] == "error"
+    ]
+
+
+def text_of(cells):
+    """All that the cells show, as text."""
+    shown = []
+    for output in (output for cell in cells for output in cell["outputs"]):
+        shown += [output.get("text", ""), *output.get("data", {}).values()]
+    return "\n".join(text if isinstance(text, str) else "".join(map(str, text)) for text in shown)
+
+
+def foreign(urls):
+    """Requests that left this machine."""
+    return [url for url in urls if urlsplit(url).hostname not in ("127.0.0.1", None)]
+
+
+def test_the_first_lesson_runs(page, lab):
+    """Run All Cells shows what the ranks printed and no error, asks no other host, and leaves no process behind."""
+    clear_outputs(lab, LESSON)
+    open_notebook(page, lab, LESSON)
+    cells = run_all(page)
+    photograph(page, "00_start_here")
+
+    assert errors(cells) == []
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    for rank in range(2):
+        assert re.search(rf"\brank {rank}\b", text_of(cells)), f"nothing was shown for rank {rank}"
+    assert page.locator(".jp-OutputArea-output").count() > 0
+    assert foreign(page.requested) == []
+    assert page.complaints == []
+    assert lab.stop() == []
+
+
+def test_nothing_covers_the_lesson(page, lab):
+    """No popup about news or updates stands in front of the text, and the diagrams are drawn."""
+    open_notebook(page, lab, LESSON)
+    page.wait_for_timeout(2000)  # the question about news comes a moment after the notebook
+    assert page.locator(".Toastify__toast").count() == 0
+    assert page.evaluate("() => [...document.images].every(image => image.complete && image.naturalWidth > 0)")
+
+
+def test_a_built_notebook_shows_its_diagrams(page, lab):
+    """JupyterLab draws the diagrams that make colab puts inside the file."""
+    spec = importlib.util.spec_from_file_location("distlab_colab_tool", ROOT / "tools" / "colab.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    text = "![one](../figs/broadcast.svg)\n\n<img src='../figs/gather.png' width='300'>"
+    source = tool.carry(text, ROOT / "notebooks")
+    cell = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": source}
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (lab.root / "notebooks/built.ipynb").write_text(json.dumps(notebook))
+    page.goto(lab.address("lab/tree/notebooks/built.ipynb"))
+    page.wait_for_function(
+        "() => { const images = [...document.querySelectorAll('.jp-RenderedMarkdown img')];"
+        "  return images.length === 2 && images.every(image => image.naturalWidth > 100); }",
+        timeout=60_000,
+    )

@@ -1,0 +1,61 @@
+"""Real ranks for the tests, and the count of processes that they must not leave behind."""
+
+import os
+import time
+
+import psutil
+import pytest
+
+import distlab
+from distlab import guard
+
+
+def our_processes() -> list[psutil.Process]:
+    """Living processes of clusters that this test process started, and its children."""
+    owner = guard.owner_of_this_process()
+    tagged = [p for p in guard.find("") if p.environ()[guard.TAG].startswith(owner)]
+    children = [p for p in psutil.Process().children(recursive=True) if p not in tagged]
+    return [p for p in tagged + children if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def wait_until_gone(count, seconds: float) -> list:
+    """What `count()` still returns after at most `seconds`; an empty list as soon as nothing is left."""
+    deadline = time.monotonic() + seconds
+    while (left := count()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_left():
+    """After the tests of a module, no process of ours is left within 10 s."""
+    before = {p.pid for p in our_processes()}
+    yield
+    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 10) == []
+
+
+@pytest.fixture(scope="module")
+def cluster(nothing_left):
+    """Four ranks, shared by the tests of a module; each test leaves them usable, and every test proves it."""
+    with distlab.Cluster(4, timeout=5) as four:
+        yield four
+
+
+@pytest.fixture
+def usable(cluster):
+    """The shared cluster, which must still add up its ranks after the test."""
+    yield cluster
+    assert cluster.run(sum_of_ranks) == [6.0] * 4
+
+
+def sum_of_ranks(rank, world_size):
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
+def pid_on_rank(rank, world_size):
+    return os.getpid()

@@ -1,0 +1,199 @@
+"""Starting, replacing, restarting and ending clusters, and what is left of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+import distlab
+from distlab import guard
+
+from .conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_cluster_of_any_size_works_and_leaves_nothing(n):
+    """1 and 3 ranks start, add up, and end without a process left."""
+    with distlab.Cluster(n) as cluster:
+        assert cluster.run(sum_of_ranks) == [float(sum(range(n)))] * n
+        folder = cluster.ranks._processes.folder
+        assert os.path.isdir(folder)
+    assert wait_until_gone(our_processes, 10) == []
+    assert not os.path.exists(folder)
+
+
+@pytest.mark.parametrize("init_method", ["env", "file"])
+def test_every_init_method_builds_and_rebuilds(init_method):
+    """env:// and file:// are really used, more than once on the same processes."""
+    with distlab.Cluster(2, init_method=init_method) as cluster:
+        for _ in range(3):
+            assert cluster.run(sum_of_ranks) == [1.0, 1.0]
+            cluster.heal()
+        assert cluster.run(sum_of_ranks) == [1.0, 1.0]
+
+
+def test_a_new_cluster_replaces_the_old_one_at_another_size():
+    """Cluster(n) where one runs: the old ranks end, the old object says why it cannot be used."""
+    first = distlab.Cluster(2)
+    old = first.run(pid_on_rank)
+    with distlab.Cluster(3) as second:
+        assert wait_until_gone(lambda: [pid for pid in old if psutil.pid_exists(pid)], 5) == []
+        with pytest.raises(distlab.ClusterError) as caught:
+            first.run(pid_on_rank)
+        assert str(caught.value) == (
+            "This cluster was replaced by Cluster(3). Make one with distlab.Cluster(2), or call restart()."
+        )
+        assert second.run(sum_of_ranks) == [3.0] * 3
+        assert repr(first) == "Cluster(2) was replaced by Cluster(3)"
+
+
+def test_bad_arguments_leave_the_running_cluster_alone():
+    """A Cluster(...) that is refused does not end the one that runs."""
+    with distlab.Cluster(2) as cluster:
+        pids = cluster.run(pid_on_rank)
+        for bad in (lambda: distlab.Cluster(0), lambda: distlab.Cluster(2, engines="rocket")):
+            with pytest.raises(distlab.ArgumentError):
+                bad()
+        assert cluster.run(pid_on_rank) == pids
+
+
+def test_restart_stop_and_use_after_stop():
+    """restart() gives new processes; stop() may be called twice; use after it says what to do."""
+    cluster = distlab.Cluster(2, timeout=7, threads=2)
+    before = cluster.run(pid_on_rank)
+    cluster.push({"x": 1})
+    cluster.restart()
+    after = cluster.run(pid_on_rank)
+    assert not set(before) & set(after)
+    assert cluster.timeout == 7
+    assert cluster.run(lambda rank, world_size: torch.get_num_threads()) == [2, 2]  # noqa: F821
+    with pytest.raises(distlab.ArgumentError):
+        cluster.pull("x")
+    cluster.stop()
+    cluster.stop()
+    uses = [
+        lambda: cluster.run(pid_on_rank),
+        lambda: cluster.push({"x": 1}),
+        lambda: cluster.pull("x"),
+        lambda: cluster.client,
+        cluster.heal,
+        cluster.interrupt,
+    ]
+    for use in uses:
+        with pytest.raises(distlab.ClusterError) as caught:
+            use()
+        assert str(caught.value) == "This cluster was stopped. Make one with distlab.Cluster(2), or call restart()."
+    assert repr(cluster) == "Cluster(2) was stopped"
+    assert "was stopped" in cluster._repr_html_()
+
+
+def test_threads_are_set_before_torch_loads():
+    """By default each rank gets max(1, cores // ranks) threads."""
+    with distlab.Cluster(2) as cluster:
+        expected = max(1, (os.cpu_count() or 1) // 2)
+        assert cluster.threads == expected
+        seen = cluster.run(lambda rank, world_size: (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]))  # noqa: F821
+        assert seen == [(expected, str(expected))] * 2
+
+
+def test_a_rank_that_dies_is_reported_and_restart_brings_it_back():
+    """A killed rank: said with its signal within seconds, the others freed; then restart() heals."""
+    with distlab.Cluster(3, timeout=30) as cluster:
+
+        def dies(rank, world_size):
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            dist.barrier()  # noqa: F821
+
+        began = time.monotonic()
+        with pytest.raises(distlab.RankDied) as caught:
+            cluster.run(dies)
+        assert time.monotonic() - began < 10
+        assert str(caught.value) == (
+            "rank 1 was killed by SIGKILL (often the system, out of memory, or kill -9).\n"
+            "The cluster is not whole: call cluster.restart() for new ranks. "
+            "Ranks 0 and 2 live and keep their variables until then."
+        )
+        with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank 1 was killed by SIGKILL"):
+            cluster.run(sum_of_ranks)
+        assert "was killed by SIGKILL" in repr(cluster)
+        cluster.restart()
+        assert cluster.run(sum_of_ranks) == [3.0] * 3
+
+
+def test_the_table_shows_rank_state_memory_and_process():
+    """repr and HTML list every rank with its pid."""
+    with distlab.Cluster(2) as cluster:
+        pids = cluster.run(pid_on_rank)
+        lines = repr(cluster).splitlines()
+        assert lines[0] == "Cluster(2): backend gloo, engines local"
+        for rank, pid in enumerate(pids):
+            assert lines[rank + 1].startswith(f"  rank {rank}   running")
+            assert lines[rank + 1].endswith(f" MB  pid {pid}")
+            assert f"pid {pid}" in cluster._repr_html_()
+
+
+SCRIPT = """
+    import sys
+    import distlab
+    cluster = distlab.Cluster(2)
+    print("tag", cluster.ranks._processes.tag, cluster.ranks._processes.folder, flush=True)
+    {then}
+"""
+
+
+def run_script(then: str) -> subprocess.Popen:
+    script = textwrap.dedent(SCRIPT).format(then=then)
+    return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_notebook_leaves_nothing_within_ten_seconds():
+    """After SIGKILL of the process that made the cluster, every process and file of it is gone."""
+    process = run_script("sys.stdin.read() or __import__('time').sleep(600)")
+    _, tag, folder = process.stdout.readline().split()
+    assert len(guard.find(tag)) >= 3
+    process.kill()
+    process.wait()
+    assert wait_until_gone(lambda: guard.find(tag), 10) == []
+    assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else [], 5) == []
+
+
+def test_a_script_that_forgets_stop_ends_cleanly():
+    """A plain script without stop() exits with status 0 and leaves nothing."""
+    process = run_script("print(cluster.run(lambda rank, world_size: rank))")
+    out, _ = process.communicate(timeout=60)
+    _, tag, folder = out.splitlines()[0].split()
+    assert (process.returncode, out.splitlines()[1]) == (0, "[0, 1]")
+    assert wait_until_gone(lambda: guard.find(tag), 10) == []
+    assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else [], 5) == []
+
+
+def test_another_processs_cluster_is_not_touched():
+    """Two processes have clusters side by side; ending one leaves the other at work."""
+    other = run_script("sys.stdin.readline(); print(cluster.run(lambda rank, world_size: rank))")
+    _, tag, _ = other.stdout.readline().split()
+    theirs = {process.pid for process in guard.find(tag)}
+    with distlab.Cluster(2) as mine:
+        assert mine.run(sum_of_ranks) == [1.0, 1.0]
+    assert {process.pid for process in guard.find(tag)} == theirs
+    out, _ = other.communicate(timeout=60)
+    assert out.splitlines() == ["[0, 1]"]
+
+
+def test_the_store_listens_on_loopback_only():
+    """Nothing of a cluster listens beyond 127.0.0.1."""
+    with distlab.Cluster(2) as cluster:
+        processes = [psutil.Process(), *guard.find(cluster.ranks._processes.tag)]
+        listening = [
+            connection.laddr.ip
+            for process in processes
+            for connection in process.net_connections(kind="inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        assert listening
+        assert set(listening) == {"127.0.0.1"}

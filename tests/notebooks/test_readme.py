@@ -1,0 +1,48 @@
+"""README.md says nothing that does not hold."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_example_prints_what_it_says():
+    """The README's example runs as a plain script, and prints the comment beside its print."""
+    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    said = re.findall(r"print\(.*\)  # (.*)", example)
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    assert [line for line in printed if line in said] == said, printed
+
+
+def test_links_exist():
+    """Every file that the README links to is there."""
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert re.match(r"https?:", target) or (ROOT / target).is_file(), target
+
+
+def test_every_notebook_is_in_the_table():
+    """The table of the course lists the notebooks that there are."""
+    listed = set(re.findall(r"\(notebooks/(\d\d_\w+\.ipynb)\)", README))
+    assert listed == {path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"\bmake (\w+)", README))))
+def test_make_knows_every_command(command):
+    """Every `make` command of the README is a target."""
+    assert re.search(rf"^{command}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+
+
+def test_the_parts_of_make_test_exist():
+    """Every part that the README or the help names is one that make test knows."""
+    tool = (ROOT / "tools" / "run_tests.py").read_text()
+    for text in (README, (ROOT / "Makefile").read_text()):
+        for parts in re.findall(r'PARTS=\\?"([a-z ]+)\\?"', text):
+            for part in parts.split():
+                assert f'"{part}": [' in tool

@@ -1,0 +1,156 @@
+"""Builds dist/colab/: every notebook as one file that runs where nothing of this project is installed.
+
+Called by: make colab. Each file carries the package's wheel in its first code cell and its diagrams inside its text, so
+that uploading the one file to Colab (or to any Jupyter with torch) is enough. Links to files that do not travel with it
+become plain words.
+"""
+
+import argparse
+import base64
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Torch and numpy are the machine's own: on Colab they match its drivers, so pip may not exchange them.
+INSTALL_CELL = """\
+# @title Install distlab: run this cell first {{ display-mode: "form" }}
+# The package is inside this cell. Where distlab is already installed, nothing happens.
+import importlib.util
+
+
+def install_distlab():
+    import base64, importlib.metadata, pathlib, tempfile
+
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="distlab-"))
+    wheel = folder / "{name}"
+    wheel.write_bytes(base64.b64decode("{data}"))
+    pins = folder / "constraints.txt"  # torch and numpy stay as they are
+    pins.write_text("".join(f"{{name}}=={{importlib.metadata.version(name)}}\\n" for name in ("torch", "numpy")))
+    %pip install -q --constraint "{{pins}}" "{{wheel}}" ipyparallel
+    importlib.invalidate_caches()
+    if importlib.util.find_spec("distlab") is None:
+        raise RuntimeError("distlab could not be installed: read pip's message above. It needs {requirements}.")
+
+
+if importlib.util.find_spec("distlab") is None:
+    install_distlab()
+"""
+
+
+def build_wheel(root: Path, folder: Path) -> Path:
+    """Builds the wheel of the project at `root` into `folder`, from a copy, with what is installed here and no network.
+
+    A copy, because setuptools leaves build/ behind and would pack modules that were deleted since the last time.
+    """
+    with tempfile.TemporaryDirectory(prefix="distlab-wheel-") as temporary:
+        copy = Path(temporary)
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(root / name, copy)
+        shutil.copytree(root / "distlab", copy / "distlab", ignore=shutil.ignore_patterns("__pycache__"))
+        done = subprocess.run(
+            [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(copy)],
+            # A fixed time makes the same sources give the same bytes.
+            env={**os.environ, "SOURCE_DATE_EPOCH": "1577836800"},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        raise SystemExit(f"{done.stdout[-2000:]}{done.stderr[-2000:]}\nThe wheel could not be built; see above.")
+    (wheel,) = folder.glob("distlab-*.whl")
+    return wheel
+
+
+def install_cell(wheel: Path, requirements: str) -> nbformat.NotebookNode:
+    """The first code cell: unpacks the wheel that it holds and installs it with ipyparallel."""
+    data = base64.b64encode(wheel.read_bytes()).decode()
+    source = INSTALL_CELL.format(name=wheel.name, data=data, requirements=requirements)
+    cell = nbformat.v4.new_code_cell(source.rstrip("\n"), metadata={"jupyter": {"source_hidden": True}})
+    cell["id"] = "install-distlab"
+    return cell
+
+
+def picture(path: Path) -> str:
+    """A diagram as a data: address of its PNG, the one form that Colab, JupyterLab and VS Code all show.
+
+    VS Code refuses data: addresses of SVG, and Colab does not reliably show attachments.
+    """
+    png = path.with_suffix(".png")
+    if not png.is_file():
+        raise SystemExit(f"{path} has no PNG beside it. Run make figs first.")
+    return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
+
+
+def is_local(target: str) -> bool:
+    return not re.match(r"([a-z][a-z0-9+.-]*:|#|//)", target, flags=re.IGNORECASE)
+
+
+def carry(text: str, folder: Path) -> str:
+    """Markdown that needs no other file: pictures inside, links to local files as plain words, code left alone."""
+
+    def image(match: re.Match) -> str:
+        before, target, after = match.groups()
+        return f"{before}{picture(folder / target)}{after}" if is_local(target) else match.group()
+
+    def link(match: re.Match) -> str:
+        words, target = match.groups()
+        return words if is_local(target) else match.group()
+
+    parts = re.split(r"(```.*?```|~~~.*?~~~|`[^`\n]*`)", text, flags=re.DOTALL)
+    for index in range(0, len(parts), 2):
+        part = re.sub(r"(!\[[^\]]*\]\()([^)\s]+)([^)]*\))", image, parts[index])
+        part = re.sub(r"(<img\b[^>]*?\bsrc=[\"'])([^\"']+)([\"'])", image, part)
+        parts[index] = re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)[^)]*\)", link, part)
+    # A link whose words are code is cut by the split above: [`name`](file).
+    return re.sub(r"(?<!!)\[(`[^`\n]+`)\]\(([^)\s]+)[^)]*\)", link, "".join(parts))
+
+
+def convert(path: Path, wheel: Path, requirements: str) -> nbformat.NotebookNode:
+    """The notebook at `path` as one that runs alone. Its saved outputs stay, for reading before running."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = carry(cell.source, path.parent)
+    first_code = next(index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code")
+    notebook.cells.insert(first_code, install_cell(wheel, requirements))
+    notebook.metadata["colab"] = {"name": path.name, "provenance": []}
+    return notebook
+
+
+def build(root: Path, notebooks: list[Path], folder: Path) -> list[Path]:
+    """Builds one file in `folder` for each notebook, and returns them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    requirements = "Python 3.10 or newer and torch 2.8 or newer"
+    built = []
+    with tempfile.TemporaryDirectory(prefix="distlab-wheel-") as temporary:
+        wheel = build_wheel(root, Path(temporary))
+        for path in notebooks:
+            nbformat.write(convert(path, wheel, requirements), folder / path.name)
+            built.append(folder / path.name)
+    return built
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "dist" / "colab", help="where the files go")
+    folder = parser.parse_args().out
+    notebooks = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+    if not notebooks:
+        print(f"{ROOT / 'notebooks'} holds no notebook, so there is nothing to build.", file=sys.stderr)
+        return 1
+    for old in folder.glob("*.ipynb"):
+        old.unlink()
+    for path in build(ROOT, notebooks, folder):
+        print(f"{path}   {path.stat().st_size / 1e3:.0f} kB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Runs notebooks top to bottom, in place, and saves their outputs. Called by: make notebooks.
+
+Arguments are the notebooks to run; none means all of notebooks/. What differs from run to run without being part of
+the lesson (times, the Python version, how a stream was cut into messages) is not saved: a refresh changes little.
+A notebook that fails is left as it was.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+ROOT = Path(__file__).resolve().parent.parent
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+CELL_TIMEOUT = 300
+
+
+def execute(path: Path) -> nbformat.NotebookNode:
+    """The notebook at `path` with fresh outputs; cells tagged raises-exception may raise."""
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        store_widget_state=False,
+        extra_arguments=["--log-level=ERROR"],  # the kernel's warnings are about its transport, not about the lesson
+        resources={"metadata": {"path": str(path.parent)}},
+    ).execute()
+    return notebook
+
+
+def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Drops from `notebook`, in place, the metadata that changes without the lesson changing."""
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
+    for cell in notebook.cells:
+        kept = {key: value for key, value in cell.metadata.items() if key in ("tags", "jupyter")}
+        cell.metadata = nbformat.from_dict(kept)
+    return notebook
+
+
+def main(arguments: list[str]) -> int:
+    paths = [Path(argument).resolve() for argument in arguments] or sorted((ROOT / "notebooks").rglob("[0-9]*.ipynb"))
+    failed = 0
+    for path in paths:
+        if not path.is_file():
+            print(f"NB must be a notebook, got {str(path)!r}. Try: make notebooks NB=notebooks/00_start_here.ipynb")
+            return 2
+        print(f"{path.name} ...", end=" ", flush=True)
+        started = time.perf_counter()
+        try:
+            notebook = normalise(execute(path))
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+            print(f"FAILED, and left as it was\n{error}")
+            failed = 1
+            continue
+        nbformat.write(notebook, path)
+        print(f"{time.perf_counter() - started:.1f} s", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
