@@ -35,7 +35,7 @@ def _line(filename: str, number: int, text: str, place: str, is_cell: bool) -> L
 
 
 def readable(message: str) -> str:
-    """A message without what means nothing to its reader: gloo's source paths, and ports that it prints byte-swapped."""
+    """A message without what means nothing to its reader: gloo's source paths, ports that it prints byte-swapped."""
     message = re.sub(r"\[[^\]\s]*\.(cc|cpp|h):\d+\]\s*", "", message)
     message = re.sub(r"\s*\[?127\.0\.0\.1\]?:\d+(\$\d+)?", " its peer", message)
     return message.split("\nException raised from")[0].strip()

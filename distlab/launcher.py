@@ -7,12 +7,15 @@ also when its notebook is gone. `distlab/guard.py` ends them then.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import uuid
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -33,6 +36,7 @@ class Processes:
     Args:
         ipp_cluster: ipyparallel's Cluster, which started them.
         client: ipyparallel's Client, connected, with one engine a rank.
+        loop: the event loop, in a thread of its own, in which ipyparallel hears of processes that end.
         tag: the value of `guard.TAG` in the environment of all of them.
         folder: private folder for connection files and logs, removed by `stop`.
         guard: the process that ends the others when this process is gone.
@@ -40,6 +44,7 @@ class Processes:
 
     ipp_cluster: Any
     client: Any
+    loop: asyncio.AbstractEventLoop
     tag: str
     folder: str
     guard: subprocess.Popen
@@ -85,6 +90,8 @@ def start(n: int, engines: str, threads: int, tag: str, folder: str, watcher: su
     log = logging.getLogger("distlab.ipyparallel")
     log.addHandler(logging.NullHandler())
     log.propagate = False
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="distlab-launcher", daemon=True).start()
     ipp_cluster = ipyparallel.Cluster(
         n=n,
         engines=engines,
@@ -99,32 +106,43 @@ def start(n: int, engines: str, threads: int, tag: str, folder: str, watcher: su
         engine_timeout=60,
     )
     try:
-        ipp_cluster.start_cluster_sync()
+        asyncio.run_coroutine_threadsafe(ipp_cluster.start_cluster(), loop).result()
         client = ipp_cluster.connect_client_sync()
         client.wait_for_engines(n, timeout=60, interactive=False)
     except BaseException as error:
-        stop(Processes(ipp_cluster, None, tag, folder, watcher), logs := _last_lines(folder))
+        logs = _last_lines(folder)
+        stop(Processes(ipp_cluster, None, loop, tag, folder, watcher))
         if isinstance(error, Exception):
             raise ClusterError(f"The ranks did not start: {error}\n{logs}".rstrip()) from error
         raise
-    return Processes(ipp_cluster, client, tag, folder, watcher)
+    return Processes(ipp_cluster, client, loop, tag, folder, watcher)
 
 
-def stop(processes: Processes, *_: Any) -> None:
+def stop(processes: Processes) -> None:
     """End every process of the cluster and remove its folder. Safe to repeat."""
     if processes.client is not None:
         processes.client.close()
     guard.end(guard.find(processes.tag), patience=0.3)
+    processes.loop.call_soon_threadsafe(processes.loop.stop)
     processes.guard.terminate()
     processes.guard.wait()
     shutil.rmtree(processes.folder, ignore_errors=True)
 
 
-def exit_status(processes: Processes, rank: int) -> int | None:
-    """Exit status of a rank's process (negative: killed by that signal); None when it runs or is not known."""
-    engine_set = processes.ipp_cluster.engine_set
-    data = (getattr(engine_set, "stop_data", None) or {}).get("engines", {})
-    return data.get(str(rank), {}).get("exit_code")
+def exit_status(processes: Processes, pid: int, patience: float = 1.0) -> int | None:
+    """Exit status of an engine's process that has died (negative: killed by that signal); None when nobody knows.
+
+    ipyparallel may tell of the death before its launcher has waited for the process: `patience` is in seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        stopped = (getattr(processes.ipp_cluster.engine_set, "stop_data", None) or {}).get("engines", {})
+        for data in list(stopped.values()):
+            if data.get("pid") == pid:
+                return data.get("exit_code")
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.02)
 
 
 def _environment(threads: int, tag: str) -> dict[str, str]:

@@ -80,6 +80,7 @@ class PxMagics(ParallelMagics):
         cluster, view = _current(), self.view
         block = view.block if block is None else block
         targets = cluster.check_ranks(None if view.targets in ("all", None) else _as_list(view.targets))
+        number = _signal_number(self.signal_on_interrupt if signal_on_interrupt is None else signal_on_interrupt)
         cluster.ready()
         result = cluster.client.direct_view(targets).execute(cell, silent=False, block=False)
         result._fname = "%px"
@@ -94,8 +95,7 @@ class PxMagics(ParallelMagics):
         stream = self.stream_output if stream_output is None else stream_output
         patience = self.progress_after_seconds if progress_after is None else progress_after
         live_after = None if not stream or patience < 0 else min(patience, display.LIVE_AFTER_SECONDS)
-        name = self.signal_on_interrupt if signal_on_interrupt is None else signal_on_interrupt
-        Cell(cluster.ranks, result, targets).finish(self._timeout, groupby, live_after, _signal_number(name))
+        Cell(cluster.ranks, result, targets).finish(self._timeout, groupby, live_after, number)
         return None
 
     @magic_arguments.magic_arguments()

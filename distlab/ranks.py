@@ -103,7 +103,9 @@ class Ranks:
     def note_death(self, rank: int) -> str:
         """Remember that a rank has died; how, in words."""
         self.broken = True
-        return self.lost.setdefault(rank, diagnosis.exit_words(launcher.exit_status(self._processes, rank)))
+        if rank not in self.lost:
+            self.lost[rank] = diagnosis.exit_words(launcher.exit_status(self._processes, self.pids[rank]))
+        return self.lost[rank]
 
     def check_whole(self) -> None:
         """ClusterError when a rank has died."""

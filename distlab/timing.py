@@ -58,7 +58,8 @@ class Timing:
         return busbw(collective, self.num_bytes, self.seconds, world_size)
 
     def __str__(self) -> str:
-        return f"{format_seconds(self.seconds)} (quartiles {format_seconds(self.low)} to {format_seconds(self.high)})"
+        median, low, high = (format_seconds(s).strip() for s in (self.seconds, self.low, self.high))
+        return f"{median} (quartiles {low} to {high})"
 
 
 def measure(
@@ -136,10 +137,8 @@ class Fit:
         return self.alpha + self.beta * num_bytes
 
     def __str__(self) -> str:
-        return (
-            f"alpha = {format_seconds(self.alpha)}, 1/beta = {1 / self.beta / 1e9:.3g} GB/s, "
-            f"typical error {100 * self.error:.0f} %"
-        )
+        bandwidth = format_bandwidth(1 / self.beta / 1e9).strip()
+        return f"alpha = {format_seconds(self.alpha).strip()}, 1/beta = {bandwidth}"
 
 
 def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:

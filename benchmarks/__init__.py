@@ -1,0 +1,1 @@
+"""distlab beside its peers, as ratios in one run: `make bench`."""

@@ -1,0 +1,262 @@
+"""%%px in a real kernel: whose output is shown how, ipyparallel's options, errors, and what a person sees meanwhile."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from distlab import guard
+
+from .conftest import wait_until_gone
+
+
+class Notebook:
+    """A kernel that runs cells as a front end does and keeps what they show."""
+
+    def __init__(self):
+        self.manager, self.client = start_new_kernel()
+        self.pid = self.manager.provisioner.pid
+
+    def run(self, source: str, someone_watches: bool = False) -> list[dict]:
+        """Run a cell; its iopub messages as dicts with `type` and the message's content."""
+        messages = []
+
+        def keep(message):
+            if message["msg_type"] in ("stream", "display_data", "execute_result", "error", "update_display_data"):
+                messages.append({"type": message["msg_type"], **message["content"]})
+
+        reply = self.client.execute_interactive(source, output_hook=keep, allow_stdin=someone_watches, timeout=60)
+        self.status = reply["content"]["status"]
+        return messages
+
+    def text(self, source: str) -> str:
+        """What a cell shows, as plain text."""
+        return "\n".join(plain(message) for message in self.run(source))
+
+
+def plain(message: dict) -> str:
+    if message["type"] == "stream":
+        return message["text"]
+    if message["type"] == "error":
+        return f"{message['ename']}: {message['evalue']}"
+    return message["data"].get("text/plain", "")
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    """One kernel with a cluster of 4 ranks for the tests of this module; afterwards nothing of it is left."""
+    book = Notebook()
+    book.run("%load_ext distlab\nimport distlab\ncluster = distlab.Cluster(4, timeout=3)")
+    assert book.status == "ok"
+    yield book
+    with contextlib.suppress(psutil.Error):
+        tags = {p.environ()[guard.TAG] for p in guard.find("") if p.environ()[guard.TAG].startswith(f"{book.pid}-")}
+        book.client.stop_channels()
+        book.manager.shutdown_kernel(now=True)
+        assert tags
+        assert wait_until_gone(lambda: [p for tag in tags for p in guard.find(tag)], 10) == []
+
+
+@pytest.fixture(autouse=True)
+def usable(notebook):
+    """After every test the ranks of the notebook still work."""
+    yield
+    assert notebook.text("%px dist.barrier()") == ""
+
+
+def test_output_is_sorted_by_rank_and_folded(notebook):
+    """Prints and values are shown by rank; what ranks have in common is shown once."""
+    source = "%%px\nimport time\ntime.sleep(0.1 * (3 - rank))\nprint('hello', rank // 2)\nrank if rank else None"
+    assert notebook.text(source) == ("ranks 0-1: hello 0\nranks 2-3: hello 1\nrank 1 ->  1\nrank 2 ->  2\nrank 3 ->  3")
+
+
+def test_the_html_form_names_the_ranks_and_escapes(notebook):
+    """The HTML form has the label, the rank's colour and the escaped text."""
+    (message,) = notebook.run("%%px --targets 2\nprint('<b>&')")
+    assert message["data"]["text/plain"] == "rank 2: <b>&"
+    assert "&lt;b&gt;&amp;" in message["data"]["text/html"]
+    assert "rank 2:" in message["data"]["text/html"]
+
+
+def test_rich_output_keeps_its_form(notebook):
+    """A display of a rank stays what it is, with the rank's label."""
+    source = "%%px --targets 0,1\nfrom IPython.display import HTML, display\ndisplay(HTML(f'<i>{rank}</i>'))"
+    messages = notebook.run(source)
+    assert ["<i>0</i>" in messages[0]["data"]["text/html"], "<i>1</i>" in messages[1]["data"]["text/html"]] == [
+        True
+    ] * 2
+    assert messages[1]["data"]["text/plain"].startswith("rank 1: ")
+
+
+@pytest.mark.parametrize(
+    ("targets", "ranks"), [("1", "rank 1"), ("0,2", "ranks 0 and 2"), ("::3", "ranks 0 and 3"), ("all", "ranks 0-3")]
+)
+def test_targets(notebook, targets, ranks):
+    """--targets takes a rank, several, a slice, or all; afterwards a cell runs everywhere again."""
+    assert notebook.text(f"%%px --targets {targets}\nprint('here')") == f"{ranks}: here"
+    assert notebook.text("%%px\nprint('here')") == "ranks 0-3: here"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "--targets 7",
+            "ArgumentError: ranks must be a list of different ranks from 0 to 3, got [7]. "
+            "Leave ranks out to mean all of them.",
+        ),
+        (
+            "--targets x",
+            "ArgumentError: --targets must be a rank, a list of ranks, a slice or all, got 'x'. "
+            "Write for example --targets 0,2 or --targets ::2.",
+        ),
+        (
+            "--timeout 0",
+            "ArgumentError: timeout must be a number of seconds above 0, got 0.0. Give for example timeout=5.",
+        ),
+        (
+            "--signal-on-interrupt SIGNOTHING",
+            "ArgumentError: --signal-on-interrupt must be a signal's name or number, got 'SIGNOTHING'. "
+            "Write for example SIGINT, SIGKILL or 0 for none.",
+        ),
+    ],
+)
+def test_bad_options(notebook, options, message):
+    """A bad option is an error in the house form, at once, and no rank runs the cell."""
+    assert notebook.text(f"%%px {options}\nran = True") == message
+    assert notebook.text("%px 'ran' in globals()") == "ranks 0-3 -> False"
+
+
+def test_group_outputs(notebook):
+    """--group-outputs=engine keeps all of a rank together."""
+    text = notebook.text("%%px --group-outputs=engine --targets 0,1\nprint('out')\nrank")
+    assert text == "rank 0:   out\nrank 0 -> 0\nrank 1:   out\nrank 1 -> 1"
+
+
+def test_noblock_pxresult_and_out(notebook):
+    """--noblock returns at once, %pxresult shows the output later, --out names the result."""
+    began = time.monotonic()
+    text = notebook.text("%%px --noblock --out later\nimport time; time.sleep(1); print('late')")
+    assert time.monotonic() - began < 0.9
+    assert text == "<AsyncResult(%px): pending>"
+    assert notebook.text("%pxresult") == "ranks 0-3: late"
+    assert notebook.text("print(later.done())") == "True\n"
+
+
+def test_noblock_errors_are_ours_too(notebook):
+    """An error of a cell that was sent with --noblock raises the same RankError from get()."""
+    notebook.run("%%px --noblock --out later\n1 / 0")
+    assert notebook.text("later.get()") == (
+        "RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n  ranks 0-3   line 2   1 / 0"
+    )
+
+
+def test_local(notebook):
+    """--local runs the cell in the notebook as well."""
+    assert notebook.text("%%px --local\nplace = 'both'\nprint(place)") == "both\n\nranks 0-3: both"
+
+
+def test_pxconfig_and_line_magic(notebook):
+    """%pxconfig sets the default targets, %px runs one line."""
+    notebook.run("%pxconfig --targets 1")
+    try:
+        assert notebook.text("%px rank") == "rank 1 -> 1"
+    finally:
+        notebook.run("%pxconfig --targets all")
+
+
+def test_errors_raise_with_the_cells_lines(notebook):
+    """An error in a cell fails the cell, with line numbers as the notebook shows them, the %%px line counted."""
+    text = notebook.text("%%px\ndef half(x):\n    return 1 / x\n\nif rank == 1:\n    half(0)")
+    assert text == (
+        "RankError: rank 1 raised ZeroDivisionError: division by zero\n"
+        "  rank 1   line 6   half(0)\n"
+        "           line 3 in half   return 1 / x\n"
+        "Ranks 0, 2 and 3 finished.\n"
+        "The process group is rebuilt and variables are kept: change the cell and run it again."
+    )
+    assert notebook.status == "error"
+
+
+def test_output_before_an_error_is_shown(notebook):
+    """What ranks printed before the error is shown too."""
+    text = notebook.text("%%px\nprint('before')\nassert rank < 0, 'never'")
+    assert text.startswith("ranks 0-3: before\nRankError: ranks 0-3 raised AssertionError: never\n")
+
+
+def test_a_syntax_error_has_its_line(notebook):
+    """A syntax error names the line."""
+    text = notebook.text("%%px\nx = 1\ny = = 2")
+    assert text == "RankError: ranks 0-3 raised SyntaxError: invalid syntax\n  ranks 0-3   line 3   y = = 2"
+
+
+def test_timeout_frees_the_ranks(notebook):
+    """--timeout ends a cell that does not come back, and variables stay."""
+    notebook.run("%px kept = rank")
+    began = time.monotonic()
+    text = notebook.text("%%px --timeout 0.5\nif rank == 0:\n    dist.recv(torch.zeros(1), src=1)")
+    assert time.monotonic() - began < 2.5
+    assert text == (
+        "RankTimeout: rank 0 did not come back within 0.5 s.\n"
+        "  rank 0   line 3   dist.recv(torch.zeros(1), src=1)\n"
+        "Ranks 1-3 finished. Every rank is free, the process group is rebuilt and variables are kept."
+    )
+    assert notebook.text("%px kept") == "rank 0 -> 0\nrank 1 -> 1\nrank 2 -> 2\nrank 3 -> 3"
+
+
+@pytest.mark.parametrize("line", ["dist.recv(torch.zeros(1), src=(rank + 1) % 4)", "while True: pass"])
+def test_the_interrupt_button(notebook, line):
+    """Interrupting the kernel frees ranks that block in gloo or loop, fails the cell, and says where they were."""
+    threading.Timer(0.7, os.kill, (notebook.pid, signal.SIGINT)).start()
+    began = time.monotonic()
+    text = notebook.text(f"%%px\n{line}")
+    assert time.monotonic() - began < 3
+    assert text == (
+        f"Interrupted: Ranks 0-3 had not ended.\n  ranks 0-3   line 2   {line}\n"
+        "Every rank is free, the process group is rebuilt and variables are kept."
+    )
+
+
+def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
+    """With somebody there, newest lines are shown while the cell runs and replaced at its end by the sorted form."""
+    source = "%%px\nimport time\nfor i in range(8):\n    print(i)\n    time.sleep(0.25)"
+    final = plain({"type": "display_data", **notebook.run(source)[0]})
+    assert final.startswith("ranks 0-3: 0\n")
+    messages = notebook.run(source, someone_watches=True)
+    kinds = [message["type"] for message in messages]
+    assert kinds == ["display_data"] + ["update_display_data"] * (len(kinds) - 1)
+    assert len(kinds) > 3
+    assert plain(messages[0]).startswith("ranks 0-3 busy for 1 s\n")
+    assert plain(messages[-1]) == final
+
+
+def test_a_hundred_thousand_lines_do_not_drown_the_notebook(notebook):
+    """Very long output is cut in the middle, and says so."""
+    text = notebook.text("%%px --targets 0\nfor i in range(100_000):\n    print('line', i)")
+    assert "characters more ..." in text
+    assert text.startswith("rank 0: line 0\n")
+    assert text.endswith("line 99999")
+    assert len(text) < 1_000_000
+
+
+def test_a_new_cluster_takes_over_px(notebook):
+    """Cluster(...) run again in the notebook replaces the ranks behind %%px, at another size and back."""
+    assert notebook.text("cluster = distlab.Cluster(2, timeout=3)") == "2 ranks are ready (gloo)."
+    assert notebook.text("%px world_size") == "ranks 0-1 -> 2"
+    assert notebook.text("cluster.stop()\n%px 1") == (
+        "ClusterError: No cluster is running here. Make one first: cluster = distlab.Cluster(4)."
+    )
+    assert notebook.text("cluster = distlab.Cluster(4, timeout=3)") == "4 ranks are ready (gloo)."
+
+
+def test_start_up_shows_a_sign_of_life_to_a_person(notebook):
+    """While ranks start a person sees a counter; what stays is one line that is the same on every run."""
+    messages = notebook.run("cluster = distlab.Cluster(4, timeout=3)", someone_watches=True)
+    assert plain(messages[0]) == "starting 4 ranks ..."
+    assert plain(messages[-1]) == "4 ranks are ready (gloo)."
+    assert {message["type"] for message in messages[1:]} == {"update_display_data"}

@@ -1,0 +1,119 @@
+"""Arguments of Cluster(...): each bad one is refused before anything starts, in the house form, in full."""
+
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+import distlab
+from distlab import arguments, launcher
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: distlab.Cluster(0), ValueError, "n must be 1 or more, got 0. Call Cluster(4)."),
+        (lambda: distlab.Cluster(-2), ValueError, "n must be 1 or more, got -2. Call Cluster(4)."),
+        (lambda: distlab.Cluster("4"), TypeError, "n must be a whole number of ranks, got '4'. Call Cluster(4)."),
+        (lambda: distlab.Cluster(2.0), TypeError, "n must be a whole number of ranks, got 2.0. Call Cluster(4)."),
+        (lambda: distlab.Cluster(True), TypeError, "n must be a whole number of ranks, got True. Call Cluster(4)."),
+        (
+            lambda: distlab.Cluster(2, backend="carrier pigeon"),
+            ValueError,
+            "backend must be a backend that this torch has ('gloo'), got 'carrier pigeon'. "
+            'Call Cluster(n) or Cluster(n, backend="gloo").',
+        ),
+        (
+            lambda: distlab.Cluster(2, init_method="multicast"),
+            ValueError,
+            "init_method must be one of 'tcp', 'env', 'file', got 'multicast'. "
+            'Call Cluster(n) or Cluster(n, init_method="tcp").',
+        ),
+        (
+            lambda: distlab.Cluster(2, timeout="soon"),
+            TypeError,
+            "timeout must be a number of seconds above 0, got 'soon'. Give for example timeout=5.",
+        ),
+        (
+            lambda: distlab.Cluster(2, timeout=0),
+            ValueError,
+            "timeout must be a number of seconds above 0, got 0. Give for example timeout=5.",
+        ),
+        (
+            lambda: distlab.Cluster(2, threads=0),
+            ValueError,
+            "threads must be None or a whole number of 1 or more, got 0. Call Cluster(n, threads=1).",
+        ),
+    ],
+)
+def test_bad_arguments_of_cluster(call, kind, message):
+    """Nothing starts, and the error says name, rule, value and what to call."""
+    with pytest.raises(distlab.ArgumentError) as caught:
+        call()
+    assert str(caught.value) == message
+    assert isinstance(caught.value, kind)
+    assert distlab.Cluster.current is None
+
+
+def test_nccl_where_it_is_not_built():
+    """A backend that torch knows but was not built with is told apart from one that nobody knows."""
+    import torch.distributed as dist
+
+    if dist.is_nccl_available():
+        pytest.skip("this torch has nccl")
+    with pytest.raises(distlab.ArgumentError) as caught:
+        distlab.Cluster(2, backend="nccl")
+    assert str(caught.value) == (
+        "backend must be a backend that this torch has ('gloo'), got 'nccl'. This torch was built without it. "
+        'Call Cluster(n) or Cluster(n, backend="gloo").'
+    )
+
+
+def test_an_unknown_launcher_lists_those_that_are_installed():
+    """The launchers are ipyparallel's entry points."""
+    with pytest.raises(distlab.ArgumentError) as caught:
+        distlab.Cluster(2, engines="rocket")
+    names = ", ".join(launcher.launchers())
+    assert str(caught.value) == (
+        f"engines must be None or one of the launchers installed here ({names}), got 'rocket'. "
+        'Call Cluster(n) or Cluster(n, engines="local").'
+    )
+    assert {"local", "mpi", "slurm", "ssh"} <= set(launcher.launchers())
+    assert launcher.check_launcher("MPI") == "mpi"
+
+
+def test_more_ranks_than_memory(monkeypatch):
+    """The largest cluster is what the free memory holds; the error says how much that is."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8e9))
+    assert arguments.check_size(42) == 42
+    with pytest.raises(distlab.ArgumentError) as caught:
+        distlab.Cluster(10_000)
+    assert str(caught.value) == (
+        "n must be at most 42 on this machine, got 10000. "
+        "8 GB of memory are free here and a rank takes about 190 MB. Call Cluster(4)."
+    )
+
+
+def test_a_very_long_value_is_shortened():
+    """The repr of a value never fills the screen."""
+    with pytest.raises(distlab.ArgumentError) as caught:
+        distlab.Cluster("9" * 10_000)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([2], "rank 2"),
+        ([0, 1], "ranks 0-1"),
+        ([0, 1, 2, 3], "ranks 0-3"),
+        ([3, 0], "ranks 0 and 3"),
+        ([0, 2, 3], "ranks 0, 2 and 3"),
+        ([0, 2, 5, 6, 7], "ranks 0, 2 and 5-7"),
+    ],
+)
+def test_rank_list(ranks, words):
+    """Ranks are named in words, runs folded."""
+    from distlab.errors import rank_list
+
+    assert rank_list(ranks) == words

@@ -1,0 +1,47 @@
+"""The package's public names, and what importing it costs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import distlab
+
+
+def test_all_is_what_is_importable():
+    """Every name in __all__ is there, and dir() shows nothing else but the version."""
+    for name in distlab.__all__:
+        assert getattr(distlab, name) is not None
+    assert dir(distlab) == sorted([*distlab.__all__, "__version__"])
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    """A misspelled name is an AttributeError that lists what there is."""
+    with pytest.raises(AttributeError, match=r"module 'distlab' has no attribute 'Clutser'\. It has .*Cluster"):
+        distlab.Clutser  # noqa: B018
+
+
+def test_import_is_light():
+    """`import distlab` alone imports neither torch nor ipyparallel nor matplotlib."""
+    code = "import sys, distlab; print({'torch', 'ipyparallel', 'matplotlib', 'IPython'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_the_error_tree():
+    """Each error is also the built-in error that a program would expect."""
+    assert issubclass(distlab.ArgumentError, ValueError)
+    assert issubclass(distlab.ArgumentTypeError, TypeError)
+    assert issubclass(distlab.ArgumentTypeError, distlab.ArgumentError)
+    assert issubclass(distlab.ClusterError, RuntimeError)
+    assert issubclass(distlab.RankTimeout, TimeoutError)
+    for name in ("RankError", "RankDied", "RankTimeout"):
+        assert issubclass(getattr(distlab, name), distlab.RanksFailed)
+    for name in distlab.__all__:
+        if name != "Cluster":
+            assert issubclass(getattr(distlab, name), distlab.DistlabError)
+
+
+def test_errors_are_shown_as_their_message():
+    """In a notebook an error is its message, without the frames of the package."""
+    assert distlab.ClusterError("first\nsecond")._render_traceback_() == ["ClusterError: first", "second"]

@@ -1,0 +1,73 @@
+"""Objects taken apart and put together again, in one process."""
+
+import sys
+import types
+
+import pytest
+import torch
+
+from distlab import payload
+
+
+def there_and_back(value):
+    header, buffers = payload.dumps(value)
+    return payload.loads(header, [bytes(buffer) for buffer in buffers])
+
+
+def test_a_large_tensor_is_not_copied_into_the_header():
+    """The memory of a tensor travels beside the header, and shares it with the tensor."""
+    tensor = torch.zeros(1_000_000)
+    header, (buffer,) = payload.dumps([tensor])
+    assert len(header) < 1000
+    assert buffer.nbytes == 4_000_000
+    tensor[0] = 1
+    assert bytes(buffer[:4]) == bytes(torch.tensor([1.0]).numpy())
+
+
+def test_a_view_brings_only_its_own_elements():
+    """One row of a large matrix does not bring the matrix along."""
+    _, (buffer,) = payload.dumps(torch.zeros(1000, 1000)[5])
+    assert buffer.nbytes == 4000
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(2.5),
+        torch.zeros(0),
+        torch.arange(6).reshape(2, 3).t(),
+        torch.ones(2, dtype=torch.bfloat16),
+        torch.ones(3, dtype=torch.bool),
+        torch.ones(2, dtype=torch.complex128),
+        torch.tensor([1.0, 2.0], requires_grad=True),
+    ],
+)
+def test_tensors_come_back_equal_and_writable(tensor):
+    """Values, dtype, shape and requires_grad survive; the copy has its own memory."""
+    back = there_and_back(tensor)
+    assert (back.dtype, back.shape, back.requires_grad) == (tensor.dtype, tensor.shape, tensor.requires_grad)
+    assert torch.equal(back, tensor)
+    back.detach().zero_()
+    assert torch.equal(there_and_back(tensor), tensor)
+
+
+def test_a_module_of_the_learner_travels_by_value(tmp_path):
+    """A function from a file beside the notebook works where that file cannot be imported."""
+    path = tmp_path / "beside_the_notebook.py"
+    path.write_text("FACTOR = 6\ndef helper(x): return FACTOR * x\ndef fn(rank, world_size): return helper(7)\n")
+    module = types.ModuleType("beside_the_notebook")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+        header, buffers = payload.dumps((module.fn, (), {}))
+    finally:
+        del sys.modules[module.__name__]
+    fn, _, _ = payload.loads(header, buffers)
+    assert fn(0, 1) == 42
+
+
+def test_what_cannot_be_pickled_raises_its_own_reason():
+    """The reason of the value's own pickling comes through."""
+    with pytest.raises(TypeError, match="generator"):
+        payload.dumps(i for i in range(3))
