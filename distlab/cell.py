@@ -11,6 +11,7 @@ from typing import Any
 from distlab import diagnosis, display
 from distlab.errors import Failure, Interrupted, RankTimeout
 from distlab.ranks import Ranks
+from distlab.remote import on_rank
 
 GRACE_SECONDS = 2.0  # what an interrupted rank has to come back
 
@@ -66,7 +67,7 @@ class Cell:
         died = {rank: how for rank, how in self._ranks.lost.items() if rank in self._targets}
         if died:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in self._ranks.lost]
-            raise diagnosis.rank_died(died, survivors)
+            raise diagnosis.rank_died(died, survivors, self._ranks.can_respawn)
         if failures:
             self._raise_failed(failures)
         return replies
@@ -78,14 +79,12 @@ class Cell:
 
     def _failures(self) -> list[Failure]:
         """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
-        from distlab import worker
-
         failures = []
         for rank, reply in display.Watch(self._result, self._targets).replies().items():
             if _is_death(reply):
                 self._ranks.note_death(rank)
             elif isinstance(reply, Exception):
-                told = self._ranks.client[rank].apply_async(worker.last_failure).get(timeout=GRACE_SECONDS)
+                told = self._ranks.client[rank].apply_async(on_rank, "last_failure").get(timeout=GRACE_SECONDS)
                 plain = Failure(
                     rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply))
                 )
@@ -99,7 +98,7 @@ class Cell:
         n = self._ranks.plan.n
         alike = len(failures) == n and len({(f.kind, f.message, f.lines) for f in failures}) == 1
         healed, subgroups = False, 0
-        if n > 1 and (not alike or any(f.consequence for f in failures)):
+        if n > 1 and (not alike or any(f.communicated for f in failures)):
             # a message that one rank sent and nobody received would be taken by the next cell's recv
             healed, subgroups = True, self._ranks.rebuild()
         raise diagnosis.rank_error(failures, self._targets, self._ranks.plan.timeout, healed, subgroups)

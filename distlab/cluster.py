@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from distlab import arguments, display, launcher, payload
+from distlab import arguments, display, payload
 from distlab.cell import Cell
 from distlab.errors import ClusterError, SerializationError, rank_list, refuse
+from distlab.processes import Processes, check_launcher
 from distlab.ranks import Plan, Ranks
+from distlab.remote import on_rank
 
 
 class Cluster:
@@ -59,7 +61,7 @@ class Cluster:
             n=arguments.check_size(n),
             backend=arguments.check_backend(backend),
             init_method=arguments.check_init_method(init_method),
-            engines=launcher.check_launcher(engines),
+            engines=check_launcher(engines),
             timeout=arguments.check_seconds("timeout", timeout),
             threads=arguments.check_threads(threads) or max(1, (os.cpu_count() or 1) // n),
         )
@@ -68,12 +70,21 @@ class Cluster:
     # --- life ---
 
     def _start(self) -> None:
+        """Start the ranks; those of the cluster that they replace, if any, end first."""
+        warm = None
         if Cluster.current is not None:
-            Cluster.current._end(f"was replaced by Cluster({self.n})")
-        self._ranks = Ranks(self._plan)
+            warm = Cluster.current._give_way(self._plan)
+        self._ranks = Ranks(self._plan, warm)
         Cluster.current = self
         atexit.register(self._end, "was stopped at exit")
         _register_magics()
+
+    def _give_way(self, plan: Plan) -> Processes | None:
+        """End for the sake of another cluster; what it can use goes on, which saves it most of the time to start."""
+        same = plan.engines == self._plan.engines
+        warm = self._ranks.release() if same and self._ranks is not None else None
+        self._end(f"was replaced by Cluster({plan.n})")
+        return warm
 
     def _end(self, why: str) -> None:
         if self._ranks is not None:
@@ -90,34 +101,32 @@ class Cluster:
 
     def restart(self) -> None:
         """End every rank and start as many new ones. The variables on the ranks are lost."""
-        self._end("is restarting")
+        if self._ranks is not None and Cluster.current is not self:
+            self._end("is restarting")
         self._start()
 
     def heal(self) -> None:
-        """Rebuild the process group on the same ranks, whatever state it is in; variables are kept.
+        """Rebuild the process group, whatever state it is in, with new processes for ranks that have died.
 
-        Groups made with dist.new_group are gone with the old group and must be made anew.
+        The variables of the others are kept. Groups made with dist.new_group are gone with the old group and must be
+        made anew.
 
         Raises:
-            ClusterError: a rank has died; restart() brings it back.
+            ClusterError: a rank has died and this launcher cannot start a single one; restart() starts all.
         """
-        ranks = self.ranks
-        ranks.check_whole()
-        ranks.rebuild()
+        self.ranks.rebuild()
 
     def interrupt(self) -> None:
         """Free every rank now, whatever it does, and rebuild the process group; variables are kept.
 
         Raises:
-            ClusterError: a rank cannot be freed, or has died; restart() replaces it.
+            ClusterError: a rank cannot be freed; restart() replaces it.
         """
-        ranks = self.ranks
-        ranks.check_whole()
-        ranks.signal(range(self.n), signal.SIGINT)
-        ranks.rebuild()
+        self.ranks.signal(range(self.n), signal.SIGINT)
+        self.ranks.rebuild()
 
     def __enter__(self) -> Cluster:
-        self.ranks.check_whole()
+        self.ranks  # noqa: B018 - raises after stop
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -155,15 +164,13 @@ class Cluster:
             RankTimeout: a rank did not return in time.
             SerializationError: the function, an argument or a value cannot be sent.
         """
-        from distlab import worker
-
         if not callable(fn):
             refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
         if timeout is not None:
             arguments.check_seconds("timeout", timeout)
         targets = self.check_ranks(ranks)
         packed = _pack((fn, args, kwargs), "The function or one of its arguments")
-        return self._values(self._on(targets, worker.call, *packed).finish(timeout), targets)
+        return self._values(self._on(targets, "call", *packed).finish(timeout), targets)
 
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1}).
@@ -171,15 +178,13 @@ class Cluster:
         Raises:
             ArgumentError: the names are not a mapping of identifiers. SerializationError: a value cannot be sent.
         """
-        from distlab import worker
-
         example = 'cluster.push({"x": 1})'
         if not isinstance(names, Mapping):
             refuse("names", "a mapping of names to values", names, f"Call {example}.", wrong_type=True)
         for name in names:
             arguments.check_name(name, example)
         targets = self.check_ranks(ranks)
-        self._on(targets, worker.push, *_pack(dict(names), f"A value of {', '.join(names)}")).finish()
+        self._on(targets, "push", *_pack(dict(names), f"A value of {', '.join(names)}")).finish()
 
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank.
@@ -187,12 +192,10 @@ class Cluster:
         Raises:
             ArgumentError: a rank has no variable of that name. SerializationError: a value cannot be sent.
         """
-        from distlab import worker
-
         listed = isinstance(names, (list, tuple))
         wanted = [arguments.check_name(name, 'cluster.pull("x")') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
-        replies = self._on(targets, worker.pull, wanted).finish()
+        replies = self._on(targets, "pull", wanted).finish()
         missing = {rank: reply[1] for rank, reply in zip(targets, replies, strict=True) if reply[0] == "missing"}
         if missing:
             name = next(iter(missing.values()))
@@ -202,10 +205,10 @@ class Cluster:
         values = self._values(replies, targets)
         return values if listed else [value[0] for value in values]
 
-    def _on(self, targets: list[int], fn: Callable[..., Any], *args: Any) -> Cell:
-        """Send a function of worker.py to some ranks; the cell that it is then."""
+    def _on(self, targets: list[int], name: str, *args: Any) -> Cell:
+        """Have some ranks call worker.<name>(*args); the cell that it is then."""
         self.ready()
-        result = self.client.direct_view(targets).apply_async(fn, *args)
+        result = self.client.direct_view(targets).apply_async(on_rank, name, *args)
         return Cell(self.ranks, result, targets)
 
     def _values(self, replies: list[Any], targets: list[int]) -> list[Any]:
@@ -258,8 +261,7 @@ class Cluster:
         return arguments.check_ranks(ranks, self.n)
 
     def ready(self) -> None:
-        """Before a cell: every rank is there, and the group is sound; it is rebuilt where it was left broken."""
-        self.ranks.check_whole()
+        """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
         if self.ranks.broken:
             self.ranks.rebuild()
 

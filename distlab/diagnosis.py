@@ -13,6 +13,8 @@ from typing import Any
 
 from distlab.errors import Failure, Line, RankDied, RankError, rank_list
 
+# gloo's words for a wait that nothing ended; other messages of gloo say more, and are shown
+PLAIN_WAIT = re.compile(r"Timed out waiting \d+ms for (recv|send) operation to complete")
 CAUSES = {
     "SIGKILL": "often the system, out of memory, or kill -9",
     "SIGABRT": "often gloo: a send and its recv had different sizes",
@@ -25,7 +27,9 @@ def failure(rank: int, report: Mapping[str, Any]) -> Failure:
     """A rank's own description of its exception as a `Failure`; source that only the notebook has is filled in."""
     lines = tuple(_line(*line) for line in report["lines"])
     message = readable(report["message"])
-    return Failure(rank, report["kind"], message, lines, report["traceback"], report["consequence"])
+    return Failure(
+        rank, report["kind"], message, lines, report["traceback"], report["consequence"], report["communicated"]
+    )
 
 
 def _line(filename: str, number: int, text: str, place: str, is_cell: bool) -> Line:
@@ -37,7 +41,7 @@ def _line(filename: str, number: int, text: str, place: str, is_cell: bool) -> L
 def readable(message: str) -> str:
     """A message without what means nothing to its reader: gloo's source paths, ports that it prints byte-swapped."""
     message = re.sub(r"\[[^\]\s]*\.(cc|cpp|h):\d+\]\s*", "", message)
-    message = re.sub(r"\s*\[?127\.0\.0\.1\]?:\d+(\$\d+)?", " its peer", message)
+    message = re.sub(r",?\s*(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
     return message.split("\nException raised from")[0].strip()
 
 
@@ -69,7 +73,7 @@ def rank_error(
 
 
 def _only_waiting(victims: list[Failure], timeout: float) -> str:
-    if not any("imed out" in f.message for f in victims):
+    if not any(PLAIN_WAIT.fullmatch(f.message) for f in victims):
         return "\n".join(_raised(alike) for alike in _fold(victims))
     ranks = rank_list([f.rank for f in victims])
     what = "for each other" if len(victims) > 1 else "for another rank"
@@ -101,13 +105,26 @@ def _fold(failures: Sequence[Failure], by_message: bool = True) -> list[list[Fai
     return list(groups.values())
 
 
-def rank_died(died: Mapping[int, str], others: Sequence[int]) -> RankDied:
-    """The error for ranks whose processes ended in a cell; `died` says how, in words."""
+def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool) -> RankDied:
+    """The error for ranks whose processes ended in a cell.
+
+    Args:
+        died: how, in words, by rank. others: the ranks that live.
+        respawn: whether new ranks take their place by themselves.
+    """
     rows = "; ".join(f"rank {rank} {how}" for rank, how in sorted(died.items()))
-    rest = f" {_capital(rank_list(others))} live and keep their variables until then." if others else ""
-    message = f"{rows}.\nThe cluster is not whole: call cluster.restart() for new ranks.{rest}"
+    places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
+    if respawn:
+        advice = f"The next cell starts {places} variables, and rebuilds the process group."
+        rest = (
+            f" {_capital(rank_list(others))} {'keep theirs' if len(others) > 1 else 'keeps its own'}." if others else ""
+        )
+    else:
+        advice = "The cluster is not whole: call cluster.restart() for new ranks."
+        verbs = "live and keep their" if len(others) > 1 else "lives and keeps its"
+        rest = f" {_capital(rank_list(others))} {verbs} variables until then." if others else ""
     failures = tuple(Failure(rank, "RankDied", how) for rank, how in sorted(died.items()))
-    return RankDied(message, failures, tuple(others))
+    return RankDied(f"{rows}.\n{advice}{rest}", failures, tuple(others))
 
 
 def late(

@@ -65,7 +65,8 @@ class Line:
 class Failure:
     """What went wrong on one rank: `kind` is the exception's type name, `lines` the learner's own, outermost first.
 
-    `consequence` is true when the error came out of communication, so that another rank may be the culprit.
+    `consequence`: it waited for another rank, which may be the culprit. `communicated`: it was raised in a call of
+    torch.distributed, whose group may be damaged.
     """
 
     rank: int
@@ -74,6 +75,7 @@ class Failure:
     lines: tuple[Line, ...] = ()
     traceback: str = field(default="", repr=False)
     consequence: bool = False
+    communicated: bool = False
 
 
 class RanksFailed(DistlabError):

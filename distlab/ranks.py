@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distlab import diagnosis, display, launcher
+from distlab import diagnosis, display
 from distlab.errors import ClusterError
+from distlab.processes import Processes
+from distlab.remote import on_rank
 
 BUILD_SECONDS = 60.0
 
@@ -41,14 +42,13 @@ class Ranks:
         ClusterError: they could not be started; nothing is left of them then.
     """
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, warm: Processes | None = None):
         self.plan = plan
         self.pids: list[int] = []
         self.lost: dict[int, str] = {}
         self.broken = False
         self._owner = os.getpid()
-        self._processes: launcher.Processes | None = None
-        self._rendezvous: Any = None
+        self._processes = warm
         with display.starting(plan.n, plan.backend):
             try:
                 self._start()
@@ -57,42 +57,63 @@ class Ranks:
                 raise
 
     def _start(self) -> None:
-        tag, folder, watcher = launcher.prepare()
-        torch_thread = _Importer(folder)  # torch takes about as long to import here as the ranks take to start
-        self._processes = launcher.start(self.plan.n, self.plan.engines, self.plan.threads, tag, folder, watcher)
-        self._rendezvous = torch_thread.rendezvous()
-        everyone = list(range(self.plan.n))
+        plan, everyone = self.plan, list(range(self.plan.n))
+        if self._processes is None:
+            self._processes = Processes(plan.n, plan.engines, plan.threads)
+        else:
+            self._processes.replace(everyone, plan.threads, everyone)
         if self.client.ids != everyone:
             raise ClusterError(
-                f"ipyparallel numbered the engines {self.client.ids}, not {everyone}. Call Cluster again."
+                f"ipyparallel numbered its engines {self.client.ids}, not {everyone}. Call Cluster again."
             )
-        infos = self.on_each("join")
+        infos = self._on_each(dict.fromkeys(everyone, "join"))
         if [info["rank"] for info in infos] != everyone:
             raise ClusterError(f"The ranks numbered themselves {[info['rank'] for info in infos]}. Call Cluster again.")
         self.pids = [info["pid"] for info in infos]
+
+    def release(self) -> Processes | None:
+        """Give the processes away, to be used for another cluster; None when they have to be stopped instead."""
+        if os.getpid() != self._owner or self._processes is None or not self._processes.can_fork:
+            return None
+        processes, self._processes = self._processes, None
+        return processes
 
     @property
     def client(self) -> Any:
         """ipyparallel's Client."""
         return self._processes.client
 
-    def on_each(self, name: str) -> list[Any]:
+    def _on_each(self, names: dict[int, str]) -> list[Any]:
         """Run worker.<name>(rank, meeting) on every rank, at a meeting that is new; its values by rank."""
-        from distlab import worker
-
         plan = self.plan
-        meeting = self._rendezvous.next_meeting(plan.init_method, plan.backend, plan.n, plan.timeout)
-        results = [self.client[rank].apply_async(getattr(worker, name), rank, meeting) for rank in range(plan.n)]
+        meeting = self._processes.rendezvous.next_meeting(plan.init_method, plan.backend, plan.n, plan.timeout)
+        results = [self.client[rank].apply_async(on_rank, name, rank, meeting) for rank, name in sorted(names.items())]
         try:
             return [result.get(timeout=BUILD_SECONDS) for result in results]
         except Exception as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
 
     def rebuild(self) -> int:
-        """Leave the group and build it anew on the same processes; returns how many subgroups went with the old one."""
-        subgroups = max(self.on_each("rebuild"))
-        self.broken = False
-        return subgroups
+        """Build the group anew, with a new process for every rank that has died; the others keep their variables.
+
+        Returns:
+            how many subgroups went with the old group.
+
+        Raises:
+            ClusterError: a rank has died and the launcher cannot start single ranks.
+        """
+        everyone, lost = list(range(self.plan.n)), sorted(self.lost)
+        if lost:
+            if not self._processes.can_fork:
+                words = "; ".join(f"rank {rank} {how}" for rank, how in sorted(self.lost.items()))
+                advice = "Call cluster.restart(): it starts new ranks, without the variables."
+                raise ClusterError(f"The cluster is not whole: {words}. {advice}")
+            self._processes.replace(lost, self.plan.threads, everyone)
+        values = self._on_each({rank: "join" if rank in lost else "rebuild" for rank in everyone})
+        for rank in lost:
+            self.pids[rank] = values[rank]["pid"]
+        self.lost, self.broken = {}, False
+        return max((values[rank] for rank in everyone if rank not in lost), default=0)
 
     def signal(self, ranks: Iterable[int], number: int) -> None:
         """Send a signal to the processes of `ranks`; one that has ended is passed over."""
@@ -100,48 +121,20 @@ class Ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pids[rank], number)
 
+    @property
+    def can_respawn(self) -> bool:
+        """Whether a rank that dies is replaced by a new one, by itself."""
+        return self._processes.can_fork
+
     def note_death(self, rank: int) -> str:
         """Remember that a rank has died; how, in words."""
         self.broken = True
         if rank not in self.lost:
-            self.lost[rank] = diagnosis.exit_words(launcher.exit_status(self._processes, self.pids[rank]))
+            self.lost[rank] = diagnosis.exit_words(self._processes.exit_status(self.pids[rank]))
         return self.lost[rank]
-
-    def check_whole(self) -> None:
-        """ClusterError when a rank has died."""
-        if self.lost:
-            words = "; ".join(f"rank {rank} {how}" for rank, how in sorted(self.lost.items()))
-            advice = "Call cluster.restart(): it starts new ranks, without the variables."
-            raise ClusterError(f"The cluster is not whole: {words}. {advice}")
 
     def stop(self) -> None:
         """End all processes; nothing happens the second time, or in a process that forked off from the notebook's."""
         if self._processes is not None and os.getpid() == self._owner:
             processes, self._processes = self._processes, None
-            launcher.stop(processes)
-            self._rendezvous = None
-
-
-class _Importer:
-    """Imports torch and serves the store in a thread of its own."""
-
-    def __init__(self, folder: str):
-        self._folder = folder
-        self._outcome: Any = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            from distlab.rendezvous import Rendezvous
-
-            self._outcome = Rendezvous(self._folder)
-        except BaseException as error:
-            self._outcome = error
-
-    def rendezvous(self) -> Any:
-        """The Rendezvous, when it is there; raises what the thread raised."""
-        self._thread.join()
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome
-        return self._outcome
+            processes.stop()

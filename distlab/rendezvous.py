@@ -1,8 +1,8 @@
-"""Where the ranks meet: one TCPStore served by the notebook's process; used by cluster.py in the notebook's kernel.
+"""Where the ranks meet: one TCPStore, served by the notebook's process or by the process that forks the ranks.
 
-The store listens on the loopback interface only, on a port that the system chose, so any number of clusters
-run side by side. Every (re)build of the process group is a *generation* with keys of its own: gloo
-reads stale addresses, and hangs, when a group is rebuilt under keys that were used before.
+Called by ranks.py in the notebook's kernel, and by forkserver.py. The store listens on the loopback interface only, on
+a port that the system chose, so any number of clusters run side by side. Every (re)build of the process group is a
+*generation* with keys of its own: gloo reads stale addresses, and hangs, when a group is rebuilt under used keys.
 """
 
 from __future__ import annotations
@@ -45,30 +45,32 @@ class Meeting:
 class Rendezvous:
     """Serves the store and names the generations.
 
-    Runs on: the notebook's kernel. Importing torch, if it is not there yet, is most of the cost.
+    Runs on: the notebook's kernel. Serving a store here imports torch, if it is not there yet: most of the cost.
 
     Args:
         folder: a private folder for the files of init_method "file".
+        store_port: port of a store that serves on 127.0.0.1 already; 0 serves one here.
     """
 
-    def __init__(self, folder: str):
+    def __init__(self, folder: str, store_port: int = 0):
         self._folder = folder
         self._generation = 0
-        self._stores = [_serve()]
+        self._port = store_port
+        self._stores: list[Any] = []
 
     def next_meeting(self, init_method: str, backend: str, world_size: int, timeout: float) -> Meeting:
         """A meeting whose keys no rank has used before."""
         self._generation += 1
-        if init_method == "env" and self._generation > 1:
-            # env:// has no prefix of its own, so that its generation needs an empty store
-            self._stores.append(_serve())
+        if self._port == 0 or (init_method == "env" and self._generation > 1):
+            # env:// has no prefix of its own, so that each of its generations needs an empty store
+            self._stores.append(serve())
+            self._port = self._stores[-1].port
         prefix = f"distlab/{self._generation}"
         path = ""
         if init_method == "file":
             handle, path = tempfile.mkstemp(prefix=f"group-{self._generation}-", dir=self._folder)
             os.close(handle)
-        port = self._stores[-1].port
-        return Meeting(init_method, backend, world_size, timeout, "127.0.0.1", port, prefix, path)
+        return Meeting(init_method, backend, world_size, timeout, "127.0.0.1", self._port, prefix, path)
 
     def close(self) -> None:
         """Stop serving. Ranks that still need the store fail."""
@@ -89,13 +91,17 @@ def loopback_interface() -> str:
     return "lo" if "lo" in names else next((name for name in names if name.startswith("lo")), "lo")
 
 
-def _serve() -> Any:
-    """A TCPStore on 127.0.0.1. Given only an address, torch would listen on every interface, so it gets our socket."""
+def serve(listener: socket.socket | None = None) -> Any:
+    """A TCPStore on 127.0.0.1, at `listener` or at a port that the system chooses.
+
+    Given only an address torch would listen on every interface; given a socket, it listens there alone.
+
+    Runs on: the notebook's kernel, or the process that forks the ranks.
+    """
     from torch.distributed import TCPStore
 
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(socket.SOMAXCONN)
+    if listener is None:
+        listener = listen()
     port = listener.getsockname()[1]
     return TCPStore(
         "127.0.0.1",
@@ -105,3 +111,11 @@ def _serve() -> Any:
         wait_for_workers=False,
         master_listen_fd=listener.detach(),  # the store owns the socket from here on
     )
+
+
+def listen() -> socket.socket:
+    """A listening socket on 127.0.0.1, at a port that the system chose."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(socket.SOMAXCONN)
+    return listener

@@ -3,51 +3,94 @@
 Runs on every rank, started by worker.py. While the main thread waits inside gloo no Python code runs on it, so that
 neither KeyboardInterrupt nor gloo's own abort reaches it. The C part of Python's signal handling still writes the
 signal's number to a wakeup descriptor; this thread reads it and shuts down gloo's TCP sockets: the blocked call raises
-at once, and the KeyboardInterrupt follows. SIGUSR2 does the same without a KeyboardInterrupt: it frees a rank that
-waits in communication and leaves one that computes alone. The group is broken then and must be rebuilt; variables stay.
+at once, and the KeyboardInterrupt follows. A main thread that waits in a store instead loses its connection to that.
+SIGUSR2 does the same without a KeyboardInterrupt: it frees a rank that waits in communication and leaves one that
+computes alone. The group is broken then and must be rebuilt; variables stay.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
 
 THREAD_NAME = "distlab-sentinel"
+PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
 
-def watch(before: frozenset[tuple[int, int]], store_port: int) -> None:
+def connect(host: str, port: int) -> Any:
+    """This rank's one connection to the cluster's TCPStore; made anew only after it was shut down.
+
+    Runs on: a rank.
+    """
+    store = _connection(host, port)
+    try:
+        store.num_keys()
+    except Exception:
+        _connection.cache_clear()
+        store = _connection(host, port)
+    return store
+
+
+@functools.cache
+def _connection(host: str, port: int) -> Any:
+    from torch.distributed import TCPStore
+
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60))
+
+
+def watch(others: frozenset[tuple[int, int]], store_port: int) -> None:
     """Start the thread, or do nothing where it runs already.
 
     Runs on: a rank, on its main thread.
 
     Args:
-        before: `sockets()` as it was before the group was built: these belong to others.
-        store_port: connections to this port belong to the store.
+        others: `sockets()` as it was before the group was built and the store connected to: never shut down.
+        store_port: port of the store.
     """
     if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
         return
     listening, wakeup = socket.socketpair()
     wakeup.setblocking(False)
     earlier = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
-    others = before | {_identity(end.fileno()) for end in (listening, wakeup)}
     signal.signal(signal.SIGUSR2, lambda *_: None)
-    arguments = (listening, wakeup, earlier, others, store_port, threading.main_thread().ident)
+    others |= {_identity(end.fileno()) for end in (listening, wakeup)}
+    arguments = (listening, wakeup, earlier, threading.main_thread().ident, others, store_port)
     threading.Thread(target=_serve, args=arguments, name=THREAD_NAME, daemon=True).start()
 
 
 def _serve(
-    listening: socket.socket, wakeup: socket.socket, earlier: int, others: frozenset, port: int, main: int
+    listening: socket.socket, wakeup: socket.socket, earlier: int, main: int, others: frozenset, store_port: int
 ) -> None:
     while numbers := listening.recv(64):
         if earlier >= 0:
             os.write(earlier, numbers)
         if (signal.SIGINT in numbers or signal.SIGUSR2 in numbers) and in_communication(main):
-            shut(sockets() - others, port)
+            free(main, sockets() - others, store_port)
+
+
+def free(thread: int, mine: frozenset[tuple[int, int]], store_port: int) -> None:
+    """Bring back a thread that waits in communication: from gloo first, from the store if that did not help."""
+    before = _position(thread)
+    shut(mine, spare=store_port)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while _position(thread) == before and time.monotonic() < deadline:
+        time.sleep(0.005)
+    if _position(thread) == before:
+        shut(mine, spare=None)
+
+
+def _position(thread: int) -> tuple[int, int]:
+    frame = sys._current_frames().get(thread)
+    return (id(frame), frame.f_lasti) if frame else (0, 0)
 
 
 def in_communication(thread: int) -> bool:
@@ -71,8 +114,8 @@ def sockets() -> frozenset[tuple[int, int]]:
     return frozenset(identity for identity in identities if identity is not None)
 
 
-def shut(identities: Iterable[tuple[int, int]], store_port: int) -> int:
-    """Shut down the connected TCP sockets among `identities`, those to the store excepted; return how many."""
+def shut(identities: Iterable[tuple[int, int]], spare: int | None) -> int:
+    """Shut down the connected TCP sockets among `identities`, but those to the port `spare`; return how many."""
     count = 0
     for descriptor, inode in identities:
         if _identity(descriptor) != (descriptor, inode):
@@ -84,7 +127,7 @@ def shut(identities: Iterable[tuple[int, int]], store_port: int) -> int:
         with end:
             try:
                 is_tcp = end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM
-                if is_tcp and end.getpeername()[1] != store_port:
+                if is_tcp and end.getpeername()[1] != spare:
                     end.shutdown(socket.SHUT_RDWR)
                     count += 1
             except OSError:

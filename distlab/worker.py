@@ -21,8 +21,10 @@ import torch.distributed as dist
 from distlab import payload, sentinel
 from distlab.source import is_learners
 
-COMMUNICATION_FAULT = re.compile(
-    r"gloo|Timed out waiting|timed out|Connection (closed|reset|refused)|Broken pipe|pair closure|NCCL|ProcessGroup",
+_TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
+# what gloo says on a rank whose peer did not come, or went away
+WAITED = re.compile(
+    r"Timed out waiting|Connection (closed|reset|refused)|Broken pipe|pair closure|Read error|Write error|Socket closed"
 )
 
 
@@ -48,17 +50,19 @@ def build(rank: int, meeting: Any) -> None:
 
     Runs on: every rank of the group.
     """
+    limit = timedelta(seconds=meeting.timeout)
+    # dist.new_group does not inherit the world's timeout but takes this one, which is half an hour
+    dist.distributed_c10d.default_pg_timeout = limit
     where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
     if meeting.init_method == "tcp":
-        store = dist.TCPStore(meeting.host, meeting.port, is_master=False, timeout=timedelta(seconds=60))
-        where["store"] = dist.PrefixStore(meeting.prefix, store)
+        where["store"] = dist.PrefixStore(meeting.prefix, sentinel.connect(meeting.host, meeting.port))
     elif meeting.init_method == "file":
         where["init_method"] = f"file://{meeting.path}"
     else:
-        # the store is served by the notebook already: rank 0 must connect to it, not serve a second one
+        # the store is served already: rank 0 must connect to it, not serve a second one
         os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port), TORCHELASTIC_USE_AGENT_STORE="True")
         where = {"init_method": "env://"}
-    dist.init_process_group(meeting.backend, timeout=timedelta(seconds=meeting.timeout), **where)
+    dist.init_process_group(meeting.backend, timeout=limit, **where)
 
 
 def rebuild(rank: int, meeting: Any) -> int:
@@ -140,10 +144,13 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     """An exception as plain values: kind, message, the learner's own lines, the whole traceback.
 
     Returns:
-        a dict with kind, message, traceback, consequence (it came out of communication) and lines: each a tuple of
+        a dict with kind, message, traceback, communicated (it came out of torch.distributed), consequence (it waited
+        for a peer) and lines: each a tuple of
         file, number, source text ("" when only the notebook has it), function name, and whether a cell of this rank.
     """
-    frames = [f for f in traceback.extract_tb(error.__traceback__, limit=200) if is_learners(f.filename)]
+    stack = traceback.extract_tb(error.__traceback__, limit=200)
+    frames = [frame for frame in stack if is_learners(frame.filename)]
+    communicated = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack) or "gloo" in str(error)
     lines = [_line(f.filename, f.lineno or 0, f.name) for f in frames]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         lines.append((error.filename, error.lineno, (error.text or "").strip(), "", _is_cell(error.filename)))
@@ -155,7 +162,8 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
         "message": message,
         "lines": lines,
         "traceback": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
-        "consequence": isinstance(error, RuntimeError) and bool(COMMUNICATION_FAULT.search(message)),
+        "consequence": communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message)),
+        "communicated": communicated,
     }
 
 

@@ -96,6 +96,8 @@ def traced_cells(before: list[list[float | str | None]], after: list[list[float 
     def origin(value: float | str | None) -> int | str:
         if value is None:
             return "empty"
+        if value == "?":
+            return "unknown"
         ranks = [rank for rank, row in enumerate(before) if value in row]
         return "mixed" if not ranks else ranks[0] if len(ranks) == 1 else "shared"
 

@@ -104,7 +104,7 @@ def test_a_deadlock_ends_by_the_groups_timeout(usable):
     assert usable.pull("kept") == [11] * 4
 
 
-@pytest.mark.parametrize("how", ["recv", "sleep", "loop"])
+@pytest.mark.parametrize("how", ["recv", "sleep", "loop", "new_group"])
 def test_a_run_that_takes_too_long_is_freed(usable, how):
     """`timeout` frees ranks that wait in gloo, sleep, or loop, and says where they were."""
 
@@ -112,6 +112,10 @@ def test_a_run_that_takes_too_long_is_freed(usable, how):
         if rank == 3:
             if how == "recv":
                 dist.recv(torch.zeros(1), src=0)  # noqa: F821
+            elif how == "new_group":
+                dist.new_group([0, 3])  # noqa: F821
+                dist.new_group([0, 3])  # noqa: F821 - the first does not wait for rank 0 in every torch
+                dist.barrier()  # noqa: F821
             elif how == "sleep":
                 time.sleep(60)
             while True:

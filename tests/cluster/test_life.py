@@ -101,29 +101,54 @@ def test_threads_are_set_before_torch_loads():
         assert seen == [(expected, str(expected))] * 2
 
 
-def test_a_rank_that_dies_is_reported_and_restart_brings_it_back():
-    """A killed rank: said with its signal within seconds, the others freed; then restart() heals."""
+def dies(rank, world_size):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()  # noqa: F821
+
+
+def test_a_rank_that_dies_is_reported_and_replaced():
+    """A killed rank: said with its signal, others freed; the next cell has a new rank 1 and the others' variables."""
     with distlab.Cluster(3, timeout=30) as cluster:
-
-        def dies(rank, world_size):
-            if rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            dist.barrier()  # noqa: F821
-
+        before = cluster.run(pid_on_rank)
+        cluster.push({"kept": 5})
         began = time.monotonic()
         with pytest.raises(distlab.RankDied) as caught:
             cluster.run(dies)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 5
+        assert str(caught.value) == (
+            "rank 1 was killed by SIGKILL (often the system, out of memory, or kill -9).\n"
+            "The next cell starts a new one in its place, without its variables, and rebuilds the process group. "
+            "Ranks 0 and 2 keep theirs."
+        )
+        assert caught.value.rank == 1
+        assert "was killed by SIGKILL" in repr(cluster)
+        began = time.monotonic()
+        assert cluster.run(sum_of_ranks) == [3.0] * 3
+        assert time.monotonic() - began < 5
+        after = cluster.run(pid_on_rank)
+        assert (after[0], after[2]) == (before[0], before[2])
+        assert after[1] != before[1]
+        assert cluster.pull("kept", ranks=[0, 2]) == [5, 5]
+        assert cluster.client.ids == [0, 1, 2]
+        assert "killed" not in repr(cluster)
+
+
+def test_with_the_stock_launcher_a_dead_rank_needs_a_restart():
+    """Stock engines cannot be replaced one by one: the cluster says so until restart()."""
+    with distlab.Cluster(2, timeout=30, engines="local") as cluster:
+        assert cluster.run(sum_of_ranks) == [1.0, 1.0]
+        with pytest.raises(distlab.RankDied) as caught:
+            cluster.run(dies)
         assert str(caught.value) == (
             "rank 1 was killed by SIGKILL (often the system, out of memory, or kill -9).\n"
             "The cluster is not whole: call cluster.restart() for new ranks. "
-            "Ranks 0 and 2 live and keep their variables until then."
+            "Rank 0 lives and keeps its variables until then."
         )
         with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank 1 was killed by SIGKILL"):
             cluster.run(sum_of_ranks)
-        assert "was killed by SIGKILL" in repr(cluster)
         cluster.restart()
-        assert cluster.run(sum_of_ranks) == [3.0] * 3
+        assert cluster.run(sum_of_ranks) == [1.0, 1.0]
 
 
 def test_the_table_shows_rank_state_memory_and_process():
@@ -131,7 +156,7 @@ def test_the_table_shows_rank_state_memory_and_process():
     with distlab.Cluster(2) as cluster:
         pids = cluster.run(pid_on_rank)
         lines = repr(cluster).splitlines()
-        assert lines[0] == "Cluster(2): backend gloo, engines local"
+        assert lines[0] == "Cluster(2): backend gloo, engines fork"
         for rank, pid in enumerate(pids):
             assert lines[rank + 1].startswith(f"  rank {rank}   running")
             assert lines[rank + 1].endswith(f" MB  pid {pid}")

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 import distlab
-from distlab import arguments, launcher
+from distlab import arguments, processes
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_an_unknown_launcher_lists_those_that_are_installed():
     """The launchers are ipyparallel's entry points."""
     with pytest.raises(distlab.ArgumentError) as caught:
         distlab.Cluster(2, engines="rocket")
-    names = ", ".join(launcher.launchers())
+    names = ", ".join(processes.launchers())
     assert str(caught.value) == (
         f"engines must be None or one of the launchers installed here ({names}), got 'rocket'. "
         'Call Cluster(n) or Cluster(n, engines="local").'
     )
-    assert {"local", "mpi", "slurm", "ssh"} <= set(launcher.launchers())
-    assert launcher.check_launcher("MPI") == "mpi"
+    assert {"local", "mpi", "slurm", "ssh"} <= set(processes.launchers())
+    assert processes.check_launcher("MPI") == "mpi"
 
 
 def test_more_ranks_than_memory(monkeypatch):

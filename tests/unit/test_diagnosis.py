@@ -47,6 +47,13 @@ def test_a_lonely_wait():
     assert str(error).splitlines()[0] == "rank 1 waited for another rank, and nothing came for 3 s."
 
 
+def test_a_wait_that_gloo_explains_is_told_in_its_words():
+    """monitored_barrier names the rank that is missing; that is not replaced by our own sentence."""
+    said = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1000 ms, Timed out waiting"
+    error = diagnosis.rank_error([failed(0, "RuntimeError", said, (RECV,), True)], [0], 3, healed=False, subgroups=0)
+    assert said in str(error)
+
+
 def test_a_communication_fault_without_a_timeout_is_told_as_it_is():
     """A connection that broke is not called a wait."""
     broken = failed(0, "RuntimeError", "Connection closed by peer", (RECV,), consequence=True)
@@ -58,7 +65,7 @@ def test_a_communication_fault_without_a_timeout_is_told_as_it_is():
     ("raw", "message"),
     [
         (f"[/__w/pytorch/gloo/transport/tcp/unbound_buffer.cc:78] {TIMED_OUT}", TIMED_OUT),
-        ("[a/pair.cc:553] Connection closed by peer [127.0.0.1]:13706", "Connection closed by peer its peer"),
+        ("[a/pair.cc:553] Connection closed by peer [127.0.0.1]:13706", "Connection closed by peer"),
         ("plain [1, 2] text", "plain [1, 2] text"),
         ("first\nException raised from run at x.cpp:1\nframe #0", "first"),
     ],
@@ -87,7 +94,7 @@ def test_how_a_process_ended(status, words):
 
 def test_a_line_of_a_cell_counts_the_magic_line():
     """A %%px cell's first line of code is line 2 in the notebook."""
-    report = {"kind": "E", "message": "", "traceback": "", "consequence": False}
+    report = {"kind": "E", "message": "", "traceback": "", "consequence": False, "communicated": False}
     cell = diagnosis.failure(0, {**report, "lines": [("/tmp/ipykernel_1/2.py", 1, "x", "", True)]})
     script = diagnosis.failure(0, {**report, "lines": [("script.py", 1, "x", "f", False)]})
     assert (cell.lines[0], script.lines[0]) == (Line(2, "x", ""), Line(1, "x", "f"))

@@ -1,0 +1,223 @@
+"""The processes of one cluster: controller, engines and guard, started side by side and ended together.
+
+Called by ranks.py in the notebook's kernel. Every process carries `guard.TAG` in its environment, so that what belongs
+to a cluster can be found without guessing by name, also when its notebook is gone; guard.py ends them then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from distlab import forkserver, guard
+from distlab.errors import ClusterError, refuse
+from distlab.rendezvous import Rendezvous, loopback_interface
+
+STOCK, FORK = "local", "fork"
+START_SECONDS = 60.0
+
+
+def launchers() -> list[str]:
+    """Names that `engines` may have: the ipyparallel engine launchers that are installed here."""
+    return sorted({point.name.lower() for point in entry_points(group="ipyparallel.engine_launchers")})
+
+
+def check_launcher(engines: str | None) -> str:
+    """The launcher's name, or the best one here for None; ArgumentError for a name that nobody registered."""
+    if engines is None:
+        return FORK if sys.platform == "linux" else STOCK
+    if not isinstance(engines, str) or engines.lower() not in launchers():
+        rule = f"None or one of the launchers installed here ({', '.join(launchers())})"
+        refuse("engines", rule, engines, f'Call Cluster(n) or Cluster(n, engines="{STOCK}").')
+    return engines.lower()
+
+
+class Processes:
+    """A controller and its engines, connected when the constructor returns: engine ids are 0 to n - 1.
+
+    Args:
+        n: number of engines. engines: name of their launcher. threads: OpenMP threads of each.
+
+    Attributes:
+        client: ipyparallel's Client. folder: private folder for connection files and logs, removed by `stop`.
+        tag: the value of `guard.TAG` in the environment of every process.
+        rendezvous: where the engines meet as ranks, for as long as these processes live.
+
+    Raises:
+        ClusterError: a process ended, or did not register in time; with the last lines it wrote. Nothing is left then.
+    """
+
+    def __init__(self, n: int, engines: str, threads: int):
+        self.engines = engines
+        self.client: Any = None
+        self.folder = tempfile.mkdtemp(prefix="distlab-")
+        self.tag = f"{guard.owner_of_this_process()}-{uuid.uuid4().hex[:8]}"
+        self._ipp_cluster: Any = None
+        self._loop = asyncio.new_event_loop()
+        self._environment = _environment(threads, self.tag)
+        command = [sys.executable, guard.__file__, str(os.getpid()), self.tag, self.folder]
+        nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        self._guard = subprocess.Popen(command, cwd="/", start_new_session=True, **nothing)
+        try:
+            self._start(n)
+        except BaseException as error:
+            logs = self._last_lines()
+            self.stop()
+            if isinstance(error, Exception):
+                raise ClusterError(f"The ranks did not start: {error}\n{logs}".rstrip()) from error
+            raise
+
+    def _start(self, n: int) -> None:
+        cluster_id = self.tag.rsplit("-", 1)[1]
+        server = None
+        if self.engines == FORK:  # before anything else: it imports torch, which takes longer than all the rest
+            server = forkserver.start(self.folder, cluster_id, self._environment)
+        import ipyparallel
+
+        threading.Thread(target=self._loop.run_forever, name="distlab-launcher", daemon=True).start()
+        log = logging.getLogger("distlab.ipyparallel")
+        log.addHandler(logging.NullHandler())
+        log.propagate = False
+        self._ipp_cluster = ipyparallel.Cluster(
+            n=n,
+            engines=self.engines,
+            profile_dir=self.folder,
+            cluster_id=cluster_id,
+            cluster_file="",
+            load_profile=False,
+            config=_config(self._environment),
+            log=log,
+            log_level=logging.ERROR,
+            shutdown_atexit=False,
+            delay=0,
+            # a launcher on this machine reads the connection file, which need not be there when it starts
+            send_engines_connection_env=self.engines != FORK,
+        )
+        self._in_loop(self._ipp_cluster.start_controller())
+        self._in_loop(self._ipp_cluster.start_engines(n, **({"server": server} if server else {})))
+        self.client = self._in_loop(self._ipp_cluster.connect_client())
+        self._wait(lambda: self.client.ids == list(range(n)) and (server is None or self.launcher.store_port))
+        self.rendezvous = Rendezvous(self.folder, self.launcher.store_port if server else 0)
+
+    def _in_loop(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @property
+    def launcher(self) -> Any:
+        """ipyparallel's launcher of the engines."""
+        return self._ipp_cluster.engine_set
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        """Wait for a change of the registered engines."""
+        deadline = time.monotonic() + START_SECONDS
+        while not condition():
+            if not (self.launcher.running and self._ipp_cluster.controller.running):
+                raise ClusterError("a process ended before all engines were there.")
+            if time.monotonic() > deadline:
+                raise ClusterError(f"only the engines {self.client.ids} were there after {START_SECONDS:g} s.")
+            time.sleep(0.002)
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether engines can be replaced one by one: the launcher forks, and everything it needs is alive."""
+        return getattr(self.launcher, "can_fork", False) and self._ipp_cluster.controller.running
+
+    def replace(self, ids: Iterable[int], threads: int, all_ids: Iterable[int]) -> None:
+        """End the engines with these ids, if they run, and fork new ones that get the same ids.
+
+        Args:
+            threads: OpenMP threads of each new one. all_ids: the engines that there are to be afterwards.
+        """
+        ids, all_ids = set(ids), list(all_ids)
+        unwanted = ids | (set(self.client.ids) - set(all_ids))
+        self.launcher.signal_engines(unwanted, signal.SIGKILL)
+        self._wait(lambda: not unwanted & set(self.client.ids))
+        self.launcher.fork(sorted(ids & set(all_ids)), _thread_variables(threads))
+        self._wait(lambda: self.client.ids == all_ids)
+
+    def exit_status(self, pid: int, patience: float = 1.0) -> int | None:
+        """Exit status of an engine that has died (negative: killed by that signal); None when nobody knows.
+
+        ipyparallel may tell of the death before the launcher has waited for the process: `patience` is in seconds.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            if pid in getattr(self.launcher, "exit_codes", {}):
+                return self.launcher.exit_codes[pid]
+            stopped = (getattr(self.launcher, "stop_data", None) or {}).get("engines", {})
+            for data in list(stopped.values()):
+                if data.get("pid") == pid:
+                    return data.get("exit_code")
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End every process of the cluster and remove its folder. Safe to repeat."""
+        if self.client is not None:
+            self.client.close()
+        # nothing that they hold outlives them: no need to ask politely for long
+        guard.end(guard.find(self.tag), patience=0.2)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        with contextlib.suppress(ProcessLookupError):
+            self._guard.send_signal(signal.SIGTERM)
+        self._guard.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _last_lines(self, count: int = 8) -> str:
+        """The last lines that the processes wrote, newest file last."""
+        logs = sorted(Path(self.folder, "log").glob("*.log"), key=lambda path: path.stat().st_mtime)
+        lines = [line for path in logs for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        return "\n".join(lines[-count:])
+
+
+def _environment(threads: int, tag: str) -> dict[str, str]:
+    interface = loopback_interface()
+    return {
+        guard.TAG: tag,
+        **_thread_variables(threads),
+        "GLOO_SOCKET_IFNAME": interface,
+        "TP_SOCKET_IFNAME": interface,
+        # torch looks up the name of 127.0.0.1 when it connects to a store; without a DNS that costs 5 s, so wait 1 s
+        "RES_OPTIONS": "timeout:1 attempts:1",
+        # what torch's C++ side logs is also raised; its lines carry the time of day, and no saved output may do that
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _thread_variables(threads: int) -> dict[str, str]:
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+
+
+def _config(environment: dict[str, str]) -> Any:
+    from traitlets.config import Config
+
+    config = Config()
+    config.LocalControllerLauncher.environment = environment
+    config.LocalControllerLauncher.controller_args = [
+        "--ip=127.0.0.1",
+        "--usethreads",
+        # an engine counts as registered at its first heartbeat: beat often, and allow as long a silence as before
+        "--HeartMonitor.period=100",
+        "--HeartMonitor.max_heartmonitor_misses=300",
+        "--IPController.broadcast_scheduler_depth=0",
+    ]
+    for name in ("Fork", "Local", "MPI", "SSH", "Slurm"):
+        config[f"{name}EngineSetLauncher"].environment = environment
+    config.LocalEngineSetLauncher.delay = 0.0
+    return config
