@@ -29,12 +29,19 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PRELOADED = (
-    "ipyparallel.engine.app",
-    "ipyparallel.engine.kernel",
+    "distlab.engine",
     "torch",
     "torch.distributed",
     "distlab.worker",
     "distlab.remote",
+    "distlab.rendezvous",
+    # what an engine would import by itself, each anew
+    "ipykernel.debugger",
+    "sqlite3",
+    "tornado.platform.asyncio",
+    "IPython.core.completerlib",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
 )
 RELAYED = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGQUIT)
 
@@ -51,7 +58,10 @@ class Server:
     def __init__(self, channel: socket.socket, url_file: str, log: str, arguments: list[str], stay: bool):
         self.channel, self.url_file, self.log, self.arguments, self.stay = channel, url_file, log, arguments, stay
         self.status, self.begun = 0, False
-        self.engines: dict[int, int] = {}  # pid -> engine id
+        self.engines: dict[int, int] = {}  # pid -> the number it was forked under
+        self.ids: dict[int, int] = {}  # pid -> the id that the hub gave it
+        self.ids_out, self.ids_in = os.pipe()
+        os.set_blocking(self.ids_out, False)
         self.helpers: set[int] = set()  # the store and notifiers
         self.libc = ctypes.CDLL(None)
         self.wakeup, self.woken = socket.socketpair()
@@ -79,14 +89,14 @@ class Server:
 
     def _obey(self, order: dict[str, Any]) -> None:
         if "fork" in order:
-            for engine_id in order["fork"]:
-                pid = self._fork(_run_engine, self, engine_id, order["environment"], order["request_ids"])
-                self.engines[pid] = engine_id
-                self.tell(forked=engine_id, pid=pid)
+            for number in order["fork"]:
+                pid = self._fork(_run_engine, self, number, order["environment"], order["request_ids"])
+                self.engines[pid] = number
+                self.tell(forked=number, pid=pid)
             self.begun = True
         if "signal" in order:
             wanted = order["ids"]
-            self._signal([pid for pid, engine_id in self.engines.items() if engine_id in wanted], order["signal"])
+            self._signal([pid for pid, number in self.engines.items() if number in wanted], order["signal"])
 
     def _signalled(self, numbers: bytes) -> bool:
         """React to signals; False when one of them asks for the end."""
@@ -109,7 +119,16 @@ class Server:
                 number, status = self.engines.pop(pid), os.waitstatus_to_exitcode(status)
                 self.status = self.status or status
                 self.tell(ended=number, pid=pid, status=status)
-                self.helpers.add(self._fork(_tell_hub, self, pid))
+                self._learn_ids()
+                if pid in self.ids:
+                    self.helpers.add(self._fork(_tell_hub, self, self.ids.pop(pid)))
+
+    def _learn_ids(self) -> None:
+        """Read which ids the hub has given to the engines."""
+        with contextlib.suppress(BlockingIOError):
+            for line in os.read(self.ids_out, 1 << 16).decode().splitlines():
+                pid, engine_id = map(int, line.split())
+                self.ids[pid] = engine_id
 
     def _signal(self, pids: list[int], number: int) -> None:
         for pid in pids:
@@ -175,34 +194,22 @@ def _ignore(*_: Any) -> None:
     """A Python handler, so that the signal's number reaches the wakeup descriptor."""
 
 
-def _run_engine(server: Server, engine_id: int, environment: dict[str, str], request_id: bool) -> None:
-    """Be an ipyparallel engine, and ask for the id `engine_id` if `request_id`. Runs in a forked child."""
-    log = os.open(f"{server.log}{engine_id}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def _run_engine(server: Server, number: int, environment: dict[str, str], request_id: bool) -> None:
+    """Be an ipyparallel engine, and ask for the id `number` if `request_id`. Runs in a forked child."""
+    from distlab import engine
+
+    log = os.open(f"{server.log}{number}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)
     os.environ.update(environment)
     random.seed()
-    from ipyparallel.engine.app import IPEngine
-    from ipyparallel.engine.kernel import IPythonParallelKernel
-
     if "OMP_NUM_THREADS" in environment:  # OpenMP read the variable when torch was loaded in the parent
         import torch
 
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
-    # without a nanny process, the kernel's own control thread answers ipyparallel's Client.send_signal
-    IPythonParallelKernel.control_msg_types = [*IPythonParallelKernel.control_msg_types, "signal_request"]
-    IPythonParallelKernel.signal_request = _signal_request
-    sys.argv = ["ipengine"]
-    options = ["--IPEngine.enable_nanny=False", f"--IPEngine.url_file={server.url_file}"]
-    wish = [f"--IPEngine.id={engine_id}"] if request_id else []
-    IPEngine.launch_instance([*server.arguments, *options, *wish])
-
-
-def _signal_request(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-    number = parent["content"]["sig"]
-    os.kill(os.getpid(), getattr(signal, number) if isinstance(number, str) else number)
-    kernel.session.send(stream, "signal_reply", content={"status": "ok"}, parent=parent, ident=ident)
+    wish = [f"--IPEngine.id={number}"] if request_id else []
+    engine.run([*server.arguments, f"--IPEngine.url_file={server.url_file}", *wish], server.ids_in)
 
 
 def _run_store(listener: socket.socket) -> None:
@@ -297,11 +304,21 @@ def start(
 
 
 def preload() -> None:
-    """Import what every rank needs, and keep the collector from touching (and so copying) the shared pages."""
+    """Import what every rank needs, and keep the collector from touching (and so copying) the shared pages.
+
+    ipykernel imports debugpy with every kernel, 25 MB that an engine cannot use: it has no debugger's channel. It is
+    hidden until ipykernel has looked; a learner can still import it.
+    """
+    gc.disable()  # nothing of what is imported is garbage, and looking for it takes a tenth of the time
+    hidden = "debugpy" not in sys.modules
+    if hidden:
+        sys.modules["debugpy"] = None  # type: ignore[assignment]
     for module in PRELOADED:
         importlib.import_module(module)
-    gc.collect()
+    if hidden:
+        del sys.modules["debugpy"]
     gc.freeze()
+    gc.enable()
 
 
 def main(plan: dict[str, Any]) -> None:

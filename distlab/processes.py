@@ -213,8 +213,8 @@ def _config(environment: dict[str, str]) -> Any:
         "--ip=127.0.0.1",
         "--usethreads",
         # an engine counts as registered at its first heartbeat: beat often, and allow as long a silence as before
-        "--HeartMonitor.period=100",
-        "--HeartMonitor.max_heartmonitor_misses=300",
+        "--HeartMonitor.period=50",
+        "--HeartMonitor.max_heartmonitor_misses=600",
         "--IPController.broadcast_scheduler_depth=0",
     ]
     for name in ("Fork", "Local", "MPI", "SSH", "Slurm"):

@@ -1,0 +1,41 @@
+"""What a forked process becomes: ipyparallel's engine, without the nanny process that ipyparallel gives each engine.
+
+Runs in a child of forkserver.py. The nanny's two duties are taken over: the fork server tells the hub when the engine
+has ended, and the kernel's own control thread answers ipyparallel's Client.send_signal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from ipyparallel.engine.app import IPEngine
+from ipyparallel.engine.kernel import IPythonParallelKernel
+
+
+class ForkedEngine(IPEngine):
+    """An engine that tells the fork server which id the hub has given it."""
+
+    name = "ipengine"
+    id_channel = -1  # descriptor to write "pid id" lines to
+
+    async def complete_registration(self, *args: Any) -> None:
+        await super().complete_registration(*args)
+        os.write(self.id_channel, f"{os.getpid()} {self.id}\n".encode())
+
+
+def run(arguments: list[str], id_channel: int) -> None:
+    """Be an engine with these command-line arguments until it is told to end."""
+    IPythonParallelKernel.control_msg_types = [*IPythonParallelKernel.control_msg_types, "signal_request"]
+    IPythonParallelKernel.signal_request = _signal_request
+    ForkedEngine.id_channel = id_channel
+    sys.argv = ["ipengine"]
+    ForkedEngine.launch_instance([*arguments, "--IPEngine.enable_nanny=False"])
+
+
+def _signal_request(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+    number = parent["content"]["sig"]
+    os.kill(os.getpid(), getattr(signal, number) if isinstance(number, str) else number)
+    kernel.session.send(stream, "signal_reply", content={"status": "ok"}, parent=parent, ident=ident)
