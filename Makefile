@@ -7,6 +7,7 @@ TORCH_INDEX ?=
 LABARGS ?=
 PARTS ?=
 NB ?=
+BENCHARGS ?=
 
 ENV_PYTHON := .venv/bin/python
 # An interpreter that was chosen by hand replaces an environment of another version; the default one never does.
@@ -18,7 +19,7 @@ help:
 	@echo "make lint       check the code's style"
 	@echo "make notebooks  run the notebooks in place and save their outputs            (NB=notebooks/01_x.ipynb for one)"
 	@echo "make figs       draw the diagrams in figs/ again"
-	@echo "make bench      measure distlab beside its peers"
+	@echo "make bench      measure distlab beside its peers                             (BENCHARGS=--write: into the README)"
 	@echo "make colab      build dist/colab/: every notebook as one file that runs on its own"
 	@echo "make clean      remove .venv, dist and caches"
 	@echo "Options: PYTHON=python3.12   LABARGS=\"--port 9000\"   TORCH_INDEX=https://download.pytorch.org/whl/cpu"
@@ -51,7 +52,8 @@ figs: setup
 	@$(ENV_PYTHON) -m distlab.plotting.diagrams figs
 
 bench: setup
-	@$(ENV_PYTHON) -m benchmarks
+	@$(ENV_PYTHON) -m pip install -q -c constraints.txt -e ".[bench]"
+	@$(ENV_PYTHON) -m benchmarks $(BENCHARGS)
 
 colab: setup
 	@$(ENV_PYTHON) tools/colab.py

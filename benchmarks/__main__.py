@@ -1,44 +1,102 @@
-"""Runs every benchmark and prints its tables: `make bench`, or `python -m benchmarks [--ranks 4] [--repeat 5]`.
+"""Runs every benchmark and prints its tables: `make bench`; options: --ranks, --repeat, --write (into the README).
 
-Every figure is a median; what is compared was measured in turns in the same run, so that the ratios hold on a machine
-whose speed drifts.
+Every figure is a median. What is compared was measured in turns in the same run, so that ratios hold on a machine whose
+speed drifts. `--write` puts the tables and the plot of the start-up into the README.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
+import sys
+from pathlib import Path
 
-from benchmarks import cells, startup
+from benchmarks import cells, life, plot, startup, tensors
 
-
-def table(title: str, seconds: dict[str, list[float]], reference: str) -> str:
-    """A Markdown table: median, spread, and the ratio to the reference's median."""
-    base = statistics.median(seconds[reference])
-    rows = [f"### {title}", "", f"| | median | quickest to slowest | times {reference} |", "|---|---:|---:|---:|"]
-    for name, values in sorted(seconds.items(), key=lambda item: statistics.median(item[1])):
-        median = statistics.median(values)
-        spread = f"{form(min(values))} to {form(max(values))}"
-        rows.append(f"| {name} | {form(median)} | {spread} | {median / base:.2f} |")
-    return "\n".join(rows)
+ROOT = Path(__file__).resolve().parent.parent
+COUNTS = [1, 2, 4, 8, 16, 32, 64]
 
 
 def form(seconds: float) -> str:
+    """Seconds with the digits that a noisy machine can give."""
     return f"{seconds:.2f} s" if seconds >= 0.1 else f"{seconds * 1e3:.1f} ms"
+
+
+def compared(title: str, seconds: dict[str, list[float]], base: float, unit: str, memory: dict | None = None) -> str:
+    """A Markdown table, the quickest first: median, spread, ratio to `base` (what `unit` names), memory."""
+    head = f"| {title} | median | quickest to slowest | times {unit} |" + (" MB a rank |" if memory else "")
+    rows = [head, "|---|---:|---:|---:|" + ("---:|" if memory else "")]
+    for name, values in sorted(seconds.items(), key=lambda item: statistics.median(item[1])):
+        median = statistics.median(values)
+        spread = f"{form(min(values))} to {form(max(values))}"
+        more = f" {memory[name]:.0f} |" if memory else ""
+        rows.append(f"| {name} | {form(median)} | {spread} | {median / base:.2f} |{more}")
+    return "\n".join(rows)
+
+
+def growth(rows: list[dict[str, float]], base: float) -> str:
+    """A Markdown table of what more ranks cost."""
+    lines = [
+        "| ranks | to the first all_reduce | times import torch | MB a rank | warm run |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        cells_ = (
+            f"{row['ranks']}",
+            form(row["start"]),
+            f"{row['start'] / base:.2f}",
+            f"{row['megabytes']:.0f}",
+            form(row["run"]),
+        )
+        lines.append(f"| {' | '.join(cells_)} |")
+    return "\n".join(lines)
+
+
+def write(tables: list[str]) -> None:
+    """Put the tables between the README's markers."""
+    readme = ROOT / "README.md"
+    text = "\n\n".join(
+        ["<!-- bench -->", "![Seconds to the first all_reduce](figs/bench_startup.svg)", *tables, "<!-- /bench -->"]
+    )
+    readme.write_text(re.sub(r"<!-- bench -->.*<!-- /bench -->", lambda _: text, readme.read_text(), flags=re.DOTALL))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="put the tables into README.md")
     chosen = parser.parse_args()
     n, repeat = chosen.ranks, max(1, chosen.repeat)
-    print(f"{n} ranks on {os.cpu_count()} cores, medians of {repeat} (cells: {repeat * 20})\n", flush=True)
-    seconds = startup.measure(n, repeat)
-    print(table(f"New Python process to the first all_reduce on {n} ranks", seconds, "import torch"), "\n", flush=True)
-    for title, measured in cells.measure(n, repeat * 20).items():
-        print(table(f"Warm: {title}, {n} ranks", measured, list(measured)[-1]), "\n", flush=True)
+    tables = []
+
+    def show(table: str) -> None:
+        tables.append(table)
+        print(table, end="\n\n", flush=True)
+
+    show(
+        f"Measured on {os.cpu_count()} cores with Python {sys.version.split()[0]}: medians of {repeat}, "
+        f"of {repeat * 20} for warm calls. More ranks than cores take turns."
+    )
+    seconds, memory = startup.measure(n, repeat)
+    base = statistics.median(seconds["import torch"])
+    show(compared(f"new Python process to the first all_reduce, {n} ranks", seconds, base, "import torch", memory))
+    steps = life.measure(n, repeat)
+    show(
+        compared(
+            "in a kernel where torch is imported", steps, statistics.median(steps[f"Cluster({n})"]), f"Cluster({n})"
+        )
+    )
+    measured = {**cells.measure(n, repeat * 20), **tensors.measure(n, repeat)}
+    for title, contestants in measured.items():
+        peer = list(contestants)[1]
+        show(compared(f"warm: {title}", contestants, statistics.median(contestants[peer]), peer))
+    show(growth(life.sizes(COUNTS, min(repeat, 3)), base))
+    if chosen.write:
+        plot.startup_bars(seconds, n, ROOT / "figs" / "bench_startup.svg")
+        write(tables)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Programs that bring ranks up to their first all_reduce, each in its own way; run as `python programs.py NAME RANKS`.
+"""Programs that bring ranks up to their first all_reduce, each in its own way: `python programs.py NAME RANKS`.
 
-Each prints "ready" when every rank has the sum, and then ends. startup.py measures the time from before Python starts
-until that line.
+Each prints "ready" when every rank has the sum; then every rank prints "memory MB", its proportional set size, and the
+program ends. startup.py measures the time from before Python starts until the first of these lines.
 """
 
 from __future__ import annotations
@@ -20,6 +20,27 @@ def first_sum(rank: int, world_size: int) -> float:
     return tensor.item()
 
 
+def memory(rank: int = 0, world_size: int = 0) -> float:
+    """Proportional set size of this process in MB: private pages, and its share of the shared ones."""
+    import psutil
+
+    return psutil.Process().memory_full_info().pss / 1e6
+
+
+def sum_and_tell() -> None:
+    """First all_reduce in the group that is there; then say so, and this rank's memory while all ranks live."""
+    import torch.distributed as dist
+
+    first_sum(dist.get_rank(), dist.get_world_size())
+    if dist.get_rank() == 0:
+        print("ready", flush=True)
+    dist.barrier()
+    megabytes = memory()
+    dist.barrier()
+    sys.stdout.write(f"memory {megabytes:.1f}\n")
+    sys.stdout.flush()
+
+
 def join_and_sum(rank: int, world_size: int, port: int) -> None:
     """Build a gloo group at a port on loopback, then the first all_reduce."""
     import torch.distributed as dist
@@ -28,11 +49,12 @@ def join_and_sum(rank: int, world_size: int, port: int) -> None:
     first_sum(rank, world_size)
 
 
-def sum_in_group() -> None:
-    """The first all_reduce in a group that the launcher has built."""
+def join_and_tell(rank: int, world_size: int, port: int) -> None:
+    """The same for ranks whose output is this program's."""
     import torch.distributed as dist
 
-    first_sum(dist.get_rank(), dist.get_world_size())
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    sum_and_tell()
 
 
 def free_port() -> int:
@@ -44,12 +66,19 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
+def tell_all(megabytes: list[float]) -> None:
+    """Print what each rank takes."""
+    for value in megabytes:
+        print(f"memory {value:.1f}", flush=True)
+
+
 def distlab(n: int) -> None:
     import distlab
 
     with distlab.Cluster(n) as cluster:
         cluster.run(first_sum)
         print("ready", flush=True)
+        tell_all(cluster.run(memory))
 
 
 def ipyparallel(n: int) -> None:
@@ -64,39 +93,35 @@ def ipyparallel(n: int) -> None:
         for result in waiting:
             result.get()
         print("ready", flush=True)
+        tell_all(client[:].apply_sync(memory))
 
 
 def spawn(n: int) -> None:
     import torch.multiprocessing
 
-    torch.multiprocessing.spawn(join_and_sum, args=(n, free_port()), nprocs=n)
-    print("ready", flush=True)
+    torch.multiprocessing.spawn(join_and_tell, args=(n, free_port()), nprocs=n)
 
 
 def worker(n: int) -> None:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    sum_in_group()
-    dist.barrier()
-    if dist.get_rank() == 0:
-        print("ready", flush=True)
+    sum_and_tell()
 
 
 def debug_launcher(n: int) -> None:
     import accelerate
 
-    accelerate.debug_launcher(sum_in_group, num_processes=n)
-    print("ready", flush=True)
+    accelerate.debug_launcher(sum_and_tell, num_processes=n)
 
 
 def import_torch(n: int) -> None:
     import torch.distributed  # noqa: F401
 
     print("ready", flush=True)
+    tell_all([memory()])
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (distlab, ipyparallel, spawn, worker, debug_launcher, import_torch)}[sys.argv[1]](
-        int(sys.argv[2])
-    )
+    ways = (distlab, ipyparallel, spawn, worker, debug_launcher, import_torch)
+    {way.__name__: way for way in ways}[sys.argv[1]](int(sys.argv[2]))

@@ -25,9 +25,10 @@ def commands(n: int) -> dict[str, list[str]]:
     }
 
 
-def seconds_until_ready(command: list[str]) -> float:
-    """Seconds from before the process starts until it prints "ready"; waits for its end before it returns."""
+def run(command: list[str]) -> tuple[float, list[float]]:
+    """Seconds from before the process starts until it is ready, and each rank's memory in MB; waits for its end."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}
+    seconds, megabytes = None, []
     began = time.perf_counter()
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -35,18 +36,22 @@ def seconds_until_ready(command: list[str]) -> float:
         for line in process.stdout:
             if line.strip() == "ready":
                 seconds = time.perf_counter() - began
-                process.stdout.read()
-                return seconds
-    raise RuntimeError(f"{' '.join(command)} ended with status {process.returncode} before it was ready")
+            elif line.startswith("memory "):
+                megabytes.append(float(line.split()[1]))
+    if seconds is None:
+        raise RuntimeError(f"{' '.join(command)} ended with status {process.returncode} before it was ready")
+    return seconds, megabytes
 
 
-def measure(n: int, repeat: int) -> dict[str, list[float]]:
-    """Seconds of each contestant, `repeat` times, in turns, after one round that does not count."""
+def measure(n: int, repeat: int) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Each contestant's seconds, `repeat` times in turns after a round that does not count, and its MB a rank."""
     contestants = commands(n)
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    memory: dict[str, float] = {}
     for turn in range(repeat + 1):
         for name, command in contestants.items():
-            took = seconds_until_ready(command)
+            took, megabytes = run(command)
             if turn:
                 seconds[name].append(took)
-    return seconds
+                memory[name] = max(megabytes)
+    return seconds, memory

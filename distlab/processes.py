@@ -85,7 +85,7 @@ class Processes:
         cluster_id = self.tag.rsplit("-", 1)[1]
         server = None
         if self.engines == FORK:  # before anything else: it imports torch, which takes longer than all the rest
-            server = forkserver.start(self.folder, cluster_id, self._environment)
+            server = forkserver.start(self.folder, cluster_id, self._environment, ["--log-level=WARN"])
         import ipyparallel
 
         threading.Thread(target=self._loop.run_forever, name="distlab-launcher", daemon=True).start()
@@ -216,6 +216,9 @@ def _config(environment: dict[str, str]) -> Any:
         "--HeartMonitor.period=50",
         "--HeartMonitor.max_heartmonitor_misses=600",
         "--IPController.broadcast_scheduler_depth=0",
+        # the hub would keep a copy of every message, tensors included, for questions that nobody asks
+        "--nodb",
+        "--log-level=WARN",
     ]
     for name in ("Fork", "Local", "MPI", "SSH", "Slurm"):
         config[f"{name}EngineSetLauncher"].environment = environment

@@ -50,7 +50,7 @@ def test_rank_is_engine_and_group_rank(usable):
     """Rank r is engine r, and torch agrees."""
     assert usable.client.ids == [0, 1, 2, 3]
     assert usable.run(lambda rank, world_size: (rank, dist.get_rank())) == [(r, r) for r in range(4)]  # noqa: F821
-    assert usable.client[:].apply_sync(lambda: dist.get_rank()) == [0, 1, 2, 3]  # noqa: F821
+    assert usable.client[:].pull("rank", block=True) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("ranks", [[0], [2, 1], (3,), range(1, 4)])
@@ -106,13 +106,11 @@ def test_names_come_from_the_rank_when_the_notebook_lacks_them(usable):
     ids=str,
 )
 def test_tensors_keep_dtype_and_shape(usable, tensor):
-    """A tensor comes back from every rank as it was sent: values, dtype, shape, requires_grad; and writable there."""
+    """A tensor comes back from every rank as it was sent: values, dtype, shape, requires_grad."""
     for back in usable.run(lambda rank, world_size, t: t, tensor):
         assert (back.dtype, back.shape, back.requires_grad) == (tensor.dtype, tensor.shape, tensor.requires_grad)
         assert type(back) is type(tensor)
         assert torch.equal(back.detach().to_dense(), tensor.detach().to_dense())
-    sums = usable.run(lambda rank, world_size, t: t.detach().clone().add_(0) is not None, tensor)
-    assert sums == [True] * 4
 
 
 def test_an_argument_can_be_written_on_the_rank(usable):
