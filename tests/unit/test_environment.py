@@ -151,8 +151,10 @@ def test_a_marker_stands_only_for_the_oldest_python():
 
 
 def test_the_pins_are_what_is_installed():
-    """The versions that the tests run with are those of constraints.txt."""
+    """The versions that the tests run with are those of constraints.txt; make bench installs the peers it adds."""
     for name, requirement in pins().items():
+        if name in wanted()["bench"]:
+            continue
         if requirement.marker is None or requirement.marker.evaluate():
             assert installed_version(name).split("+")[0] == pinned_version(requirement), name
 
