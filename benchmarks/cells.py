@@ -28,7 +28,7 @@ def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
     from IPython.core.interactiveshell import InteractiveShell
 
     import distlab
-    from distlab.magics import PxMagics
+    from distlab.magics import PxMagics, register
 
     shell = InteractiveShell.instance()
     with distlab.Cluster(n) as cluster:
@@ -41,6 +41,7 @@ def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
             },
             repeat,
         )
+        register(shell, lambda: cluster)
         stock = ipyparallel.client.magics.ParallelMagics(shell, view)
         stock.stream_output = False
         with contextlib.redirect_stdout(io.StringIO()):

@@ -55,6 +55,7 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
+    from distlab.cluster import Cluster
     from distlab.magics import register
 
-    register(shell)
+    register(shell, lambda: Cluster.current)

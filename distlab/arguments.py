@@ -12,11 +12,13 @@ from typing import Any
 from distlab.errors import refuse
 from distlab.rendezvous import INIT_METHODS
 
-MEGABYTES_PER_RANK = 190  # resident, after the first all_reduce, each rank a Python of its own
+# after the first all_reduce: a forked rank shares most of its pages, others are a Python of their own each
+MEGABYTES_PER_RANK = {"fork": 60}
+MEGABYTES_PER_PYTHON = 190
 
 
-def check_size(n: Any) -> int:
-    """A number of ranks: whole, 1 or more, and as many as fit into the memory that is free."""
+def check_size(n: Any, engines: str) -> int:
+    """A number of ranks: whole, 1 or more, and as many as fit into the memory that is free with this launcher."""
     import psutil
 
     if not _is_whole(n):
@@ -24,9 +26,10 @@ def check_size(n: Any) -> int:
     if n < 1:
         refuse("n", "1 or more", n, "Call Cluster(4).")
     free = psutil.virtual_memory().available / 1e6
-    most = max(2, int(free // MEGABYTES_PER_RANK))
+    each = MEGABYTES_PER_RANK.get(engines, MEGABYTES_PER_PYTHON)
+    most = max(2, int(free // each))
     if n > most:
-        why = f"{free / 1000:.0f} GB of memory are free here and a rank takes about {MEGABYTES_PER_RANK} MB."
+        why = f"{free / 1000:.0f} GB of memory are free here and a rank takes about {each} MB."
         refuse("n", f"at most {most} on this machine", n, f"{why} Call Cluster(4).")
     return n
 

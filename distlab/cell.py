@@ -6,14 +6,16 @@ Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`
 from __future__ import annotations
 
 import signal
+import time
 from typing import Any
 
-from distlab import diagnosis, display
+from distlab import diagnosis, display, live, sentinel
 from distlab.errors import Failure, Interrupted, RankTimeout
 from distlab.ranks import Ranks
 from distlab.remote import on_rank
 
-GRACE_SECONDS = 2.0  # what an interrupted rank has to come back
+AGAIN_SECONDS = 0.5  # before a rank that has not come back is asked again
+GRACE_SECONDS = 2.0  # before it is interrupted whatever it does, and before it is given up
 
 
 class Cell:
@@ -31,7 +33,7 @@ class Cell:
         self,
         timeout: float | None = None,
         groupby: str = "type",
-        live_after: float | None = display.LIVE_AFTER_SECONDS,
+        live_after: float | None = live.LIVE_AFTER_SECONDS,
         interrupt_with: int = signal.SIGINT,
     ) -> list[Any]:
         """Wait for the ranks, show what they wrote, and return their replies in the order of the targets.
@@ -44,7 +46,7 @@ class Cell:
         Raises:
             RankError, RankDied, RankTimeout, Interrupted (a KeyboardInterrupt).
         """
-        watch = display.Watch(self._result, self._targets, live_after)
+        watch = live.Watch(self._result, self._targets, live_after)
         number = signal.SIGINT
         try:
             done = watch.wait(timeout, lambda: self._free_waiting(watch))
@@ -52,9 +54,7 @@ class Cell:
             done, number, timeout = False, interrupt_with, None
         late = watch.unfinished()
         if not done:
-            self._ranks.broken = True
-            self._ranks.signal(late, number)
-            self._result.wait(GRACE_SECONDS)
+            self._interrupt(watch, number)
         display.show(self._result, self._targets, groupby, watch.place)
         if not done:
             self._raise_late(late, watch.unfinished(), timeout)
@@ -72,15 +72,26 @@ class Cell:
             self._raise_failed(failures)
         return replies
 
-    def _free_waiting(self, watch: display.Watch) -> None:
+    def _interrupt(self, watch: live.Watch, number: int) -> None:
+        """Bring the busy ranks back, gently where `number` is SIGINT, the default; else by that signal."""
+        self._ranks.broken = True
+        if number == signal.SIGINT:
+            deadline = time.monotonic() + GRACE_SECONDS
+            while watch.unfinished() and time.monotonic() < deadline:
+                self._ranks.signal(watch.unfinished(), sentinel.COME_BACK)
+                self._result.wait(AGAIN_SECONDS)
+        self._ranks.signal(watch.unfinished(), number)
+        self._result.wait(GRACE_SECONDS)
+
+    def _free_waiting(self, watch: live.Watch) -> None:
         """Free the ranks that wait in communication, once another rank of the cell has failed."""
         if any(_is_failure(reply) for reply in watch.replies().values()):
-            self._ranks.signal(watch.unfinished(), signal.SIGUSR2)
+            self._ranks.signal(watch.unfinished(), sentinel.FREE)
 
     def _failures(self) -> list[Failure]:
         """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
         failures = []
-        for rank, reply in display.Watch(self._result, self._targets).replies().items():
+        for rank, reply in live.Watch(self._result, self._targets).replies().items():
             if _is_death(reply):
                 self._ranks.note_death(rank)
             elif isinstance(reply, Exception):

@@ -8,13 +8,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from distlab import arguments, display, payload
+from distlab import arguments, display, payload, sentinel
 from distlab.cell import Cell
 from distlab.errors import ClusterError, SerializationError, rank_list, refuse
 from distlab.processes import Processes, check_launcher
@@ -58,7 +57,7 @@ class Cluster:
         self._ranks: Ranks | None = None
         self._why_stopped = "did not start"
         self._plan = Plan(
-            n=arguments.check_size(n),
+            n=arguments.check_size(n, check_launcher(engines)),
             backend=arguments.check_backend(backend),
             init_method=arguments.check_init_method(init_method),
             engines=check_launcher(engines),
@@ -122,7 +121,7 @@ class Cluster:
         Raises:
             ClusterError: a rank cannot be freed; restart() replaces it.
         """
-        self.ranks.signal(range(self.n), signal.SIGINT)
+        self.ranks.signal(range(self.n), sentinel.COME_BACK)
         self.ranks.rebuild()
 
     def __enter__(self) -> Cluster:
@@ -310,4 +309,4 @@ def _register_magics() -> None:
     if get_ipython is not None and get_ipython() is not None:
         from distlab.magics import register
 
-        register(get_ipython())
+        register(get_ipython(), lambda: Cluster.current)

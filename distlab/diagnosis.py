@@ -148,6 +148,17 @@ def late(
     return "\n".join(parts)
 
 
+def last_words(log: str) -> str:
+    """The line with which a process explained its end, out of all that it wrote; "" when there is none.
+
+    gloo and C++ say why they abort in a line that begins with "what():".
+    """
+    for line in reversed(log.splitlines()):
+        if line.strip().startswith("what():"):
+            return readable(line.strip().removeprefix("what():").strip())
+    return ""
+
+
 def exit_words(status: int | None) -> str:
     """How a process ended, in words: "was killed by SIGKILL (often ...)", "ended with exit status 3"."""
     if status is None:

@@ -7,21 +7,15 @@ on every run. A program that executes notebooks sees the sorted form only.
 
 from __future__ import annotations
 
-import contextlib
 import html
-import os
 import re
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distlab.errors import rank_list
+from distlab.frontend import notebook_shell, publish
 
-LIVE_AFTER_SECONDS = 1.0
-TICK_SECONDS = 0.25
 LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can show without becoming slow
 
 
@@ -148,11 +142,11 @@ def show(result: Any, targets: Sequence[int], groupby: str = "type", place: Any 
         bundle = _bundle(block)
         if place is not None:
             place, handle = None, place
-            _publish(bundle, update=handle)
-        elif _shell() is None:
+            publish(bundle, update=handle)
+        elif notebook_shell() is None:
             print(bundle["text/plain"])
         else:
-            _publish(bundle)
+            publish(bundle)
 
 
 def _bundle(block: list[Item]) -> dict[str, Any]:
@@ -164,96 +158,6 @@ def _bundle(block: list[Item]) -> dict[str, Any]:
             return {**item.data, "text/plain": head, "text/html": rich}
         return {**item.data, "text/plain": head}
     return {"text/plain": as_text(block), "text/html": as_html(block)} if block else {"text/plain": ""}
-
-
-# --- while it runs ---
-
-
-class Watch:
-    """Waits for the ranks of a cell, and shows what they write meanwhile when somebody is there to see it.
-
-    Args:
-        result: ipyparallel's AsyncResult. targets: its ranks.
-        live_after: seconds before the newest lines are shown; None never.
-    """
-
-    def __init__(self, result: Any, targets: Sequence[int], live_after: float | None = LIVE_AFTER_SECONDS):
-        self._result, self._targets, self._live_after = result, list(targets), live_after
-        self.place: Any = None
-
-    def wait(self, limit: float | None, on_tick: Callable[[], None]) -> bool:
-        """True when every rank has ended, False after `limit` seconds (None: no limit); calls `on_tick` meanwhile."""
-        began = time.monotonic()
-        while True:
-            seconds = time.monotonic() - began
-            left = None if limit is None else limit - seconds
-            if self._result.wait(TICK_SECONDS if left is None else max(0.0, min(TICK_SECONDS, left))):
-                return True
-            if left is not None and left <= TICK_SECONDS:
-                return False
-            on_tick()
-            if self._live_after is not None and seconds + TICK_SECONDS >= self._live_after:
-                self._update(seconds + TICK_SECONDS)
-
-    def unfinished(self) -> list[int]:
-        """The ranks that have not answered yet."""
-        return [rank for rank, child in self._children() if not child.done()]
-
-    def replies(self) -> dict[int, Any]:
-        """What the ranks that have answered answered; an exception object where ipyparallel reports one."""
-        return {rank: child.exception() or child.result() for rank, child in self._children() if child.done()}
-
-    def _children(self) -> list[tuple[int, Any]]:
-        return list(zip(self._targets, self._result._children, strict=True))
-
-    def _update(self, seconds: float) -> None:
-        if not somebody_watches():
-            return
-        busy = self.unfinished()
-        head = f"{rank_list(busy)} busy for {seconds:.0f} s" if busy else "collecting output"
-        items = [
-            Item(i.kind, i.ranks, "\n".join(i.text.splitlines()[-5:])) for i in collect(self._result, self._targets)
-        ]
-        bundle = {"text/plain": f"{head}\n{as_text(items)}", "text/html": f"<i>{head}</i>{as_html(items)}"}
-        if self.place is None:
-            self.place = _publish(bundle, handle=True)
-        else:
-            _publish(bundle, update=self.place)
-
-
-@contextlib.contextmanager
-def starting(n: int, backend: str) -> Iterator[None]:
-    """A sign of life while ranks start; afterwards one line that is the same on every run."""
-    ready = threading.Event()
-    handle = None
-
-    def tick() -> None:
-        began = time.monotonic()
-        while not ready.wait(0.5):
-            line = f"starting {n} rank{'s' if n > 1 else ''} ... {time.monotonic() - began:.0f} s"
-            if handle is not None:
-                _publish({"text/plain": line}, update=handle)
-            else:
-                print(f"\r{line}", end="", file=sys.stderr, flush=True)
-
-    shell, live = _shell(), somebody_watches()
-    if live and shell is not None:
-        handle = _publish({"text/plain": f"starting {n} rank{'s' if n > 1 else ''} ..."}, handle=True)
-    thread = threading.Thread(target=tick, daemon=True)
-    if live:
-        thread.start()
-    line = f"The cluster did not start: {n} ranks were asked for."
-    try:
-        yield
-        line = f"{n} rank{'s are' if n > 1 else ' is'} ready ({backend})."
-    finally:
-        ready.set()
-        if live:
-            thread.join()
-        if shell is not None:
-            _publish({"text/plain": line}, update=handle)
-        elif live:
-            print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
 
 
 # --- the cluster itself ---
@@ -282,42 +186,3 @@ def cluster_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
 
 def _memory(row: dict[str, Any]) -> str:
     return "-" if row["megabytes"] is None else f"{row['megabytes']:.0f} MB"
-
-
-# --- where it is shown ---
-
-
-def somebody_watches() -> bool:
-    """Whether a person looks on: a front end that could ask its user for input, or a terminal.
-
-    Programs that execute notebooks (nbclient, nbval) never allow input, and IPP_NONINTERACTIVE says it outright.
-    """
-    if os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0"):
-        return False
-    shell = _shell()
-    kernel = getattr(shell, "kernel", None)
-    if kernel is not None:
-        return bool(getattr(kernel, "_allow_stdin", False))
-    return sys.stderr.isatty()
-
-
-def _shell() -> Any:
-    """The IPython shell of a notebook's kernel; None in a terminal or a plain script, where output is plain text."""
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    shell = get_ipython() if get_ipython else None
-    return shell if hasattr(shell, "kernel") else None
-
-
-def _publish(bundle: dict[str, Any], handle: bool = False, update: Any = None) -> Any:
-    from IPython.display import DisplayHandle
-    from IPython.display import display as ipython_display
-
-    if update is not None:
-        update.update(bundle, raw=True)
-        return update
-    if handle:
-        fresh = DisplayHandle()
-        fresh.display(bundle, raw=True)
-        return fresh
-    ipython_display(bundle, raw=True)
-    return None

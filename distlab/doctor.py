@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from distlab import guard
+from distlab.arguments import MEGABYTES_PER_PYTHON, MEGABYTES_PER_RANK
+from distlab.processes import check_launcher
 from distlab.rendezvous import loopback_interface
 
 
@@ -101,8 +103,9 @@ def check_memory() -> Iterator[Finding]:
     import psutil
 
     free = psutil.virtual_memory().available / 1e9
-    ranks = int(free * 1000 // 190)
-    advice = "" if ranks >= 4 else "Close other programs: the lessons use 4 ranks of about 190 MB."
+    each = MEGABYTES_PER_RANK.get(check_launcher(None), MEGABYTES_PER_PYTHON)
+    ranks = int(free * 1000 // each)
+    advice = "" if ranks >= 4 else f"Close other programs: the lessons use 4 ranks of about {each} MB."
     yield Finding("memory", f"{free:.1f} GB free, room for about {ranks} ranks", ranks >= 4, advice)
 
 

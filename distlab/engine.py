@@ -11,14 +11,34 @@ import signal
 import sys
 from typing import Any
 
+from ipykernel.iostream import OutStream
 from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
+
+
+class QuietStream(OutStream):
+    """stdout or stderr of an engine; a flush with nothing to flush does not wake the output thread.
+
+    An engine flushes both after every request, and each flush waits for a round trip through that thread.
+    """
+
+    _written = False
+
+    def write(self, string: str) -> int | None:
+        self._written = True
+        return super().write(string)
+
+    def flush(self) -> None:
+        if self._written:
+            self._written = False
+            super().flush()
 
 
 class ForkedEngine(IPEngine):
     """An engine that tells the fork server which id the hub has given it."""
 
     name = "ipengine"
+    out_stream_factory = QuietStream
     id_channel = -1  # descriptor to write "pid id" lines to
 
     async def complete_registration(self, *args: Any) -> None:

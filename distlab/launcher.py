@@ -88,6 +88,11 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         if self.state == "running":
             self.process.send_signal(sig)
 
+    def log_of(self, number: int) -> str:
+        """Path of the file that the engine forked under this number writes to."""
+        name = self.identifier if not self.requests_ids else "fork"
+        return os.path.join(self.profile_dir, "log", f"{name}-{number}.log")
+
     def _url_file(self, connection_info: str) -> str:
         """The engines' connection file; written from ipyparallel's environment variable where it hands out no file."""
         if not connection_info:

@@ -6,22 +6,27 @@ Runs on the notebook's kernel; registered by `%load_ext distlab`, and by the fir
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
 from ipyparallel.error import CompositeError, RemoteError
 from IPython.core import magic_arguments
 
-from distlab import display
+from distlab import display, live
 from distlab.arguments import check_seconds
 from distlab.cell import Cell
-from distlab.cluster import Cluster
 from distlab.errors import ClusterError, refuse
 
 
-def register(shell: Any) -> None:
-    """Register %%px, %px, %pxresult, %pxconfig and %autopx in an IPython shell; once is enough."""
+def register(shell: Any, current: Callable[[], Any]) -> None:
+    """Register %%px, %px, %pxresult, %pxconfig and %autopx in an IPython shell; once is enough.
+
+    Args:
+        current: gives the `Cluster` whose ranks run the cells; None when there is none.
+    """
     if not isinstance(_registered(shell), PxMagics):
+        PxMagics.current = staticmethod(current)
         shell.register_magics(PxMagics(shell, None))
 
 
@@ -32,14 +37,23 @@ def _registered(shell: Any) -> Any:
 class PxMagics(ParallelMagics):
     """ipyparallel's magics for whatever cluster is the current one of this notebook."""
 
+    current: Callable[[], Any]
     _view: Any = None
     _timeout: float | None = None
     _local = False
 
     @property
+    def cluster(self) -> Any:
+        """The cluster whose ranks run the cells; ClusterError when there is none."""
+        cluster = self.current()
+        if cluster is None:
+            raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
+        return cluster
+
+    @property
     def view(self) -> Any:
         """A DirectView of the current cluster; its targets are what %pxconfig made them."""
-        cluster = _current()
+        cluster = self.cluster
         if self._view is None or self._view.client is not cluster.client:
             self._view = cluster.client[:]
             self._view.block = True
@@ -63,7 +77,7 @@ class PxMagics(ParallelMagics):
                     ts,
                     "Write for example --targets 0,2 or --targets ::2.",
                 )
-            targets = _current().check_ranks(list(as_list))
+            targets = self.cluster.check_ranks(list(as_list))
         return targets
 
     def parallel_execute(
@@ -77,7 +91,7 @@ class PxMagics(ParallelMagics):
         signal_on_interrupt: Any = None,
     ) -> Any:
         """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult."""
-        cluster, view = _current(), self.view
+        cluster, view = self.cluster, self.view
         block = view.block if block is None else block
         targets = cluster.check_ranks(None if view.targets in ("all", None) else _as_list(view.targets))
         number = _signal_number(self.signal_on_interrupt if signal_on_interrupt is None else signal_on_interrupt)
@@ -94,7 +108,7 @@ class PxMagics(ParallelMagics):
             print(f"Parallel execution on {targets}")
         stream = self.stream_output if stream_output is None else stream_output
         patience = self.progress_after_seconds if progress_after is None else progress_after
-        live_after = None if not stream or patience < 0 else min(patience, display.LIVE_AFTER_SECONDS)
+        live_after = None if not stream or patience < 0 else min(patience, live.LIVE_AFTER_SECONDS)
         Cell(cluster.ranks, result, targets).finish(self._timeout, groupby, live_after, number)
         return None
 
@@ -135,7 +149,7 @@ class PxMagics(ParallelMagics):
         return super().result(line)
 
 
-def _adopt(result: Any, cluster: Cluster, targets: list[int]) -> None:
+def _adopt(result: Any, cluster: Any, targets: list[int]) -> None:
     """Make an AsyncResult show its output and raise its errors as %%px does."""
     get = result.get
 
@@ -148,12 +162,6 @@ def _adopt(result: Any, cluster: Cluster, targets: list[int]) -> None:
 
     result.get = get_or_raise
     result.display_outputs = lambda groupby="type", **_: display.show(result, targets, groupby)
-
-
-def _current() -> Cluster:
-    if Cluster.current is None:
-        raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
-    return Cluster.current
 
 
 def _signal_number(name: int | str) -> int:

@@ -166,6 +166,12 @@ class Processes:
                 return None
             time.sleep(0.02)
 
+    def log_of(self, engine_id: int) -> str:
+        """What an engine's process has written outside of cells, where this is known."""
+        with contextlib.suppress(OSError, AttributeError):
+            return Path(self.launcher.log_of(engine_id)).read_text(errors="replace")
+        return ""
+
     def stop(self) -> None:
         """End every process of the cluster and remove its folder. Safe to repeat."""
         if self.client is not None:

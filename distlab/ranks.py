@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distlab import diagnosis, display
+from distlab import diagnosis, live
 from distlab.errors import ClusterError
 from distlab.processes import Processes
 from distlab.remote import on_rank
@@ -49,7 +49,7 @@ class Ranks:
         self.broken = False
         self._owner = os.getpid()
         self._processes = warm
-        with display.starting(plan.n, plan.backend):
+        with live.starting(plan.n, plan.backend):
             try:
                 self._start()
             except BaseException:
@@ -130,7 +130,9 @@ class Ranks:
         """Remember that a rank has died; how, in words."""
         self.broken = True
         if rank not in self.lost:
-            self.lost[rank] = diagnosis.exit_words(self._processes.exit_status(self.pids[rank]))
+            how = diagnosis.exit_words(self._processes.exit_status(self.pids[rank]))
+            words = diagnosis.last_words(self._processes.log_of(rank))
+            self.lost[rank] = f"{how}; it last wrote: {words}" if words else how
         return self.lost[rank]
 
     def stop(self) -> None:

@@ -1,11 +1,13 @@
-"""The sentinel: one daemon thread a rank that frees the main thread from gloo when a signal asks for it.
+"""The sentinel: one daemon thread a rank that brings the main thread back when a signal asks for it.
 
 Runs on every rank, started by worker.py. While the main thread waits inside gloo no Python code runs on it, so that
 neither KeyboardInterrupt nor gloo's own abort reaches it. The C part of Python's signal handling still writes the
 signal's number to a wakeup descriptor; this thread reads it and shuts down gloo's TCP sockets: the blocked call raises
-at once, and the KeyboardInterrupt follows. A main thread that waits in a store instead loses its connection to that.
-SIGUSR2 does the same without a KeyboardInterrupt: it frees a rank that waits in communication and leaves one that
-computes alone. The group is broken then and must be rebuilt; variables stay.
+at once. A main thread that waits in a store instead loses its connection to that. The group is broken then and must be
+rebuilt; variables stay.
+
+The notebook sends `FREE`, which frees a rank that waits in communication and leaves others alone, or `COME_BACK`, which
+also interrupts one that computes, but not one that is just telling of an exception.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+FREE, COME_BACK = signal.SIGUSR2, signal.SIGUSR1
 THREAD_NAME = "distlab-sentinel"
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
@@ -61,7 +64,8 @@ def watch(others: frozenset[tuple[int, int]], store_port: int) -> None:
     listening, wakeup = socket.socketpair()
     wakeup.setblocking(False)
     earlier = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGUSR2, lambda *_: None)
+    for number in (FREE, COME_BACK):
+        signal.signal(number, lambda *_: None)
     others |= {_identity(end.fileno()) for end in (listening, wakeup)}
     arguments = (listening, wakeup, earlier, threading.main_thread().ident, others, store_port)
     threading.Thread(target=_serve, args=arguments, name=THREAD_NAME, daemon=True).start()
@@ -73,8 +77,11 @@ def _serve(
     while numbers := listening.recv(64):
         if earlier >= 0:
             os.write(earlier, numbers)
-        if (signal.SIGINT in numbers or signal.SIGUSR2 in numbers) and in_communication(main):
+        asked = {signal.SIGINT, FREE, COME_BACK} & set(numbers)
+        if asked and in_communication(main):
             free(main, sockets() - others, store_port)
+        elif COME_BACK in asked and computes(main):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def free(thread: int, mine: frozenset[tuple[int, int]], store_port: int) -> None:
@@ -105,6 +112,19 @@ def in_communication(thread: int) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def computes(thread: int) -> bool:
+    """Whether the thread runs a cell or a call of the notebook's, and is not telling of an exception in it.
+
+    Runs on: a rank, in any thread.
+    """
+    names = set()
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return bool(names & {"run_code", "do_apply"}) and not names & {"showtraceback", "describe_failure"}
 
 
 def sockets() -> frozenset[tuple[int, int]]:

@@ -134,6 +134,26 @@ def test_a_rank_that_dies_is_reported_and_replaced():
         assert "killed" not in repr(cluster)
 
 
+def test_a_rank_that_gloo_aborts_tells_why():
+    """A send and a recv of different sizes abort the receiver; its last words are in the message."""
+    with distlab.Cluster(2, timeout=10) as cluster:
+
+        def mismatch(rank, world_size):
+            if rank == 0:
+                dist.send(torch.zeros(4), dst=1)  # noqa: F821
+            else:
+                dist.recv(torch.zeros(2), src=0)  # noqa: F821
+
+        with pytest.raises(distlab.RankDied) as caught:
+            cluster.run(mismatch)
+        first = str(caught.value).splitlines()[0]
+        assert first.startswith(
+            "rank 1 was killed by SIGABRT (often gloo: a send and its recv had different sizes); it last wrote: "
+        )
+        assert "16 vs 8" in first
+        assert cluster.run(sum_of_ranks) == [1.0, 1.0]
+
+
 def test_with_the_stock_launcher_a_dead_rank_needs_a_restart():
     """Stock engines cannot be replaced one by one: the cluster says so until restart()."""
     with distlab.Cluster(2, timeout=30, engines="local") as cluster:

@@ -85,9 +85,10 @@ def test_an_unknown_launcher_lists_those_that_are_installed():
 def test_more_ranks_than_memory(monkeypatch):
     """The largest cluster is what the free memory holds; the error says how much that is."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8e9))
-    assert arguments.check_size(42) == 42
+    assert arguments.check_size(133, "fork") == 133
+    assert arguments.check_size(42, "local") == 42
     with pytest.raises(distlab.ArgumentError) as caught:
-        distlab.Cluster(10_000)
+        distlab.Cluster(10_000, engines="local")
     assert str(caught.value) == (
         "n must be at most 42 on this machine, got 10000. "
         "8 GB of memory are free here and a rank takes about 190 MB. Call Cluster(4)."
