@@ -37,20 +37,22 @@ def compared(title: str, seconds: dict[str, list[float]], base: float, unit: str
 
 
 def growth(rows: list[dict[str, float]], base: float) -> str:
-    """A Markdown table of what more ranks cost."""
-    lines = [
-        "| ranks | to the first all_reduce | times import torch | MB a rank | warm run |",
-        "|---:|---:|---:|---:|---:|",
-    ]
+    """A Markdown table of what more ranks cost, with the limits of a warm run beside it."""
+    heads = (
+        "ranks",
+        "to the first all_reduce",
+        "times import torch",
+        "MB a rank",
+        "warm run",
+        "apply_sync",
+        "gloo alone",
+    )
+    lines = [f"| {' | '.join(heads)} |", "|" + "---:|" * len(heads)]
     for row in rows:
-        cells_ = (
-            f"{row['ranks']}",
-            form(row["start"]),
-            f"{row['start'] / base:.2f}",
-            f"{row['megabytes']:.0f}",
-            form(row["run"]),
+        values = (form(row["start"]), f"{row['start'] / base:.2f}", f"{row['megabytes']:.0f}")
+        lines.append(
+            f"| {' | '.join((str(row['ranks']), *values, *(form(row[k]) for k in ('run', 'apply_sync', 'gloo'))))} |"
         )
-        lines.append(f"| {' | '.join(cells_)} |")
     return "\n".join(lines)
 
 

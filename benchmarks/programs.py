@@ -20,6 +20,13 @@ def first_sum(rank: int, world_size: int) -> float:
     return tensor.item()
 
 
+def sum_in_group() -> float:
+    """The same for a function that is not told its rank."""
+    import torch.distributed as dist
+
+    return first_sum(dist.get_rank(), dist.get_world_size())
+
+
 def memory(rank: int = 0, world_size: int = 0) -> float:
     """Proportional set size of this process in MB: private pages, and its share of the shared ones."""
     import psutil
@@ -31,7 +38,7 @@ def sum_and_tell() -> None:
     """First all_reduce in the group that is there; then say so, and this rank's memory while all ranks live."""
     import torch.distributed as dist
 
-    first_sum(dist.get_rank(), dist.get_world_size())
+    sum_in_group()
     if dist.get_rank() == 0:
         print("ready", flush=True)
     dist.barrier()

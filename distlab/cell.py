@@ -90,16 +90,16 @@ class Cell:
 
     def _failures(self) -> list[Failure]:
         """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
+        replies = live.Watch(self._result, self._targets).replies()
+        raised = {r: reply for r, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
+        asked = {rank: self._ranks.client[rank].apply_async(on_rank, "last_failure") for rank in raised}
+        deadline = time.monotonic() + GRACE_SECONDS
         failures = []
-        for rank, reply in live.Watch(self._result, self._targets).replies().items():
+        for rank, reply in replies.items():
             if _is_death(reply):
                 self._ranks.note_death(rank)
-            elif isinstance(reply, Exception):
-                told = self._ranks.client[rank].apply_async(on_rank, "last_failure").get(timeout=GRACE_SECONDS)
-                plain = Failure(
-                    rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply))
-                )
-                failures.append(diagnosis.failure(rank, told) if told else plain)
+            elif rank in raised:
+                failures.append(_failure_of_cell(rank, reply, asked[rank], deadline - time.monotonic()))
             elif _is_failure(reply):
                 failures.append(diagnosis.failure(rank, reply[1]))
         return failures
@@ -124,6 +124,17 @@ class Cell:
         stuck = [f for f in failures if f.rank in late]
         message = diagnosis.late(stuck, self._targets, late, busy, timeout)
         raise Interrupted(message) if timeout is None else RankTimeout(message, tuple(stuck))
+
+
+def _failure_of_cell(rank: int, reply: Any, asked: Any, patience: float) -> Failure:
+    """What a %%px cell raised on a rank, as the rank tells it; what ipyparallel knows while the rank is busy."""
+    try:
+        told = asked.get(timeout=max(0.0, patience))
+    except TimeoutError:
+        told = None
+    if told is None or told["kind"] != getattr(reply, "ename", told["kind"]):
+        return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
+    return diagnosis.failure(rank, told)
 
 
 def _is_death(reply: Any) -> bool:

@@ -1,7 +1,8 @@
 """What a forked process becomes: ipyparallel's engine, without the nanny process that ipyparallel gives each engine.
 
 Runs in a child of forkserver.py. The nanny's two duties are taken over: the fork server tells the hub when the engine
-has ended, and the kernel's own control thread answers ipyparallel's Client.send_signal.
+has ended, and the kernel's own control thread answers ipyparallel's Client.send_signal. With many engines on few cores
+a cell takes as long as all their messages and wake-ups take together, so two needless ones are left out.
 """
 
 from __future__ import annotations
@@ -11,9 +12,28 @@ import signal
 import sys
 from typing import Any
 
+import ipyparallel.engine.app
 from ipykernel.iostream import OutStream
 from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
+
+
+class ForkedKernel(IPythonParallelKernel):
+    """ipyparallel's kernel, which also relays signals, and reports when it is idle but not when it becomes busy.
+
+    ipyparallel's client waits for "idle", which ends the output of a request, and nobody for "busy".
+    """
+
+    control_msg_types = (*IPythonParallelKernel.control_msg_types, "signal_request")
+
+    def signal_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        number = parent["content"]["sig"]
+        os.kill(os.getpid(), getattr(signal, number) if isinstance(number, str) else number)
+        self.session.send(stream, "signal_reply", content={"status": "ok"}, parent=parent, ident=ident)
+
+    def _publish_status(self, status: str, *args: Any, **kwargs: Any) -> None:
+        if status != "busy":
+            super()._publish_status(status, *args, **kwargs)
 
 
 class QuietStream(OutStream):
@@ -48,14 +68,7 @@ class ForkedEngine(IPEngine):
 
 def run(arguments: list[str], id_channel: int) -> None:
     """Be an engine with these command-line arguments until it is told to end."""
-    IPythonParallelKernel.control_msg_types = [*IPythonParallelKernel.control_msg_types, "signal_request"]
-    IPythonParallelKernel.signal_request = _signal_request
+    ipyparallel.engine.app.Kernel = ForkedKernel
     ForkedEngine.id_channel = id_channel
     sys.argv = ["ipengine"]
     ForkedEngine.launch_instance([*arguments, "--IPEngine.enable_nanny=False"])
-
-
-def _signal_request(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-    number = parent["content"]["sig"]
-    os.kill(os.getpid(), getattr(signal, number) if isinstance(number, str) else number)
-    kernel.session.send(stream, "signal_reply", content={"status": "ok"}, parent=parent, ident=ident)

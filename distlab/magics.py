@@ -39,8 +39,8 @@ class PxMagics(ParallelMagics):
 
     current: Callable[[], Any]
     _view: Any = None
+    _view_of: Any = None  # the ranks that the view is of: a new cluster may come with the same client
     _timeout: float | None = None
-    _local = False
 
     @property
     def cluster(self) -> Any:
@@ -54,8 +54,8 @@ class PxMagics(ParallelMagics):
     def view(self) -> Any:
         """A DirectView of the current cluster; its targets are what %pxconfig made them."""
         cluster = self.cluster
-        if self._view is None or self._view.client is not cluster.client:
-            self._view = cluster.client[:]
+        if self._view_of is not cluster.ranks:
+            self._view, self._view_of = cluster.client[:], cluster.ranks
             self._view.block = True
         return self._view
 

@@ -218,6 +218,41 @@ def test_a_script_that_forgets_stop_ends_cleanly():
     assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else [], 5) == []
 
 
+FORK_ONLY = """
+    import sys, ipyparallel
+    cluster = ipyparallel.Cluster(engines="fork", n=2, log_level=40)
+    client = cluster.start_and_connect_sync()
+    print(cluster.engine_set.pid, *client[:].apply_sync(__import__("os").getpid), cluster.controller.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_fork_launcher_ends_with_the_process_that_used_it():
+    """For any user of ipyparallel: engines and their parent are gone within seconds after SIGKILL of that process."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(FORK_ONLY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    *ours, controller = map(int, process.stdout.readline().split())
+    assert len(ours) == 3
+    process.kill()
+    process.communicate()
+    try:
+        assert wait_until_gone(lambda: [pid for pid in ours if psutil.pid_exists(pid)], 5) == []
+    finally:
+        psutil.Process(controller).terminate()  # ipyparallel's own, and it stays as with any launcher
+
+
+def test_ipyparallels_send_signal_works_without_a_nanny():
+    """Client.send_signal reaches the forked engines: their control threads answer it."""
+    with distlab.Cluster(2) as cluster:
+        sleeping = cluster.client[:].apply_async(time.sleep, 30)
+        time.sleep(0.3)
+        cluster.client.send_signal("SIGINT", block=True)
+        errors = sleeping.get(timeout=5, return_exceptions=True)
+        assert [error.ename for error in errors] == ["KeyboardInterrupt"] * 2
+        assert cluster.run(sum_of_ranks) == [1.0, 1.0]
+
+
 def test_another_processs_cluster_is_not_touched():
     """Two processes have clusters side by side; ending one leaves the other at work."""
     other = run_script("sys.stdin.readline(); print(cluster.run(lambda rank, world_size: rank))")

@@ -161,6 +161,15 @@ def test_local(notebook):
     assert notebook.text("%%px --local\nplace = 'both'\nprint(place)") == "both\n\nranks 0-3: both"
 
 
+def test_an_error_of_a_cell_that_is_followed_by_a_long_one(notebook):
+    """While the rank is busy with a later cell, the error is told from what ipyparallel knows of it."""
+    notebook.run("%%px --noblock --out later\n1 / 0")
+    notebook.run("%%px --noblock --out longer\nimport time; time.sleep(5)")
+    text = notebook.text("later.get()")
+    assert text.startswith("RankError: ranks 0-3 raised ZeroDivisionError: division by zero")
+    notebook.run("cluster.interrupt()")
+
+
 def test_pxconfig_and_line_magic(notebook):
     """%pxconfig sets the default targets, %px runs one line."""
     notebook.run("%pxconfig --targets 1")
@@ -248,6 +257,7 @@ def test_a_new_cluster_takes_over_px(notebook):
     """Cluster(...) run again in the notebook replaces the ranks behind %%px, at another size and back."""
     assert notebook.text("cluster = distlab.Cluster(2, timeout=3)") == "2 ranks are ready (gloo)."
     assert notebook.text("%px world_size") == "ranks 0-1 -> 2"
+    assert notebook.text("cluster = distlab.Cluster(3, timeout=3)\n%px world_size").endswith("\nranks 0-2 -> 3")
     assert notebook.text("cluster.stop()\n%px 1") == (
         "ClusterError: No cluster is running here. Make one first: cluster = distlab.Cluster(4)."
     )
