@@ -21,7 +21,8 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 class ForkedKernel(IPythonParallelKernel):
     """ipyparallel's kernel, which also relays signals, and reports when it is idle but not when it becomes busy.
 
-    ipyparallel's client waits for "idle", which ends the output of a request, and nobody for "busy".
+    ipyparallel's client waits for "idle", which ends the output of a request, and nobody for "busy". After an error it
+    goes on with the cells that wait: to skip them, as a notebook's own kernel does, would skip them on some ranks only.
     """
 
     control_msg_types = (*IPythonParallelKernel.control_msg_types, "signal_request")
@@ -30,6 +31,10 @@ class ForkedKernel(IPythonParallelKernel):
         number = parent["content"]["sig"]
         os.kill(os.getpid(), getattr(signal, number) if isinstance(number, str) else number)
         self.session.send(stream, "signal_reply", content={"status": "ok"}, parent=parent, ident=ident)
+
+    async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        parent["content"]["stop_on_error"] = False
+        await super().execute_request(stream, ident, parent)
 
     def _publish_status(self, status: str, *args: Any, **kwargs: Any) -> None:
         if status != "busy":

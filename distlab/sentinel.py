@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 import signal
 import socket
 import stat
@@ -67,20 +68,49 @@ def watch(others: frozenset[tuple[int, int]], store_port: int) -> None:
     for number in (FREE, COME_BACK):
         signal.signal(number, lambda *_: None)
     others |= {_identity(end.fileno()) for end in (listening, wakeup)}
-    arguments = (listening, wakeup, earlier, threading.main_thread().ident, others, store_port)
-    threading.Thread(target=_serve, args=arguments, name=THREAD_NAME, daemon=True).start()
+    _Thread((listening, wakeup), earlier, threading.main_thread().ident, others, store_port).start()
 
 
-def _serve(
-    listening: socket.socket, wakeup: socket.socket, earlier: int, main: int, others: frozenset, store_port: int
-) -> None:
-    while numbers := listening.recv(64):
-        if earlier >= 0:
-            os.write(earlier, numbers)
+def settle() -> None:
+    """Return when the thread has acted on every signal that has come.
+
+    Called before a group is built: a signal that was meant for the call before must not break the new group.
+
+    Runs on: a rank, on its main thread.
+    """
+    acting = next((t for t in threading.enumerate() if t.name == THREAD_NAME), None)
+    while acting is not None and not acting.idle():
+        time.sleep(0.001)
+
+
+class _Thread(threading.Thread):
+    """The sentinel's thread: reads the numbers of signals from one end of a socket pair, and acts on them."""
+
+    def __init__(
+        self, ends: tuple[socket.socket, socket.socket], earlier: int, main: int, others: frozenset, port: int
+    ):
+        super().__init__(name=THREAD_NAME, daemon=True)
+        self._listening, self._wakeup = ends
+        self._earlier, self._main, self._others, self._port = earlier, main, others, port
+        self._acting = threading.Lock()
+
+    def run(self) -> None:
+        while select.select([self._listening], [], []):
+            with self._acting:
+                self._act(self._listening.recv(64))
+
+    def idle(self) -> bool:
+        """Whether it has nothing to act on."""
+        with self._acting:
+            return not select.select([self._listening], [], [], 0)[0]
+
+    def _act(self, numbers: bytes) -> None:
+        if self._earlier >= 0:
+            os.write(self._earlier, numbers)
         asked = {signal.SIGINT, FREE, COME_BACK} & set(numbers)
-        if asked and in_communication(main):
-            free(main, sockets() - others, store_port)
-        elif COME_BACK in asked and computes(main):
+        if asked and in_communication(self._main):
+            free(self._main, sockets() - self._others, self._port)
+        elif COME_BACK in asked and computes(self._main):
             os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -124,7 +154,7 @@ def computes(thread: int) -> bool:
     while frame is not None:
         names.add(frame.f_code.co_name)
         frame = frame.f_back
-    return bool(names & {"run_code", "do_apply"}) and not names & {"showtraceback", "describe_failure"}
+    return bool(names & {"run_code", "do_apply"}) and not names & {"showtraceback", "describe_failure", "settle"}
 
 
 def sockets() -> frozenset[tuple[int, int]]:

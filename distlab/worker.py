@@ -73,6 +73,7 @@ def rebuild(rank: int, meeting: Any) -> int:
     Returns:
         the number of subgroups that went with the old group.
     """
+    sentinel.settle()
     subgroups = leave()
     build(rank, meeting)
     return subgroups
