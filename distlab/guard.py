@@ -19,8 +19,11 @@ import psutil
 TAG = "DISTLAB_CLUSTER"
 
 
+CLOCK_SECONDS = 60.0  # the start time of a process is told by the wall clock, which may be set meanwhile
+
+
 def owner_of_this_process() -> str:
-    """This process as "pid-starttime", which no later process with the same pid can be taken for."""
+    """This process as "pid-starttime", which no later process with the same pid is taken for."""
     return f"{os.getpid()}-{psutil.Process().create_time():.2f}"
 
 
@@ -68,7 +71,7 @@ def _lives(process: psutil.Process) -> bool:
 def _owner_lives(process: psutil.Process) -> bool:
     try:
         pid, start, _ = process.environ()[TAG].split("-", 2)
-        return f"{psutil.Process(int(pid)).create_time():.2f}" == start
+        return abs(psutil.Process(int(pid)).create_time() - float(start)) < CLOCK_SECONDS
     except (psutil.Error, OSError, KeyError, ValueError):
         return False
 

@@ -7,6 +7,7 @@ process that forks is forkserver.py; this side starts it, sends it orders, and h
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -109,7 +110,7 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         self._channel.sendall(json.dumps(order).encode() + b"\n")
 
     def _listen(self, channel: socket.socket) -> None:
-        with channel.makefile() as lines:
+        with contextlib.suppress(OSError), channel.makefile() as lines:
             for line in lines:
                 event = json.loads(line)
                 with self.changed:

@@ -7,11 +7,13 @@ to a cluster can be found without guessing by name, also when its notebook is go
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,8 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from distlab import forkserver, guard
 from distlab.errors import ClusterError, refuse
@@ -44,6 +48,23 @@ def check_launcher(engines: str | None) -> str:
         rule = f"None or one of the launchers installed here ({', '.join(launchers())})"
         refuse("engines", rule, engines, f'Call Cluster(n) or Cluster(n, engines="{STOCK}").')
     return engines.lower()
+
+
+def start_processes(n: int, engines: str, threads: int) -> Processes:
+    """Processes, as the class makes them; once more where the controller did not survive its start.
+
+    ipyparallel chooses its ports some time before it binds them, and another program can be quicker.
+    """
+    for _ in range(2):
+        try:
+            return Processes(n, engines, threads)
+        except ControllerEndedError:
+            continue
+    return Processes(n, engines, threads)
+
+
+class ControllerEndedError(ClusterError):
+    """The controller's process ended while the cluster was being started."""
 
 
 class Processes:
@@ -75,8 +96,10 @@ class Processes:
         try:
             self._start(n)
         except BaseException as error:
-            logs = self._last_lines()
+            logs, died = self._last_lines(), self._controller_died()
             self.stop()
+            if isinstance(error, Exception) and died:
+                raise ControllerEndedError(f"The ranks did not start: {error}\n{logs}".rstrip()) from error
             if isinstance(error, Exception):
                 raise ClusterError(f"The ranks did not start: {error}\n{logs}".rstrip()) from error
             raise
@@ -107,14 +130,29 @@ class Processes:
             # a launcher on this machine reads the connection file, which need not be there when it starts
             send_engines_connection_env=self.engines != FORK,
         )
-        self._in_loop(self._ipp_cluster.start_controller())
+        self._in_loop(self._ipp_cluster.start_controller(controller_args=_controller_args()))
         self._in_loop(self._ipp_cluster.start_engines(n, **({"server": server} if server else {})))
-        self.client = self._in_loop(self._ipp_cluster.connect_client())
+        self.client = self._in_loop(self._ipp_cluster.connect_client(), self._check_controller)
         self._wait(lambda: self.client.ids == list(range(n)) and (server is None or self.launcher.store_port))
         self.rendezvous = Rendezvous(self.folder, self.launcher.store_port if server else 0)
 
-    def _in_loop(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _in_loop(self, work: Any, check: Callable[[], None] = lambda: None) -> Any:
+        """Do asynchronous work of ipyparallel; `check` may raise meanwhile."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while not concurrent.futures.wait([future], timeout=0.1).done:
+            check()
+        return future.result()
+
+    def _controller_died(self) -> bool:
+        process = getattr(getattr(self._ipp_cluster, "controller", None), "process", None)
+        try:
+            return process is not None and process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    def _check_controller(self) -> None:
+        if self._controller_died():
+            raise ClusterError("the controller ended.")
 
     @property
     def launcher(self) -> Any:
@@ -125,7 +163,8 @@ class Processes:
         """Wait for a change of the registered engines."""
         deadline = time.monotonic() + START_SECONDS
         while not condition():
-            if not (self.launcher.running and self._ipp_cluster.controller.running):
+            self._check_controller()
+            if not self.launcher.running:
                 raise ClusterError("a process ended before all engines were there.")
             if time.monotonic() > deadline:
                 raise ClusterError(f"only the engines {self.client.ids} were there after {START_SECONDS:g} s.")
@@ -210,14 +249,11 @@ def _thread_variables(threads: int) -> dict[str, str]:
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
 
 
-def _config(environment: dict[str, str]) -> Any:
-    from traitlets.config import Config
-
-    config = Config()
-    config.LocalControllerLauncher.environment = environment
-    config.LocalControllerLauncher.controller_args = [
+def _controller_args() -> list[str]:
+    return [
         "--ip=127.0.0.1",
         "--usethreads",
+        f"--IPController.ports={','.join(map(str, _free_ports(24)))}",
         # an engine counts as registered at its first heartbeat: beat often, and allow as long a silence as before
         "--HeartMonitor.period=50",
         "--HeartMonitor.max_heartmonitor_misses=600",
@@ -226,6 +262,32 @@ def _config(environment: dict[str, str]) -> Any:
         "--nodb",
         "--log-level=WARN",
     ]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports on loopback that are free now, and that nobody else is likely to take before the controller binds them.
+
+    They lie below the range of outgoing connections, in a block that belongs to this process's number:
+    clusters of several notebooks that start at the same moment do not meet.
+    """
+    first, blocks = 10_000, 22_000 // count
+    free: list[int] = []
+    for block in range(blocks):
+        start = first + (os.getpid() + block) % blocks * count
+        for port in range(start, start + count):
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                free.append(port)
+        if len(free) >= count:
+            break
+    return free[:count]
+
+
+def _config(environment: dict[str, str]) -> Any:
+    from traitlets.config import Config
+
+    config = Config()
+    config.LocalControllerLauncher.environment = environment
     for name in ("Fork", "Local", "MPI", "SSH", "Slurm"):
         config[f"{name}EngineSetLauncher"].environment = environment
     config.LocalEngineSetLauncher.delay = 0.0

@@ -13,7 +13,7 @@ from typing import Any
 
 from distlab import diagnosis, live
 from distlab.errors import ClusterError
-from distlab.processes import Processes
+from distlab.processes import Processes, start_processes
 from distlab.remote import on_rank
 
 BUILD_SECONDS = 60.0
@@ -59,7 +59,7 @@ class Ranks:
     def _start(self) -> None:
         plan, everyone = self.plan, list(range(self.plan.n))
         if self._processes is None:
-            self._processes = Processes(plan.n, plan.engines, plan.threads)
+            self._processes = start_processes(plan.n, plan.engines, plan.threads)
         else:
             self._processes.replace(everyone, plan.threads, everyone)
         if self.client.ids != everyone:

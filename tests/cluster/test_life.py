@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -277,3 +278,28 @@ def test_the_store_listens_on_loopback_only():
         ]
         assert listening
         assert set(listening) == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("place", [0, 13])
+def test_a_port_that_another_program_takes_first(monkeypatch, place):
+    """A controller that finds one of its ports taken ends; the cluster starts all the same, with other ports."""
+    from distlab import processes
+
+    original, attempts = processes._controller_args, []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+
+        def first_with_a_taken_port():
+            arguments = original()
+            attempts.append(arguments)
+            if len(attempts) == 1:
+                ports = arguments[2].partition("=")[2].split(",")
+                ports[place] = str(taken.getsockname()[1])
+                arguments[2] = f"--IPController.ports={','.join(ports)}"
+            return arguments
+
+        monkeypatch.setattr(processes, "_controller_args", first_with_a_taken_port)
+        with distlab.Cluster(2) as cluster:
+            assert cluster.run(sum_of_ranks) == [1.0, 1.0]
+        assert len(attempts) == 2
