@@ -60,7 +60,7 @@ def write(tables: list[str]) -> None:
     """Put the tables between the README's markers."""
     readme = ROOT / "README.md"
     text = "\n\n".join(
-        ["<!-- bench -->", "![Seconds to the first all_reduce](figs/bench_startup.svg)", *tables, "<!-- /bench -->"]
+        ["<!-- bench -->", "![Seconds to the first all_reduce](benchmarks/startup.svg)", *tables, "<!-- /bench -->"]
     )
     readme.write_text(re.sub(r"<!-- bench -->.*<!-- /bench -->", lambda _: text, readme.read_text(), flags=re.DOTALL))
 
@@ -97,7 +97,7 @@ def main() -> None:
         show(compared(f"warm: {title}", contestants, statistics.median(contestants[peer]), peer))
     show(growth(life.sizes(COUNTS, min(repeat, 3)), base))
     if chosen.write:
-        plot.startup_bars(seconds, n, ROOT / "figs" / "bench_startup.svg")
+        plot.startup_bars(seconds, n, ROOT / "benchmarks" / "startup.svg")
         write(tables)
 
 

@@ -24,12 +24,8 @@ def measure(n: int, repeat: int) -> dict[str, list[float]]:
     """Seconds of each step in the life of Cluster(n), `repeat` times."""
     import distlab
 
-    steps: dict[str, list[float]] = {
-        f"Cluster({n})": [],
-        "restart()": [],
-        f"Cluster({n + 1}) after it": [],
-        "stop()": [],
-    }
+    names = (f"Cluster({n})", "a rank dies, and heal()", "restart()", f"Cluster({n + 1}) after it", "stop()")
+    steps: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repeat):
         kept: list[distlab.Cluster] = []
         calls = (
