@@ -1,5 +1,6 @@
 """Real ranks for the tests, and the count of processes that they must not leave behind."""
 
+import contextlib
 import os
 import time
 
@@ -10,12 +11,25 @@ import distlab
 from distlab import guard
 
 
+def processes_of(owner: str) -> list[psutil.Process]:
+    """Living processes of clusters whose tag begins with `owner`; one that ends while we look is not living."""
+    found = []
+    for process in guard.find(""):
+        with contextlib.suppress(psutil.Error, KeyError):
+            if process.environ()[guard.TAG].startswith(owner) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
 def our_processes() -> list[psutil.Process]:
     """Living processes of clusters that this test process started, and its children."""
-    owner = guard.owner_of_this_process()
-    tagged = [p for p in guard.find("") if p.environ()[guard.TAG].startswith(owner)]
-    children = [p for p in psutil.Process().children(recursive=True) if p not in tagged]
-    return [p for p in tagged + children if p.status() != psutil.STATUS_ZOMBIE]
+    tagged = processes_of(guard.owner_of_this_process())
+    children = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                children.append(process)
+    return tagged + [process for process in children if process not in tagged]
 
 
 def wait_until_gone(count, seconds: float) -> list:
@@ -36,8 +50,11 @@ def nothing_left():
 
 @pytest.fixture(scope="module")
 def cluster(nothing_left):
-    """Four ranks, shared by the tests of a module; each test leaves them usable, and every test proves it."""
-    with distlab.Cluster(4, timeout=5) as four:
+    """Four ranks, shared by the tests of a module; each test leaves them usable, and proves it.
+
+    Their timeout is long: on a busy machine, being freed must be told apart from it.
+    """
+    with distlab.Cluster(4, timeout=20) as four:
         yield four
 
 

@@ -1,18 +1,14 @@
 """%%px in a real kernel: whose output is shown how, ipyparallel's options, errors, and what a person sees meanwhile."""
 
-import contextlib
 import os
 import signal
 import threading
 import time
 
-import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from distlab import guard
-
-from .conftest import wait_until_gone
+from .conftest import processes_of, wait_until_gone
 
 
 class Notebook:
@@ -51,15 +47,13 @@ def plain(message: dict) -> str:
 def notebook():
     """One kernel with a cluster of 4 ranks for the tests of this module; afterwards nothing of it is left."""
     book = Notebook()
-    book.run("%load_ext distlab\nimport distlab\ncluster = distlab.Cluster(4, timeout=3)")
+    book.run("%load_ext distlab\nimport distlab\ncluster = distlab.Cluster(4, timeout=20)")
     assert book.status == "ok"
     yield book
-    with contextlib.suppress(psutil.Error):
-        tags = {p.environ()[guard.TAG] for p in guard.find("") if p.environ()[guard.TAG].startswith(f"{book.pid}-")}
-        book.client.stop_channels()
-        book.manager.shutdown_kernel(now=True)
-        assert tags
-        assert wait_until_gone(lambda: [p for tag in tags for p in guard.find(tag)], 10) == []
+    assert processes_of(f"{book.pid}-")
+    book.client.stop_channels()
+    book.manager.shutdown_kernel(now=True)
+    assert wait_until_gone(lambda: processes_of(f"{book.pid}-"), 10) == []
 
 
 @pytest.fixture(autouse=True)
@@ -141,8 +135,8 @@ def test_group_outputs(notebook):
 def test_noblock_pxresult_and_out(notebook):
     """--noblock returns at once, %pxresult shows the output later, --out names the result."""
     began = time.monotonic()
-    text = notebook.text("%%px --noblock --out later\nimport time; time.sleep(1); print('late')")
-    assert time.monotonic() - began < 0.9
+    text = notebook.text("%%px --noblock --out later\nimport time; time.sleep(4); print('late')")
+    assert time.monotonic() - began < 3
     assert text == "<AsyncResult(%px): pending>"
     assert notebook.text("%pxresult") == "ranks 0-3: late"
     assert notebook.text("print(later.done())") == "True\n"
@@ -209,7 +203,7 @@ def test_timeout_frees_the_ranks(notebook):
     notebook.run("%px kept = rank")
     began = time.monotonic()
     text = notebook.text("%%px --timeout 0.5\nif rank == 0:\n    dist.recv(torch.zeros(1), src=1)")
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 10
     assert text == (
         "RankTimeout: rank 0 did not come back within 0.5 s.\n"
         "  rank 0   line 3   dist.recv(torch.zeros(1), src=1)\n"
@@ -224,7 +218,7 @@ def test_the_interrupt_button(notebook, line):
     threading.Timer(0.7, os.kill, (notebook.pid, signal.SIGINT)).start()
     began = time.monotonic()
     text = notebook.text(f"%%px\n{line}")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     assert text == (
         f"Interrupted: Ranks 0-3 had not ended.\n  ranks 0-3   line 2   {line}\n"
         "Every rank is free, the process group is rebuilt and variables are kept."
@@ -261,12 +255,12 @@ def test_a_new_cluster_takes_over_px(notebook):
     assert notebook.text("cluster.stop()\n%px 1") == (
         "ClusterError: No cluster is running here. Make one first: cluster = distlab.Cluster(4)."
     )
-    assert notebook.text("cluster = distlab.Cluster(4, timeout=3)") == "4 ranks are ready (gloo)."
+    assert notebook.text("cluster = distlab.Cluster(4, timeout=20)") == "4 ranks are ready (gloo)."
 
 
 def test_start_up_shows_a_sign_of_life_to_a_person(notebook):
     """While ranks start a person sees a counter; what stays is one line that is the same on every run."""
-    messages = notebook.run("cluster = distlab.Cluster(4, timeout=3)", someone_watches=True)
+    messages = notebook.run("cluster = distlab.Cluster(4, timeout=20)", someone_watches=True)
     assert plain(messages[0]) == "starting 4 ranks ..."
     assert plain(messages[-1]) == "4 ranks are ready (gloo)."
     assert {message["type"] for message in messages[1:]} == {"update_display_data"}
