@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from distlab import arguments, display, payload, sentinel
+from distlab import arguments, display, payload
 from distlab.cell import Cell
 from distlab.errors import ClusterError, SerializationError, rank_list, refuse
 from distlab.processes import Processes, check_launcher
@@ -121,7 +121,7 @@ class Cluster:
         Raises:
             ClusterError: a rank cannot be freed; restart() replaces it.
         """
-        self.ranks.signal(range(self.n), sentinel.COME_BACK)
+        self.ranks.bring_back()
         self.ranks.rebuild()
 
     def __enter__(self) -> Cluster:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distlab import diagnosis, live
-from distlab.errors import ClusterError
+from distlab import diagnosis, live, sentinel
+from distlab.errors import ClusterError, rank_list
 from distlab.processes import Processes, start_processes
 from distlab.remote import on_rank
 
 BUILD_SECONDS = 60.0
+AGAIN_SECONDS, BACK_SECONDS = 0.5, 10.0  # before a rank that does not come back is asked again, and given up
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,24 @@ class Ranks:
             self.pids[rank] = values[rank]["pid"]
         self.lost, self.broken = {}, False
         return max((values[rank] for rank in everyone if rank not in lost), default=0)
+
+    def bring_back(self) -> None:
+        """Interrupt whatever the ranks do, and return when all of them are idle.
+
+        A rank may not have begun yet with what it was sent: it is asked again until it answers a question.
+
+        Raises:
+            ClusterError: a rank does not come back.
+        """
+        everyone = range(self.plan.n)
+        answers = self.client.direct_view(list(everyone)).apply_async(on_rank, "settle")
+        watch = live.Watch(answers, everyone)
+        deadline = time.monotonic() + BACK_SECONDS
+        while watch.unfinished() and time.monotonic() < deadline:
+            self.signal(watch.unfinished(), sentinel.COME_BACK)
+            answers.wait(AGAIN_SECONDS)
+        if watch.unfinished():
+            raise ClusterError(f"{rank_list(watch.unfinished())} cannot be freed. Call cluster.restart().")
 
     def signal(self, ranks: Iterable[int], number: int) -> None:
         """Send a signal to the processes of `ranks`; one that has ended is passed over."""

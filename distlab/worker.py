@@ -79,6 +79,11 @@ def rebuild(rank: int, meeting: Any) -> int:
     return subgroups
 
 
+def settle() -> None:
+    """Answer when every signal that has come has been acted on; an answer means that this rank is idle."""
+    sentinel.settle()
+
+
 def leave() -> int:
     """Destroy the default group and its subgroups; return how many subgroups there were.
 

@@ -189,14 +189,15 @@ def test_a_destroyed_group_is_healed(usable):
     assert usable.pull("kept") == [5] * 4
 
 
-def test_interrupt_from_outside(usable):
-    """cluster.interrupt() frees a cell that was sent with --noblock, and rebuilds the group."""
-    pending = usable.client[:].apply_async(lambda: dist.recv(torch.zeros(1), src=(rank + 1) % 4))  # noqa: F821
-    time.sleep(0.3)
+@pytest.mark.parametrize("pause", [0.0, 0.3], ids=["not begun", "blocked"])
+def test_interrupt_from_outside(usable, pause):
+    """cluster.interrupt() frees a cell that was sent with --noblock, also one that has yet to begin."""
+    pending = usable.client[:].execute("dist.recv(torch.zeros(1), src=(rank + 1) % 4)", block=False)
+    time.sleep(pause)
     began = time.monotonic()
     usable.interrupt()
     assert time.monotonic() - began < 10
-    assert pending.done()
+    assert {reply.ename for reply in pending.get(return_exceptions=True)} <= {"RuntimeError", "KeyboardInterrupt"}
 
 
 # --- values that cannot travel ---
