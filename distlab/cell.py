@@ -64,13 +64,17 @@ class Cell:
         """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed."""
         replies = self._result.get(return_exceptions=True)
         failures = self._failures()
+        self._raise_if_dead()
+        if failures:
+            self._raise_failed(failures)
+        return replies
+
+    def _raise_if_dead(self) -> None:
+        """Raise RankDied when the process of a rank of this cell has ended."""
         died = {rank: how for rank, how in self._ranks.lost.items() if rank in self._targets}
         if died:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in self._ranks.lost]
             raise diagnosis.rank_died(died, survivors, self._ranks.can_respawn)
-        if failures:
-            self._raise_failed(failures)
-        return replies
 
     def _interrupt(self, watch: live.Watch, number: int) -> None:
         """Bring the busy ranks back, gently where `number` is SIGINT, the default; else by that signal."""
@@ -117,7 +121,8 @@ class Cell:
     def _raise_late(self, late: list[int], busy: list[int], timeout: float | None) -> None:
         """Raise for ranks that were interrupted; `busy` ones still are. `timeout` is None when a person interrupted."""
         failures = self._failures()
-        subgroups = 0 if busy or self._ranks.lost else self._ranks.rebuild()
+        self._raise_if_dead()
+        subgroups = 0 if busy else self._ranks.rebuild()
         culprits = [f for f in failures if f.rank not in late and not f.consequence]
         if timeout is not None and culprits and not busy:
             raise diagnosis.rank_error(failures, self._targets, self._ranks.plan.timeout, True, subgroups)

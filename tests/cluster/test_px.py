@@ -225,6 +225,14 @@ def test_the_interrupt_button(notebook, line):
     )
 
 
+def test_an_interrupt_that_kills(notebook):
+    """--signal-on-interrupt SIGKILL ends the ranks; the cell says so, and the next one has new ranks."""
+    threading.Timer(0.7, os.kill, (notebook.pid, signal.SIGINT)).start()
+    text = notebook.text("%%px --targets 2 --signal-on-interrupt SIGKILL\nwhile True: pass")
+    assert text.startswith("RankDied: rank 2 was killed by SIGKILL")
+    assert notebook.text("%px rank + world_size") == "rank 0 -> 4\nrank 1 -> 5\nrank 2 -> 6\nrank 3 -> 7"
+
+
 def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
     """With somebody there, newest lines are shown while the cell runs and replaced at its end by the sorted form."""
     source = "%%px\nimport time\nfor i in range(8):\n    print(i)\n    time.sleep(0.25)"
