@@ -1,0 +1,137 @@
+"""Every all-reduce of distlab.algorithms beside gloo's own, on real ranks: `python -m benchmarks.all_reduce`.
+
+The contestants are called in turns, each turn in another order, and the slowest rank's time counts. Beside them stand
+two limits, without adding up and without waiting: every rank copies its tensor once, or piece by piece into its part of
+the shared memory and back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from distlab.timing import format_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+RANKS = (2, 4)
+SIZES = [256 << (2 * i) for i in range(10)]  # 256 B to 64 MiB
+COPIES = ("plain copy", "copy in and out")
+NO_MESSAGES = ("gloo", "shared memory", "best", *COPIES)
+
+
+def seconds_on_rank(rank: int, world_size: int, num_bytes: int, repeat: int) -> dict[str, list[float]]:
+    """Seconds of a call of each contestant on a float32 tensor of `num_bytes`, `repeat` times."""
+    import random
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    named = contestants(torch.zeros(num_bytes // 4))
+    calls = list(named.values())
+    # short calls ten in a row, as a training loop makes them: what the barrier stirred up has settled then
+    in_a_row = max(1, min(10, (1 << 20) // num_bytes))
+    seconds = torch.zeros(len(calls), repeat + 1, dtype=torch.float64)
+    for turn in range(repeat + 1):
+        for i in random.Random(turn).sample(range(len(calls)), len(calls)):
+            dist.barrier()
+            began = time.perf_counter()
+            for _ in range(in_a_row):
+                calls[i]()
+            seconds[i, turn] = (time.perf_counter() - began) / in_a_row
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+    return dict(zip(named, seconds[:, 1:].tolist(), strict=True))
+
+
+def contestants(tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """What is compared, by name: functions without arguments."""
+    import torch
+    import torch.distributed as dist
+
+    from distlab.algorithms import ALL_REDUCE
+    from distlab.algorithms.place import place_of
+
+    segment = place_of(dist.group.WORLD).segment
+    cells, copy = segment.cells(tensor.dtype)[segment.rank], torch.empty_like(tensor)
+
+    def copy_in_and_out() -> None:
+        for piece in tensor.split(len(cells) * cells[0].numel()):
+            parts = [
+                (cell[: part.numel()], part) for cell, part in zip(cells, piece.tensor_split(len(cells)), strict=True)
+            ]
+            for cell, part in parts:
+                cell.copy_(part)
+            for cell, part in parts:
+                part.copy_(cell)
+
+    ours = {name: lambda fn=fn: fn(tensor) for name, fn in ALL_REDUCE.items()}
+    copies = dict(zip(COPIES, (lambda: copy.copy_(tensor), copy_in_and_out), strict=True))
+    return {"gloo": lambda: dist.all_reduce(tensor), **ours, **copies}
+
+
+def measure(n: int, repeat: int) -> dict[int, dict[str, float]]:
+    """Median seconds by size and contestant on `n` ranks."""
+    import distlab
+
+    medians = {}
+    with distlab.Cluster(n, timeout=120) as cluster:
+        for num_bytes in SIZES:
+            seconds = cluster.run(seconds_on_rank, num_bytes, repeat)[0]
+            medians[num_bytes] = {name: statistics.median(values) for name, values in seconds.items()}
+    return medians
+
+
+def table(n: int, medians: dict[int, dict[str, float]]) -> str:
+    """A Markdown table: gloo's milliseconds, and every other contestant as times gloo's."""
+    names = [name for name in medians[SIZES[0]] if name != "gloo"]
+    lines = [f"| {n} ranks, float32 | gloo | {' | '.join(names)} |", "|---|" + "---:|" * (len(names) + 1)]
+    for num_bytes, seconds in medians.items():
+        ratios = [f"{seconds[name] / seconds['gloo']:.2f}" for name in names]
+        lines.append(f"| {format_bytes(num_bytes)} | {seconds['gloo'] * 1e3:.2f} ms | {' | '.join(ratios)} |")
+    return "\n".join(lines)
+
+
+def summary(n: int, medians: dict[int, dict[str, float]]) -> str:
+    """In one paragraph: where `best` and the quickest algorithm of messages stand, and how far the copies are."""
+
+    def ratio(num_bytes: int, *names: str) -> float:
+        return min(medians[num_bytes][name] for name in names) / medians[num_bytes]["gloo"]
+
+    def span(values: list[float]) -> str:
+        return f"{min(values):.2f} to {max(values):.2f}"
+
+    messages = [name for name in medians[SIZES[0]] if name not in NO_MESSAGES]
+    small, large = [size for size in SIZES if size <= 1 << 18], [size for size in SIZES if size >= 1 << 22]
+    best, over_small = [ratio(size, "best") for size in SIZES], [ratio(size, "best") for size in small]
+    won = sum(ratio(size, *messages) <= 1 for size in SIZES)
+    distance = [medians[size]["shared memory"] / medians[size]["copy in and out"] for size in large]
+    return (
+        f"On {n} ranks `best` takes {span(best)} times as long as gloo ({span(over_small)} up to 256 KiB). "
+        f"Messages alone are as quick as gloo at {won} of {len(SIZES)} sizes. "
+        f"From 4 MiB, shared memory takes {span(distance)} times as long as copying in and out."
+    )
+
+
+def report(n: int, repeat: int) -> str:
+    """Table and summary for `n` ranks."""
+    medians = measure(n, repeat)
+    return f"{table(n, medians)}\n\n{summary(n, medians)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.all_reduce", description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
+    parser.add_argument("--repeat", type=int, default=9)
+    chosen = parser.parse_args()
+    print(f"Medians of {chosen.repeat} on {os.cpu_count()} cores.", end="\n\n")
+    for n in chosen.ranks:
+        print(report(n, max(1, chosen.repeat)), end="\n\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

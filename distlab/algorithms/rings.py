@@ -1,0 +1,90 @@
+"""All-reduce around a ring: whole buffers, chunks, and chunks in segments. Each rank sends to the next rank only.
+
+Runs on every rank. Source of the chunked ring: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms for
+Clusters of Workstations (2009); for deep learning, Baidu's and DeepSpeech's allreduce (2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from distlab.algorithms.call import Peers, all_reduce
+
+SEGMENT_BYTES = 1 << 20  # fits the cache of a core, and is long enough to hide the cost of a message
+IN_FLIGHT = 4  # segments that may be on their way to a rank before it has added them
+
+
+@all_reduce
+def whole_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+    """Every rank's tensor travels once around the ring, and each rank adds what passes by: n - 1 steps.
+
+    It sends n - 1 times the data, and each rank adds in another order: sums of floats differ in their last bits.
+    """
+    rank, n = peers.rank, peers.size
+    passing, arriving = flat.clone(), torch.empty_like(flat)
+    for _ in range(n - 1):
+        peers.exchange(passing, (rank + 1) % n, arriving, (rank - 1) % n)
+        combine(flat, arriving, out=flat)
+        passing, arriving = arriving, passing
+
+
+@all_reduce
+def ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+    """Reduce-scatter, then all-gather, a chunk a step: 2(n - 1) steps, and each rank sends 2(n - 1)/n of the data."""
+    rank, n = peers.rank, peers.size
+    next_rank, prev_rank = (rank + 1) % n, (rank - 1) % n
+    chunks = flat.tensor_split(n)
+    received = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        outgoing, mine = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
+        incoming = received[: mine.numel()]
+        peers.exchange(outgoing, next_rank, incoming, prev_rank)
+        combine(mine, incoming, out=mine)
+    for step in range(n - 1):  # chunk rank + 1 is complete on this rank now
+        peers.exchange(chunks[(rank - step + 1) % n], next_rank, chunks[(rank - step) % n], prev_rank)
+
+
+@all_reduce
+def pipelined_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+    """The ring with each chunk in segments: one is added while the next ones are on their way."""
+    rank, n = peers.rank, peers.size
+    count = segments(flat.numel() * flat.element_size(), n)
+    chunks = [chunk.tensor_split(count) for chunk in flat.tensor_split(n)]
+    steps = range(2 * (n - 1))
+    # every segment that arrives here; those of the first n - 1 steps are added, those of the last one not passed on
+    arrivals = [(s, segment) for s in steps for segment in chunks[(rank - s - 1) % n] if segment.numel()]
+    scratch = [torch.empty_like(chunks[0][0]) for _ in range(IN_FLIGHT)]
+
+    def expect(i: int) -> tuple[dist.Work, torch.Tensor]:
+        step, segment = arrivals[i]
+        # a complete segment may arrive in place: what it replaces had left before others could complete it
+        place = scratch[i % IN_FLIGHT][: segment.numel()] if step < n - 1 else segment
+        return dist.irecv(place, group=peers.group, group_src=(rank - 1) % n), place
+
+    def pass_on(segment: torch.Tensor) -> dist.Work:
+        return dist.isend(segment, group=peers.group, group_dst=(rank + 1) % n)
+
+    expected = [expect(i) for i in range(min(IN_FLIGHT, len(arrivals)))]
+    sends = [pass_on(segment) for segment in chunks[rank] if segment.numel()]
+    for i, (step, segment) in enumerate(arrivals):
+        work, place = expected[i]
+        work.wait()
+        if step < n - 1:
+            combine(segment, place, out=segment)
+        if i + IN_FLIGHT < len(arrivals):
+            expected.append(expect(i + IN_FLIGHT))
+        if step < 2 * (n - 1) - 1:
+            sends.append(pass_on(segment))
+    for work in sends:
+        work.wait()
+
+
+def segments(num_bytes: int, world_size: int) -> int:
+    """How many segments the pipelined ring makes of each chunk.
+
+    Runs on: anywhere.
+    """
+    return max(1, -(-num_bytes // (world_size * SEGMENT_BYTES)))
