@@ -13,7 +13,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks import cells, life, plot, startup, tensors
+from benchmarks import all_reduce, cells, data_parallel, life, plot, startup, stuck, tensors, traces
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = [1, 2, 4, 8, 16, 32, 64]
@@ -80,7 +80,7 @@ def main() -> None:
 
     show(
         f"Measured on {os.cpu_count()} cores with Python {sys.version.split()[0]}: medians of {repeat}, "
-        f"of {repeat * 20} for warm calls. More ranks than cores take turns."
+        f"of {repeat * 20} for warm calls and of {repeat * 6} for training steps. More ranks than cores take turns."
     )
     seconds, memory = startup.measure(n, repeat)
     base = statistics.median(seconds["import torch"])
@@ -91,11 +91,29 @@ def main() -> None:
             "in a kernel where torch is imported", steps, statistics.median(steps[f"Cluster({n})"]), f"Cluster({n})"
         )
     )
-    measured = {**cells.measure(n, repeat * 20), **tensors.measure(n, repeat)}
+    measured = {
+        **cells.measure(n, repeat * 20),
+        **tensors.measure(n, repeat),
+        **stuck.measure(n, repeat * 20),
+        **traces.measure(n, repeat * 4),
+    }
     for title, contestants in measured.items():
-        peer = list(contestants)[1]
+        peer = list(contestants)[-1]
         show(compared(f"warm: {title}", contestants, statistics.median(contestants[peer]), peer))
+    freed = stuck.stuck_cells(n, repeat)
+    show(compared(f"until a stuck cell of {n} ranks is told, freed and rebuilt", freed, 1.0, "a second"))
+    steps = data_parallel.measure(n, repeat * 6)
+    title = f"one training step, {n} ranks, 9.8 million parameters"
+    show(compared(title, steps, statistics.median(steps[data_parallel.DDP]), data_parallel.DDP))
+    seconds_of_digits = data_parallel.digits(2, repeat)
+    show(
+        f"From a new Python process to digits of which {data_parallel.ENOUGH:.0%} of those not trained on are "
+        f"recognised, 2 ranks: {form(statistics.median(seconds_of_digits))} "
+        f"({form(min(seconds_of_digits))} to {form(max(seconds_of_digits))})."
+    )
     show(growth(life.sizes(COUNTS, min(repeat, 3)), base))
+    for count in all_reduce.RANKS:
+        show(all_reduce.report(count, repeat))
     if chosen.write:
         plot.startup_bars(seconds, n, ROOT / "benchmarks" / "startup.svg")
         write(tables)

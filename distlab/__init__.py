@@ -13,18 +13,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from distlab import algorithms
     from distlab.cluster import Cluster
     from distlab.errors import (
         ArgumentError,
         ArgumentTypeError,
         ClusterError,
+        DataError,
+        DeadlockError,
         DistlabError,
+        MismatchError,
         RankDied,
         RankError,
         RanksFailed,
         RankTimeout,
         SerializationError,
+        SweepError,
     )
+    from distlab.measured import Sweep
+    from distlab.sweeps import sweep
+    from distlab.trace import Trace
 
 __version__ = "0.1.0"
 
@@ -33,20 +41,32 @@ __all__ = [
     "ArgumentTypeError",
     "Cluster",
     "ClusterError",
+    "DataError",
+    "DeadlockError",
     "DistlabError",
+    "MismatchError",
     "RankDied",
     "RankError",
     "RankTimeout",
     "RanksFailed",
     "SerializationError",
+    "Sweep",
+    "SweepError",
+    "Trace",
+    "algorithms",
+    "sweep",
 ]
+# where names come from; the rest is in errors
+HOMES = {"Cluster": "cluster", "Sweep": "measured", "Trace": "trace", "sweep": "sweeps"}
+ROOMS = ("algorithms",)  # modules that are names of their own
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}.")
-    room = "cluster" if name == "Cluster" else "errors"
-    return getattr(importlib.import_module(f"distlab.{room}"), name)
+    if name in ROOMS:
+        return importlib.import_module(f"distlab.{name}")
+    return getattr(importlib.import_module(f"distlab.{HOMES.get(name, 'errors')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -88,6 +88,29 @@ def check_ranks(ranks: Any, n: int) -> list[int]:
     return chosen
 
 
+def check_traced(ranks: Any, traced: Sequence[int]) -> list[int]:
+    """Different ranks of those that a trace is of; all of them for None."""
+    if ranks is None:
+        return list(traced)
+    chosen = list(ranks) if isinstance(ranks, Sequence) and not isinstance(ranks, (str, bytes)) else None
+    if not chosen or not {*chosen} <= {*traced} or len({*chosen}) < len(chosen):
+        rule = f"a list of different ranks of the trace ({', '.join(map(str, traced))})"
+        refuse("ranks", rule, ranks, "Leave ranks out to mean all of them.", wrong_type=chosen is None)
+    return chosen
+
+
+def check_window(window: Any, last: float) -> tuple[float, float]:
+    """A first and a last millisecond, of which some lie within a trace that lasts `last` milliseconds."""
+    rule = f"two times (start, end) in milliseconds, start before end, that overlap 0 to {last:.4g}"
+    example = f"Call plot(window=({0.25 * last:.3g}, {0.5 * last:.3g}))."
+    if not isinstance(window, Sequence) or len(window) != 2 or not all(_is_number(time) for time in window):
+        refuse("window", rule, window, example, wrong_type=True)
+    start, end = map(float, window)
+    if not start < end or end <= 0 or start >= last:
+        refuse("window", rule, window, example)
+    return start, end
+
+
 def check_name(name: Any, example: str) -> str:
     """The name of a variable; `example` is a call that has one."""
     if not isinstance(name, str) or not name.isidentifier():
@@ -97,3 +120,7 @@ def check_name(name: Any, example: str) -> str:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""One cell on its way: wait for its ranks, free those that wait for a failed one, and tell what became of it.
+"""One cell on its way: wait for its ranks, free those that wait in vain, and tell what became of it.
 
 Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py for %%px.
 """
@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
-from distlab import diagnosis, display, live, sentinel
-from distlab.errors import Failure, Interrupted, RankTimeout
+from distlab import diagnosis, display, live, report, sentinel
+from distlab.deadlock import COMMUNICATING
+from distlab.errors import DeadlockError, Failure, Interrupted, RankTimeout
+from distlab.lookout import Lookout
 from distlab.ranks import Ranks
 from distlab.remote import on_rank
 
-AGAIN_SECONDS = 0.5  # before a rank that has not come back is asked again
-GRACE_SECONDS = 2.0  # before it is interrupted whatever it does, and before it is given up
+OUTPUT_SECONDS = 60.0  # for what ranks have written, which may be much, to arrive
+GRACE_SECONDS = 2.0  # for a rank that has failed to say how, and for one that got another signal than ours to end
 
 
 class Cell:
@@ -23,11 +26,13 @@ class Cell:
 
     Args:
         ranks: the ranks of the cluster. result: ipyparallel's AsyncResult.
-        targets: the ranks that run it, in the result's order.
+        targets: the ranks that run it, in the result's order. source: the text of a %%px cell, its first line included.
     """
 
-    def __init__(self, ranks: Ranks, result: Any, targets: list[int]):
-        self._ranks, self._result, self._targets = ranks, result, targets
+    def __init__(self, ranks: Ranks, result: Any, targets: list[int], source: str = ""):
+        self._ranks, self._result, self._targets, self._source = ranks, result, targets, source
+        self._lookout = Lookout(ranks.line, range(ranks.plan.n), ranks.with_work)
+        self._began = time.monotonic()
 
     def finish(
         self,
@@ -39,26 +44,51 @@ class Cell:
         """Wait for the ranks, show what they wrote, and return their replies in the order of the targets.
 
         Args:
-            timeout: seconds; None waits without a limit.
-            live_after: seconds before the newest lines are shown; None never.
-            interrupt_with: the signal that busy ranks get when the wait is interrupted; 0 leaves them alone.
+            timeout, live_after, interrupt_with: see `wait`. groupby: see display.collect.
 
         Raises:
-            RankError, RankDied, RankTimeout, Interrupted (a KeyboardInterrupt).
+            RankError, RankDied, DeadlockError, RankTimeout, Interrupted (a KeyboardInterrupt).
+            ClusterError: the process that carries messages between notebook and ranks has ended.
         """
         watch = live.Watch(self._result, self._targets, live_after)
+        self.wait(timeout, interrupt_with, watch, lambda: self._show(groupby, watch))
+        return self.replies()
+
+    def _show(self, groupby: str, watch: live.Watch) -> None:
+        whole = not watch.unfinished() and not any(map(_is_death, watch.replies().values()))
+        display.show(self._result, self._targets, groupby, watch.place, OUTPUT_SECONDS if whole else 1.0)
+
+    def wait(
+        self,
+        timeout: float | None = None,
+        interrupt_with: int = signal.SIGINT,
+        watch: live.Watch | None = None,
+        show: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Wait for the ranks; free them and raise when they cannot go on, take too long, or are interrupted.
+
+        Args:
+            timeout: seconds; None waits without a limit.
+            interrupt_with: the signal that busy ranks get when the wait is interrupted; 0 leaves them alone.
+            watch: shows the newest lines meanwhile. show: shows what the ranks wrote, called once when they have ended.
+        """
+        watch = watch or live.Watch(self._result, self._targets, None)
         number = signal.SIGINT
         try:
-            done = watch.wait(timeout, lambda: self._free_waiting(watch))
+            done = watch.wait(timeout, lambda: self._tick(watch))
         except KeyboardInterrupt:
             done, number, timeout = False, interrupt_with, None
         late = watch.unfinished()
-        if not done:
-            self._interrupt(watch, number)
-        display.show(self._result, self._targets, groupby, watch.place)
-        if not done:
-            self._raise_late(late, watch.unfinished(), timeout)
-        return self.replies()
+        if done:
+            show()
+            return
+        if not self._lookout.needs:
+            self._lookout.report()
+        waiting = {rank for rank, state in self._lookout.states.items() if state.doing == COMMUNICATING}
+        replaced = self._ranks.bring_back(self._result, watch.unfinished, number, waiting)
+        seconds = time.monotonic() - self._began
+        show()
+        self._raise_late(late, watch.unfinished(), replaced, timeout, seconds)
 
     def replies(self) -> list[Any]:
         """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed."""
@@ -69,28 +99,20 @@ class Cell:
             self._raise_failed(failures)
         return replies
 
+    def _tick(self, watch: live.Watch) -> str | bool:
+        """Look after the ranks while they are waited for: False goes on, True stops, a text says what they do."""
+        self._ranks.check_controller()
+        if any(_is_failure(reply) for reply in watch.replies().values()):
+            self._ranks.signal(watch.unfinished(), sentinel.FREE)
+            return False
+        return True if self._lookout.look() else report.brief(self._lookout.states)
+
     def _raise_if_dead(self) -> None:
         """Raise RankDied when the process of a rank of this cell has ended."""
         died = {rank: how for rank, how in self._ranks.lost.items() if rank in self._targets}
         if died:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in self._ranks.lost]
-            raise diagnosis.rank_died(died, survivors, self._ranks.can_respawn)
-
-    def _interrupt(self, watch: live.Watch, number: int) -> None:
-        """Bring the busy ranks back, gently where `number` is SIGINT, the default; else by that signal."""
-        self._ranks.broken = True
-        if number == signal.SIGINT:
-            deadline = time.monotonic() + GRACE_SECONDS
-            while watch.unfinished() and time.monotonic() < deadline:
-                self._ranks.signal(watch.unfinished(), sentinel.COME_BACK)
-                self._result.wait(AGAIN_SECONDS)
-        self._ranks.signal(watch.unfinished(), number)
-        self._result.wait(GRACE_SECONDS)
-
-    def _free_waiting(self, watch: live.Watch) -> None:
-        """Free the ranks that wait in communication, once another rank of the cell has failed."""
-        if any(_is_failure(reply) for reply in watch.replies().values()):
-            self._ranks.signal(watch.unfinished(), sentinel.FREE)
+            raise diagnosis.rank_died(died, survivors, self._ranks.can_respawn, self._ranks.last_lines)
 
     def _failures(self) -> list[Failure]:
         """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
@@ -118,17 +140,36 @@ class Cell:
             healed, subgroups = True, self._ranks.rebuild()
         raise diagnosis.rank_error(failures, self._targets, self._ranks.plan.timeout, healed, subgroups)
 
-    def _raise_late(self, late: list[int], busy: list[int], timeout: float | None) -> None:
-        """Raise for ranks that were interrupted; `busy` ones still are. `timeout` is None when a person interrupted."""
+    def _raise_late(
+        self, late: list[int], busy: list[int], replaced: dict[int, str], timeout: float | None, seconds: float
+    ) -> None:
+        """Raise for ranks that were freed or replaced; `busy` ones still are busy.
+
+        Args:
+            replaced: what was lost with ranks that could not be freed. timeout: None when a person interrupted.
+            seconds: how long the cell ran until its ranks were free.
+        """
         failures = self._failures()
-        self._raise_if_dead()
+        if not replaced:
+            self._raise_if_dead()
         subgroups = 0 if busy else self._ranks.rebuild()
-        culprits = [f for f in failures if f.rank not in late and not f.consequence]
-        if timeout is not None and culprits and not busy:
+        if timeout is not None and not busy and not replaced:
+            self._raise_if_culprit(failures, late, subgroups)
+        states = {rank: state for rank, state in self._lookout.states.items() if rank in self._targets}
+        needs = self._lookout.needs
+        waiting = [r for r in states if states[r].doing == COMMUNICATING]
+        found = tuple(Failure(r, "Waiting", report.call_words(states[r].call), states[r].lines) for r in waiting)
+        first = report.headline(needs, self._lookout.states, self._targets) if needs else report.late(late, timeout)
+        message = "\n".join([first, report.table(states), report.outcome(seconds, busy, replaced, subgroups)])
+        display.show_source(states, self._source)
+        if needs:
+            raise DeadlockError(message, found)
+        raise Interrupted(message) if timeout is None else RankTimeout(message, found)
+
+    def _raise_if_culprit(self, failures: list[Failure], late: list[int], subgroups: int) -> None:
+        """Raise RankError when a rank that had ended in time is at fault for those that had not."""
+        if any(f.rank not in late and not f.consequence for f in failures):
             raise diagnosis.rank_error(failures, self._targets, self._ranks.plan.timeout, True, subgroups)
-        stuck = [f for f in failures if f.rank in late]
-        message = diagnosis.late(stuck, self._targets, late, busy, timeout)
-        raise Interrupted(message) if timeout is None else RankTimeout(message, tuple(stuck))
 
 
 def _failure_of_cell(rank: int, reply: Any, asked: Any, patience: float) -> Failure:

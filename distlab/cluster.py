@@ -9,7 +9,7 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +19,8 @@ from distlab.errors import ClusterError, SerializationError, rank_list, refuse
 from distlab.processes import Processes, check_launcher
 from distlab.ranks import Plan, Ranks
 from distlab.remote import on_rank
+from distlab.trace import Trace
+from distlab.trace.record import Recorder
 
 
 class Cluster:
@@ -37,12 +39,16 @@ class Cluster:
         timeout: seconds that a communication call waits for its peers before it raises.
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
 
+    Attributes:
+        last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
+
     Raises:
         ArgumentError: an argument breaks its rule; a cluster that runs already goes on running.
         ClusterError: the ranks could not be started.
     """
 
     current: Cluster | None = None
+    last_trace: Trace | None = None
 
     def __init__(
         self,
@@ -113,16 +119,21 @@ class Cluster:
         Raises:
             ClusterError: a rank has died and this launcher cannot start a single one; restart() starts all.
         """
-        self.ranks.rebuild()
+        self._reached().rebuild()
 
     def interrupt(self) -> None:
         """Free every rank now, whatever it does, and rebuild the process group; variables are kept.
 
+        A rank that cannot be freed within two seconds is ended and a new process takes its place; what was lost with it
+        is printed.
+
         Raises:
-            ClusterError: a rank cannot be freed; restart() replaces it.
+            ClusterError: a rank cannot be freed, and this launcher cannot replace it; restart() replaces all.
         """
-        self.ranks.bring_back()
+        replaced = self._reached().free_all()
         self.ranks.rebuild()
+        for rank, lost in replaced.items():
+            print(f"Rank {rank} could not be freed: a new process took its place, {lost}.")
 
     def __enter__(self) -> Cluster:
         self.ranks  # noqa: B018 - raises after stop
@@ -144,6 +155,7 @@ class Cluster:
         *args: Any,
         ranks: Sequence[int] | None = None,
         timeout: float | None = None,
+        check: bool = False,
         **kwargs: Any,
     ) -> list[Any]:
         """Call fn(rank, world_size, *args, **kwargs) on every rank and return the values by rank.
@@ -157,10 +169,12 @@ class Cluster:
             ranks: numbers of the ranks that call it; None for all. Only these may communicate in `fn`.
             timeout: seconds before ranks that have not returned are freed; None waits without a limit, and
                 communication calls raise after the cluster's own timeout.
+            check: compare op, shape, dtype, root and reduce op of each collective, and size and dtype of each message,
+                between the ranks before data moves; a rank's call raises MismatchError where they do not fit.
 
         Raises:
             RankError: the function raised on some rank. RankDied: a rank's process ended.
-            RankTimeout: a rank did not return in time.
+            DeadlockError: no rank can go on. RankTimeout: a rank did not return in time.
             SerializationError: the function, an argument or a value cannot be sent.
         """
         if not callable(fn):
@@ -169,7 +183,12 @@ class Cluster:
             arguments.check_seconds("timeout", timeout)
         targets = self.check_ranks(ranks)
         packed = _pack((fn, args, kwargs), "The function or one of its arguments")
-        return self._values(self._on(targets, "call", *packed).finish(timeout), targets)
+        cell = (
+            self._on(targets, "checked_call", self.ranks.checks(), *packed)
+            if check
+            else self._on(targets, "call", *packed)
+        )
+        return self._values(cell.finish(timeout), targets)
 
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1}).
@@ -203,6 +222,33 @@ class Cluster:
             refuse("names", "defined on every rank that is asked", name, advice)
         values = self._values(replies, targets)
         return values if listed else [value[0] for value in values]
+
+    @contextlib.contextmanager
+    def trace(self, ranks: Sequence[int] | None = None) -> Iterator[Trace]:
+        """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().
+
+        What runs in the with block, `run` and %%px cells alike, is recorded by torch's profiler on every rank. If it
+        raises, what was recorded until then is kept. Outside of a trace nothing of it costs time.
+
+        Runs on: the notebook's kernel.
+
+        Args:
+            ranks: those that are recorded; None for all.
+
+        Raises:
+            ClusterError: the cluster is not running, or is being traced already, or a rank is being profiled.
+        """
+        targets = self.check_ranks(ranks)
+        if self.last_trace is not None and self.last_trace.recording:
+            raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
+        self.ready()
+        recorder = Recorder(self.ranks, targets)
+        recorder.start()
+        self.last_trace = trace = Trace(targets)
+        try:
+            yield trace
+        finally:
+            recorder.finish(trace)
 
     def _on(self, targets: list[int], name: str, *args: Any) -> Cell:
         """Have some ranks call worker.<name>(*args); the cell that it is then."""
@@ -261,15 +307,24 @@ class Cluster:
 
     def ready(self) -> None:
         """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
-        if self.ranks.broken:
+        if self._reached().broken:
             self.ranks.rebuild()
 
+    def _reached(self) -> Ranks:
+        """The ranks; ClusterError when the process that carries messages to and from them has ended."""
+        if self._ranks is not None and not self._ranks.reachable:
+            self._end("has lost its controller process, and its ranks with it")
+        return self.ranks
+
     def describe(self) -> list[dict[str, Any]]:
-        """One dict a rank: rank, pid, state ("running", or how it died), megabytes.
+        """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes.
 
         Memory counts shared pages by their share (PSS) where the system tells it, else whole (RSS); None after death.
         """
-        return [_row(rank, self._ranks) for rank in range(self.n)] if self._ranks else []
+        if self._ranks is None:
+            return []
+        doing = self._ranks.doing()
+        return [_row(rank, self._ranks, doing[rank]) for rank in range(self.n)]
 
     def __repr__(self) -> str:
         return display.cluster_text(self._headline(), self.describe())
@@ -283,14 +338,19 @@ class Cluster:
         return f"Cluster({self.n}): backend {self.backend}, engines {self.engines}"
 
 
-def _row(rank: int, ranks: Ranks) -> dict[str, Any]:
+def _row(rank: int, ranks: Ranks, doing: str) -> dict[str, Any]:
     import psutil
 
     megabytes, pid = None, ranks.pids[rank]
-    with contextlib.suppress(psutil.Error):
+    state = ranks.lost.get(rank, doing)
+    try:
         memory = psutil.Process(pid).memory_full_info()
         megabytes = getattr(memory, "pss", memory.rss) / 1e6
-    return {"rank": rank, "pid": pid, "megabytes": megabytes, "state": ranks.lost.get(rank, "running")}
+    except psutil.NoSuchProcess:
+        state = ranks.lost.get(rank, "has ended")
+    except psutil.Error:
+        megabytes = None  # the system does not say
+    return {"rank": rank, "pid": pid, "megabytes": megabytes, "state": state}
 
 
 def _pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:

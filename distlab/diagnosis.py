@@ -25,14 +25,15 @@ CAUSES = {
 
 def failure(rank: int, report: Mapping[str, Any]) -> Failure:
     """A rank's own description of its exception as a `Failure`; source that only the notebook has is filled in."""
-    lines = tuple(_line(*line) for line in report["lines"])
+    lines = tuple(line_from(*line) for line in report["lines"])
     message = readable(report["message"])
     return Failure(
         rank, report["kind"], message, lines, report["traceback"], report["consequence"], report["communicated"]
     )
 
 
-def _line(filename: str, number: int, text: str, place: str, is_cell: bool) -> Line:
+def line_from(filename: str, number: int, text: str, place: str, is_cell: bool) -> Line:
+    """A line as source.line_of gives it, as the notebook counts and shows it."""
     text = text or linecache.getline(filename, number).strip()
     # the notebook counts the %%px line, the rank does not
     return Line(number + 1 if is_cell else number, text, place)
@@ -105,12 +106,13 @@ def _fold(failures: Sequence[Failure], by_message: bool = True) -> list[list[Fai
     return list(groups.values())
 
 
-def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool) -> RankDied:
+def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool, last_lines: Mapping[int, str]) -> RankDied:
     """The error for ranks whose processes ended in a cell.
 
     Args:
         died: how, in words, by rank. others: the ranks that live.
         respawn: whether new ranks take their place by themselves.
+        last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
     """
     rows = "; ".join(f"rank {rank} {how}" for rank, how in sorted(died.items()))
     places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
@@ -123,40 +125,10 @@ def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool) -> 
         advice = "The cluster is not whole: call cluster.restart() for new ranks."
         verbs = "live and keep their" if len(others) > 1 else "lives and keeps its"
         rest = f" {_capital(rank_list(others))} {verbs} variables until then." if others else ""
-    failures = tuple(Failure(rank, "RankDied", how) for rank, how in sorted(died.items()))
+    failures = tuple(
+        Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in sorted(died.items())
+    )
     return RankDied(f"{rows}.\n{advice}{rest}", failures, tuple(others))
-
-
-def late(
-    stuck: Sequence[Failure], targets: Sequence[int], late: Sequence[int], busy: Sequence[int], timeout: float | None
-) -> str:
-    """The message for ranks that were interrupted, by the clock or by a person.
-
-    Args:
-        stuck: where the late ranks were. targets: the cell's ranks. late: those that had not ended. busy: those that
-            still have not. timeout: seconds; None when a person interrupted.
-    """
-    ranks = rank_list(late) if late else "No rank"
-    first = f"{ranks} did not come back within {timeout:g} s." if timeout else f"{_capital(ranks)} had not ended."
-    parts = [first, *(_where(alike) for alike in _fold(stuck, by_message=False) if alike[0].lines)]
-    finished = [rank for rank in targets if rank not in late]
-    rest = f"{_capital(rank_list(finished))} finished. " if finished else ""
-    if busy:
-        parts.append(f"{rest}{_capital(rank_list(busy))} could not be interrupted: call cluster.restart().")
-    else:
-        parts.append(f"{rest}Every rank is free, the process group is rebuilt and variables are kept.")
-    return "\n".join(parts)
-
-
-def last_words(log: str) -> str:
-    """The line with which a process explained its end, out of all that it wrote; "" when there is none.
-
-    gloo and C++ say why they abort in a line that begins with "what():".
-    """
-    for line in reversed(log.splitlines()):
-        if line.strip().startswith("what():"):
-            return readable(line.strip().removeprefix("what():").strip())
-    return ""
 
 
 def exit_words(status: int | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,18 +45,16 @@ def collect(result: Any, targets: Sequence[int], groupby: str = "type") -> list[
         groupby: "type" (all stdout, then stderr, displays and results), "engine" (all of one rank together) or
             "order" (like type, but the ranks' n-th displays side by side), as in ipyparallel's %%px.
     """
-    stdout, stderr, results, displays = result.stdout, result.stderr, result.execute_result, result.outputs
-    if not isinstance(stdout, list):
-        stdout, stderr, results, displays = [stdout], [stderr], [results], [displays]
     rows: list[tuple[tuple, Item]] = []
-    for i, rank in enumerate(targets):
-        rows.append(((0, 0), Item("stdout", (rank,), _shorten(stdout[i]))))
-        rows.append(((1, 0), Item("stderr", (rank,), _shorten(stderr[i]))))
-        for position, output in enumerate(displays[i] or []):
+    # the public result.stdout parses the dates of every message first, a tenth of a short cell's time
+    for rank, written in zip(targets, result._metadata, strict=True):
+        rows.append(((0, 0), Item("stdout", (rank,), _shorten(written["stdout"]))))
+        rows.append(((1, 0), Item("stderr", (rank,), _shorten(written["stderr"]))))
+        for position, output in enumerate(written["outputs"] or []):
             order = (2, position if groupby == "order" else 0)
             rows.append((order, _rich("display", rank, output)))
-        if results[i] is not None:
-            rows.append(((3, 0), _rich("result", rank, results[i])))
+        if written["execute_result"] is not None:
+            rows.append(((3, 0), _rich("result", rank, written["execute_result"])))
     rows = [row for row in rows if row[1].text or row[1].data]
     if groupby == "engine":
         return [item for _, item in sorted(rows, key=lambda row: (row[1].ranks, row[0]))]
@@ -108,7 +106,7 @@ def as_html(items: Sequence[Item]) -> str:
     pre = "margin:0;padding:0;white-space:pre-wrap;background:transparent;font-size:inherit;line-height:1.35"
     rows = []
     for item in items:
-        words = f"{_chips(item.ranks)}{html.escape(item.label)}"
+        words = f"{chips(item.ranks)}{html.escape(item.label)}"
         body = html.escape(re.sub(r"\x1b\[[0-9;]*m", "", item.text.rstrip("\n")))
         shade = ";border-left:3px solid #d55e00;padding-left:6px" if item.kind == "stderr" else ""
         rows.append(
@@ -118,7 +116,8 @@ def as_html(items: Sequence[Item]) -> str:
     return f'<table style="font-family:monospace;border:none;margin:0">{"".join(rows)}</table>'
 
 
-def _chips(ranks: Sequence[int]) -> str:
+def chips(ranks: Sequence[int]) -> str:
+    """The ranks' colours as small squares."""
     from distlab.plotting.style import rank_color
 
     box = "display:inline-block;width:8px;height:8px;border-radius:2px;margin-right:2px;background:"
@@ -126,13 +125,14 @@ def _chips(ranks: Sequence[int]) -> str:
     return shown + '<span style="margin-right:4px"></span>'
 
 
-def show(result: Any, targets: Sequence[int], groupby: str = "type", place: Any = None) -> None:
+def show(result: Any, targets: Sequence[int], groupby: str = "type", place: Any = None, patience: float = 1.0) -> None:
     """Show what the ranks wrote: in a notebook as a table, elsewhere as text on this process's stdout.
 
     Args:
+        patience: seconds to wait for output that is on its way; a rank that has died sends no end of it.
         place: the `DisplayHandle` of the live view that this takes the place of.
     """
-    result.wait_for_output(1)
+    result.wait_for_output(patience)
     blocks: list[list[Item]] = []
     for item in collect(result, targets, groupby):
         if item.data or not blocks or blocks[-1][0].data:
@@ -149,12 +149,24 @@ def show(result: Any, targets: Sequence[int], groupby: str = "type", place: Any 
             publish(bundle)
 
 
+def show_source(states: Mapping[int, Any], cell: str) -> None:
+    """In a notebook, the source lines where the ranks of a cell were, with the ranks beside them.
+
+    Args:
+        states: deadlock.State by rank. cell: the text of a %%px cell; "" for a function.
+    """
+    from distlab import report
+
+    if notebook_shell() is not None and (marked := report.marked_source(states, cell)):
+        publish({"text/plain": report.source_text(marked), "text/html": report.source_html(marked, chips)})
+
+
 def _bundle(block: list[Item]) -> dict[str, Any]:
     if block and block[0].data:
         item = block[0]
         head = f"{item.label} {item.text}"
         if "text/html" in item.data:
-            rich = f"{_chips(item.ranks)}{item.label}{item.data['text/html']}"
+            rich = f"{chips(item.ranks)}{item.label}{item.data['text/html']}"
             return {**item.data, "text/plain": head, "text/html": rich}
         return {**item.data, "text/plain": head}
     return {"text/plain": as_text(block), "text/html": as_html(block)} if block else {"text/plain": ""}
@@ -165,7 +177,8 @@ def _bundle(block: list[Item]) -> dict[str, Any]:
 
 def cluster_text(headline: str, rows: Sequence[dict[str, Any]]) -> str:
     """The cluster as text, one line a rank."""
-    lines = [f"  rank {r['rank']:<3} {r['state']}  {_memory(r):>7}  pid {r['pid']}" for r in rows]
+    width = max((len(r["state"]) for r in rows), default=0)
+    lines = [f"  rank {r['rank']:<3} {r['state']:<{width}}  {_memory(r):>7}  pid {r['pid']}" for r in rows]
     return "\n".join([headline, *lines])
 
 
@@ -176,7 +189,7 @@ def cluster_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
         f'<th style="text-align:left;padding:2px 14px 2px 0">{h}</th>' for h in ("rank", "state", "memory", "process")
     )
     body = "".join(
-        f"<tr>{cell}{_chips([r['rank']])}rank {r['rank']}</td>{cell}{html.escape(r['state'])}</td>"
+        f"<tr>{cell}{chips([r['rank']])}rank {r['rank']}</td>{cell}{html.escape(r['state'])}</td>"
         f"{cell}{_memory(r)}</td>{cell}pid {r['pid']}</td></tr>"
         for r in rows
     )

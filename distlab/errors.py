@@ -4,11 +4,15 @@
     ├── ArgumentError (ValueError)          a value that cannot be used
     │   └── ArgumentTypeError (TypeError)   a value of a type that cannot be used
     ├── SerializationError                  a value that cannot travel to a rank, or back
+    ├── DataError (OSError)                 a file of a data set is missing, damaged or cannot be downloaded
     ├── ClusterError                        the cluster cannot start, or is no longer there
     └── RanksFailed                         a cell or a run failed on some ranks
         ├── RankError                       a rank raised
         ├── RankDied                        a rank's process ended
-        └── RankTimeout (TimeoutError)      a rank did not come back in time
+        ├── DeadlockError                   ranks wait for what cannot come
+        ├── RankTimeout (TimeoutError)      a rank did not come back in time
+        └── SweepError                      a function that distlab.sweep measures failed in one of these ways
+    MismatchError (RuntimeError)            on a rank in checked mode: the ranks' arguments do not fit
 
     KeyboardInterrupt
     └── Interrupted                         a person interrupted a cell
@@ -20,7 +24,7 @@ the ranks are distlab's own and explain nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class DistlabError(Exception):
@@ -40,6 +44,10 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class SerializationError(DistlabError):
     """A function or value cannot be sent between the notebook and a rank."""
+
+
+class DataError(DistlabError, OSError):
+    """A file of a data set is missing or damaged, or cannot be downloaded."""
 
 
 class ClusterError(DistlabError, RuntimeError):
@@ -105,8 +113,26 @@ class RankDied(RanksFailed):
     """The process of a rank ended while it was needed."""
 
 
+class DeadlockError(RanksFailed):
+    """No rank of a cell could go on: each waited for what the others would never do; the message says who for whom."""
+
+
 class RankTimeout(RanksFailed, TimeoutError):
     """A rank was still busy when the time for its cell was over."""
+
+
+class SweepError(RanksFailed):
+    """A function failed while distlab.sweep measured it; the error that it failed with is the cause.
+
+    Attributes:
+        partial: the `Sweep` with all that was measured before.
+    """
+
+    partial: Any = None
+
+
+class MismatchError(DistlabError, RuntimeError):
+    """Ranks gave arguments to one call that do not fit; raised on the ranks, in checked mode, before data moves."""
 
 
 class Interrupted(KeyboardInterrupt):

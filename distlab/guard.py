@@ -1,8 +1,9 @@
-"""The guard: a small process, one a cluster, that ends the cluster's processes when the notebook's process is gone.
+"""The guard: a small process, one a cluster, that ends the cluster's processes when one of two others is gone.
 
-A kernel that is killed with SIGKILL, as nbclient and a closed JupyterLab do it, runs no exit handler. The guard is
-its child, waits for its end, and then ends every process whose environment holds the cluster's tag. It runs as
-`python guard.py PID TAG FOLDER`; its functions also serve launcher.py and doctor.py in the notebook's kernel.
+These are the notebook's process and the controller, without which no rank can be reached. A kernel that is killed with
+SIGKILL, as nbclient and a closed JupyterLab do it, runs no exit handler. The guard is its child, waits for its end, and
+then ends every process whose environment holds the cluster's tag. It runs as `python guard.py PID TAG FOLDER`; its
+functions also serve processes.py and doctor.py in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import time
 import psutil
 
 TAG = "DISTLAB_CLUSTER"
-
-
+CONTROLLER = "controller.pid"
 CLOCK_SECONDS = 60.0  # the start time of a process is told by the wall clock, which may be set meanwhile
 
 
@@ -77,9 +77,15 @@ def _owner_lives(process: psutil.Process) -> bool:
 
 
 def main(owner: int, tag: str, folder: str) -> None:
-    """Wait until the process `owner` is gone, then end the cluster and remove its folder."""
-    while os.getppid() == owner:
+    """Wait until the process `owner` or the controller is gone, then end the cluster and remove its folder.
+
+    The controller's number is looked for in the folder's file CONTROLLER, which is written when it has started.
+    """
+    controller = None
+    while os.getppid() == owner and (controller is None or _lives(controller)):
         time.sleep(0.5)
+        with contextlib.suppress(OSError, ValueError, psutil.Error), open(os.path.join(folder, CONTROLLER)) as file:
+            controller = controller or psutil.Process(int(file.read()))
     for _ in range(5):  # a process that was being started while we looked is found in the next round
         processes = find(tag)
         end(processes)

@@ -6,6 +6,7 @@ Called by ranks.py and cell.py, on the notebook's kernel. What stays, and is sav
 from __future__ import annotations
 
 import contextlib
+import html
 import sys
 import threading
 import time
@@ -32,8 +33,12 @@ class Watch:
         self._result, self._targets, self._live_after = result, list(targets), live_after
         self.place: Any = None
 
-    def wait(self, limit: float | None, on_tick: Callable[[], None]) -> bool:
-        """True when every rank has ended, False after `limit` seconds (None: no limit); calls `on_tick` meanwhile."""
+    def wait(self, limit: float | None, on_tick: Callable[[], str | bool]) -> bool:
+        """True when every rank has ended, False after `limit` seconds (None: no limit).
+
+        Args:
+            on_tick: is called meanwhile; True ends the wait, a text is shown as what the ranks do.
+        """
         began = time.monotonic()
         while True:
             seconds = time.monotonic() - began
@@ -42,9 +47,11 @@ class Watch:
                 return True
             if left is not None and left <= TICK_SECONDS:
                 return False
-            on_tick()
+            doing = on_tick()
+            if doing is True:
+                return False
             if self._live_after is not None and seconds + TICK_SECONDS >= self._live_after:
-                self._update(seconds + TICK_SECONDS)
+                self._update(seconds + TICK_SECONDS, doing or "")
 
     def unfinished(self) -> list[int]:
         """The ranks that have not answered yet."""
@@ -57,15 +64,16 @@ class Watch:
     def _children(self) -> list[tuple[int, Any]]:
         return list(zip(self._targets, self._result._children, strict=True))
 
-    def _update(self, seconds: float) -> None:
+    def _update(self, seconds: float, doing: str) -> None:
         if not somebody_watches():
             return
         busy = self.unfinished()
-        head = f"{rank_list(busy)} busy for {seconds:.0f} s" if busy else "collecting output"
+        head = doing or f"{rank_list(busy)} busy" if busy else "collecting output"
+        head = f"{seconds:.0f} s: {head}"
         items = [
             Item(i.kind, i.ranks, "\n".join(i.text.splitlines()[-5:])) for i in collect(self._result, self._targets)
         ]
-        bundle = {"text/plain": f"{head}\n{as_text(items)}", "text/html": f"<i>{head}</i>{as_html(items)}"}
+        bundle = {"text/plain": f"{head}\n{as_text(items)}", "text/html": f"<i>{html.escape(head)}</i>{as_html(items)}"}
         if self.place is None:
             self.place = publish(bundle, handle=True)
         else:

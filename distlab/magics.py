@@ -5,18 +5,21 @@ Runs on the notebook's kernel; registered by `%load_ext distlab`, and by the fir
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
 from ipyparallel.error import CompositeError, RemoteError
 from IPython.core import magic_arguments
+from IPython.display import display as ipython_display
 
 from distlab import display, live
 from distlab.arguments import check_seconds
 from distlab.cell import Cell
 from distlab.errors import ClusterError, refuse
+from distlab.remote import on_rank
 
 
 def register(shell: Any, current: Callable[[], Any]) -> None:
@@ -41,6 +44,9 @@ class PxMagics(ParallelMagics):
     _view: Any = None
     _view_of: Any = None  # the ranks that the view is of: a new cluster may come with the same client
     _timeout: float | None = None
+    _check = False
+    _line = ""
+    _trace = False
 
     @property
     def cluster(self) -> Any:
@@ -95,22 +101,45 @@ class PxMagics(ParallelMagics):
         block = view.block if block is None else block
         targets = cluster.check_ranks(None if view.targets in ("all", None) else _as_list(view.targets))
         number = _signal_number(self.signal_on_interrupt if signal_on_interrupt is None else signal_on_interrupt)
+        if self._trace and not block:
+            refuse("--trace", "without --noblock", "--noblock", "Leave one of them out.")
         cluster.ready()
-        result = cluster.client.direct_view(targets).execute(cell, silent=False, block=False)
-        result._fname = "%px"
-        self.last_result = result
-        _adopt(result, cluster, targets)
-        if save_name:
-            self.shell.user_ns[save_name] = result
-        if not block:
-            return result
-        if self.verbose:
-            print(f"Parallel execution on {targets}")
-        stream = self.stream_output if stream_output is None else stream_output
-        patience = self.progress_after_seconds if progress_after is None else progress_after
-        live_after = None if not stream or patience < 0 else min(patience, live.LIVE_AFTER_SECONDS)
-        Cell(cluster.ranks, result, targets).finish(self._timeout, groupby, live_after, number)
+        with self._traced(cluster, targets):
+            ranks = cluster.client.direct_view(targets)
+            if self._check:
+                ranks.apply_async(on_rank, "begin_checks", *cluster.ranks.checks())
+            result = ranks.execute(cell, silent=False, block=False)
+            if self._check:
+                ranks.apply_async(on_rank, "end_checks")
+            result._fname = "%px"
+            self.last_result = result
+            source = f"%%px {self._line}".rstrip() + f"\n{cell}"
+            _adopt(result, cluster, targets, source)
+            if save_name:
+                self.shell.user_ns[save_name] = result
+            if not block:
+                return result
+            if self.verbose:
+                print(f"Parallel execution on {targets}")
+            stream = self.stream_output if stream_output is None else stream_output
+            patience = self.progress_after_seconds if progress_after is None else progress_after
+            live_after = None if not stream or patience < 0 else min(patience, live.LIVE_AFTER_SECONDS)
+            Cell(cluster.ranks, result, targets, source).finish(self._timeout, groupby, live_after, number)
         return None
+
+    @contextlib.contextmanager
+    def _traced(self, cluster: Any, targets: list[int]) -> Iterator[None]:
+        """With --trace, record what the ranks do meanwhile, and show it at the end, also when the cell fails."""
+        if not self._trace:
+            yield
+            return
+        trace = None
+        try:
+            with cluster.trace(targets) as trace:
+                yield
+        finally:
+            if trace is not None:
+                ipython_display(trace)
 
     @magic_arguments.magic_arguments()
     @exec_args
@@ -120,6 +149,12 @@ class PxMagics(ParallelMagics):
     )
     @magic_arguments.argument(
         "--timeout", type=float, default=None, help="seconds before the cell is judged stuck and its ranks are freed"
+    )
+    @magic_arguments.argument(
+        "--check", action="store_true", help="compare the arguments of each communication call between the ranks"
+    )
+    @magic_arguments.argument(
+        "--trace", action="store_true", help="record what the ranks do, and show it; it stays as cluster.last_trace"
     )
     def cell_px(self, line: str = "", cell: str | None = None) -> Any:
         """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.
@@ -136,11 +171,11 @@ class PxMagics(ParallelMagics):
         args = magic_arguments.parse_argstring(self.cell_px, line)
         if args.timeout is not None:
             check_seconds("timeout", args.timeout)
-        self._timeout = args.timeout
+        self._timeout, self._check, self._trace, self._line = args.timeout, args.check, args.trace, line
         try:
             return super().cell_px(line, cell)
         finally:
-            self._timeout = None
+            self._timeout, self._check, self._trace, self._line = None, False, False, ""
 
     @magic_arguments.magic_arguments()
     @output_args
@@ -149,15 +184,18 @@ class PxMagics(ParallelMagics):
         return super().result(line)
 
 
-def _adopt(result: Any, cluster: Any, targets: list[int]) -> None:
-    """Make an AsyncResult show its output and raise its errors as %%px does."""
+def _adopt(result: Any, cluster: Any, targets: list[int], source: str) -> None:
+    """Make an AsyncResult show its output, raise its errors and find its deadlocks as %%px does."""
     get = result.get
+    cell = Cell(cluster.ranks, result, targets, source)
 
-    def get_or_raise(*args: Any, **kwargs: Any) -> Any:
+    def get_or_raise(timeout: float | None = None, **kwargs: Any) -> Any:
+        if timeout is None or timeout < 0:
+            cell.wait()
         try:
-            return get(*args, **kwargs)
+            return get(timeout, **kwargs)
         except (CompositeError, RemoteError):
-            Cell(cluster.ranks, result, targets).replies()
+            cell.replies()
             raise
 
     result.get = get_or_raise

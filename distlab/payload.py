@@ -1,22 +1,28 @@
-"""Objects on their way between notebook and ranks: one header of bytes and the tensors' own memory beside it.
+"""Objects on their way between notebook and ranks: one header of bytes and the large tensors' own memory beside it.
 
 Called by cluster.py in the notebook's kernel and by worker.py on every rank, so it knows torch and cloudpickle only.
 Functions and classes that were written in a notebook travel by value (cloudpickle). The memory of a dense
-CPU tensor travels out of band (pickle protocol 5), so a large tensor is not copied into a pickle first.
+CPU tensor travels out of band (pickle protocol 5), so a large tensor is not copied into a pickle first; small ones, and
+those after the first MOST_BUFFERS, are.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
 
 from distlab.source import is_learners
+
+MOST_BUFFERS = 32  # ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
+LEAST_BYTES = 1024  # less is copied sooner than sent as a part of its own
 
 
 def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
@@ -30,11 +36,19 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     Raises:
         Exception: whatever the value's own pickling raises.
     """
-    buffers: list[pickle.PickleBuffer] = []
+    buffers: list[memoryview] = []
+
+    def in_header(buffer: pickle.PickleBuffer) -> bool:
+        memory = buffer.raw()
+        beside = memory.nbytes >= LEAST_BYTES and len(buffers) < MOST_BUFFERS
+        if beside:
+            buffers.append(memory)
+        return not beside
+
     stream = io.BytesIO()
     with _own_module_by_value(value):
-        _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
-    return stream.getvalue(), [buffer.raw() for buffer in buffers]
+        _Pickler(stream, protocol=5, buffer_callback=in_header).dump(value)
+    return stream.getvalue(), buffers
 
 
 def loads(header: bytes, buffers: Sequence[Any]) -> Any:
@@ -65,12 +79,18 @@ def _own_module_by_value(value: Any) -> Iterator[None]:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle, with the memory of plain tensors out of band."""
+    """cloudpickle, with the memory of plain tensors out of band.
+
+    A module whose class is its own, as torch.classes and torch.backends are, goes by its name like any other module.
+    cloudpickle wants to send them with a function that uses torch and has an attribute of that name, such as .classes.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
         if torch is not None and type(obj) is torch.Tensor and _is_plain(obj, torch):
             return _reduce_tensor(obj, torch)
+        if isinstance(obj, ModuleType) and type(obj) is not ModuleType and sys.modules.get(obj.__name__) is obj:
+            return importlib.import_module, (obj.__name__,)
         return super().reducer_override(obj)
 
 

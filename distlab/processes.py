@@ -29,10 +29,12 @@ import psutil
 
 from distlab import forkserver, guard
 from distlab.errors import ClusterError, refuse
+from distlab.line import Line
 from distlab.rendezvous import Rendezvous, loopback_interface
 
 STOCK, FORK = "local", "fork"
 START_SECONDS = 60.0
+LOG_END_BYTES = 1 << 16
 
 
 def launchers() -> list[str]:
@@ -77,6 +79,7 @@ class Processes:
         client: ipyparallel's Client. folder: private folder for connection files and logs, removed by `stop`.
         tag: the value of `guard.TAG` in the environment of every process.
         rendezvous: where the engines meet as ranks, for as long as these processes live.
+        line: over which ranks are asked what they do.
 
     Raises:
         ClusterError: a process ended, or did not register in time; with the last lines it wrote. Nothing is left then.
@@ -86,6 +89,7 @@ class Processes:
         self.engines = engines
         self.client: Any = None
         self.folder = tempfile.mkdtemp(prefix="distlab-")
+        self.line = Line()
         self.tag = f"{guard.owner_of_this_process()}-{uuid.uuid4().hex[:8]}"
         self._ipp_cluster: Any = None
         self._loop = asyncio.new_event_loop()
@@ -96,7 +100,7 @@ class Processes:
         try:
             self._start(n)
         except BaseException as error:
-            logs, died = self._last_lines(), self._controller_died()
+            logs, died = self._last_lines(), self.controller_died()
             self.stop()
             if isinstance(error, Exception) and died:
                 raise ControllerEndedError(f"The ranks did not start: {error}\n{logs}".rstrip()) from error
@@ -131,10 +135,11 @@ class Processes:
             send_engines_connection_env=self.engines != FORK,
         )
         self._in_loop(self._ipp_cluster.start_controller(controller_args=_controller_args()))
+        Path(self.folder, guard.CONTROLLER).write_text(str(self._ipp_cluster.controller.process.pid))
         self._in_loop(self._ipp_cluster.start_engines(n, **({"server": server} if server else {})))
-        self.client = self._in_loop(self._ipp_cluster.connect_client(), self._check_controller)
+        self.client = self._in_loop(self._ipp_cluster.connect_client(), self.check_controller)
         self._wait(lambda: self.client.ids == list(range(n)) and (server is None or self.launcher.store_port))
-        self.rendezvous = Rendezvous(self.folder, self.launcher.store_port if server else 0)
+        self.rendezvous = Rendezvous(self.folder, self.line.address, self.launcher.store_port if server else 0)
 
     def _in_loop(self, work: Any, check: Callable[[], None] = lambda: None) -> Any:
         """Do asynchronous work of ipyparallel; `check` may raise meanwhile."""
@@ -143,16 +148,18 @@ class Processes:
             check()
         return future.result()
 
-    def _controller_died(self) -> bool:
+    def controller_died(self) -> bool:
+        """Whether the controller, which carries all messages, has ended."""
         process = getattr(getattr(self._ipp_cluster, "controller", None), "process", None)
         try:
             return process is not None and process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
 
-    def _check_controller(self) -> None:
-        if self._controller_died():
-            raise ClusterError("the controller ended.")
+    def check_controller(self) -> None:
+        """ClusterError when the controller has ended."""
+        if self.controller_died():
+            raise ClusterError("The controller process has ended, and with it the ranks: call cluster.restart().")
 
     @property
     def launcher(self) -> Any:
@@ -163,7 +170,7 @@ class Processes:
         """Wait for a change of the registered engines."""
         deadline = time.monotonic() + START_SECONDS
         while not condition():
-            self._check_controller()
+            self.check_controller()
             if not self.launcher.running:
                 raise ClusterError("a process ended before all engines were there.")
             if time.monotonic() > deadline:
@@ -206,15 +213,17 @@ class Processes:
             time.sleep(0.02)
 
     def log_of(self, engine_id: int) -> str:
-        """What an engine's process has written outside of cells, where this is known."""
-        with contextlib.suppress(OSError, AttributeError):
-            return Path(self.launcher.log_of(engine_id)).read_text(errors="replace")
+        """The end of what an engine's process has written outside of cells, where this is known."""
+        with contextlib.suppress(OSError, AttributeError), open(self.launcher.log_of(engine_id), "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_END_BYTES))
+            return log.read().decode(errors="replace")
         return ""
 
     def stop(self) -> None:
         """End every process of the cluster and remove its folder. Safe to repeat."""
         if self.client is not None:
             self.client.close()
+        self.line.close()
         # nothing that they hold outlives them: no need to ask politely for long
         guard.end(guard.find(self.tag), patience=0.2)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -241,6 +250,8 @@ def _environment(threads: int, tag: str) -> dict[str, str]:
         "RES_OPTIONS": "timeout:1 attempts:1",
         # what torch's C++ side logs is also raised; its lines carry the time of day, and no saved output may do that
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
+        # torch's profiler says on stderr that it begins and ends, whatever it is asked for below this level
+        "KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "6"),
         "PYTHONUNBUFFERED": "1",
     }
 

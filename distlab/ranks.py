@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
-from collections.abc import Iterable
+import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distlab import diagnosis, live, sentinel
+from distlab import diagnosis, live, report, sentinel
+from distlab.deadlock import State
 from distlab.errors import ClusterError, rank_list
 from distlab.processes import Processes, start_processes
 from distlab.remote import on_rank
 
 BUILD_SECONDS = 60.0
-AGAIN_SECONDS, BACK_SECONDS = 0.5, 10.0  # before a rank that does not come back is asked again, and given up
+AGAIN_SECONDS, PATIENCE_SECONDS = 0.2, 2.0  # before a rank that does not come back is asked again, and given up
+LONG_PATIENCE_SECONDS = 10.0  # the same for one that has not begun with what it was sent
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Ranks:
     """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns.
 
     Attributes:
-        pids: process number by rank. lost: how ranks died, in words, by rank.
+        pids: process number by rank. lost: how ranks died, in words, by rank. last_lines: the end of what they wrote.
         broken: whether the group must be rebuilt before it is used again.
 
     Raises:
@@ -48,6 +52,7 @@ class Ranks:
         self.plan = plan
         self.pids: list[int] = []
         self.lost: dict[int, str] = {}
+        self.last_lines: dict[int, str] = {}
         self.broken = False
         self._owner = os.getpid()
         self._processes = warm
@@ -117,29 +122,109 @@ class Ranks:
         self.lost, self.broken = {}, False
         return max((values[rank] for rank in everyone if rank not in lost), default=0)
 
-    def bring_back(self) -> None:
+    def free_all(self) -> dict[int, str]:
         """Interrupt whatever the ranks do, and return when all of them are idle.
 
         A rank may not have begun yet with what it was sent: it is asked again until it answers a question.
 
+        Returns:
+            as `bring_back`.
+
         Raises:
-            ClusterError: a rank does not come back.
+            ClusterError: a rank does not come back and cannot be replaced.
         """
         everyone = range(self.plan.n)
         answers = self.client.direct_view(list(everyone)).apply_async(on_rank, "settle")
         watch = live.Watch(answers, everyone)
-        deadline = time.monotonic() + BACK_SECONDS
-        while watch.unfinished() and time.monotonic() < deadline:
-            self.signal(watch.unfinished(), sentinel.COME_BACK)
-            answers.wait(AGAIN_SECONDS)
+        states = self.line.ask(everyone)
+        waiting = {rank for rank, state in states.items() if state.get("doing") == "communicating"}
+        replaced = self.bring_back(answers, watch.unfinished, signal.SIGINT, waiting)
         if watch.unfinished():
             raise ClusterError(f"{rank_list(watch.unfinished())} cannot be freed. Call cluster.restart().")
+        return replaced
+
+    def bring_back(
+        self, result: Any, unfinished: Callable[[], list[int]], number: int, waiting: set[int]
+    ) -> dict[int, str]:
+        """Bring busy ranks back: freed and interrupted where `number` is SIGINT, the default; else by that signal.
+
+        A rank that does not come back in time, or that a person interrupts a second time, is ended; a new process takes
+        its place when the group is rebuilt.
+
+        Args:
+            result: the AsyncResult of what they do. unfinished: the ranks that are still busy with it.
+            waiting: the ranks that wait in communication; to free them is enough, and interrupts no error on its way.
+
+        Returns:
+            for every rank that had to be ended, what is lost with it, in words.
+        """
+        self.broken = True
+        with contextlib.suppress(KeyboardInterrupt):
+            if number != signal.SIGINT:
+                self.signal(unfinished(), number)
+                result.wait(PATIENCE_SECONDS)
+                return {}
+            began = time.monotonic()
+            while (busy := unfinished()) and not self._hopeless(busy, time.monotonic() - began):
+                self.signal([rank for rank in busy if rank in waiting], sentinel.FREE)
+                self.signal([rank for rank in busy if rank not in waiting], sentinel.COME_BACK)
+                waiting = set()
+                result.wait(AGAIN_SECONDS)
+        hopeless = unfinished() if self.can_respawn else []
+        if not hopeless:
+            return {}
+        names = self.line.ask(hopeless, variables=True)
+        self.signal(hopeless, signal.SIGKILL)
+        result.wait(PATIENCE_SECONDS)
+        for rank in hopeless:
+            self.note_death(rank)
+        return {rank: _loss(names.get(rank)) for rank in hopeless}
+
+    def _hopeless(self, busy: list[int], seconds: float) -> bool:
+        """Whether ranks that are still busy after so many seconds will not come back; one that has not begun will."""
+        if PATIENCE_SECONDS < seconds < LONG_PATIENCE_SECONDS:
+            answers = self.line.ask(busy)
+            return any(rank not in answers or answers[rank].get("doing") != "idle" for rank in busy)
+        return seconds >= LONG_PATIENCE_SECONDS
+
+    def with_work(self) -> set[int]:
+        """The ranks that were sent something which they have not answered yet."""
+        client = self.client
+        return {r for r, engine in list(client._engines.items()) if client._outstanding_dict.get(engine)}
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the processes have been ended, or given away."""
+        return self._processes is None
 
     def signal(self, ranks: Iterable[int], number: int) -> None:
         """Send a signal to the processes of `ranks`; one that has ended is passed over."""
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pids[rank], number)
+
+    @property
+    def line(self) -> Any:
+        """The line to the sentinels."""
+        return self._processes.line
+
+    def doing(self) -> list[str]:
+        """What each rank does now, in words, by rank."""
+        answers, with_work = self.line.ask(range(self.plan.n)), self.with_work()
+        return [report.activity(State.of(rank, answers.get(rank), rank in with_work)) for rank in range(self.plan.n)]
+
+    def checks(self) -> tuple[str, str, int, float]:
+        """Arguments for worker.begin_checks, new for every cell that is checked."""
+        return (f"checked/{uuid.uuid4().hex}", *self._processes.rendezvous.address, self.plan.timeout)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the process that carries messages between notebook and ranks is there."""
+        return not self._processes.controller_died()
+
+    def check_controller(self) -> None:
+        """ClusterError when the ranks are not reachable."""
+        self._processes.check_controller()
 
     @property
     def can_respawn(self) -> bool:
@@ -151,8 +236,8 @@ class Ranks:
         self.broken = True
         if rank not in self.lost:
             how = diagnosis.exit_words(self._processes.exit_status(self.pids[rank]))
-            words = diagnosis.last_words(self._processes.log_of(rank))
-            self.lost[rank] = f"{how}; it last wrote: {words}" if words else how
+            self.lost[rank] = how
+            self.last_lines[rank] = self._processes.log_of(rank)
         return self.lost[rank]
 
     def stop(self) -> None:
@@ -160,3 +245,10 @@ class Ranks:
         if self._processes is not None and os.getpid() == self._owner:
             processes, self._processes = self._processes, None
             processes.stop()
+
+
+def _loss(answer: dict[str, Any] | None) -> str:
+    names = (answer or {}).get("variables")
+    if names is None:
+        return "and its variables are lost"
+    return f"and its variables are lost: {', '.join(names)}" if names else "and it had no variables"

@@ -30,6 +30,7 @@ class Meeting:
         host, port: the store in the notebook's process.
         prefix: the generation's name, which starts all its keys in the store.
         path: the generation's file, for init_method "file".
+        line: host, port and token of the notebook's `line.Line`, which asks the ranks what they do.
     """
 
     init_method: str
@@ -40,6 +41,7 @@ class Meeting:
     port: int
     prefix: str
     path: str
+    line: tuple[str, int, str]
 
 
 class Rendezvous:
@@ -49,11 +51,12 @@ class Rendezvous:
 
     Args:
         folder: a private folder for the files of init_method "file".
+        line: address of the notebook's `line.Line`, for the meetings.
         store_port: port of a store that serves on 127.0.0.1 already; 0 serves one here.
     """
 
-    def __init__(self, folder: str, store_port: int = 0):
-        self._folder = folder
+    def __init__(self, folder: str, line: tuple[str, int, str], store_port: int = 0):
+        self._folder, self._line = folder, line
         self._generation = 0
         self._port = store_port
         self._stores: list[Any] = []
@@ -70,7 +73,12 @@ class Rendezvous:
         if init_method == "file":
             handle, path = tempfile.mkstemp(prefix=f"group-{self._generation}-", dir=self._folder)
             os.close(handle)
-        return Meeting(init_method, backend, world_size, timeout, "127.0.0.1", self._port, prefix, path)
+        return Meeting(init_method, backend, world_size, timeout, *self.address, prefix, path, self._line)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the store that serves now."""
+        return "127.0.0.1", self._port
 
     def close(self) -> None:
         """Stop serving. Ranks that still need the store fail."""

@@ -7,12 +7,16 @@ at once. A main thread that waits in a store instead loses its connection to tha
 rebuilt; variables stay.
 
 The notebook sends `FREE`, which frees a rank that waits in communication and leaves others alone, or `COME_BACK`, which
-also interrupts one that computes, but not one that is just telling of an exception.
+also interrupts one that computes, but not one that is just telling of an exception. On a second way, a connection to
+the notebook's `line.Line`, it asks what the main thread does; state.py has the answer. The thread needs Python's lock
+for that: a rank whose compiled code holds it does not answer.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 import select
 import signal
@@ -21,9 +25,12 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
+
+from distlab import state
+from distlab.calls import NOTES
 
 FREE, COME_BACK = signal.SIGUSR2, signal.SIGUSR1
 THREAD_NAME = "distlab-sentinel"
@@ -51,24 +58,48 @@ def _connection(host: str, port: int) -> Any:
     return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60))
 
 
-def watch(others: frozenset[tuple[int, int]], store_port: int) -> None:
+def watch(before: tuple[frozenset[tuple[int, int]], set[int]], meeting: Any) -> None:
     """Start the thread, or do nothing where it runs already.
 
     Runs on: a rank, on its main thread.
 
     Args:
-        others: `sockets()` as it was before the group was built and the store connected to: never shut down.
-        store_port: port of the store.
+        before: `sockets()` and `threads()` as they were before the group was built and the store connected to: these
+            sockets are never shut down, and what these threads do does not count.
+        meeting: the meeting at which the group was built, a `rendezvous.Meeting`.
     """
     if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
         return
     listening, wakeup = socket.socketpair()
     wakeup.setblocking(False)
     earlier = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
-    for number in (FREE, COME_BACK):
-        signal.signal(number, lambda *_: None)
-    others |= {_identity(end.fileno()) for end in (listening, wakeup)}
-    _Thread((listening, wakeup), earlier, threading.main_thread().ident, others, store_port).start()
+    signal.signal(COME_BACK, lambda *_: None)
+    signal.signal(FREE, _leave_shared_memory)
+    _take_over_interrupts()
+    line = _connect_line(*meeting.line)
+    others = before[0] | {_identity(end.fileno()) for end in (listening, wakeup, line)}
+    ours = before[1] - {threading.get_native_id()}  # a forked process's main_thread().native_id is its parent's
+    _Thread((listening, wakeup), line, earlier, threading.main_thread().ident, (others, ours), meeting.port).start()
+
+
+def _leave_shared_memory(number: int, frame: Any) -> None:
+    """What FREE does on the main thread: a wait in shared memory is Python code, which an exception ends."""
+    if frame is not None and frame.f_globals.get("__name__") == "distlab.algorithms.segment":
+        raise RuntimeError("Freed while it waited for other ranks in an all_reduce through shared memory.")
+
+
+def _connect_line(host: str, port: int, token: str) -> socket.socket:
+    """The connection over which the notebook asks."""
+    line = socket.create_connection((host, port), timeout=10)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    line.sendall(json.dumps({"token": token, "rank": int(os.environ["RANK"]), "pid": os.getpid()}).encode() + b"\n")
+    line.settimeout(None)
+    return line
+
+
+def threads() -> set[int]:
+    """The system's numbers of the threads of this process."""
+    return {int(name) for name in os.listdir("/proc/self/task")} if os.path.isdir("/proc/self/task") else set()
 
 
 def settle() -> None:
@@ -87,17 +118,30 @@ class _Thread(threading.Thread):
     """The sentinel's thread: reads the numbers of signals from one end of a socket pair, and acts on them."""
 
     def __init__(
-        self, ends: tuple[socket.socket, socket.socket], earlier: int, main: int, others: frozenset, port: int
+        self,
+        ends: tuple[socket.socket, socket.socket],
+        line: socket.socket | None,
+        earlier: int,
+        main: int,
+        before: tuple[frozenset, set[int]],
+        port: int,
     ):
         super().__init__(name=THREAD_NAME, daemon=True)
         self._listening, self._wakeup = ends
-        self._earlier, self._main, self._others, self._port = earlier, main, others, port
+        self._line, self._heard = line, b""
+        self._earlier, self._main, self._port = earlier, main, port
+        self._others, self._ours = before
         self._acting = threading.Lock()
 
     def run(self) -> None:
-        while select.select([self._listening], [], []):
-            with self._acting:
-                self._act(self._listening.recv(64))
+        while True:
+            ends = [end for end in (self._listening, self._line) if end is not None]
+            ready, _, _ = select.select(ends, [], [])
+            if self._listening in ready:
+                with self._acting:
+                    self._act(self._listening.recv(64))
+            if self._line in ready:
+                self._hear()
 
     def idle(self) -> bool:
         """Whether it has nothing to act on."""
@@ -108,15 +152,43 @@ class _Thread(threading.Thread):
         if self._earlier >= 0:
             os.write(self._earlier, numbers)
         asked = {signal.SIGINT, FREE, COME_BACK} & set(numbers)
-        if asked and in_communication(self._main):
+        if asked and state.communication(self._main):
             free(self._main, sockets() - self._others, self._port)
-        elif COME_BACK in asked and computes(self._main):
+        elif COME_BACK in asked and interruptible(sys._current_frames().get(self._main)):
             os.kill(os.getpid(), signal.SIGINT)
+
+    def _hear(self) -> None:
+        """Answer what the notebook asks on the line; forget the line when the notebook is gone."""
+        received = b""
+        with contextlib.suppress(OSError):
+            received = self._line.recv(4096)
+        if not received:
+            self._line = None
+            return
+        *questions, self._heard = (self._heard + received).split(b"\n")
+        for question in questions:
+            asked = json.loads(question)
+            try:
+                answer = self._answer(asked)
+            except Exception as error:  # frames and sockets may go away while they are looked at
+                answer = {"doing": "unknown", "why": repr(error)}
+            with contextlib.suppress(OSError):
+                self._line.sendall(json.dumps({**answer, "number": asked["number"]}).encode() + b"\n")
+
+    def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if asked.get("variables"):
+            return {"variables": state.variables()}
+        return state.summary(self._main, self._ours, self._of_gloo)
+
+    def _of_gloo(self) -> list[tuple[int, int]]:
+        """gloo's sockets, and those that the learner has opened."""
+        return [one for one in sockets() - self._others if not is_store(one, self._port)]
 
 
 def free(thread: int, mine: frozenset[tuple[int, int]], store_port: int) -> None:
     """Bring back a thread that waits in communication: from gloo first, from the store if that did not help."""
     before = _position(thread)
+    NOTES.freed += 1
     shut(mine, spare=store_port)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while _position(thread) == before and time.monotonic() < deadline:
@@ -130,31 +202,37 @@ def _position(thread: int) -> tuple[int, int]:
     return (id(frame), frame.f_lasti) if frame else (0, 0)
 
 
-def in_communication(thread: int) -> bool:
-    """Whether the thread with this identifier is inside a call of torch.distributed, or in a backward pass.
+def interruptible(frame: Any) -> bool:
+    """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook's runs there.
+
+    It must not hit what the engine does between two of them, or a message is lost and the rank waits for ever; nor the
+    report of an exception, which would be lost with it.
 
     Runs on: a rank, in any thread.
     """
-    frame = sys._current_frames().get(thread)
+    names = {outer.f_code.co_name for outer in _outwards(frame)}
+    return state.executing(frame) and not names & {"showtraceback", "describe_failure", "settle"}
+
+
+def _outwards(frame: Any) -> Iterator[Any]:
     while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if name.startswith(("torch.distributed", "torch.autograd")):
-            return True
+        yield frame
         frame = frame.f_back
-    return False
 
 
-def computes(thread: int) -> bool:
-    """Whether the thread runs a cell or a call of the notebook's, and is not telling of an exception in it.
+def _interrupt(number: int, frame: Any) -> None:
+    """The handler of SIGINT: a KeyboardInterrupt where it does no harm, nothing elsewhere."""
+    if interruptible(frame):
+        raise KeyboardInterrupt
 
-    Runs on: a rank, in any thread.
-    """
-    names = set()
-    frame = sys._current_frames().get(thread)
-    while frame is not None:
-        names.add(frame.f_code.co_name)
-        frame = frame.f_back
-    return bool(names & {"run_code", "do_apply"}) and not names & {"showtraceback", "describe_failure", "settle"}
+
+def _take_over_interrupts() -> None:
+    """Let `_interrupt` handle SIGINT; ipykernel would put its own handler in place for every message."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    kernel = getattr(shell, "kernel", None)
+    if kernel is not None:
+        kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
+    signal.signal(signal.SIGINT, _interrupt)
 
 
 def sockets() -> frozenset[tuple[int, int]]:
@@ -162,6 +240,13 @@ def sockets() -> frozenset[tuple[int, int]]:
     folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
     identities = (_identity(int(name)) for name in os.listdir(folder))
     return frozenset(identity for identity in identities if identity is not None)
+
+
+def is_store(identity: tuple[int, int], port: int) -> bool:
+    """Whether a socket is this rank's connection to the store at `port`."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(identity[0])) as end:
+        return end.family in (socket.AF_INET, socket.AF_INET6) and end.getpeername()[1] == port
+    return False
 
 
 def shut(identities: Iterable[tuple[int, int]], spare: int | None) -> int:

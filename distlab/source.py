@@ -6,6 +6,7 @@ Used on the ranks (whose lines a traceback shows) and in the notebook's kernel (
 from __future__ import annotations
 
 import functools
+import linecache
 import os
 import sysconfig
 
@@ -17,7 +18,23 @@ def is_learners(filename: str | None) -> bool:
     """
     if not filename or filename.startswith("<frozen"):
         return False
-    return not os.path.realpath(filename).startswith(_library_folders())
+    path = os.path.realpath(filename)
+    installed = {"site-packages", "dist-packages"} & set(path.split(os.sep))  # also of another environment
+    return not installed and not path.startswith(_library_folders())
+
+
+def line_of(filename: str, number: int, function: str) -> tuple[str, int, str, str, bool]:
+    """A line of source as plain values that another process can show.
+
+    Runs on: a rank.
+
+    Returns:
+        file, number, source text ("" when only the notebook has it), function name ("" outside of functions), and
+        whether the file is a %%px cell that this rank compiled.
+    """
+    place = "" if function.startswith("<") else function
+    is_cell = f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input")
+    return filename, number, linecache.getline(filename, number).strip(), place, is_cell
 
 
 @functools.cache

@@ -79,23 +79,45 @@ def measure(
     Raises:
         ArgumentError: repeat or warmup is not a whole number in range.
     """
+    return measure_each([fn], *args, num_bytes=num_bytes, repeat=repeat, warmup=warmup, group=group)[0]
+
+
+def measure_each(
+    functions: Sequence[Callable[..., Any]],
+    *args: Any,
+    num_bytes: int = 0,
+    repeat: int = 20,
+    warmup: int = 3,
+    group: Any = None,
+) -> list[Timing]:
+    """As `measure`, for functions that take turns: whatever slows the machine down meanwhile slows all of them alike.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest).
+
+    Returns:
+        a `Timing` for each function, the same on every rank.
+    """
     import torch
     import torch.distributed as dist
 
     _check_count("repeat", repeat, 1)
     _check_count("warmup", warmup, 0)
-    if not callable(fn):
-        refuse("fn", "callable", fn, "Call measure(dist.all_reduce, tensor).", wrong_type=True)
+    for fn in functions:
+        if not callable(fn):
+            refuse("fn", "callable", fn, "Call measure(dist.all_reduce, tensor).", wrong_type=True)
     for _ in range(warmup):
-        fn(*args)
-    seconds = torch.zeros(repeat, dtype=torch.float64)
+        for fn in functions:
+            fn(*args)
+    seconds = torch.zeros(len(functions), repeat, dtype=torch.float64)
     for i in range(repeat):
-        dist.barrier(group)
-        began = time.perf_counter()
-        fn(*args)
-        seconds[i] = time.perf_counter() - began
+        for turn in range(len(functions)):
+            which = (turn + i) % len(functions)  # none is always the first
+            dist.barrier(group)
+            began = time.perf_counter()
+            functions[which](*args)
+            seconds[which, i] = time.perf_counter() - began
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=group)
-    return Timing(num_bytes, tuple(seconds.tolist()))
+    return [Timing(num_bytes, tuple(row)) for row in seconds.tolist()]
 
 
 def algbw(num_bytes: int, seconds: float) -> float:

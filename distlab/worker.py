@@ -6,7 +6,6 @@ of payload.py) and the standard library, and finds its number where torchrun put
 
 from __future__ import annotations
 
-import linecache
 import os
 import re
 import sys
@@ -18,13 +17,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab import payload, sentinel
-from distlab.source import is_learners
+from distlab import calls, payload, sentinel
+from distlab.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
-# what gloo says on a rank whose peer did not come, or went away
+# what gloo, and distlab.algorithms.segment, say on a rank whose peer did not come, or went away
 WAITED = re.compile(
     r"Timed out waiting|Connection (closed|reset|refused)|Broken pipe|pair closure|Read error|Write error|Socket closed"
+    r"|through shared memory"
 )
 
 
@@ -38,9 +38,10 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     """
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(meeting.world_size), LOCAL_RANK=str(rank))
     os.environ.update(LOCAL_WORLD_SIZE=str(meeting.world_size))
-    before = sentinel.sockets()
+    calls.install()
+    before = sentinel.sockets(), sentinel.threads()
     build(rank, meeting)
-    sentinel.watch(before, meeting.port)
+    sentinel.watch(before, meeting)
     _namespace().update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)
     return {"rank": dist.get_rank(), "pid": os.getpid(), "threads": torch.get_num_threads()}
 
@@ -74,6 +75,7 @@ def rebuild(rank: int, meeting: Any) -> int:
         the number of subgroups that went with the old group.
     """
     sentinel.settle()
+    end_checks()
     subgroups = leave()
     build(rank, meeting)
     return subgroups
@@ -90,10 +92,38 @@ def leave() -> int:
     Runs on: any rank; it waits for nobody.
     """
     if not dist.is_initialized():
+        calls.NOTES.forget()
         return 0
     subgroups = len(dist.distributed_c10d._world.pg_map) - 1
     dist.destroy_process_group()
+    calls.NOTES.forget()
     return subgroups
+
+
+def begin_checks(token: str, host: str, port: int, limit: float) -> None:
+    """Compare the arguments of calls between the ranks from now on; see checked.Checker for the arguments."""
+    from distlab.checked import Checker
+
+    calls.NOTES.checker = Checker(token, host, port, limit)
+
+
+def end_checks() -> None:
+    """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
+    checker, calls.NOTES.checker = calls.NOTES.checker, None
+    if checker is not None:
+        checker.close()
+
+
+def checked_call(checks: tuple[str, str, int, float], header: bytes, buffers: list[Any]) -> list[Any]:
+    """As `call`, with the arguments of its communication calls compared between the ranks.
+
+    Runs on: a rank.
+    """
+    begin_checks(*checks)
+    try:
+        return call(header, buffers)
+    finally:
+        end_checks()
 
 
 def call(header: bytes, buffers: list[Any]) -> list[Any]:
@@ -109,7 +139,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         fn, args, kwargs = payload.loads(header, buffers)
-        _lend_names(fn)
+        lend_names(fn)
         value = fn(rank, world_size, *args, **kwargs)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         return ["error", describe_failure(error)]
@@ -156,10 +186,12 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     """
     stack = traceback.extract_tb(error.__traceback__, limit=200)
     frames = [frame for frame in stack if is_learners(frame.filename)]
-    communicated = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack) or "gloo" in str(error)
-    lines = [_line(f.filename, f.lineno or 0, f.name) for f in frames]
+    communicated = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
+    communicated = communicated or any(words in str(error) for words in ("gloo", "through shared memory"))
+    lines = [line_of(f.filename, f.lineno or 0, f.name) for f in frames]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        lines.append((error.filename, error.lineno, (error.text or "").strip(), "", _is_cell(error.filename)))
+        where = line_of(error.filename, error.lineno, "<module>")
+        lines.append((*where[:2], (error.text or "").strip(), *where[3:]))
     message = "".join(traceback.format_exception_only(type(error), error)).strip()
     kind = type(error).__name__
     message = str(error) if not isinstance(error, SyntaxError) else (error.msg or message)
@@ -173,22 +205,12 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _line(filename: str, number: int, name: str) -> tuple[str, int, str, str, bool]:
-    place = "" if name.startswith("<") else name
-    return filename, number, linecache.getline(filename, number).strip(), place, _is_cell(filename)
-
-
-def _is_cell(filename: str) -> bool:
-    """Whether the file is a %%px cell that this rank compiled."""
-    return f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input")
-
-
 def _namespace() -> dict[str, Any]:
     """Where %%px cells run: the rank's __main__."""
     return sys.modules["__main__"].__dict__
 
 
-def _lend_names(fn: Any) -> None:
+def lend_names(fn: Any) -> None:
     """Give a function that came by value the names of this rank that its notebook did not have."""
     fn = getattr(fn, "func", fn)
     own = getattr(getattr(fn, "__func__", fn), "__globals__", None)

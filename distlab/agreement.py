@@ -1,0 +1,97 @@
+"""Whether the ranks' calls of one collective, or the two ends of a message, fit together: pure functions.
+
+Called by deadlock.py in the notebook's kernel and by checked.py on the ranks, with calls as state.py describes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from distlab.errors import rank_list
+
+Call = Mapping[str, Any]
+
+
+def disagreement(calls: Mapping[int, Call]) -> str:
+    """How the calls that several ranks make as the same collective differ, in a sentence; "" when they fit.
+
+    Args:
+        calls: by rank.
+    """
+    if len(calls) < 2:
+        return ""
+    if len({call["collective"] for call in calls.values()}) > 1:
+        ops = _by_value({rank: call["op"] for rank, call in calls.items()}, ("calls", "call"))
+        return f"the ranks do not call the same collective: {ops}."
+    aspects: list[Callable[[Call], str]] = [
+        lambda call: f"op={call['reduce_op']}" if "reduce_op" in call else "",
+        lambda call: f"the root {call['root']}" if "root" in call else "",
+        lambda call: tensor_words(call, shapes="sends" not in call),
+    ]
+    for aspect in aspects:
+        values = {rank: aspect(call) for rank, call in calls.items()}
+        if len(set(values.values())) > 1:
+            return f"the ranks do not agree in {_op(calls)}: {_by_value(values, ('has', 'have'))}."
+    return _splits_disagree(calls)
+
+
+def _op(calls: Mapping[int, Call]) -> str:
+    return next(iter(calls.values()))["op"]
+
+
+def _by_value(values: Mapping[int, str], verbs: tuple[str, str]) -> str:
+    """ "rank 2 has op=MAX, ranks 0 and 1 have op=SUM": the fewest ranks first."""
+    groups: dict[str, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        groups.setdefault(value, []).append(rank)
+    ordered = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
+    return ", ".join(f"{rank_list(ranks)} {verbs[len(ranks) > 1]} {value or 'none'}" for value, ranks in ordered)
+
+
+def _splits_disagree(calls: Mapping[int, Call]) -> str:
+    for rank, call in calls.items():
+        if "sends" not in call:
+            continue
+        members = call["members"]
+        for place, other in enumerate(members):
+            if other not in calls or len(call["sends"]) <= place:
+                continue
+            expected = calls[other]["receives"]
+            own = members.index(rank)
+            if len(expected) > own and expected[own] != call["sends"][place]:
+                sent, wanted = call["sends"][place], expected[own]
+                ends = f"rank {rank} sends {_elements(sent)} to rank {other}, which expects {_elements(wanted)}"
+                return f"the ranks do not agree in {_op(calls)}: {ends}."
+    return ""
+
+
+def _elements(count: int) -> str:
+    return f"{count} element{'' if count == 1 else 's'}"
+
+
+def misfit(sent: Call, received: Call) -> str:
+    """How the tensor of a send and that of its recv differ in type or number of elements, in words; "" when they fit.
+
+    The shapes may differ: a message is a row of numbers.
+    """
+    types = sent["tensors"][0][0], received["tensors"][0][0]
+    sizes = _count(sent["tensors"][0][1]), _count(received["tensors"][0][1])
+    if types[0] == types[1] and sizes[0] == sizes[1]:
+        return ""
+    return f"{tensor_words(sent)} is sent, {tensor_words(received)} is to receive it"
+
+
+def _count(shape: list[int]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def tensor_words(call: Call, shapes: bool = True) -> str:
+    """ "float32[2, 3]" of a call's tensors; the types alone without `shapes`; "" of a call without tensors."""
+    words = [f"{dtype}{shape}" if shapes else dtype for dtype, shape in call.get("tensors", [])]
+    if not shapes:
+        words = sorted(set(words))
+    return ", ".join(words[:3]) + (f" and {len(words) - 3} more" if len(words) > 3 else "")
