@@ -1,6 +1,7 @@
 """Mistakes in cells and runs: what is said, in full, and that the cluster still works afterwards."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -107,15 +108,17 @@ def test_a_run_that_takes_too_long_is_freed(usable, how):
     assert time.monotonic() - began < 10
     said = str(caught.value).splitlines()
     assert said[0] == "rank 3 did not come back within 0.5 s."
-    assert said[1].startswith("  rank 3   line ")
-    assert said[2] == "Ranks 0-2 finished. Every rank is free, the process group is rebuilt and variables are kept."
+    assert said[1].split() == ["ranks", "0-2", "finished"]
+    assert said[2].startswith("  rank 3 ")
+    assert " line " in said[2]
+    assert re.match(r"Freed after \d+\.\d s\. Variables are kept and the process group is rebuilt: ", said[3])
 
 
 @pytest.mark.parametrize("call", [lambda c: c.run(spin), lambda c: c.run(stuck)], ids=["computing", "blocked in gloo"])
 def test_ctrl_c_frees_the_ranks(usable, call):
     """A KeyboardInterrupt in the notebook frees ranks that compute or wait, and says where they were."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
-    timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
+    timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -124,7 +127,7 @@ def test_ctrl_c_frees_the_ranks(usable, call):
     signal.signal(signal.SIGINT, handler)
     assert time.monotonic() - began < 10
     assert "had not ended." in str(caught.value)
-    assert "Every rank is free" in str(caught.value)
+    assert "Variables are kept" in str(caught.value)
 
 
 def spin(rank, world_size):

@@ -103,19 +103,19 @@ def test_threads_are_set_before_torch_loads():
 
 
 def test_a_deadlock_ends_by_the_groups_timeout():
-    """Two ranks that wait for each other are told so after the timeout, and variables are kept."""
+    """A timeout that is over before a deadlock is proven: who waited is told after it, and variables are kept."""
 
     def deadlock(rank, world_size):
         if rank < 2:
             dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821
 
-    with distlab.Cluster(3, timeout=2) as cluster:
+    with distlab.Cluster(3, timeout=0.4) as cluster:
         cluster.push({"kept": 11})
         with pytest.raises(distlab.RankError) as caught:
             cluster.run(deadlock)
         line = deadlock.__code__.co_firstlineno + 2
         assert str(caught.value) == (
-            "ranks 0-1 waited for each other, and nothing came for 2 s.\n"
+            "ranks 0-1 waited for each other, and nothing came for 0.4 s.\n"
             f"  ranks 0-1   line {line} in deadlock   dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821\n"
             "Rank 2 finished.\n"
             "The process group is rebuilt and variables are kept: change the cell and run it again."
@@ -167,10 +167,8 @@ def test_a_rank_that_gloo_aborts_tells_why():
         with pytest.raises(distlab.RankDied) as caught:
             cluster.run(mismatch)
         first = str(caught.value).splitlines()[0]
-        assert first.startswith(
-            "rank 1 was killed by SIGABRT (often gloo: a send and its recv had different sizes); it last wrote: "
-        )
-        assert "16 vs 8" in first
+        assert first == "rank 1 was killed by SIGABRT (often gloo: a send and its recv had different sizes)."
+        assert "terminate called" in caught.value.failures[0].traceback
         assert cluster.run(sum_of_ranks) == [1.0, 1.0]
 
 
@@ -198,7 +196,7 @@ def test_the_table_shows_rank_state_memory_and_process():
         lines = repr(cluster).splitlines()
         assert lines[0] == "Cluster(2): backend gloo, engines fork"
         for rank, pid in enumerate(pids):
-            assert lines[rank + 1].startswith(f"  rank {rank}   running")
+            assert lines[rank + 1].startswith(f"  rank {rank}   idle")
             assert lines[rank + 1].endswith(f" MB  pid {pid}")
             assert f"pid {pid}" in cluster._repr_html_()
 

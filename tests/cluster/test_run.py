@@ -180,6 +180,15 @@ def test_ipyparallel_still_works_through_client(usable):
     assert view.map_sync(lambda i: i * i, range(6)) == [0, 1, 4, 9, 16, 25]
 
 
+def test_many_tensors_there_and_back(usable):
+    """The parameters of a deep model, 300 tensors large and small, go to a rank and come back."""
+    tensors = [torch.full((size,), float(i)) for i in range(100) for size in (1, 10, 1000)]
+    (back,) = usable.run(lambda rank, world_size, t: [x + 1 for x in t], tensors, ranks=[1])
+    assert all(torch.equal(one, other - 1) for one, other in zip(tensors, back, strict=True))
+    usable.push({"many": tensors})
+    assert [t[0].item() for t in usable.pull("many", ranks=[3])[0]] == [float(i) for i in range(100) for _ in range(3)]
+
+
 def test_many_megabytes_there_and_back(usable):
     """16 MB go to a rank and come back unchanged."""
     tensor = torch.arange(4_000_000, dtype=torch.float32)

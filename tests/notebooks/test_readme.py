@@ -1,5 +1,6 @@
 """README.md says nothing that does not hold."""
 
+import json
 import re
 import subprocess
 import sys
@@ -19,6 +20,15 @@ def test_the_example_prints_what_it_says():
     assert done.returncode == 0, done.stderr
     printed = done.stdout.splitlines()
     assert [line for line in printed if line in said] == said, printed
+
+
+def test_the_report_is_a_real_one():
+    """The README shows the report that notebook 00 has saved, but for the time that it took."""
+    (report,) = re.findall(r"```\n(DeadlockError: .*?)\n```", README, flags=re.DOTALL)
+    cells = json.loads((ROOT / "notebooks/00_start_here.ipynb").read_text())["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", []) if "evalue" in output]
+    saved = [f"{output['ename']}: {output['evalue']}" for output in outputs]
+    assert re.sub(r"after \d+\.\d s", "", report) in [re.sub(r"after \d+\.\d s", "", text) for text in saved]
 
 
 def test_links_exist():

@@ -98,12 +98,3 @@ def test_a_line_of_a_cell_counts_the_magic_line():
     cell = diagnosis.failure(0, {**report, "lines": [("/tmp/ipykernel_1/2.py", 1, "x", "", True)]})
     script = diagnosis.failure(0, {**report, "lines": [("script.py", 1, "x", "f", False)]})
     assert (cell.lines[0], script.lines[0]) == (Line(2, "x", ""), Line(1, "x", "f"))
-
-
-def test_ranks_that_cannot_be_interrupted():
-    """A rank that stays busy is named with the way out."""
-    text = diagnosis.late([], [0, 1], late=[1], busy=[1], timeout=2.0)
-    assert text == (
-        "rank 1 did not come back within 2 s.\n"
-        "Rank 0 finished. Rank 1 could not be interrupted: call cluster.restart()."
-    )

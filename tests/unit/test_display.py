@@ -8,11 +8,17 @@ from distlab.display import Item
 
 def result(stdout=(), stderr=None, values=None, displays=None):
     n = len(stdout)
+    stderr, values, displays = stderr or [""] * n, values or [None] * n, displays or [[]] * n
     return SimpleNamespace(
-        stdout=list(stdout),
-        stderr=list(stderr or [""] * n),
-        execute_result=[None if v is None else {"data": {"text/plain": v}} for v in (values or [None] * n)],
-        outputs=displays or [[] for _ in range(n)],
+        _metadata=[
+            {
+                "stdout": stdout[i],
+                "stderr": stderr[i],
+                "execute_result": None if values[i] is None else {"data": {"text/plain": values[i]}},
+                "outputs": displays[i],
+            }
+            for i in range(n)
+        ]
     )
 
 
@@ -67,11 +73,13 @@ def test_long_output_is_cut_in_the_middle():
 def test_the_cluster_as_text_and_html():
     """One line a rank; the memory of a dead one is not known."""
     rows = [
-        {"rank": 0, "pid": 11, "megabytes": 188.4, "state": "running"},
+        {"rank": 0, "pid": 11, "megabytes": 188.4, "state": "idle"},
         {"rank": 1, "pid": 12, "megabytes": None, "state": "was killed by SIGKILL"},
     ]
     assert display.cluster_text("Cluster(2): x", rows) == (
-        "Cluster(2): x\n  rank 0   running   188 MB  pid 11\n  rank 1   was killed by SIGKILL        -  pid 12"
+        "Cluster(2): x\n"
+        "  rank 0   idle                    188 MB  pid 11\n"
+        "  rank 1   was killed by SIGKILL        -  pid 12"
     )
     html = display.cluster_html("Cluster(2): <x>", rows)
     assert "&lt;x&gt;" in html

@@ -35,10 +35,11 @@ def test_the_error_tree():
     assert issubclass(distlab.ArgumentTypeError, distlab.ArgumentError)
     assert issubclass(distlab.ClusterError, RuntimeError)
     assert issubclass(distlab.RankTimeout, TimeoutError)
-    for name in ("RankError", "RankDied", "RankTimeout"):
+    assert issubclass(distlab.DataError, OSError)
+    for name in ("RankError", "RankDied", "RankTimeout", "SweepError"):
         assert issubclass(getattr(distlab, name), distlab.RanksFailed)
     for name in distlab.__all__:
-        if name != "Cluster":
+        if name not in (*distlab.HOMES, *distlab.ROOMS):
             assert issubclass(getattr(distlab, name), distlab.DistlabError)
 
 

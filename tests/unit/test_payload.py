@@ -51,6 +51,18 @@ def test_tensors_come_back_equal_and_writable(tensor):
     assert torch.equal(there_and_back(tensor), tensor)
 
 
+def test_small_and_many_tensors_travel_in_the_header():
+    """A tensor of a few bytes is no part of its own, and there is a limit to the parts, which ipyparallel sets."""
+    assert payload.dumps(torch.ones(4))[1] == []
+    many = [torch.full((1000,), float(i)) for i in range(200)]
+    header, buffers = payload.dumps(many)
+    assert len(buffers) == payload.MOST_BUFFERS
+    back = payload.loads(header, [bytes(buffer) for buffer in buffers])
+    assert all(torch.equal(one, other) for one, other in zip(many, back, strict=True))
+    back[-1].zero_()
+    assert many[-1][0] == 199
+
+
 def test_a_module_of_the_learner_travels_by_value(tmp_path):
     """A function from a file beside the notebook works where that file cannot be imported."""
     path = tmp_path / "beside_the_notebook.py"
@@ -65,6 +77,16 @@ def test_a_module_of_the_learner_travels_by_value(tmp_path):
         del sys.modules[module.__name__]
     fn, _, _ = payload.loads(header, buffers)
     assert fn(0, 1) == 42
+
+
+def test_an_attribute_named_like_a_module_of_torch_is_no_obstacle():
+    """A function that uses torch and something's .classes, .config or .ops travels; those modules go by name."""
+    namespace = {"torch": torch, "__name__": "__main__"}
+    exec("def fn(x):\n    return torch.tensor([x.classes, x.distributed.config, x.ops, x.backends])\n", namespace)
+    here = types.SimpleNamespace(classes=10, config=2, ops=3, backends=4)
+    here.distributed = here
+    assert there_and_back(namespace["fn"])(here).tolist() == [10, 2, 3, 4]
+    assert there_and_back([torch.classes, torch.ops]) == [torch.classes, torch.ops]
 
 
 def test_what_cannot_be_pickled_raises_its_own_reason():

@@ -1,0 +1,75 @@
+"""The player of an algorithm's steps in a real JupyterLab: where it is trusted, and where scripts are not run."""
+
+import json
+
+from playwright.sync_api import sync_playwright
+
+from distlab import plotting
+
+from .conftest import BROWSER_OPTIONS
+from .test_lab import foreign, open_notebook, run_all
+
+SOURCE = """from distlab import plotting
+one, both = {0}, {0, 1}
+states = [[[one], [{1}]], [[one], [both]], [[both], [both]]]
+plotting.play(states, [[(0, 1, 0, "reduce")], [(1, 0, 0, "copy")]], "two ranks")"""
+STATES = [[[{0}], [{1}]], [[{0}], [{0, 1}]], [[{0, 1}], [{0, 1}]]]
+MESSAGES = [[(0, 1, 0, "reduce")], [(1, 0, 0, "copy")]]
+HEADING = """() => [...document.querySelectorAll(".jp-OutputArea-output g.picture")]
+  .filter(picture => picture.style.display !== "none").map(picture => picture.querySelector("text").textContent)"""
+
+
+def write_notebook(lab):
+    """A notebook with the player's output in it, made elsewhere: JupyterLab does not trust it until it is run."""
+    data = plotting.play(STATES, MESSAGES, "two ranks")._repr_mimebundle_()
+    output = {"output_type": "execute_result", "execution_count": 1, "data": data, "metadata": {}}
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "execution_count": 1, "source": SOURCE, "outputs": [output]}
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    notebook = {"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    (lab.root / "notebooks/player.ipynb").write_text(json.dumps(notebook))
+    return data
+
+
+def test_the_player(page, lab):
+    """Untrusted, the row of all pictures is seen; run, the same output steps on, plays to the end, and asks no host."""
+    data = write_notebook(lab)
+    open_notebook(page, lab, "player.ipynb")
+    row = page.locator(".jp-OutputArea-output img")
+    row.wait_for()
+    assert row.evaluate("image => image.complete && image.naturalWidth > 200")
+    assert row.get_attribute("alt") == "two ranks, step by step: step 1, step 2, end"
+    assert page.locator(".jp-OutputArea-output button").count() == 0
+
+    (cell,) = run_all(page)
+    page.locator(".jp-OutputArea-output button").first.wait_for()
+    assert page.evaluate(HEADING) == ["step 1"]
+    assert {kind: "".join(cell["outputs"][0]["data"][kind]).strip() for kind in data} == data
+
+    on, play = page.get_by_title("one step on"), page.get_by_title("play or pause")
+    on.click()
+    assert page.locator("g.chip").count() == 1
+    on.click()  # the second click does not wait for what still moves
+    assert page.evaluate(HEADING) == ["step 2"]
+    page.get_by_title("one step back").click()
+    assert page.evaluate(HEADING) == ["step 1"]
+    page.get_by_label("step", exact=True).press("End")
+    assert page.evaluate(HEADING) == ["end"]
+    play.click()  # from the end, it begins anew
+    assert page.evaluate(HEADING) == ["step 1"]
+    page.wait_for_function(f"() => ({HEADING})()[0] === 'end' && !document.querySelector('g.chip')", timeout=20_000)
+    page.wait_for_function("() => [...document.querySelectorAll('button')].some(made => made.textContent === 'play')")
+    assert foreign(page.requested) == []
+    assert page.complaints == []
+
+
+def test_without_scripts(chromium, tmp_path):
+    """In a page whose scripts are not run, and in a narrow one, the row of all pictures is seen whole."""
+    path = tmp_path / "player.html"
+    path.write_text(plotting.play(STATES, MESSAGES)._repr_mimebundle_()["text/html"])
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=BROWSER_OPTIONS)
+        page = browser.new_page(java_script_enabled=False, viewport={"width": 240, "height": 400})
+        page.goto(path.as_uri())
+        assert page.locator("button").count() == 0
+        assert 150 < page.locator("img").bounding_box()["width"] <= 240
+        browser.close()

@@ -1,0 +1,150 @@
+"""Random programs that are correct: what the ranks do and what must come out is fixed by a seed. Runs on every rank."""
+
+import random
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def correct_program(rank, n, seed, long_pause):
+    """Run a few random calls with pauses before them, and compare each result; returns the names of the calls.
+
+    Args:
+        seed: the same on every rank. long_pause: seconds that one rank sleeps somewhere; 0 for none.
+    """
+    shared, own = random.Random(seed), random.Random(seed * 100 + rank)
+    steps = [shared.choice(STEPS) for _ in range(shared.randint(2, 5))]
+    sleeper = shared.randrange(n), shared.randrange(len(steps))
+    for number, step in enumerate(steps):
+        time.sleep(own.random() * 0.02)
+        if (rank, number) == sleeper:
+            time.sleep(long_pause)
+        step(rank, n, shared)
+    return [step.__name__ for step in steps]
+
+
+def _message(rank, n, shared):
+    source, tag, count = shared.randrange(n), shared.randrange(4), shared.randint(1, 3)
+    destination = (source + shared.randrange(1, n)) % n
+    for k in range(count):  # unequal numbers of messages on the ranks are correct
+        if rank == source:
+            dist.send(torch.full((3,), float(k)), dst=destination, tag=tag)
+        elif rank == destination:
+            tensor = torch.empty(3)
+            dist.recv(tensor, src=source, tag=tag)
+            assert tensor.tolist() == [k] * 3
+
+
+def _from_any(rank, n, shared):
+    root = shared.randrange(n)
+    if rank != root:
+        dist.send(torch.tensor([float(rank)]), dst=root, tag=9)
+    else:
+        got = []
+        for _ in range(n - 1):
+            tensor = torch.empty(1)
+            dist.recv(tensor, tag=9)
+            got.append(tensor.item())
+        assert sorted(got) == [r for r in range(n) if r != root]
+    dist.barrier()  # the next messages of this kind are not taken for these
+
+
+def _ring(rank, n, shared):
+    got = torch.empty(2)
+    works = [
+        dist.irecv(got, src=(rank - 1) % n, tag=5),
+        dist.isend(torch.full((2,), float(rank)), dst=(rank + 1) % n, tag=5),
+    ]
+    for work in reversed(works):
+        work.wait()
+    assert got.tolist() == [(rank - 1) % n] * 2
+
+
+def _batch(rank, n, shared):
+    got = torch.empty(1)
+    pair = [
+        dist.P2POp(dist.isend, torch.tensor([float(rank)]), (rank + 1) % n),
+        dist.P2POp(dist.irecv, got, (rank - 1) % n),
+    ]
+    for work in dist.batch_isend_irecv(pair):
+        work.wait()
+    assert got.item() == (rank - 1) % n
+
+
+def _all_reduce(rank, n, shared):
+    tensor = torch.full((shared.choice([1, 7, 100_000]),), float(rank))
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == n * (n - 1) / 2
+
+
+def _async_all_reduce(rank, n, shared):
+    tensor = torch.full((5,), float(rank))
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, async_op=True)
+    time.sleep(0.005 * rank)
+    work.wait()
+    assert tensor[0].item() == n - 1
+
+
+def _broadcast(rank, n, shared):
+    root = shared.randrange(n)
+    tensor = torch.full((4,), float(rank))
+    dist.broadcast(tensor, src=root)
+    assert tensor.tolist() == [root] * 4
+
+
+def _all_gather(rank, n, shared):
+    parts = [torch.empty(2) for _ in range(n)]
+    dist.all_gather(parts, torch.full((2,), float(rank)))
+    assert [part[0].item() for part in parts] == list(range(n))
+
+
+def _gather_and_scatter(rank, n, shared):
+    root = shared.randrange(n)
+    parts = [torch.empty(1) for _ in range(n)] if rank == root else None
+    dist.gather(torch.tensor([float(rank)]), parts, dst=root)
+    got = torch.empty(1)
+    dist.scatter(got, parts, src=root)
+    assert got.item() == rank
+
+
+def _all_to_all(rank, n, shared):
+    got = torch.empty(n)
+    dist.all_to_all_single(got, torch.arange(n) + 10.0 * rank)
+    assert got.tolist() == [10.0 * other + rank for other in range(n)]
+
+
+def _group(rank, n, shared):
+    members = sorted(shared.sample(range(n), 2))
+    group = dist.new_group(members)
+    if rank in members:
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == sum(members)
+
+
+def _objects(rank, n, shared):
+    got = [None] * n
+    dist.all_gather_object(got, {"rank": rank})
+    assert got == [{"rank": r} for r in range(n)]
+
+
+def _barrier(rank, n, shared):
+    dist.barrier()
+
+
+STEPS = [
+    _message,
+    _from_any,
+    _ring,
+    _batch,
+    _all_reduce,
+    _async_all_reduce,
+    _broadcast,
+    _all_gather,
+    _gather_and_scatter,
+    _all_to_all,
+    _group,
+    _objects,
+    _barrier,
+]

@@ -1,0 +1,47 @@
+"""Every broken program of the zoo ends by itself, with its sentence, and the cluster works afterwards."""
+
+import pytest
+
+import distlab
+from tests.cluster.conftest import sum_of_ranks
+from tests.cluster.zoo import ZOO
+
+ROWS = sorted(ZOO, key=lambda row: row[0])
+
+
+@pytest.fixture(scope="module")
+def ranks_of():
+    """Gives a cluster of n ranks; the one that runs is kept while n stays the same."""
+    running = []
+
+    def of(n):
+        if not running or running[0].n != n:
+            running[:] = [distlab.Cluster(n, timeout=60)]
+        return running[0]
+
+    yield of
+    for cluster in running:
+        cluster.stop()
+
+
+def test_the_zoo_is_large():
+    """At least 40 programs."""
+    assert len({program for _, program, *_ in ZOO}) >= 40
+
+
+@pytest.mark.parametrize(
+    ("n", "program", "error", "sentence", "options"), ROWS, ids=[f"{row[1].__name__}-{row[0]}" for row in ROWS]
+)
+def test_a_broken_program_explains_itself(ranks_of, n, program, error, sentence, options):
+    """The error is of the right kind, holds the sentence and the learner's line, and everything goes on."""
+    cluster = ranks_of(n)
+    cluster.push({"kept": n})
+    with pytest.raises(distlab.RanksFailed) as caught:
+        cluster.run(program, **options)
+    said = str(caught.value)
+    assert type(caught.value).__name__ == error, said
+    assert sentence.replace("LAST", str(n - 1)) in said
+    assert "line" in said or error == "RankDied"
+    assert cluster.run(sum_of_ranks) == [n * (n - 1) / 2] * n
+    if error != "RankDied":
+        assert cluster.pull("kept") == [n] * n
