@@ -136,7 +136,10 @@ def test_digits_are_learned(nothing_left):
     assert one == other >= ENOUGH
 
 
+# The first optimizer imports torch._dynamo. In torch 2.13, that import keeps a process group that is there already:
+# its gloo threads outlive destroy_process_group, and one that frees a tensor while Python ends aborts the process.
 TORCHRUN_SCRIPT = """
+import torch._dynamo
 import os
 import torch.distributed as dist
 from benchmarks.data_parallel import train_digits
