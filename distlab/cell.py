@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from distlab import diagnosis, display, live, report, sentinel
+from distlab import diagnosis, display, live, report
 from distlab.deadlock import COMMUNICATING
 from distlab.errors import DeadlockError, Failure, Interrupted, RankTimeout
+from distlab.line import FREE
 from distlab.lookout import Lookout
 from distlab.ranks import Ranks
 from distlab.remote import on_rank
@@ -103,7 +104,7 @@ class Cell:
         """Look after the ranks while they are waited for: False goes on, True stops, a text says what they do."""
         self._ranks.check_controller()
         if any(_is_failure(reply) for reply in watch.replies().values()):
-            self._ranks.signal(watch.unfinished(), sentinel.FREE)
+            self._ranks.signal(watch.unfinished(), FREE)
             return False
         return True if self._lookout.look() else report.brief(self._lookout.states)
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import secrets
 import select
+import signal
 import socket
 import time
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from typing import Any
 
 from distlab.rendezvous import listen
 
+FREE, COME_BACK = signal.SIGUSR2, signal.SIGUSR1  # what the sentinel makes of each: sentinel.py
 PATIENCE_SECONDS = 0.25  # what a rank has to answer; one that does not is stopped, or holds Python's lock
 HELLO_BYTES = 4096  # more than a rank says before it is known
 

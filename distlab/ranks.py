@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distlab import diagnosis, live, report, sentinel
+from distlab import diagnosis, live, report
 from distlab.deadlock import State
 from distlab.errors import ClusterError, rank_list
+from distlab.line import COME_BACK, FREE
 from distlab.processes import Processes, start_processes
 from distlab.remote import on_rank
 
@@ -166,8 +167,8 @@ class Ranks:
                 return {}
             began = time.monotonic()
             while (busy := unfinished()) and not self._hopeless(busy, time.monotonic() - began):
-                self.signal([rank for rank in busy if rank in waiting], sentinel.FREE)
-                self.signal([rank for rank in busy if rank not in waiting], sentinel.COME_BACK)
+                self.signal([rank for rank in busy if rank in waiting], FREE)
+                self.signal([rank for rank in busy if rank not in waiting], COME_BACK)
                 waiting = set()
                 result.wait(AGAIN_SECONDS)
         hopeless = unfinished() if self.can_respawn else []

@@ -31,8 +31,8 @@ from typing import Any
 
 from distlab import state
 from distlab.calls import NOTES
+from distlab.line import COME_BACK, FREE
 
-FREE, COME_BACK = signal.SIGUSR2, signal.SIGUSR1
 THREAD_NAME = "distlab-sentinel"
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
