@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distlab import arguments, display, payload
 from distlab.cell import Cell
@@ -19,8 +19,9 @@ from distlab.errors import ClusterError, SerializationError, rank_list, refuse
 from distlab.processes import Processes, check_launcher
 from distlab.ranks import Plan, Ranks
 from distlab.remote import on_rank
-from distlab.trace import Trace
-from distlab.trace.record import Recorder
+
+if TYPE_CHECKING:
+    from distlab.trace import Trace
 
 
 class Cluster:
@@ -241,6 +242,9 @@ class Cluster:
         targets = self.check_ranks(ranks)
         if self.last_trace is not None and self.last_trace.recording:
             raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
+        from distlab.trace import Trace
+        from distlab.trace.record import Recorder
+
         self.ready()
         recorder = Recorder(self.ranks, targets)
         recorder.start()

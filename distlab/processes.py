@@ -6,7 +6,6 @@ to a cluster can be found without guessing by name, also when its notebook is go
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import logging
@@ -21,11 +20,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from distlab import forkserver, guard
 from distlab.errors import ClusterError, refuse
@@ -39,6 +35,8 @@ LOG_END_BYTES = 1 << 16
 
 def launchers() -> list[str]:
     """Names that `engines` may have: the ipyparallel engine launchers that are installed here."""
+    from importlib.metadata import entry_points
+
     return sorted({point.name.lower() for point in entry_points(group="ipyparallel.engine_launchers")})
 
 
@@ -92,7 +90,7 @@ class Processes:
         self.line = Line()
         self.tag = f"{guard.owner_of_this_process()}-{uuid.uuid4().hex[:8]}"
         self._ipp_cluster: Any = None
-        self._loop = asyncio.new_event_loop()
+        self._loop: Any = None
         self._environment = _environment(threads, self.tag)
         command = [sys.executable, guard.__file__, str(os.getpid()), self.tag, self.folder]
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
@@ -113,8 +111,11 @@ class Processes:
         server = None
         if self.engines == FORK:  # before anything else: it imports torch, which takes longer than all the rest
             server = forkserver.start(self.folder, cluster_id, self._environment, ["--log-level=WARN"])
+        import asyncio
+
         import ipyparallel
 
+        self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="distlab-launcher", daemon=True).start()
         log = logging.getLogger("distlab.ipyparallel")
         log.addHandler(logging.NullHandler())
@@ -143,6 +144,8 @@ class Processes:
 
     def _in_loop(self, work: Any, check: Callable[[], None] = lambda: None) -> Any:
         """Do asynchronous work of ipyparallel; `check` may raise meanwhile."""
+        import asyncio
+
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         while not concurrent.futures.wait([future], timeout=0.1).done:
             check()
@@ -150,6 +153,8 @@ class Processes:
 
     def controller_died(self) -> bool:
         """Whether the controller, which carries all messages, has ended."""
+        import psutil
+
         process = getattr(getattr(self._ipp_cluster, "controller", None), "process", None)
         try:
             return process is not None and process.status() == psutil.STATUS_ZOMBIE
@@ -226,7 +231,8 @@ class Processes:
         self.line.close()
         # nothing that they hold outlives them: no need to ask politely for long
         guard.end(guard.find(self.tag), patience=0.2)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
         with contextlib.suppress(ProcessLookupError):
             self._guard.send_signal(signal.SIGTERM)
         self._guard.wait()
