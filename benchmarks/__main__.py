@@ -13,7 +13,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks import all_reduce, cells, data_parallel, life, plot, startup, stuck, tensors, traces
+from benchmarks import all_reduce, cells, data_parallel, life, plot, point_to_point, startup, stuck, tensors, traces
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = [1, 2, 4, 8, 16, 32, 64]
@@ -112,6 +112,8 @@ def main() -> None:
         f"({form(min(seconds_of_digits))} to {form(max(seconds_of_digits))})."
     )
     show(growth(life.sizes(COUNTS, min(repeat, 3)), base))
+    show(traces.picture())
+    show(point_to_point.report(repeat * 5))
     for count in all_reduce.RANKS:
         show(all_reduce.report(count, repeat))
     if chosen.write:

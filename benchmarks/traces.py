@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import time
 from typing import Any
 
@@ -44,3 +45,19 @@ def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
 
 def _nothing() -> Any:
     return contextlib.nullcontext()
+
+
+def picture(ranks: int = 8, rounds: int = 160) -> str:
+    """How long it takes to draw a trace of more than 5,000 events, and how large the picture is, in a sentence."""
+    import distlab
+
+    with distlab.Cluster(ranks) as cluster, cluster.trace() as trace:
+        cluster.run(ring, rounds)
+    trace.plot((0, 1e-3))  # matplotlib is imported from here on
+    began, image = time.perf_counter(), io.BytesIO()
+    trace.plot().savefig(image)
+    seconds = time.perf_counter() - began
+    return (
+        f"A trace of {len(trace.events)} events on {ranks} ranks is drawn in {seconds:.2f} s, "
+        f"as a PNG of {len(image.getvalue()) / 1e3:.0f} kB."
+    )
