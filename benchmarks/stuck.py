@@ -48,14 +48,14 @@ def set_layer(rank: int, world_size: int, on: bool) -> None:
     import torch
     import torch.distributed as dist
 
-    from distlab import calls
+    from distlab import calls, notes
 
     as_method = ctypes.pythonapi.PyInstanceMethod_New  # a built-in function does not bind by itself
     as_method.restype, as_method.argtypes = ctypes.py_object, [ctypes.py_object]
     if on:
         calls.install()
         return
-    methods = [(dist.ProcessGroup, name) for name in (*calls.POINT_TO_POINT, *calls.COLLECTIVES)]
+    methods = [(dist.ProcessGroup, name) for name in (*notes.POINT_TO_POINT, *notes.COLLECTIVES)]
     for owner, name in (*methods, (dist.Work, "wait"), (dist.Work, "get_future"), (torch.Future, "wait")):
         if hasattr(getattr(owner, name, None), "__wrapped__"):
             setattr(owner, name, as_method(getattr(owner, name).__wrapped__))

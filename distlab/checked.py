@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 from distlab import state
 from distlab.agreement import disagreement, misfit
-from distlab.calls import POINT_TO_POINT, Note
 from distlab.errors import MismatchError
+from distlab.notes import POINT_TO_POINT, Note
 from distlab.poster import Deferred, Poster
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.calls import NOTES, Note, waiting_for
+from distlab.notes import NOTES, Note, waiting_for
 
 POLL_SECONDS = 0.001
 THREAD_NAME = "distlab-checked"
@@ -88,7 +88,7 @@ class Deferred(dist.Work):
     def get_future(self) -> Any:
         """As Work.get_future; it does not wait for the call to be posted."""
         future = torch.futures.Future()
-        NOTES.works[future] = self._note
+        NOTES.tie(future, self._note)
         with self._lock:
             settled = self._settled.is_set()
             if not settled:

@@ -30,8 +30,8 @@ from datetime import timedelta
 from typing import Any
 
 from distlab import state
-from distlab.calls import NOTES
 from distlab.line import COME_BACK, FREE
+from distlab.notes import NOTES
 
 THREAD_NAME = "distlab-sentinel"
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distlab.calls import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REDUCING, REMEMBERED, ROOTED, Note
+from distlab.notes import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REDUCING, REMEMBERED, ROOTED, Note
 from distlab.source import is_learners, line_of
 
 TORCH = "torch."

@@ -24,7 +24,7 @@ from torch.autograd.profiler import profile
 from torch.distributed import distributed_c10d as c10d
 
 from distlab import clock
-from distlab.calls import NOTES, POINT_TO_POINT, Note
+from distlab.notes import NOTES, POINT_TO_POINT, Note
 
 POST, WAIT, MAIN = "distlab post", "distlab wait", "distlab main"  # names of ranges, the first two with a number
 FIRST = (*POINT_TO_POINT, "allreduce", "allreduce_coalesced", "broadcast", "reduce")  # the tensors come first

@@ -342,7 +342,7 @@ def test_some_ranks_only(usable):
 
 
 def state_of_torch(rank, world_size):
-    from distlab.calls import NOTES
+    from distlab.notes import NOTES
 
     enabled = torch._C._autograd._profiler_enabled(), torch.autograd.profiler._is_profiler_enabled  # noqa: F821
     update = torch.distributed.distributed_c10d._update_default_pg.__module__  # noqa: F821

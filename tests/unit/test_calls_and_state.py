@@ -16,8 +16,8 @@ import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # registers the backend that sends nothing
 from torch._C._distributed_c10d import FakeWork
 
-from distlab import calls, state
-from distlab.calls import NOTES
+from distlab import calls, notes, state
+from distlab.notes import NOTES
 from distlab.rendezvous import loopback_interface
 
 C10D = dist.distributed_c10d
@@ -27,7 +27,7 @@ LIMIT = timedelta(seconds=60)
 @pytest.fixture(autouse=True)
 def layer(monkeypatch):
     """The layer is in place for a test, and gone afterwards, with all that was noted."""
-    names = [name for name in (*calls.POINT_TO_POINT, *calls.COLLECTIVES) if hasattr(dist.ProcessGroup, name)]
+    names = [name for name in (*notes.POINT_TO_POINT, *notes.COLLECTIVES) if hasattr(dist.ProcessGroup, name)]
     for owner, method in [
         *((dist.ProcessGroup, name) for name in names),
         *[(dist.Work, "wait"), (dist.Work, "get_future"), (torch.Future, "wait"), (torch.Future, "then")],
@@ -59,7 +59,7 @@ def alone(monkeypatch):
 
 def last():
     """The newest collective, described."""
-    return state.describe([note for notes in NOTES.collectives.values() for note in notes][-1])
+    return state.describe([note for row in NOTES.collectives.values() for note in row][-1])
 
 
 def ones(*shape, dtype=torch.float32):
@@ -130,10 +130,10 @@ def test_an_all_to_all_is_noted_with_both_sides(four):
 
 def test_an_even_side_of_an_uneven_all_to_all_is_split_by_its_own_size(four):
     """Splits may be given for the input alone: the output's parts are quarters of the output."""
-    note = calls.Note("alltoall_base", "0", (ones(4, 3), ones(10, 3), [], [1, 2, 3, 4], dist.AllToAllOptions()), {})
+    note = notes.Note("alltoall_base", "0", (ones(4, 3), ones(10, 3), [], [1, 2, 3, 4], dist.AllToAllOptions()), {})
     said = state.describe(note)
     assert (said["sends"], said["receives"]) == ([3, 6, 9, 12], [3] * 4)
-    note = calls.Note("alltoall_base", "0", (ones(0, 3), ones(4, 3), [0] * 4, [], dist.AllToAllOptions()), {})
+    note = notes.Note("alltoall_base", "0", (ones(0, 3), ones(4, 3), [0] * 4, [], dist.AllToAllOptions()), {})
     said = state.describe(note)
     assert (said["sends"], said["receives"]) == ([3] * 4, [0] * 4)
 
@@ -220,7 +220,7 @@ def test_the_newest_kinds_of_messages_are_told(four):
         dist.send(ones(1), 2, tag=tag)
         dist.send(ones(1), 3, tag=0)
     rows = state._traffic()
-    assert len(rows) == 2 * calls.REMEMBERED
+    assert len(rows) == 2 * notes.REMEMBERED
     assert rows[-1] == (True, "0", 3, 0, 100, 0)
     assert rows[0][3] == 100 - (len(rows) - 1)
 
@@ -304,17 +304,17 @@ def test_forget_leaves_nothing(four):
     work = dist.isend(ones(1), 2)
     NOTES.forget()
     assert (NOTES.counts, NOTES.traffic, NOTES.dropped, NOTES.collectives) == ({}, {}, {}, {})
-    assert work not in NOTES.works
+    assert NOTES.of(work) is None
     dist.all_reduce(ones(1))
     assert last()["sequence"] == 1
 
 
 def test_the_memory_of_a_group_is_short(four):
     """Of many collectives the newest are described, with their numbers."""
-    for _ in range(calls.REMEMBERED + 5):
+    for _ in range(notes.REMEMBERED + 5):
         dist.all_reduce(ones(1))
-    notes = NOTES.collectives["0"]
-    assert [notes[0].sequence, notes[-1].sequence] == [6, calls.REMEMBERED + 5]
+    kept = NOTES.collectives["0"]
+    assert [kept[0].sequence, kept[-1].sequence] == [6, notes.REMEMBERED + 5]
 
 
 def test_a_group_that_is_gone_is_described_without_members(four):
@@ -353,7 +353,7 @@ def noted(method="allreduce", *arguments):
     work = Slow()
     begin = calls._noting(method, lambda group, *args: work)
     assert begin(SimpleNamespace(group_name="0"), *(arguments or ([ones(1)],))) is work
-    return work, NOTES.works[work]
+    return work, NOTES.of(work)
 
 
 def in_thread(function, *arguments):
@@ -399,9 +399,9 @@ def test_a_future_is_waited_for_as_its_work_is(alone):
     work = dist.all_reduce(ones(1), async_op=True)
     future = work.get_future()
     half = future.then(lambda future: future.value()[0] / 2)
-    note = NOTES.works[work]
-    assert NOTES.works[future] is note
-    assert NOTES.works[half] is note
+    note = NOTES.of(work)
+    assert NOTES.of(future) is note
+    assert NOTES.of(half) is note
     assert half.wait().tolist() == [0.5]
     assert note.done
 

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from distlab import checked, poster
-from distlab.calls import NOTES
 from distlab.checked import Checker
 from distlab.errors import MismatchError
+from distlab.notes import NOTES
 from distlab.poster import Deferred, Poster
 
 TENSOR = {"tensors": [["float32", [2]]], "members": [0, 1, 2]}
@@ -513,7 +513,7 @@ def test_a_future_is_there_before_the_call_is_posted(first):
     call.settle(lambda: None)
     future = future or call.get_future()
     assert future.wait() == 3
-    assert NOTES.works[future] is call._note
+    assert NOTES.of(future) is call._note
 
 
 def test_a_future_of_a_refused_call_raises():
