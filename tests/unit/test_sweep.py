@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
+import pandas
 import pytest
 import torch
 import torch.distributed as dist
@@ -219,7 +220,6 @@ def test_csv(tmp_path):
 def test_dataframe(monkeypatch):
     """With pandas the rows as a DataFrame, without it an error that says what else there is."""
     sweep = made()
-    pandas = pytest.importorskip("pandas")
     assert sweep.to_dataframe().equals(pandas.DataFrame(sweep.rows()))
     monkeypatch.setitem(sys.modules, "pandas", None)
     message = (
