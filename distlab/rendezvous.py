@@ -64,8 +64,7 @@ class Rendezvous:
     def next_meeting(self, init_method: str, backend: str, world_size: int, timeout: float) -> Meeting:
         """A meeting whose keys no rank has used before."""
         self._generation += 1
-        if self._port == 0 or (init_method == "env" and self._generation > 1):
-            # env:// has no prefix of its own, so that each of its generations needs an empty store
+        if self._port == 0:
             self._stores.append(serve())
             self._port = self._stores[-1].port
         prefix = f"distlab/{self._generation}"

@@ -55,14 +55,13 @@ def build(rank: int, meeting: Any) -> None:
     # dist.new_group does not inherit the world's timeout but takes this one, which is half an hour
     dist.distributed_c10d.default_pg_timeout = limit
     where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
-    if meeting.init_method == "tcp":
-        where["store"] = dist.PrefixStore(meeting.prefix, sentinel.connect(meeting.host, meeting.port))
-    elif meeting.init_method == "file":
+    if meeting.init_method == "file":
         where["init_method"] = f"file://{meeting.path}"
     else:
-        # the store is served already: rank 0 must connect to it, not serve a second one
-        os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port), TORCHELASTIC_USE_AGENT_STORE="True")
-        where = {"init_method": "env://"}
+        if meeting.init_method == "env":
+            os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
+        # torch's own tcp:// and env://, but with keys that are new each time: used ones hold stale addresses
+        where["store"] = dist.PrefixStore(meeting.prefix, sentinel.connect(meeting.host, meeting.port, meeting.init_method))
     dist.init_process_group(meeting.backend, timeout=limit, **where)
 
 
@@ -92,6 +91,8 @@ def leave() -> int:
     Runs on: any rank; it waits for nobody.
     """
     if not dist.is_initialized():
+        # groups are numbered, and a learner's own init_process_group that failed has used a number up on this rank alone
+        dist.distributed_c10d._world.group_count = 0
         calls.NOTES.forget()
         return 0
     subgroups = len(dist.distributed_c10d._world.pg_map) - 1
