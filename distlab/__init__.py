@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         SweepError,
     )
     from distlab.measured import Sweep
+    from distlab.probing import probe
+    from distlab.probing.table import Probe
     from distlab.sweeps import sweep
     from distlab.trace import Trace
 
@@ -45,6 +47,7 @@ __all__ = [
     "DeadlockError",
     "DistlabError",
     "MismatchError",
+    "Probe",
     "RankDied",
     "RankError",
     "RankTimeout",
@@ -54,10 +57,18 @@ __all__ = [
     "SweepError",
     "Trace",
     "algorithms",
+    "probe",
     "sweep",
 ]
 # where names come from; the rest is in errors
-HOMES = {"Cluster": "cluster", "Sweep": "measured", "Trace": "trace", "sweep": "sweeps"}
+HOMES = {
+    "Cluster": "cluster",
+    "Probe": "probing.table",
+    "Sweep": "measured",
+    "Trace": "trace",
+    "probe": "probing",
+    "sweep": "sweeps",
+}
 ROOMS = ("algorithms",)  # modules that are names of their own
 
 

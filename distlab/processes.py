@@ -78,6 +78,7 @@ class Processes:
         tag: the value of `guard.TAG` in the environment of every process.
         rendezvous: where the engines meet as ranks, for as long as these processes live.
         line: over which ranks are asked what they do.
+        environment: what every process's environment has besides this one's.
 
     Raises:
         ClusterError: a process ended, or did not register in time; with the last lines it wrote. Nothing is left then.
@@ -91,7 +92,7 @@ class Processes:
         self.tag = f"{guard.owner_of_this_process()}-{uuid.uuid4().hex[:8]}"
         self._ipp_cluster: Any = None
         self._loop: Any = None
-        self._environment = _environment(threads, self.tag)
+        self.environment = _environment(threads, self.tag)
         command = [sys.executable, guard.__file__, str(os.getpid()), self.tag, self.folder]
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         self._guard = subprocess.Popen(command, cwd="/", start_new_session=True, **nothing)
@@ -110,7 +111,7 @@ class Processes:
         cluster_id = self.tag.rsplit("-", 1)[1]
         server = None
         if self.engines == FORK:  # before anything else: it imports torch, which takes longer than all the rest
-            server = forkserver.start(self.folder, cluster_id, self._environment, ["--log-level=WARN"])
+            server = forkserver.start(self.folder, cluster_id, self.environment, ["--log-level=WARN"])
         import asyncio
 
         import ipyparallel
@@ -127,7 +128,7 @@ class Processes:
             cluster_id=cluster_id,
             cluster_file="",
             load_profile=False,
-            config=_config(self._environment),
+            config=_config(self.environment),
             log=log,
             log_level=logging.ERROR,
             shutdown_atexit=False,

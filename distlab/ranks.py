@@ -205,6 +205,11 @@ class Ranks:
                 os.kill(self.pids[rank], number)
 
     @property
+    def environment(self) -> dict[str, str]:
+        """What the environment of each rank has besides the notebook's; it marks a process as the cluster's."""
+        return self._processes.environment
+
+    @property
     def line(self) -> Any:
         """The line to the sentinels."""
         return self._processes.line

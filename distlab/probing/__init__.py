@@ -1,0 +1,75 @@
+"""`probe`: what every function of torch.distributed does here, tried out instead of looked up.
+
+Called by the notebook; notebook 06 shows the result. The cases run on processes of their own, which are started for
+them: what hangs or ends a process there harms no rank of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from distlab.errors import ClusterError, refuse
+from distlab.probing.names import BACKENDS, DEVICES, FUNCTIONS, REDUCTIONS, Column
+from distlab.probing.table import Probe
+
+if TYPE_CHECKING:
+    from distlab.cluster import Cluster
+
+# backends in Python, and the module whose import registers them
+REGISTERED_BY = {"mpi4py": "distlab.mpi_backend"}
+EXAMPLE = "Call distlab.probe(cluster)."
+
+
+def probe(cluster: Cluster, backends: Sequence[str] = BACKENDS, modules: Sequence[str] = ()) -> Probe:
+    """Try every function that communicates, and every ReduceOp with every dtype, on each backend and device.
+
+    Each case runs on as many processes as the cluster has ranks, with small tensors, and its result is compared with
+    the right one. The ranks of the cluster are not used, and keep what they have.
+
+    Runs on: the notebook's kernel.
+
+    Args:
+        cluster: a running one of 2 ranks or more. backends: names, also of such as a module registers.
+        modules: to import on the processes first; they register backends.
+
+    Returns:
+        The `Probe`, which shows itself: each case works, is refused with torch's message, gives a wrong result, hangs,
+        ends its process, or its backend is not built or its device not there.
+
+    Raises:
+        ArgumentError: the cluster has one rank, or there is no backend to try.
+        ClusterError: the cluster is not running, or the processes do not start.
+    """
+    from distlab.cluster import Cluster
+    from distlab.probing.driver import run_cases
+    from distlab.progress import progress
+
+    if not isinstance(cluster, Cluster):
+        refuse("cluster", "a Cluster", cluster, EXAMPLE, wrong_type=True)
+    if cluster.n < 2:
+        refuse("cluster", "of 2 ranks or more, to have somebody to talk to", cluster.n, "Make one: Cluster(2).")
+    todo = [(column, name) for column in _columns(backends) for name in (*FUNCTIONS, *REDUCTIONS)]
+    modules = [*modules, *(REGISTERED_BY[name] for name in backends if name in REGISTERED_BY)]
+    with progress(len(todo)) as tell:
+        found = run_cases(cluster.n, todo, modules, cluster.ranks.environment, _starter(cluster), tell)
+    return Probe(metadata.version("torch"), cluster.n, found)
+
+
+def _columns(backends: Any) -> list[Column]:
+    names = [backends] if isinstance(backends, str) else backends
+    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+        refuse("backends", 'a list of names of backends, such as ["gloo"]', backends, EXAMPLE, wrong_type=True)
+    return [Column(name.lower(), device) for name in dict.fromkeys(names) for device in DEVICES]
+
+
+def _starter(cluster: Cluster) -> list[str]:
+    """The command that starts all processes together where the cluster's were started so; else they start one by one."""
+    if cluster.engines != "mpi":
+        return []
+    import shutil
+
+    if shutil.which("mpiexec") is None:
+        raise ClusterError("mpiexec is not found, which started this cluster. Put it on the PATH, or use Cluster(n).")
+    return ["mpiexec", "-n", str(cluster.n)]
