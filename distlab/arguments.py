@@ -50,7 +50,9 @@ def check_threads(threads: Any) -> int | None:
 
 
 def check_init_method(init_method: Any) -> str:
-    """One of `rendezvous.INIT_METHODS`."""
+    """One of `rendezvous.INIT_METHODS`, which may end in "://" as torch writes them."""
+    if isinstance(init_method, str):
+        init_method = init_method.removesuffix("://")
     if init_method not in INIT_METHODS:
         rule = f"one of {', '.join(map(repr, INIT_METHODS))}"
         refuse("init_method", rule, init_method, 'Call Cluster(n) or Cluster(n, init_method="tcp").')
@@ -66,10 +68,20 @@ def check_backend(backend: Any) -> str:
     known = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
     here = [name for name in known if dist.is_backend_available(name)]
     if not isinstance(backend, str) or backend.lower() not in here:
-        why = "This torch was built without it. " if backend in known else ""
         rule = f"a backend that this torch has ({', '.join(map(repr, here))})"
-        refuse("backend", rule, backend, f'{why}Call Cluster(n) or Cluster(n, backend="gloo").')
+        refuse("backend", rule, backend, _instead_of(backend.lower() if isinstance(backend, str) else "", known))
     return backend.lower()
+
+
+def _instead_of(backend: str, known: Sequence[str]) -> str:
+    """What to do where a backend was asked for that is not there."""
+    gloo = 'Call Cluster(n) or Cluster(n, backend="gloo").'
+    built = {
+        "mpi": f'Only a torch that was built from source beside an MPI has it. {gloo} Cluster(n, engines="mpi") starts '
+        "the ranks by mpiexec.",
+        "ucc": f"Only a torch that was built from source with UCC has it. {gloo} It has the same functions.",
+    }
+    return built.get(backend, f"This torch was built without it. {gloo}" if backend in known else gloo)
 
 
 def check_ranks(ranks: Any, n: int) -> list[int]:

@@ -61,7 +61,9 @@ def build(rank: int, meeting: Any) -> None:
         if meeting.init_method == "env":
             os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
         # torch's own tcp:// and env://, but with keys that are new each time: used ones hold stale addresses
-        where["store"] = dist.PrefixStore(meeting.prefix, sentinel.connect(meeting.host, meeting.port, meeting.init_method))
+        where["store"] = dist.PrefixStore(
+            meeting.prefix, sentinel.connect(meeting.host, meeting.port, meeting.init_method)
+        )
     dist.init_process_group(meeting.backend, timeout=limit, **where)
 
 
@@ -91,7 +93,7 @@ def leave() -> int:
     Runs on: any rank; it waits for nobody.
     """
     if not dist.is_initialized():
-        # groups are numbered, and a learner's own init_process_group that failed has used a number up on this rank alone
+        # groups are numbered; a learner's init_process_group that failed has used a number up, on this rank alone
         dist.distributed_c10d._world.group_count = 0
         calls.NOTES.forget()
         return 0

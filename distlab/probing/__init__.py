@@ -65,7 +65,7 @@ def _columns(backends: Any) -> list[Column]:
 
 
 def _starter(cluster: Cluster) -> list[str]:
-    """The command that starts all processes together where the cluster's were started so; else they start one by one."""
+    """The command that starts all processes together, where the cluster's were started so; [] where one by one."""
     if cluster.engines != "mpi":
         return []
     import shutil

@@ -113,12 +113,15 @@ def run_cases(
     """
     found: Found = {}
     todo = list(todo)
-    total = len(todo)
+
+    def say(case: str) -> None:
+        tell(sum(len(cases) for cases in found.values()), case)
+
     while todo:
         folder = tempfile.mkdtemp(prefix="distlab-probe-")
         batch = start(folder, size, todo, modules, environment, prefix, seconds)
         try:
-            blamed, why = follow(batch, found, lambda case: tell(total - len(todo) + count(found, todo), case), seconds)
+            blamed, why = follow(batch, found, say, seconds)
             if blamed is None and why:
                 raise ClusterError(f"The probe's processes did not start: {why}.\n{batch.last_words()}".rstrip())
         finally:
@@ -128,11 +131,6 @@ def run_cases(
             found.setdefault(blamed[0], {})[blamed[1]] = Outcome(*why)
         todo = [(column, name) for column, name in todo if name not in found.get(column, {})]
     return found
-
-
-def count(found: Found, todo: Sequence[tuple[Column, str]]) -> int:
-    """How many of these cases have been tried."""
-    return sum(name in found.get(column, {}) for column, name in todo)
 
 
 def start(
@@ -184,7 +182,7 @@ def follow(
     """Wait until the processes are done, or one has ended, or nothing moves any more; note what comes of the cases.
 
     Returns:
-        The case to blame and its outcome as (kind, message); or None, with why nothing came at all, "" when all is well.
+        The case to blame and its outcome as (kind, message); or None, with why nothing came, "" when all is well.
     """
     heard, last = False, time.monotonic()
     while len(batch.done) < batch.size:

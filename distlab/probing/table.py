@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distlab.errors import refuse
+from distlab.probing.history import HISTORY, THEN
 from distlab.probing.names import DTYPES, FUNCTIONS, KINDS, OPS, Column, Outcome, reduction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+OLD_BACKENDS = {column.backend for table in HISTORY.values() for column in table}
 SHADES = {
     "works": "rgba(0,158,115,.35)",
     "refused": "rgba(230,159,0,.40)",
@@ -67,6 +69,18 @@ class Probe:
         panels = [(f"torch {self.torch}", self._functions())]
         panels += [(f"all_reduce on {column.title}: op by dtype", self._reductions(column)) for column in self.there]
         return heat_maps(panels)
+
+    def plot_history(self) -> Figure:
+        """Draw the tables of older versions of torch beside the same functions of this probe."""
+        from distlab.plotting.heat import heat_maps
+
+        panels = [
+            (title, {column.title: {n: cells[n].kind for n in THEN} for column, cells in table.items()})
+            for title, table in HISTORY.items()
+        ]
+        shown = [column for column in self.outcomes if column.backend in OLD_BACKENDS]
+        now = {c.title: {old: self.outcomes[c][new].kind for old, new in THEN.items()} for c in shown}
+        return heat_maps([*panels, (f"torch {self.torch}, probed", now)])
 
     def _functions(self) -> dict[str, dict[str, str]]:
         """By title of the column, by function: what came of it."""

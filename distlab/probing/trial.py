@@ -19,7 +19,6 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch._dynamo  # noqa: F401 - imported after the group is built, it makes torch 2.13 leave gloo's threads alive
 import torch.distributed as dist
 
 from distlab.probing.cases import CASES, Place
