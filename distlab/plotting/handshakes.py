@@ -35,9 +35,14 @@ class Step:
     began: float
     ended: float
 
+    @property
+    def when(self) -> float:
+        """When it took place: another rank may read a key before the call that wrote it has returned."""
+        return self.began if self.writes else self.ended
+
 
 def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
-    """Draw what each rank wrote into a store and read from it, one arrow a call, in the order in which they ended.
+    """Draw what each rank wrote into a store and read from it, one arrow a call, in the order of their times.
 
     An arrow up writes a key, an arrow down reads one, in the colour of the rank that wrote it. A hatched bar is a rank
     that waits for a key that nobody has written yet. The times below are since the first call; steps of time are not
@@ -56,7 +61,7 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
     Raises:
         ArgumentError: if no rank made a call.
     """
-    steps = sorted((step for rank, own in enumerate(calls) for step in fold(rank, own)), key=lambda step: step.ended)
+    steps = sorted((step for rank, own in enumerate(calls) for step in fold(rank, own)), key=lambda step: step.when)
     if not steps:
         raise ArgumentError(f"calls must hold a call of some rank, got {calls!r}. Record them: see notebook 06.")
     writers = {step.key: step.rank for step in steps if step.writes}
@@ -79,7 +84,7 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
             draw_step(ax, left + place * STEP, store, step, writers.get(step.key))
             if step.writes:
                 draw_key(ax, left + place * STEP, HEAD + 0.08 + list(labels).index(step) % MOST_KEYS * KEY, step)
-            when = format_seconds(max(step.ended - first, 1e-6))
+            when = format_seconds(max(step.when - first, 1e-6))
             x = left + (place + 0.5) * STEP
             draw_text(ax, x, height - FOOT + 0.1, when, fontsize=SIZE - 1.5, color=GREY, rotation=45, va="top")
     return figure
@@ -119,8 +124,8 @@ def draw_lanes(ax: Axes, width: float, store: float, ranks: int) -> None:
 def draw_wait(ax: Axes, left: float, store: float, steps: Sequence[Step], place: int) -> None:
     """Draw a hatched bar where a rank waits for a key that is written while it waits."""
     step = steps[place]
-    written = [other.ended for other in steps if other.writes and other.key == step.key]
-    begin = sum(other.ended <= step.began for other in steps)  # columns that were over when it began to wait
+    written = [other.when for other in steps if other.writes and other.key == step.key]
+    begin = sum(other.when <= step.began for other in steps)  # columns that were over when it began to wait
     if step.writes or not written or min(written) <= step.began or begin == place:
         return
     color, top = rank_color(step.rank), lane_top(store, step.rank)

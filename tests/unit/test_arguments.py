@@ -69,6 +69,42 @@ def test_nccl_where_it_is_not_built():
     )
 
 
+@pytest.mark.parametrize(
+    ("backend", "advice"),
+    [
+        (
+            "mpi",
+            "Only a torch that was built from source beside an MPI has it. Call Cluster(n) or Cluster(n, "
+            'backend="gloo"). Cluster(n, engines="mpi") starts the ranks by mpiexec.',
+        ),
+        (
+            "ucc",
+            "Only a torch that was built from source with UCC has it. Call Cluster(n) or Cluster(n, "
+            'backend="gloo"). It has the same functions.',
+        ),
+    ],
+)
+def test_backends_that_take_a_build_from_source(backend, advice):
+    """Where they are not there, the error says what they take and what to call."""
+    import torch.distributed as dist
+
+    if dist.is_backend_available(backend):
+        pytest.skip(f"this torch has {backend}")
+    with pytest.raises(distlab.ArgumentError) as caught:
+        distlab.Cluster(2, backend=backend)
+    assert str(caught.value).endswith(f", got {backend!r}. {advice}")
+    assert distlab.Cluster.current is None
+
+
+def test_init_methods_as_torch_writes_them():
+    """ "env" and "env://" are the same; others are refused."""
+    assert [arguments.check_init_method(name) for name in ("env", "env://", "tcp://", "file://")] == [
+        *("env", "env", "tcp", "file"),
+    ]
+    with pytest.raises(distlab.ArgumentError):
+        arguments.check_init_method("udp://")
+
+
 def test_an_unknown_launcher_lists_those_that_are_installed():
     """The launchers are ipyparallel's entry points."""
     with pytest.raises(distlab.ArgumentError) as caught:
