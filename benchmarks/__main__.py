@@ -13,7 +13,19 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks import all_reduce, cells, data_parallel, life, plot, point_to_point, startup, stuck, tensors, traces
+from benchmarks import (
+    all_reduce,
+    cells,
+    data_parallel,
+    life,
+    plot,
+    point_to_point,
+    rebuild,
+    startup,
+    stuck,
+    tensors,
+    traces,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = [1, 2, 4, 8, 16, 32, 64]
@@ -91,6 +103,9 @@ def main() -> None:
             "in a kernel where torch is imported", steps, statistics.median(steps[f"Cluster({n})"]), f"Cluster({n})"
         )
     )
+    groups = rebuild.measure(n, repeat * 40)
+    title = f"the group of {n} ranks rebuilt, {repeat * 40} cycles"
+    show(compared(title, groups, statistics.median(groups[rebuild.BY_HAND]), "by hand"))
     measured = {
         **cells.measure(n, repeat * 20),
         **tensors.measure(n, repeat),

@@ -33,10 +33,11 @@ class Trial:
 
     def __init__(self, rank: int, plan: dict[str, Any]):
         self.rank, self.size, self.seconds = rank, plan["size"], plan["seconds"]
-        self.store = dist.FileStore(plan["store"], self.size)
         self.limit = timedelta(seconds=self.seconds)
-        # the others may be waiting for their group's timeout while this one has its answer
-        self.store.set_timeout(3 * self.limit)
+        self.store = dist.FileStore(f"{plan['store']}-answers", self.size)
+        self.store.set_timeout(timedelta(hours=1))  # a rank that never answers is the driver's business
+        self.group_store = dist.FileStore(f"{plan['store']}-groups", self.size)
+        self.group_store.set_timeout(self.limit)
         self.log = open(f"{plan['log']}-{rank}", "a", buffering=1)  # noqa: SIM115 - open until the process ends
         self.groups = 0
 
@@ -83,7 +84,7 @@ class Trial:
         self.groups += 1
         # a failed attempt to build a group has used up a number, perhaps on this rank alone
         dist.distributed_c10d._world.group_count = 0
-        store = dist.PrefixStore(f"{backend}/{self.groups}", self.store)
+        store = dist.PrefixStore(f"{backend}/{self.groups}", self.group_store)
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=self.limit)
 
     def leave(self) -> None:

@@ -1,0 +1,155 @@
+"""The probe on real processes, and on backends that hang, die and lie."""
+
+import os
+import sys
+
+import pytest
+
+import distlab
+from distlab.probing.cases import Place
+from distlab.probing.driver import run_cases
+from distlab.probing.names import Column
+
+from .conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+
+ZOO = """
+import os, time
+import torch.distributed as dist
+from torch.futures import Future
+
+
+class Done(dist._Work):
+    def wait(self, timeout=None):
+        return True
+
+
+class Group(dist.ProcessGroup):
+    def __init__(self, rank, size, kind):
+        super().__init__(rank, size)
+        self.own_rank, self.kind = rank, kind
+
+    def getBackendName(self):
+        return self.kind
+
+    def allreduce(self, tensors, options):
+        if self.kind == "zoo_wrong":
+            tensors[0].fill_(-1)
+        elif self.own_rank == 1 and self.kind == "zoo_hangs":
+            time.sleep(600)
+        elif self.own_rank == 1 and self.kind == "zoo_dies":
+            os.abort()
+        return Done()
+
+    def barrier(self, opts):
+        return Done()
+
+    def broadcast(self, tensors, options):
+        raise RuntimeError("we do not broadcast")
+
+
+for kind in ("zoo_wrong", "zoo_hangs", "zoo_dies"):
+    create = lambda store, rank, size, timeout, kind=kind: Group(rank, size, kind)
+    dist.Backend.register_backend(kind, create, devices=["cpu"])
+"""
+NAMES = ("barrier", "all_reduce", "broadcast")
+
+
+@pytest.fixture(scope="module")
+def pair(nothing_left):
+    with distlab.Cluster(2, timeout=20) as two:
+        yield two
+
+
+@pytest.fixture
+def zoo(tmp_path, monkeypatch):
+    """A module that registers three backends in Python."""
+    (tmp_path / "zoo_of_backends.py").write_text(ZOO)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    return ["zoo_of_backends"]
+
+
+def test_what_gloo_can_do(pair):
+    """The probe finds what is known of gloo, on processes that are not the cluster's, and leaves nothing behind."""
+    pair.push({"mine": 7})
+    pids, before = pair.run(pid_on_rank), {process.pid for process in our_processes()}
+    probe = distlab.probe(pair, ["gloo", "mpi"])
+    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 5) == []
+    assert pair.run(pid_on_rank) == pids
+    assert pair.pull("mine") == [7, 7]
+    assert pair.run(sum_of_ranks) == [1.0, 1.0]
+    for name in ("send, recv", "all_reduce", "all_to_all_single uneven", "scatter_object_list", "new_group"):
+        assert probe.outcome(name).kind == "works", probe.outcome(name)
+    for name in ("SUM float32", "AVG bfloat16", "BXOR int64", "MAX bool", "SUM complex64"):
+        assert probe.outcome(name).kind == "works", probe.outcome(name)
+    assert probe.outcome("all_gather uneven").kind == "refused"
+    assert "non-integral dtype" in probe.outcome("BAND float32").message
+    assert "PREMUL_SUM" in probe.outcome("PREMUL_SUM float32").message
+    assert {o.kind for o in probe.outcomes[Column("gloo", "cpu")].values()} == {"works", "refused"}
+    import torch.distributed as dist
+
+    if not dist.is_mpi_available():
+        assert probe.outcome("broadcast", "mpi").kind == "not built"
+
+
+def test_a_backend_that_gives_wrong_results_and_refuses(pair, zoo):
+    """What a backend says is done is compared with what must come out; a refusal has the backend's own words."""
+    todo = [(Column("zoo_wrong", "cpu"), name) for name in NAMES]
+    found = run_cases(2, todo, zoo, pair.ranks.environment)[Column("zoo_wrong", "cpu")]
+    assert found["barrier"].kind == "works"
+    assert found["all_reduce"].kind == "wrong result"
+    assert found["broadcast"] == ("refused", "we do not broadcast")
+
+
+def test_what_ends_a_process_is_found_and_the_rest_is_tried(pair, zoo):
+    """A case that aborts its process is blamed; the others run on new processes, other backends too."""
+    todo = [(Column(backend, "cpu"), name) for backend in ("zoo_dies", "gloo") for name in NAMES]
+    told = []
+    found = run_cases(2, todo, zoo, pair.ranks.environment, tell=lambda done, what: told.append((done, what)))
+    dies = found[Column("zoo_dies", "cpu")]
+    assert dies["all_reduce"].kind == "ends the process"
+    assert "SIGABRT" in dies["all_reduce"].message
+    assert dies["broadcast"].kind == "refused"
+    assert {outcome.kind for outcome in found[Column("gloo", "cpu")].values()} == {"works"}
+    assert told
+    assert all(0 <= done <= len(todo) and what in NAMES for done, what in told)
+
+
+def test_what_hangs_is_ended(pair, zoo):
+    """A case that never returns is given up, its processes are ended, and the rest is tried."""
+    todo = [(Column("zoo_hangs", "cpu"), name) for name in NAMES]
+    before = {process.pid for process in our_processes()}
+    found = run_cases(2, todo, zoo, pair.ranks.environment, seconds=0.5)[Column("zoo_hangs", "cpu")]
+    assert found["all_reduce"].kind == "hangs"
+    assert found["broadcast"].kind == "refused"
+    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 5) == []
+
+
+def test_processes_that_do_not_start(pair):
+    """A module that cannot be imported: an error with what Python said, not an endless wait."""
+    todo = [(Column("gloo", "cpu"), "barrier")]
+    with pytest.raises(distlab.ClusterError, match=r"(?s)did not start.*No module named 'no_such_module'"):
+        run_cases(2, todo, ["no_such_module"], pair.ranks.environment)
+
+
+def test_one_rank_has_nobody_to_talk_to(nothing_left):
+    """The probe wants two ranks or more, and a list of backends."""
+    with distlab.Cluster(1) as alone, pytest.raises(distlab.ArgumentError) as caught:
+        distlab.probe(alone)
+    assert str(caught.value) == (
+        "cluster must be of 2 ranks or more, to have somebody to talk to, got 1. Make one: Cluster(2)."
+    )
+
+
+@pytest.mark.parametrize("backends", [[], 3, [1]])
+def test_backends_are_names(nothing_left, backends):
+    """Anything but a list of names is refused."""
+    with distlab.Cluster(2) as cluster, pytest.raises(distlab.ArgumentTypeError, match=r"^backends must be a list"):
+        distlab.probe(cluster, backends)
+
+
+def test_every_case_works_on_a_place_alone():
+    """A case that only looks at its own rank needs no group: the helpers of a place are right."""
+    place = Place(rank=2, size=4, device="cpu", seconds=1.0)
+    assert place.mine.tolist() == [3.0] * 4
+    assert place.total == 10
+    assert sys.modules["distlab.probing.cases"].holds(place.full(2, 3), 2)
