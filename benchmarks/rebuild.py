@@ -1,4 +1,4 @@
-"""The process group of a running cluster, rebuilt again and again by every init method: median, and the longest stall."""
+"""The process group of a running cluster, rebuilt again and again by every init method; and the same by hand."""
 
 from __future__ import annotations
 

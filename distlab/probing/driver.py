@@ -187,10 +187,12 @@ def follow(
     heard, last = False, time.monotonic()
     while len(batch.done) < batch.size:
         exited = batch.exited()  # before the news: what a process wrote before it ended is read
+        before = dict(batch.places)
         for column, name, outcome in batch.news():
             found.setdefault(column, {})[name] = outcome
-            heard, last = True, time.monotonic()
-        if batch.begun:
+        if batch.places != before:
+            last = time.monotonic()
+        if batch.begun:  # none begins before all are there
             heard = True
             tell(next(iter(batch.begun.values()))[1])
         early = [code for place, code in exited if batch.undone(place)]

@@ -41,6 +41,12 @@ class Trial:
         self.log = open(f"{plan['log']}-{rank}", "a", buffering=1)  # noqa: SIM115 - open until the process ends
         self.groups = 0
 
+    def meet(self) -> None:
+        """Return when every process is there: one that still imports torch must not be taken for a case that hangs."""
+        self.store.set(f"here/{self.rank}", "")
+        for rank in range(self.size):
+            self.store.get(f"here/{rank}")
+
     def write(self, *entry: Any) -> None:
         self.log.write(json.dumps(entry) + "\n")
 
@@ -137,6 +143,7 @@ def main(plan: dict[str, Any], finish: Callable[[int], Any] = os._exit) -> None:
         importlib.import_module(module)
     rank = own_rank(os.environ)
     trial = Trial(rank, plan)
+    trial.meet()
     for backend, device, names in plan["columns"]:
         if device == "cuda" and torch.cuda.is_available():
             torch.cuda.set_device(rank % torch.cuda.device_count())

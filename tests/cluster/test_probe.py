@@ -118,7 +118,7 @@ def test_what_hangs_is_ended(pair, zoo):
     """A case that never returns is given up, its processes are ended, and the rest is tried."""
     todo = [(Column("zoo_hangs", "cpu"), name) for name in NAMES]
     before = {process.pid for process in our_processes()}
-    found = run_cases(2, todo, zoo, pair.ranks.environment, seconds=0.5)[Column("zoo_hangs", "cpu")]
+    found = run_cases(2, todo, zoo, pair.ranks.environment, seconds=1.0)[Column("zoo_hangs", "cpu")]
     assert found["all_reduce"].kind == "hangs"
     assert found["broadcast"].kind == "refused"
     assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 5) == []
