@@ -35,7 +35,7 @@ class Cluster:
     Args:
         n: number of ranks, 1 or more.
         backend: torch.distributed backend that this torch was built with.
-        init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file"; "env://" is the same.
+        init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file", or "tcp://" etc.
         engines: ipyparallel engine launcher; None takes the best one here.
         timeout: seconds that a communication call waits for its peers before it raises.
         threads: OpenMP threads of each rank; None takes max(1, cores // n).

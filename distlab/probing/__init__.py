@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 # backends in Python, and the module whose import registers them
 REGISTERED_BY = {"mpi4py": "distlab.mpi_backend"}
+MOST_RANKS = 4  # more would be told the same, and each imports torch
 EXAMPLE = "Call distlab.probe(cluster)."
 
 
 def probe(cluster: Cluster, backends: Sequence[str] = BACKENDS, modules: Sequence[str] = ()) -> Probe:
     """Try every function that communicates, and every ReduceOp with every dtype, on each backend and device.
 
-    Each case runs on as many processes as the cluster has ranks, with small tensors, and its result is compared with
-    the right one. The ranks of the cluster are not used, and keep what they have.
+    Each case runs on as many processes as the cluster has ranks, but at most 4, with small tensors, and its result is
+    compared with the right one. The ranks of the cluster are not used, and keep what they have.
 
     Runs on: the notebook's kernel.
 
@@ -52,9 +53,10 @@ def probe(cluster: Cluster, backends: Sequence[str] = BACKENDS, modules: Sequenc
         refuse("cluster", "of 2 ranks or more, to have somebody to talk to", cluster.n, "Make one: Cluster(2).")
     todo = [(column, name) for column in _columns(backends) for name in (*FUNCTIONS, *REDUCTIONS)]
     modules = [*modules, *(REGISTERED_BY[name] for name in backends if name in REGISTERED_BY)]
+    size = min(cluster.n, MOST_RANKS)
     with progress(len(todo)) as tell:
-        found = run_cases(cluster.n, todo, modules, cluster.ranks.environment, _starter(cluster), tell)
-    return Probe(metadata.version("torch"), cluster.n, found)
+        found = run_cases(size, todo, modules, cluster.ranks.environment, _starter(cluster.engines, size), tell)
+    return Probe(metadata.version("torch"), size, found)
 
 
 def _columns(backends: Any) -> list[Column]:
@@ -64,12 +66,12 @@ def _columns(backends: Any) -> list[Column]:
     return [Column(name.lower(), device) for name in dict.fromkeys(names) for device in DEVICES]
 
 
-def _starter(cluster: Cluster) -> list[str]:
+def _starter(engines: str, size: int) -> list[str]:
     """The command that starts all processes together, where the cluster's were started so; [] where one by one."""
-    if cluster.engines != "mpi":
+    if engines != "mpi":
         return []
     import shutil
 
     if shutil.which("mpiexec") is None:
         raise ClusterError("mpiexec is not found, which started this cluster. Put it on the PATH, or use Cluster(n).")
-    return ["mpiexec", "-n", str(cluster.n)]
+    return ["mpiexec", "-n", str(size)]

@@ -81,8 +81,13 @@ class Batch:
         return "\n".join([line for line in text.splitlines() if line.strip()][-4:])
 
     def end(self) -> None:
-        """End every process of the batch, and wait until it is gone."""
+        """End every process of the batch, those that mpiexec has started too, and wait until they are gone."""
+        import psutil
+
         for process in self.processes:
+            with contextlib.suppress(psutil.Error):
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
             process.kill()
         for process in self.processes:
             process.wait()
