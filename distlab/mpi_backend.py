@@ -1,0 +1,589 @@
+"""A backend for torch.distributed in Python, over mpi4py: `init_process_group("mpi4py")` where torch has no MPI.
+
+Runs on every rank; torch and mpi4py only, so it also serves a script without a notebook:
+
+    from distlab import mpi_backend          # mpiexec -n 4 python script.py
+    mpi_backend.register()
+    dist.init_process_group("mpi4py")
+
+torch hands each call of torch.distributed to a method of `Group`. A method begins MPI's non-blocking operation of that
+name on the tensors' own memory and returns a `mpi_work.Work`. What moves without being computed with travels as bytes,
+so every dtype does. Source: torch/csrc/distributed/c10d/PyProcessGroup.hpp; MPI 4.1, chapters 3 and 6.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+from distlab.mpi_work import Work, progress, words
+
+NAME = "mpi4py"
+# dtypes that MPI computes with; the two halves are reduced as float32, which is also closer to the exact sum
+MPI_TYPES = {
+    torch.float32: MPI.FLOAT,
+    torch.float64: MPI.DOUBLE,
+    torch.int8: MPI.INT8_T,
+    torch.uint8: MPI.UINT8_T,
+    torch.int16: MPI.INT16_T,
+    torch.int32: MPI.INT32_T,
+    torch.int64: MPI.INT64_T,
+    torch.bool: MPI.C_BOOL,
+    torch.complex64: MPI.C_FLOAT_COMPLEX,
+    torch.complex128: MPI.C_DOUBLE_COMPLEX,
+}
+WIDENED = (torch.float16, torch.bfloat16)
+MPI_OPS = {
+    "SUM": MPI.SUM,
+    "AVG": MPI.SUM,
+    "PRODUCT": MPI.PROD,
+    "MIN": MPI.MIN,
+    "MAX": MPI.MAX,
+    "BAND": MPI.BAND,
+    "BOR": MPI.BOR,
+    "BXOR": MPI.BXOR,
+}
+BOOL_OPS = {  # of True and False; a sum is True where anything is
+    "SUM": MPI.LOR,
+    "PRODUCT": MPI.LAND,
+    "MIN": MPI.LAND,
+    "MAX": MPI.LOR,
+    "BAND": MPI.LAND,
+    "BOR": MPI.LOR,
+    "BXOR": MPI.LXOR,
+}
+
+
+def register() -> None:
+    """Make "mpi4py" a backend; a second time does nothing.
+
+    Under mpiexec it also puts into the environment what `init_process_group` looks for there and nobody has set: RANK,
+    WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+
+    Runs on: every process that mpiexec started (the first call waits for all).
+    """
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, Group, devices=["cpu"])
+        if MPI.COMM_WORLD.size > 1 and "RANK" not in os.environ and "MASTER_ADDR" not in os.environ:
+            os.environ.update(_environment(MPI.COMM_WORLD))
+
+
+def _environment(world: MPI.Comm) -> dict[str, str]:
+    """What torchrun would set, told by MPI."""
+    host = world.Split_type(MPI.COMM_TYPE_SHARED)
+    address = "127.0.0.1" if host.size == world.size else socket.gethostname()
+    with socket.socket() as free:
+        free.bind(("", 0))
+        address, port = world.bcast((address, free.getsockname()[1]))
+    names = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": host.rank, "LOCAL_WORLD_SIZE": host.size}
+    host.Free()
+    return {**{name: str(value) for name, value in names.items()}, "MASTER_ADDR": address, "MASTER_PORT": str(port)}
+
+
+class Group(dist.ProcessGroup):
+    """A process group whose ranks talk through an MPI communicator of its own.
+
+    torch makes it, by `init_process_group` and `new_group`, and calls its methods with torch's own arguments: tensors
+    in lists, ranks of the group. Collectives take tensors of any layout; messages and `all_to_all_single` must be
+    contiguous, as on gloo. After a wait that ran out of time the group is broken, as gloo's is.
+
+    Raises:
+        RuntimeError: the processes were not started by one mpiexec; on a call, what this backend cannot do.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
+        super().__init__(rank, size)
+        self._seconds = timeout.total_seconds()
+        self._broken: list[str] = []  # why; shared with what outlives the group
+        self._together: list[tuple] | None = None
+        self._name = ""
+        self._comm = communicator(store, rank, size, timeout)
+        weakref.finalize(self, _free, self._comm, self._broken).atexit = False
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    # torch gives a group its name and reads it, from Python and from C++; without a backend of C++ nobody else keeps it
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    group_name = property(getGroupName)
+
+    def __repr__(self) -> str:
+        return f"<{NAME} group, rank {self.rank()} of {self.size()}>"
+
+    def shutdown(self) -> None:
+        """What destroy_process_group calls; waits for nobody."""
+        progress().leave(self._broken)
+
+    abort = shutdown
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self._seconds = timeout.total_seconds()
+
+    # --- collectives that compute ---
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        if tensors[0].is_sparse:
+            return self._sparse_allreduce(tensors[0], opts)
+        return self.allreduce_coalesced(tensors, opts, "all_reduce")
+
+    def allreduce_coalesced(
+        self, tensors: list[torch.Tensor], opts: Any = None, what: str = "all_reduce_coalesced"
+    ) -> Work:
+        op, average = self._operation(what, opts, tensors)
+        buffers = [_computable(tensor) for tensor in tensors]
+
+        def begin() -> list[MPI.Request]:
+            return [self._comm.Iallreduce(MPI.IN_PLACE, numbers(buffer), op) for buffer in buffers]
+
+        def finish(statuses: list[MPI.Status]) -> None:
+            for tensor, buffer in zip(tensors, buffers, strict=True):
+                _give(tensor, buffer, average)
+
+        return self._begin(what, begin, tensors, finish, opts, buffers)
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        (tensor,) = tensors
+        op, average = self._operation("reduce", opts, tensors)
+        buffer, is_root = _computable(tensor), opts.rootRank == self.rank()
+
+        def begin() -> MPI.Request:
+            given = (MPI.IN_PLACE, numbers(buffer)) if is_root else (numbers(buffer), None)
+            return self._comm.Ireduce(*given, op, opts.rootRank)
+
+        def finish(statuses: list[MPI.Status]) -> None:
+            if is_root:
+                _give(tensor, buffer, average)
+
+        return self._begin("reduce", begin, tensors, finish, opts, buffer)
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], input_lists: list[list[torch.Tensor]], opts: Any = None
+    ) -> Work:
+        inputs, (output,) = input_lists[0], outputs
+        if len(inputs) != self.size() or inputs[self.rank()].numel() != output.numel():
+            _refuse(f"reduce_scatter needs {self.size()} tensors, the one of this rank as large as the output.")
+        counts = [tensor.numel() for tensor in inputs]
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
+        return self._reduce_scatter("reduce_scatter", [(output, flat, counts)], opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for output, given in zip(outputs, inputs, strict=True):
+            self._check_shares("reduce_scatter_single", given, output)
+        parts = [(o, i, [o.numel()] * self.size()) for o, i in zip(outputs, inputs, strict=True)]
+        return self._reduce_scatter("reduce_scatter_single", parts, opts)
+
+    def _reduce_scatter(self, what: str, parts: list[tuple[torch.Tensor, torch.Tensor, list[int]]], opts: Any) -> Work:
+        """Parts are (output, input, elements of the input by rank)."""
+        outputs = [output for output, _, _ in parts]
+        op, average = self._operation(what, opts, [*outputs, *(given for _, given, _ in parts)])
+        sent = [_computable(given) for _, given, _ in parts]
+        got = [torch.empty(output.numel(), dtype=one.dtype) for output, one in zip(outputs, sent, strict=True)]
+
+        def begin() -> list[MPI.Request]:
+            return [
+                self._comm.Ireduce_scatter(numbers(one), numbers(other), counts, op)
+                for one, other, (_, _, counts) in zip(sent, got, parts, strict=True)
+            ]
+
+        def finish(statuses: list[MPI.Status]) -> None:
+            for output, buffer in zip(outputs, got, strict=True):
+                _give(output, buffer, average)
+
+        return self._begin(what, begin, outputs, finish, opts, (sent, got))
+
+    def _sparse_allreduce(self, tensor: torch.Tensor, opts: Any) -> Work:
+        """The sum of sparse tensors. How many values each rank has is asked first, in a collective that is waited for.
+
+        Source: ProcessGroupGloo's AsyncSparseAllreduceWork, which gathers indices and values likewise.
+        """
+        op, _ = self._operation("all_reduce", opts, [tensor], sparse=True)
+        if op != MPI.SUM:
+            _refuse("all_reduce of sparse tensors must be with ReduceOp.SUM. Call to_dense() first for others.")
+        mine = tensor.detach().coalesce()
+        count = torch.tensor([mine._nnz()])
+        counts = torch.empty(self.size(), dtype=torch.int64)
+        self.all_gather_single(counts, count, opts).wait()
+        lengths, values, rows = counts.tolist(), mine.values().contiguous(), mine.indices().t().contiguous()
+        all_values = values.new_empty((sum(lengths), *values.shape[1:]))
+        all_rows = rows.new_empty((sum(lengths), rows.shape[1]))
+
+        def begin() -> list[MPI.Request]:
+            return [
+                self._comm.Iallgatherv(raw(one), [raw(every)[0], [n * row_bytes(every) for n in lengths], MPI.BYTE])
+                for one, every in ((values, all_values), (rows, all_rows))
+            ]
+
+        def finish(statuses: list[MPI.Status]) -> None:
+            tensor.copy_(torch.sparse_coo_tensor(all_rows.t(), all_values, tensor.shape).coalesce())
+
+        return self._begin("all_reduce", begin, [tensor], finish, opts, (values, rows, all_values, all_rows))
+
+    # --- collectives that move ---
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        (tensor,) = _movable("broadcast", tensors)
+        buffer = tensor.detach().contiguous()
+
+        def finish(statuses: list[MPI.Status]) -> None:
+            if opts.rootRank != self.rank():
+                _give(tensor, buffer)
+
+        return self._begin(
+            "broadcast", lambda: self._comm.Ibcast(raw(buffer), opts.rootRank), tensors, finish, opts, buffer
+        )
+
+    def allgather(self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        by_rank = [[output] for output in output_lists[0]]
+        return self.allgather_coalesced(by_rank, inputs, opts, "all_gather")
+
+    def allgather_coalesced(
+        self,
+        output_lists: list[list[torch.Tensor]],
+        inputs: list[torch.Tensor],
+        opts: Any = None,
+        what: str = "all_gather_coalesced",
+    ) -> Work:
+        outputs = [list(column) for column in zip(*output_lists, strict=True)]  # by input, then by rank
+        for column, given in zip(outputs, inputs, strict=True):
+            self._check_list(what, column, given)
+        flats = [torch.empty(self.size() * one.numel(), dtype=one.dtype) for one in inputs]
+
+        def finish(statuses: list[MPI.Status]) -> None:
+            for column, flat in zip(outputs, flats, strict=True):
+                _give_shares(column, flat)
+
+        result = [output for column in outputs for output in column]
+        return self._all_gather(what, flats, inputs, result, finish, opts)
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for output, given in zip(outputs, inputs, strict=True):
+            self._check_shares("all_gather_single", output, given)
+        flats = [output.detach().contiguous() for output in outputs]
+
+        def finish(statuses: list[MPI.Status]) -> None:
+            for output, flat in zip(outputs, flats, strict=True):
+                _give(output, flat)
+
+        return self._all_gather("all_gather_single", flats, inputs, outputs, finish, opts)
+
+    def _all_gather(
+        self,
+        what: str,
+        flats: list[torch.Tensor],
+        inputs: list[torch.Tensor],
+        result: list[torch.Tensor],
+        finish: Callable,
+        opts: Any,
+    ) -> Work:
+        sent = [one.detach().contiguous() for one in _movable(what, inputs)]
+
+        def begin() -> list[MPI.Request]:
+            return [self._comm.Iallgather(raw(one), raw(flat)) for one, flat in zip(sent, flats, strict=True)]
+
+        return self._begin(what, begin, result, finish, opts, (sent, flats))
+
+    def gather(self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
+        (given,) = _movable("gather", inputs)
+        outputs = output_lists[0] if opts.rootRank == self.rank() else []
+        if opts.rootRank == self.rank():
+            self._check_list("gather", outputs, given)
+        sent, flat = given.detach().contiguous(), torch.empty(len(outputs) * given.numel(), dtype=given.dtype)
+
+        def begin() -> MPI.Request:
+            return self._comm.Igather(raw(sent), raw(flat) if outputs else None, opts.rootRank)
+
+        return self._begin("gather", begin, outputs, lambda _: _give_shares(outputs, flat), opts, (sent, flat))
+
+    def scatter(self, outputs: list[torch.Tensor], input_lists: list[list[torch.Tensor]], opts: Any) -> Work:
+        (output,) = _movable("scatter", outputs)
+        is_root = opts.rootRank == self.rank()
+        if is_root:
+            self._check_list("scatter", input_lists[0], output)
+        flat = torch.cat([one.detach().reshape(-1) for one in input_lists[0]]) if is_root else None
+        got = torch.empty(output.numel(), dtype=output.dtype)
+
+        def begin() -> MPI.Request:
+            return self._comm.Iscatter(raw(flat) if is_root else None, raw(got), opts.rootRank)
+
+        return self._begin("scatter", begin, outputs, lambda _: _give(output, got), opts, (flat, got))
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        _movable("all_to_all", [*outputs, *inputs])
+        if len(outputs) != self.size() or len(inputs) != self.size():
+            _refuse(f"all_to_all needs {self.size()} tensors to send and as many to receive, one a rank of the group.")
+        flat = torch.cat([one.detach().reshape(-1) for one in inputs])
+        got = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
+        sizes = [[one.nbytes for one in tensors] for tensors in (inputs, outputs)]
+
+        def finish(statuses: list[MPI.Status]) -> None:
+            _give_shares(outputs, got)
+
+        return self._all_to_all("all_to_all", got, flat, sizes, outputs, finish, opts)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
+    ) -> Work:
+        _movable("all_to_all_single", [output, input], contiguous=True)
+        sizes = [self._split(tensor, splits) for tensor, splits in ((input, input_splits), (output, output_splits))]
+        return self._all_to_all("all_to_all_single", output, input, sizes, [output], lambda _: None, opts)
+
+    def _split(self, tensor: torch.Tensor, splits: list[int]) -> list[int]:
+        """Bytes by rank, of rows by rank."""
+        rows = tensor.shape[0] if tensor.dim() else 0
+        if not splits and rows % self.size():
+            _refuse(f"all_to_all_single without splits needs rows that {self.size()} ranks can share, got {rows}.")
+        splits = list(splits) or [rows // self.size()] * self.size()
+        if len(splits) != self.size() or sum(splits) != rows:
+            _refuse(f"all_to_all_single needs {self.size()} splits that add up to {rows} rows, got {splits}.")
+        return [rows * row_bytes(tensor) for rows in splits]
+
+    def _all_to_all(
+        self,
+        what: str,
+        got: torch.Tensor,
+        sent: torch.Tensor,
+        sizes: list[list[int]],
+        result: list[torch.Tensor],
+        finish: Callable,
+        opts: Any,
+    ) -> Work:
+        def begin() -> MPI.Request:
+            return self._comm.Ialltoallv([raw(sent)[0], sizes[0], MPI.BYTE], [raw(got)[0], sizes[1], MPI.BYTE])
+
+        return self._begin(what, begin, result, finish, opts, (sent, got))
+
+    def barrier(self, opts: Any = None) -> Work:
+        return self._begin("barrier", self._comm.Ibarrier, opts=opts)
+
+    # --- messages ---
+
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
+        (tensor,) = _movable("send", tensors, contiguous=True)
+        return self._begin("send", lambda: self._comm.Isend(raw(tensor), dst, _tag(tag)), tensors)
+
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
+        (tensor,) = _movable("recv", tensors, contiguous=True)
+
+        def finish(statuses: list[MPI.Status]) -> None:
+            if (came := statuses[0].Get_count(MPI.BYTE)) != tensor.nbytes:
+                _refuse(f"recv got {came} bytes for a tensor of {tensor.nbytes}; send and recv tensors of one size.")
+
+        return self._begin("recv", lambda: self._comm.Irecv(raw(tensor), src, _tag(tag)), tensors, finish)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
+        return self.recv(tensors, MPI.ANY_SOURCE, tag)
+
+    # --- the names of torch before 2.13 ---
+
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # --- what they share ---
+
+    def _begin(
+        self,
+        what: str,
+        begin: Callable[[], MPI.Request | list[MPI.Request]],
+        result: Sequence[torch.Tensor] = (),
+        finish: Callable[[list[MPI.Status]], None] = lambda statuses: None,
+        opts: Any = None,
+        memory: Any = None,
+    ) -> Work | None:
+        """Begin MPI's operation and wrap it; `memory` is what MPI uses until it has ended.
+
+        Between `_start_coalescing` and `_end_coalescing` it is only noted, and there is no Work.
+        """
+        if self._broken:
+            _refuse(f"{what} cannot begin: the group is broken ({self._broken[0]}). Destroy it and make it again.")
+        try:
+            requests = begin()
+        except MPI.Exception as error:
+            raise RuntimeError(f"{what} failed in MPI: {words(error)}") from error
+        requests = requests if isinstance(requests, list) else [requests]
+        if self._together is not None:
+            self._together.append((requests, list(result), finish, memory))
+            return None
+        limit = getattr(opts, "timeout", None)
+        seconds = limit.total_seconds() if limit is not None and limit > timedelta(0) else self._seconds
+        work = Work(what, seconds, requests, list(result), finish, self._broken, memory)
+        progress().keep(work)
+        return work
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._together = []
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        parts, self._together = self._together, None
+
+        def finish(statuses: list[MPI.Status]) -> None:
+            for requests, _, its_finish, _ in parts:
+                its_finish(statuses[: len(requests)])
+                del statuses[: len(requests)]
+
+        requests = [request for part in parts for request in part[0]]
+        result = [tensor for part in parts for tensor in part[1]]
+        work = Work("coalesced", self._seconds, requests, result, finish, self._broken, parts)
+        progress().keep(work)
+        return work
+
+    def _operation(self, what: str, opts: Any, tensors: list[torch.Tensor], sparse: bool = False) -> tuple[MPI.Op, int]:
+        """MPI's operation, and by what its result must be divided (1, or the number of ranks for an average)."""
+        name = opts.reduceOp.op.name if opts is not None else "SUM"
+        dtype = tensors[0].dtype
+        if not sparse:
+            _movable(what, tensors)
+        if any(tensor.dtype != dtype for tensor in tensors):
+            _refuse(f"{what} needs tensors of one dtype, got {', '.join(str(tensor.dtype) for tensor in tensors)}.")
+        if name not in MPI_OPS:
+            _refuse(f"{what} cannot use ReduceOp.{name} with {NAME}. Use one of {', '.join(MPI_OPS)}.")
+        if dtype not in MPI_TYPES and dtype not in WIDENED:
+            _refuse(f"{what} cannot compute with {dtype} on {NAME}. Convert it, for example with tensor.float().")
+        is_whole = not (dtype.is_floating_point or dtype.is_complex)
+        if name in ("BAND", "BOR", "BXOR") and not is_whole:
+            _refuse(f"{what} cannot use ReduceOp.{name} with non-integral dtype {dtype}. Convert it first.")
+        if name in ("PRODUCT", "MIN", "MAX") and dtype.is_complex:
+            _refuse(f"{what} cannot use ReduceOp.{name} with complex dtype {dtype}. Call torch.view_as_real first.")
+        if name == "AVG" and is_whole:
+            _refuse(f"{what} cannot use ReduceOp.AVG with {dtype}. Use ReduceOp.SUM and divide the result.")
+        return (BOOL_OPS if dtype == torch.bool else MPI_OPS)[name], self.size() if name == "AVG" else 1
+
+    def _check_list(self, what: str, tensors: list[torch.Tensor], one: torch.Tensor) -> None:
+        if len(tensors) != self.size():
+            _refuse(f"{what} needs a list of {self.size()} tensors, one a rank of the group, got {len(tensors)}.")
+        _movable(what, [*tensors, one])
+        for index, tensor in enumerate(tensors):
+            if (tensor.dtype, tensor.shape) != (one.dtype, one.shape):
+                kinds = f"expected {one.dtype} {list(one.shape)}, got {tensor.dtype} {list(tensor.shape)}"
+                _refuse(f"{what} needs tensors of one shape and dtype; at index {index} it {kinds}.")
+
+    def _check_shares(self, what: str, whole: torch.Tensor, share: torch.Tensor) -> None:
+        if whole.dtype != share.dtype or whole.numel() != self.size() * share.numel():
+            expected = f"{self.size()} times {share.numel()} elements of {share.dtype}"
+            _refuse(f"{what} needs a tensor of {expected}, got {whole.numel()} of {whole.dtype}.")
+        _movable(what, [whole, share])
+
+
+# --- a communicator for a group ---
+
+
+def communicator(store: dist.Store, rank: int, size: int, timeout: timedelta) -> MPI.Intracomm:
+    """A new communicator of the processes that are the group's ranks, in the group's order.
+
+    Every member writes its number in MPI's world into the store and waits for the others', with the store's time
+    limit, so that MPI's own call, which has none, begins when all are there.
+    """
+    world = MPI.COMM_WORLD
+    keys = [f"{NAME}/{other}" for other in range(size)]
+    store.set(keys[rank], str(world.rank))
+    store.wait(keys, timeout)
+    members = [int(store.get(key)) for key in keys]
+    if len(set(members)) < size:
+        what = f"{NAME} needs {size} processes that one mpiexec started, and MPI knows {world.size} here"
+        _refuse(f"{what}. Start them with: mpiexec -n {size} python script.py")
+    tag = zlib.crc32(repr(members).encode()) & 0x7FFF  # apart from other groups that are being made now
+    group = world.group.Incl(members)
+    comm = world.Create_group(group, tag)
+    group.Free()
+    return comm
+
+
+def _free(comm: MPI.Intracomm, broken: list[str]) -> None:
+    """When a group is gone: MPI has room for some 2000 communicators."""
+    progress().leave(broken)
+    if not MPI.Is_finalized() and not progress().holds(broken):
+        comm.Free()
+
+
+# --- tensors as MPI sees them ---
+
+
+def raw(tensor: torch.Tensor) -> list[Any]:
+    """A contiguous tensor's memory as bytes."""
+    return [MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), MPI.BYTE]
+
+
+def numbers(tensor: torch.Tensor) -> list[Any]:
+    """A contiguous tensor's memory as numbers that MPI can compute with."""
+    return [MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), tensor.numel(), MPI_TYPES[tensor.dtype]]
+
+
+def row_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of one step along the first dimension."""
+    return tensor.element_size() * tensor[0].numel() if tensor.shape[0] else 0
+
+
+def _computable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where MPI can compute with it, else a copy where it can."""
+    tensor = tensor.detach().contiguous()
+    return tensor.float() if tensor.dtype in WIDENED else tensor
+
+
+def _give(tensor: torch.Tensor, buffer: torch.Tensor, divisor: int = 1) -> None:
+    """Put a result into the tensor that it is for, if it is not there already."""
+    if divisor != 1:
+        buffer.div_(divisor)
+    if buffer.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(buffer.view(tensor.shape))
+
+
+def _give_shares(tensors: list[torch.Tensor], flat: torch.Tensor) -> None:
+    """Put the pieces of a flat result into the tensors that they are for."""
+    for tensor, share in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        _give(tensor, share)
+
+
+def _movable(what: str, tensors: Iterable[torch.Tensor], contiguous: bool = False) -> list[torch.Tensor]:
+    """Dense tensors in the memory of this process, whose bytes can be sent."""
+    tensors = list(tensors)
+    for tensor in tensors:
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            kind = f"{tensor.device.type} tensor" if tensor.layout == torch.strided else f"{tensor.layout} tensor"
+            _refuse(f"{what} on {NAME} needs dense CPU tensors, got a {kind}. Call tensor.cpu() or tensor.to_dense().")
+        if contiguous and not tensor.is_contiguous():
+            _refuse(f"{what} needs a contiguous tensor, got strides {tensor.stride()}. Call tensor.contiguous().")
+    return tensors
+
+
+def _tag(tag: int) -> int:
+    most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    if not 0 <= tag <= most:
+        _refuse(f"tag must be from 0 to {most} on {NAME}, got {tag}.")
+    return tag
+
+
+def _refuse(why: str) -> NoReturn:
+    """As torch's own backends do for what they cannot do: no argument error, because ranks may differ in it."""
+    raise RuntimeError(why)

@@ -1,0 +1,238 @@
+"""MPI requests as torch's Work: waited for with a time limit, with a Future that somebody completes, kept until done.
+
+Runs on every rank, called by mpi_backend.py; torch and mpi4py only. MPI is lazy: a message goes on only while some
+thread of the process is inside an MPI call, and an MPI call that waits can neither be interrupted nor given a time
+limit. So nothing here waits inside MPI. Who waits for a Work tests its requests in turns with the other processes of
+the machine (MPI's own wait keeps a core busy, and there may be more ranks than cores), and a daemon thread tests what
+nobody waits for: asynchronous calls, messages whose Work was dropped, and Futures that C++ waits for, as DDP does. Two
+threads are inside MPI at once then, which needs MPI_THREAD_MULTIPLE, the level that mpi4py asks for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+SPIN_SECONDS = 0.05  # tests without a pause at first: a short message is on its way for microseconds
+PAUSE_SECONDS = 0.0002  # between two tests of a long wait
+WATCHED_SECONDS, UNWATCHED_SECONDS = 0.00005, 0.001  # the thread's pause: for a Future, for what nobody waits for
+
+
+class Work(dist.Work):
+    """One operation that was begun: its requests, and what is to be done on this rank when they are complete.
+
+    Args:
+        what: the operation's name, for errors. seconds: limit for a wait that is not given one.
+        requests: MPI requests. result: the tensors that the operation gives.
+        finish: called once with the requests' statuses, by the thread that finds them complete.
+        broken: gets the reason, in words, when time ran out; the group's, which begins nothing more then.
+        memory: what MPI reads and writes; held as long as the Work is.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        seconds: float,
+        requests: list[MPI.Request],
+        result: list[torch.Tensor],
+        finish: Callable[[list[MPI.Status]], None],
+        broken: list[str],
+        memory: Any,
+    ):
+        super().__init__()
+        self.what, self.seconds = what, seconds
+        self._requests, self._result, self._finish = requests, result, finish
+        self.broken, self._memory = broken, memory
+        self._statuses = [MPI.Status() for _ in requests]
+        self._lock = threading.RLock()
+        self._done, self._error = False, None
+        self._future: torch.futures.Future | None = None
+        self._began = time.monotonic()
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody waits for its Future, who cannot test."""
+        return self._future is not None
+
+    def advance(self) -> bool:
+        """Test the requests; whether the operation has ended, well or not. Lets MPI go on with everything else too."""
+        if self._done:
+            return True
+        with self._lock:
+            if self._done:
+                return True
+            try:
+                while self._requests:  # one by one: an error is then that request's own
+                    if not self._requests[-1].Test(self._statuses[len(self._requests) - 1]):
+                        return False
+                    self._requests.pop()
+                with torch.no_grad():
+                    self._finish(self._statuses)
+            except MPI.Exception as error:
+                self._end(RuntimeError(f"{self.what} failed in MPI: {words(error)}"))
+            except Exception as error:
+                self._end(error)
+            else:
+                self._end(None)
+        return True
+
+    def _end(self, error: Exception | None) -> None:
+        self._error, self._done = error, True
+        if self._future is not None:
+            self._complete_future()
+
+    def _complete_future(self) -> None:
+        if self._error is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(self._error)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait until the operation has ended.
+
+        Raises:
+            RuntimeError: it failed, or did not end within `timeout` (0: the limit of the call or of its group). The
+                group must be destroyed and made again then: what was begun in it is not taken back.
+        """
+        seconds = timeout.total_seconds() or self.seconds
+        began = time.monotonic()
+        while not self.advance():
+            now = time.monotonic()
+            if now - began > seconds:
+                self.give_up(f"Timed out waiting {seconds * 1e3:.0f}ms for {self.what} operation to complete")
+            elif now - began < SPIN_SECONDS:
+                os.sched_yield()
+            else:
+                time.sleep(PAUSE_SECONDS)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def give_up(self, reason: str) -> None:
+        """End it as failed. MPI may still write into its tensors: they are kept as long as the process lives."""
+        with self._lock:
+            if not self._done:
+                self.broken.append(reason)
+                progress().abandon(self)
+                self._end(RuntimeError(reason))
+
+    def overdue(self) -> bool:
+        """Whether it was begun longer ago than its limit."""
+        return time.monotonic() - self._began > self.seconds
+
+    def get_future(self) -> torch.futures.Future:
+        """A Future of the result, a list of tensors; the daemon thread completes it, and runs what `then` was given."""
+        with self._lock:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if self._done:
+                    self._complete_future()
+        progress().hurry()
+        return self._future
+
+    def is_completed(self) -> bool:
+        return self.advance()
+
+    def is_success(self) -> bool:
+        return self._done and self._error is None
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        return self._result
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def _source_rank(self) -> int:
+        """For a message: the rank in the group that it came from."""
+        return self._statuses[0].Get_source()
+
+    source_rank = _source_rank
+
+
+def words(error: MPI.Exception) -> str:
+    """What MPI says, with what it means where that is not plain."""
+    if error.Get_error_class() == MPI.ERR_TRUNCATE:
+        return "the message is longer than the tensor that receives it; send and recv tensors of one size."
+    return error.Get_error_string().strip() + "."
+
+
+class Progress:
+    """The daemon thread of a process that tests what nobody waits for; `progress()` is the only one."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, Work] = {}
+        self._abandoned: list[Work] = []
+        self._wake, self._ending = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="distlab-mpi-progress", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
+
+    def keep(self, work: Work) -> None:
+        """Hold a Work until it is done, whether or not its caller does."""
+        self._pending[id(work)] = work
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def hurry(self) -> None:
+        """Look now: somebody waits for a Future."""
+        self._wake.set()
+
+    def abandon(self, work: Work) -> None:
+        """Test it no more; MPI may still write into its tensors, so they are held."""
+        self._pending.pop(id(work), None)
+        self._abandoned.append(work)
+
+    def leave(self, broken: list[str]) -> None:
+        """End what is pending in the group that this list belongs to; it is being destroyed."""
+        for work in [work for work in list(self._pending.values()) if work.broken is broken]:
+            if not work.advance():
+                work.give_up("the group was destroyed")
+        broken.append("it was destroyed")
+
+    def holds(self, broken: list[str]) -> bool:
+        """Whether something of this group never ended."""
+        return any(work.broken is broken for work in self._abandoned)
+
+    def _run(self) -> None:
+        while not self._ending:
+            works = list(self._pending.values())
+            if not works:
+                self._wake.clear()
+                if not self._pending:  # else one came between the look and the clearing
+                    self._wake.wait()
+            for work in works:
+                if work.advance():
+                    self._pending.pop(id(work), None)
+                elif work.watched and work.overdue():  # C++ waits for it without a limit
+                    work.give_up(f"Timed out waiting {work.seconds * 1e3:.0f}ms for {work.what} operation to complete")
+            time.sleep(WATCHED_SECONDS if any(work.watched for work in works) else UNWATCHED_SECONDS)
+
+    def _end(self) -> None:
+        """At exit: MPI must not be finalized under the thread, nor while a peer's message may still come."""
+        self._ending = True
+        self._wake.set()
+        self._thread.join()
+        if self._abandoned:
+            names = ", ".join(sorted({work.what for work in self._abandoned}))
+            print(f"MPI cannot end while {names} is pending: all its processes are ended.", file=sys.stderr, flush=True)
+            MPI.COMM_WORLD.Abort(1)
+
+
+@functools.cache
+def progress() -> Progress:
+    """This process's one daemon thread, started at the first use."""
+    return Progress()

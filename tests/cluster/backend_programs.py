@@ -1,0 +1,364 @@
+"""Programs for every rank that use one part of torch.distributed each, and return plain values.
+
+They run on any backend and give the same values on each; what a backend leaves undefined is not returned. Tensors hold
+small whole numbers, so that sums are exact in every dtype and in every order.
+"""
+
+import math
+
+import torch
+import torch._dynamo
+import torch.distributed as dist
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+WHOLE = (torch.int64, torch.int32, torch.int8, torch.uint8)
+COMPLEX = (torch.complex64, torch.complex128)
+OPS = {
+    "SUM": (*FLOATS, *WHOLE, *COMPLEX, torch.bool),
+    "AVG": (*FLOATS, torch.complex64),
+    "PRODUCT": (*FLOATS, *WHOLE, torch.bool),
+    "MIN": (*FLOATS, *WHOLE, torch.bool),
+    "MAX": (*FLOATS, *WHOLE, torch.bool),
+    "BAND": (*WHOLE, torch.bool),
+    "BOR": (*WHOLE, torch.bool),
+    "BXOR": (*WHOLE, torch.bool),
+}
+MOVED = (*FLOATS, *WHOLE, *COMPLEX, torch.bool)
+
+
+def mine(rank, dtype=torch.float32, shape=(2, 3)):
+    """Numbers that differ from rank to rank: 1, 2, 3 and so on, turned by the rank."""
+    numbers = torch.arange(1, 1 + math.prod(shape)).roll(rank).reshape(shape)
+    return (numbers % 2 == 0) if dtype == torch.bool else numbers.to(dtype)
+
+
+def each_op_and_dtype(call):
+    """What `call(tensor, op)` leaves, by op and dtype."""
+
+    def program(rank, world_size):
+        return {
+            f"{name} {dtype}": call(mine(rank, dtype), getattr(dist.ReduceOp, name)).tolist()
+            for name, dtypes in OPS.items()
+            for dtype in dtypes
+        }
+
+    return program
+
+
+def all_reduced(tensor, op):
+    dist.all_reduce(tensor, op)
+    return tensor
+
+
+def reduced(tensor, op):
+    last = dist.get_world_size() - 1
+    dist.reduce(tensor, last, op)
+    return tensor if dist.get_rank() == last else tensor[:0]
+
+
+def reduce_scattered(tensor, op):
+    output = torch.empty_like(tensor)
+    dist.reduce_scatter(output, [tensor.roll(other) for other in range(dist.get_world_size())], op)
+    return output
+
+
+def broadcast(rank, world_size):
+    found = {}
+    for dtype in MOVED:
+        for src in range(world_size):
+            tensor = mine(rank, dtype)
+            dist.broadcast(tensor, src)
+            found[f"{dtype} {src}"] = tensor.tolist()
+    return found
+
+
+def all_gather(rank, world_size):
+    found = {}
+    for dtype in MOVED:
+        outputs = [torch.zeros(2, 3, dtype=dtype) for _ in range(world_size)]
+        dist.all_gather(outputs, mine(rank, dtype))
+        found[str(dtype)] = [output.tolist() for output in outputs]
+    return found
+
+
+def all_gather_single(rank, world_size):
+    flat, joined = torch.empty(world_size * 6), torch.empty(world_size * 2, 3)
+    dist.all_gather_into_tensor(flat, mine(rank).reshape(-1))
+    dist.all_gather_into_tensor(joined, mine(rank))
+    return flat.tolist(), joined.tolist()
+
+
+def gather_and_scatter(rank, world_size):
+    found = []
+    for root in range(world_size):
+        outputs = [torch.empty(2, 3) for _ in range(world_size)] if rank == root else None
+        dist.gather(mine(rank), outputs, dst=root)
+        back = torch.empty(2, 3)
+        dist.scatter(back, [output * 2 for output in outputs] if rank == root else None, src=root)
+        found.append((None if outputs is None else [output.tolist() for output in outputs], back.tolist()))
+    return found
+
+
+def reduce_scatter_single(rank, world_size):
+    output, average = torch.empty(2), torch.empty(2, dtype=torch.bfloat16)
+    dist.reduce_scatter_tensor(output, mine(rank, shape=(2 * world_size,)))
+    dist.reduce_scatter_tensor(average, mine(rank, torch.bfloat16, (2 * world_size,)), dist.ReduceOp.AVG)
+    return output.tolist(), average.tolist()
+
+
+def all_to_all(rank, world_size):
+    outputs = [torch.empty(3, dtype=torch.int64) for _ in range(world_size)]
+    dist.all_to_all(outputs, [torch.full((3,), 10 * rank + other) for other in range(world_size)])
+    even, rows = torch.empty(world_size, 2), torch.arange(2.0 * world_size).reshape(world_size, 2)
+    dist.all_to_all_single(even, rows + 100 * rank)
+    uneven = torch.empty(world_size * (rank + 1))
+    sent = torch.cat([torch.full((other + 1,), 10.0 * rank + other) for other in range(world_size)])
+    splits = [other + 1 for other in range(world_size)]
+    dist.all_to_all_single(uneven, sent, [rank + 1] * world_size, splits)
+    return [output.tolist() for output in outputs], even.tolist(), uneven.tolist()
+
+
+def layouts(rank, world_size):
+    """Transposed and expanded tensors; gloo gets slices with gaps wrong, so they are not among these."""
+    given = mine(rank, shape=(3, 4))
+    total, known = given.t(), given.clone().t()
+    dist.all_reduce(total)
+    dist.broadcast(known, world_size - 1)
+    outputs = [torch.empty(3, 4).t() for _ in range(world_size)]
+    dist.all_gather(outputs, mine(rank, shape=(4, 3)))
+    gathered = [torch.empty(2, 2) for _ in range(world_size)] if rank == 0 else None
+    dist.gather(mine(rank, shape=(2, 4))[:, ::2], gathered)
+    shared = torch.empty(4, 3).t()
+    dist.reduce_scatter(shared, [mine(rank, shape=(4, 3)).t() for _ in range(world_size)])
+    exchanged = [torch.empty(4) for _ in range(world_size)]
+    dist.all_to_all(exchanged, [torch.full((1,), 1.0 + rank).expand(4) for _ in range(world_size)])
+    lists = [outputs, gathered or [], exchanged]
+    return [tensor.tolist() for tensor in (total, known, shared)], [[one.tolist() for one in many] for many in lists]
+
+
+def nothing_in_it(rank, world_size):
+    """Tensors without elements."""
+    empty, joined = torch.empty(0), torch.empty(0)
+    dist.all_reduce(empty)
+    dist.broadcast(empty, 0)
+    dist.all_gather_into_tensor(joined, empty)
+    outputs = [torch.empty(0) for _ in range(world_size)]
+    dist.all_gather(outputs, empty)
+    dist.all_to_all_single(joined, empty)
+    return empty.shape, joined.shape, len(outputs)
+
+
+def coalesced(rank, world_size):
+    from torch.distributed.distributed_c10d import _coalescing_manager
+
+    first, second = mine(rank), mine(rank, shape=(4,))
+    dist.all_reduce_coalesced([first, second])
+    with _coalescing_manager():
+        dist.all_reduce(first)
+        dist.all_reduce(second)
+    outputs = [torch.empty(world_size * 6), torch.empty(world_size * 4)]
+    with _coalescing_manager(async_ops=True) as manager:
+        dist.all_gather_into_tensor(outputs[0], first.reshape(-1))
+        dist.all_gather_into_tensor(outputs[1], second)
+    manager.wait()
+    return [tensor.tolist() for tensor in (first, second, *outputs)]
+
+
+def sparse(rank, world_size):
+    tensor = torch.sparse_coo_tensor([[rank, world_size, 0]], [1.0, 2.0, 4.0], (world_size + 1,))
+    dist.all_reduce(tensor)
+    return tensor.to_dense().tolist()
+
+
+def barrier(rank, world_size):
+    dist.barrier()
+    dist.barrier(async_op=True).wait()
+    return True
+
+
+def tags(rank, world_size):
+    """Messages that are received in another order than they were sent."""
+    if rank == 0:
+        works = [dist.isend(torch.tensor([float(tag)]), 1, tag=tag) for tag in (7, 9)]
+        return [work.wait() is not None for work in works]
+    if rank == 1:
+        nine, seven = torch.zeros(1), torch.zeros(1)
+        dist.recv(nine, 0, tag=9)
+        dist.recv(seven, 0, tag=7)
+        return nine.item(), seven.item()
+    return None
+
+
+def any_source(rank, world_size):
+    box, found = torch.zeros(1), {}
+    if rank:
+        dist.send(torch.tensor([float(rank)]), 0)
+    for _ in range(0 if rank else world_size - 1):
+        src = dist.recv(box)
+        found[src] = box.item()
+    dist.barrier()  # the next program's messages are not taken for these
+    return sorted(found.items())
+
+
+def ring_of_messages(rank, world_size):
+    """Every dtype once around, with isend and irecv; then batch_isend_irecv."""
+    after, before, found = (rank + 1) % world_size, (rank - 1) % world_size, {}
+    for dtype in MOVED:
+        if dtype not in COMPLEX:  # torch sends no complex messages
+            box = torch.empty(2, 3, dtype=dtype)
+            works = [dist.isend(mine(rank, dtype), after), dist.irecv(box, before)]
+            for work in works:
+                work.wait()
+            found[str(dtype)] = box.tolist()
+    box = torch.empty(2, 3)
+    batch = [dist.P2POp(dist.isend, mine(rank), after), dist.P2POp(dist.irecv, box, before)]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    return found, box.tolist()
+
+
+def a_long_message(rank, world_size):
+    """8 MB both ways at once, sent before either is received."""
+    if rank > 1:
+        return None
+    sent, box = torch.full((2_000_000,), float(rank)), torch.empty(2_000_000)
+    work = dist.isend(sent, 1 - rank)
+    dist.recv(box, 1 - rank)
+    work.wait()
+    return box.mean().item()
+
+
+def objects(rank, world_size):
+    gathered, given = [None] * world_size, [None]
+    dist.all_gather_object(gathered, {"rank": rank})
+    dist.scatter_object_list(given, [f"for {other}" for other in range(world_size)], src=0)
+    told = [rank, "words"]
+    dist.broadcast_object_list(told, src=world_size - 1)
+    if rank == 0:
+        dist.send_object_list(["hello"], 1)
+    if rank == 1:
+        dist.recv_object_list(told, 0) if len(told) == 1 else dist.recv_object_list(heard := [None], 0)
+        told = [*told, *heard]
+    return gathered, given, told
+
+
+def asynchronous(rank, world_size):
+    """Works that are waited for in another order, polled, and followed by what `then` is given."""
+    tensors = [torch.full((1000,), float(rank + i)) for i in range(8)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in reversed(works):
+        work.wait()
+    polled = torch.tensor([float(rank)])
+    work = dist.all_reduce(polled, async_op=True)
+    while not work.is_completed():
+        pass
+    chained = dist.all_reduce(torch.tensor([float(rank)]), async_op=True).get_future()
+    doubled = chained.then(lambda future: future.value()[0] * 2).wait()
+    dist.barrier()
+    return [tensor[0].item() for tensor in tensors], polled.item(), doubled.item()
+
+
+def a_work_that_is_dropped(rank, world_size):
+    """isend and all_reduce whose Work nobody keeps, received much later."""
+    box, total = torch.zeros(100_000), torch.ones(100_000)
+    works = [dist.irecv(box, (rank - 1) % world_size)]
+    keep = dist.isend(torch.full((100_000,), float(rank)), (rank + 1) % world_size)
+    dist.all_reduce(total, async_op=True)
+    dist.barrier()
+    works[0].wait()
+    keep.wait()
+    return box[-1].item()
+
+
+def subgroups(rank, world_size):
+    """Even and odd ranks; one group in reverse order of no consequence; a group of one."""
+    even = dist.new_group(list(range(0, world_size, 2)))
+    odd = dist.new_group(list(range(1, world_size, 2)))
+    alone = [dist.new_group([other]) for other in range(world_size)][rank]
+    group = odd if rank % 2 else even
+    total, single = torch.tensor([float(rank)]), torch.tensor([float(rank)])
+    dist.all_reduce(total, group=group)
+    dist.all_reduce(single, group=alone)
+    members = dist.get_process_group_ranks(group)
+    news = torch.tensor([float(rank)])
+    dist.broadcast(news, src=members[-1], group=group)
+    box = torch.zeros(1)
+    if len(members) > 1:
+        if rank == members[0]:
+            dist.send(torch.tensor([5.0]), members[1], group=group)
+        if rank == members[1]:
+            dist.recv(box, members[0], group=group)
+    both = torch.tensor([1.0])
+    dist.all_reduce(both)  # the world goes on beside them
+    dist.destroy_process_group(group)
+    dist.destroy_process_group(alone)
+    after = torch.tensor([1.0])
+    dist.all_reduce(after)
+    return [tensor.item() for tensor in (total, single, news, box, both, after)], members
+
+
+def training(rank, world_size):
+    """Three steps of DistributedDataParallel, and the same by one process on the whole batch."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    def model():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).double()
+
+    torch.manual_seed(1)
+    inputs, targets = torch.randn(world_size * 4, 8).double(), torch.randn(world_size * 4, 4).double()
+    share = slice(rank * 4, rank * 4 + 4)
+    trained = []
+    whole, parallel = model(), DistributedDataParallel(model(), bucket_cap_mb=0.001)  # several buckets
+    for net, x, y in ((whole, inputs, targets), (parallel, inputs[share], targets[share])):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(net(x), y).backward()
+            optimizer.step()
+        trained.append(torch.cat([p.detach().reshape(-1) for p in net.parameters()]))
+    return torch.allclose(*trained, atol=1e-12)
+
+
+def functional(rank, world_size):
+    """The collectives of compiled programs and of DTensor, which call the group from C++."""
+    import torch.distributed._functional_collectives as functions
+
+    everyone = list(range(world_size))
+    total = functions.all_reduce(mine(rank), "sum", everyone)
+    joined = functions.all_gather_tensor(mine(rank), 0, everyone)
+    share = functions.reduce_scatter_tensor(mine(rank, shape=(world_size,)), "sum", 0, everyone)
+    return [torch.as_tensor(tensor).tolist() for tensor in (total, joined, share)]
+
+
+PROGRAMS = {
+    "all_reduce": each_op_and_dtype(all_reduced),
+    "reduce": each_op_and_dtype(reduced),
+    "reduce_scatter": each_op_and_dtype(reduce_scattered),
+    **{
+        program.__name__: program
+        for program in (
+            broadcast,
+            all_gather,
+            all_gather_single,
+            gather_and_scatter,
+            reduce_scatter_single,
+            all_to_all,
+            layouts,
+            nothing_in_it,
+            coalesced,
+            sparse,
+            barrier,
+            tags,
+            any_source,
+            ring_of_messages,
+            a_long_message,
+            objects,
+            asynchronous,
+            a_work_that_is_dropped,
+            subgroups,
+            training,
+            functional,
+        )
+    },
+}
