@@ -15,6 +15,7 @@ from distlab.rendezvous import INIT_METHODS
 # after the first all_reduce: a forked rank shares most of its pages, others are a Python of their own each
 MEGABYTES_PER_RANK = {"fork": 60}
 MEGABYTES_PER_PYTHON = 190
+MPI_BACKEND = "mpi4py"  # distlab's own, in mpi_backend.py
 
 
 def check_size(n: Any, engines: str) -> int:
@@ -61,7 +62,7 @@ def check_init_method(init_method: Any) -> str:
 
 def check_backend(backend: Any) -> str:
     """A backend that this torch was built with; torch is asked, and imported, for others than gloo only."""
-    if backend == "gloo":
+    if backend in ("gloo", MPI_BACKEND):
         return backend
     import torch.distributed as dist
 
@@ -82,6 +83,13 @@ def _instead_of(backend: str, known: Sequence[str]) -> str:
         "ucc": f"Only a torch that was built from source with UCC has it. {gloo} It has the same functions.",
     }
     return built.get(backend, f"This torch was built without it. {gloo}" if backend in known else gloo)
+
+
+def check_mpi(backend: str, engines: str) -> None:
+    """The backend over mpi4py goes with ranks that mpiexec starts."""
+    if backend == MPI_BACKEND and engines != "mpi":
+        call = f'Call Cluster(n, engines="mpi", backend="{MPI_BACKEND}").'
+        refuse("engines", f'"mpi" for backend "{MPI_BACKEND}"', engines, f"MPI knows only what mpiexec starts. {call}")
 
 
 def check_ranks(ranks: Any, n: int) -> list[int]:

@@ -28,16 +28,24 @@ def install() -> None:
 
     Runs on: every rank, on its main thread, before the group is built.
     """
-    group, work = dist.ProcessGroup, dist.Work
+    if install_on(dist.ProcessGroup, dist.Work):
+        torch.Future.wait = _waiting(torch.Future.wait)
+        torch.Future.then = _derived(torch.Future.then)
+
+
+def install_on(group: type, work: type) -> bool:
+    """Put the layer on a class of groups and their class of Work; whether it was not there yet.
+
+    Runs on: every rank, on its main thread, before a group of this class is built.
+    """
     if getattr(work.wait, "__module__", "") == __name__:
-        return
+        return False
     for name in (*POINT_TO_POINT, *COLLECTIVES):
         if hasattr(group, name):
             setattr(group, name, _noting(name, getattr(group, name)))
     work.wait = _waiting(work.wait)
     work.get_future = _derived(work.get_future)
-    torch.Future.wait = _waiting(torch.Future.wait)
-    torch.Future.then = _derived(torch.Future.then)
+    return True
 
 
 def _noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +75,9 @@ def _noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             restore(thread, outer)
         if work is not None and name != "monitored_barrier":
-            NOTES.tie(work, note, is_message=name == "send" and note.op not in BLOCKING)
+            # a group of another kind may keep a message that nobody waits for
+            is_message = name == "send" and note.op not in BLOCKING and type(self) is dist.ProcessGroup
+            NOTES.tie(work, note, is_message)
         return work
 
     call.__module__ = __name__

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from distlab import diagnosis, display, live, report
+from distlab import diagnosis, display, live, mpiexec, report
 from distlab.deadlock import COMMUNICATING
 from distlab.errors import DeadlockError, Failure, Interrupted, RankTimeout
 from distlab.line import FREE
@@ -110,7 +110,10 @@ class Cell:
 
     def _raise_if_dead(self) -> None:
         """Raise RankDied when the process of a rank of this cell has ended."""
-        died = {rank: how for rank, how in self._ranks.lost.items() if rank in self._targets}
+        lost = self._ranks.lost
+        died = {rank: how for rank, how in lost.items() if rank in self._targets}
+        if mpiexec.WITH_ANOTHER in lost.values():
+            raise diagnosis.all_died(lost)
         if died:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in self._ranks.lost]
             raise diagnosis.rank_died(died, survivors, self._ranks.can_respawn, self._ranks.last_lines)

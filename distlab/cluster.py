@@ -34,9 +34,10 @@ class Cluster:
 
     Args:
         n: number of ranks, 1 or more.
-        backend: torch.distributed backend that this torch was built with.
+        backend: torch.distributed backend that this torch was built with, or "mpi4py" with engines="mpi".
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file", or "tcp://" etc.
-        engines: ipyparallel engine launcher; None takes the best one here.
+        engines: ipyparallel engine launcher; None takes the best one here. "mpi" starts the ranks by mpiexec: `MPI`,
+            of mpi4py, is defined on every rank then, and a rank that dies takes the others with it.
         timeout: seconds that a communication call waits for its peers before it raises.
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
 
@@ -63,6 +64,7 @@ class Cluster:
     ):
         self._ranks: Ranks | None = None
         self._why_stopped = "did not start"
+        arguments.check_mpi(backend, check_launcher(engines))
         self._plan = Plan(
             n=arguments.check_size(n, check_launcher(engines)),
             backend=arguments.check_backend(backend),

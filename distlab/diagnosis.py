@@ -11,6 +11,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from distlab import mpiexec
 from distlab.errors import Failure, Line, RankDied, RankError, rank_list
 
 # gloo's words for a wait that nothing ended; other messages of gloo say more, and are shown
@@ -129,6 +130,21 @@ def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool, las
         Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in sorted(died.items())
     )
     return RankDied(f"{rows}.\n{advice}{rest}", failures, tuple(others))
+
+
+def all_died(lost: Mapping[int, str]) -> RankDied:
+    """The error for ranks that mpiexec ended because another had ended.
+
+    Args:
+        lost: how, in words, by rank; of those that were ended, mpiexec.WITH_ANOTHER.
+    """
+    first = {rank: how for rank, how in sorted(lost.items()) if how != mpiexec.WITH_ANOTHER}
+    rows = "; ".join(f"rank {rank} {how}" for rank, how in first.items())
+    others = [rank for rank in lost if rank not in first]
+    rest = f"MPI ends a whole program when one of its processes ends: mpiexec has ended {rank_list(others)} too."
+    advice = "All variables are lost: call cluster.restart() for new ranks."
+    failures = tuple(Failure(rank, "RankDied", lost[rank]) for rank in (*first, *others))
+    return RankDied(f"{rows}.\n{rest}\n{advice}", failures)
 
 
 def exit_words(status: int | None) -> str:

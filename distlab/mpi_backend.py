@@ -17,50 +17,16 @@ import os
 import socket
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from distlab.mpi_tensors import NAME, computable, give, give_shares, movable, numbers, operation, raw, refuse, row_bytes
 from distlab.mpi_work import Work, progress, words
-
-NAME = "mpi4py"
-# dtypes that MPI computes with; the two halves are reduced as float32, which is also closer to the exact sum
-MPI_TYPES = {
-    torch.float32: MPI.FLOAT,
-    torch.float64: MPI.DOUBLE,
-    torch.int8: MPI.INT8_T,
-    torch.uint8: MPI.UINT8_T,
-    torch.int16: MPI.INT16_T,
-    torch.int32: MPI.INT32_T,
-    torch.int64: MPI.INT64_T,
-    torch.bool: MPI.C_BOOL,
-    torch.complex64: MPI.C_FLOAT_COMPLEX,
-    torch.complex128: MPI.C_DOUBLE_COMPLEX,
-}
-WIDENED = (torch.float16, torch.bfloat16)
-MPI_OPS = {
-    "SUM": MPI.SUM,
-    "AVG": MPI.SUM,
-    "PRODUCT": MPI.PROD,
-    "MIN": MPI.MIN,
-    "MAX": MPI.MAX,
-    "BAND": MPI.BAND,
-    "BOR": MPI.BOR,
-    "BXOR": MPI.BXOR,
-}
-BOOL_OPS = {  # of True and False; a sum is True where anything is
-    "SUM": MPI.LOR,
-    "PRODUCT": MPI.LAND,
-    "MIN": MPI.LAND,
-    "MAX": MPI.LOR,
-    "BAND": MPI.LAND,
-    "BOR": MPI.LOR,
-    "BXOR": MPI.LXOR,
-}
 
 
 def register() -> None:
@@ -73,7 +39,8 @@ def register() -> None:
     """
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, Group, devices=["cpu"])
-        if MPI.COMM_WORLD.size > 1 and "RANK" not in os.environ and "MASTER_ADDR" not in os.environ:
+        started = MPI.COMM_WORLD.size > 1 or any(name.startswith(("PMI_", "PMIX_", "OMPI_")) for name in os.environ)
+        if started and not {"RANK", "MASTER_ADDR"} & {*os.environ}:
             os.environ.update(_environment(MPI.COMM_WORLD))
 
 
@@ -138,28 +105,29 @@ class Group(dist.ProcessGroup):
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         if tensors[0].is_sparse:
-            return self._sparse_allreduce(tensors[0], opts)
-        return self.allreduce_coalesced(tensors, opts, "all_reduce")
+            return self._sparse_all_reduce(tensors[0], opts)
+        return self._all_reduce("all_reduce", tensors, opts)
 
-    def allreduce_coalesced(
-        self, tensors: list[torch.Tensor], opts: Any = None, what: str = "all_reduce_coalesced"
-    ) -> Work:
-        op, average = self._operation(what, opts, tensors)
-        buffers = [_computable(tensor) for tensor in tensors]
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        return self._all_reduce("all_reduce_coalesced", tensors, opts)
+
+    def _all_reduce(self, what: str, tensors: list[torch.Tensor], opts: Any) -> Work:
+        op, average = operation(what, opts, movable(what, tensors), self.size())
+        buffers = [computable(tensor) for tensor in tensors]
 
         def begin() -> list[MPI.Request]:
             return [self._comm.Iallreduce(MPI.IN_PLACE, numbers(buffer), op) for buffer in buffers]
 
         def finish(statuses: list[MPI.Status]) -> None:
             for tensor, buffer in zip(tensors, buffers, strict=True):
-                _give(tensor, buffer, average)
+                give(tensor, buffer, average)
 
         return self._begin(what, begin, tensors, finish, opts, buffers)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         (tensor,) = tensors
-        op, average = self._operation("reduce", opts, tensors)
-        buffer, is_root = _computable(tensor), opts.rootRank == self.rank()
+        op, average = operation("reduce", opts, movable("reduce", tensors), self.size())
+        buffer, is_root = computable(tensor), opts.rootRank == self.rank()
 
         def begin() -> MPI.Request:
             given = (MPI.IN_PLACE, numbers(buffer)) if is_root else (numbers(buffer), None)
@@ -167,7 +135,7 @@ class Group(dist.ProcessGroup):
 
         def finish(statuses: list[MPI.Status]) -> None:
             if is_root:
-                _give(tensor, buffer, average)
+                give(tensor, buffer, average)
 
         return self._begin("reduce", begin, tensors, finish, opts, buffer)
 
@@ -176,17 +144,20 @@ class Group(dist.ProcessGroup):
     ) -> Work:
         inputs, (output,) = input_lists[0], outputs
         if len(inputs) != self.size() or inputs[self.rank()].numel() != output.numel():
-            _refuse(f"reduce_scatter needs {self.size()} tensors, the one of this rank as large as the output.")
+            refuse(f"reduce_scatter needs {self.size()} tensors, the one of this rank as large as the output.")
         counts = [tensor.numel() for tensor in inputs]
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
         return self._reduce_scatter("reduce_scatter", [(output, flat, counts)], opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
-        return self.reduce_scatter_single_coalesced([output], [input], opts)
+        return self._reduce_scatter_wholes([output], [input], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
+        return self._reduce_scatter_wholes(outputs, inputs, opts)
+
+    def _reduce_scatter_wholes(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
         for output, given in zip(outputs, inputs, strict=True):
             self._check_shares("reduce_scatter_single", given, output)
         parts = [(o, i, [o.numel()] * self.size()) for o, i in zip(outputs, inputs, strict=True)]
@@ -195,8 +166,8 @@ class Group(dist.ProcessGroup):
     def _reduce_scatter(self, what: str, parts: list[tuple[torch.Tensor, torch.Tensor, list[int]]], opts: Any) -> Work:
         """Parts are (output, input, elements of the input by rank)."""
         outputs = [output for output, _, _ in parts]
-        op, average = self._operation(what, opts, [*outputs, *(given for _, given, _ in parts)])
-        sent = [_computable(given) for _, given, _ in parts]
+        op, average = operation(what, opts, movable(what, [*outputs, *(given for _, given, _ in parts)]), self.size())
+        sent = [computable(given) for _, given, _ in parts]
         got = [torch.empty(output.numel(), dtype=one.dtype) for output, one in zip(outputs, sent, strict=True)]
 
         def begin() -> list[MPI.Request]:
@@ -207,22 +178,21 @@ class Group(dist.ProcessGroup):
 
         def finish(statuses: list[MPI.Status]) -> None:
             for output, buffer in zip(outputs, got, strict=True):
-                _give(output, buffer, average)
+                give(output, buffer, average)
 
         return self._begin(what, begin, outputs, finish, opts, (sent, got))
 
-    def _sparse_allreduce(self, tensor: torch.Tensor, opts: Any) -> Work:
+    def _sparse_all_reduce(self, tensor: torch.Tensor, opts: Any) -> Work:
         """The sum of sparse tensors. How many values each rank has is asked first, in a collective that is waited for.
 
         Source: ProcessGroupGloo's AsyncSparseAllreduceWork, which gathers indices and values likewise.
         """
-        op, _ = self._operation("all_reduce", opts, [tensor], sparse=True)
-        if op != MPI.SUM:
-            _refuse("all_reduce of sparse tensors must be with ReduceOp.SUM. Call to_dense() first for others.")
+        if operation("all_reduce", opts, [tensor], self.size()) != (MPI.SUM, 1):
+            refuse("all_reduce of sparse tensors must be with ReduceOp.SUM. Call to_dense() first for others.")
         mine = tensor.detach().coalesce()
         count = torch.tensor([mine._nnz()])
         counts = torch.empty(self.size(), dtype=torch.int64)
-        self.all_gather_single(counts, count, opts).wait()
+        self._all_gather_wholes([counts], [count], opts).wait()
         lengths, values, rows = counts.tolist(), mine.values().contiguous(), mine.indices().t().contiguous()
         all_values = values.new_empty((sum(lengths), *values.shape[1:]))
         all_rows = rows.new_empty((sum(lengths), rows.shape[1]))
@@ -241,28 +211,29 @@ class Group(dist.ProcessGroup):
     # --- collectives that move ---
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        (tensor,) = _movable("broadcast", tensors)
+        (tensor,) = movable("broadcast", tensors)
         buffer = tensor.detach().contiguous()
 
         def finish(statuses: list[MPI.Status]) -> None:
             if opts.rootRank != self.rank():
-                _give(tensor, buffer)
+                give(tensor, buffer)
 
         return self._begin(
             "broadcast", lambda: self._comm.Ibcast(raw(buffer), opts.rootRank), tensors, finish, opts, buffer
         )
 
     def allgather(self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        by_rank = [[output] for output in output_lists[0]]
-        return self.allgather_coalesced(by_rank, inputs, opts, "all_gather")
+        return self._all_gather_lists("all_gather", [[output] for output in output_lists[0]], inputs, opts)
 
     def allgather_coalesced(
-        self,
-        output_lists: list[list[torch.Tensor]],
-        inputs: list[torch.Tensor],
-        opts: Any = None,
-        what: str = "all_gather_coalesced",
+        self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
+        return self._all_gather_lists("all_gather_coalesced", output_lists, inputs, opts)
+
+    def _all_gather_lists(
+        self, what: str, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """The lists are by rank, and in each are the outputs by input."""
         outputs = [list(column) for column in zip(*output_lists, strict=True)]  # by input, then by rank
         for column, given in zip(outputs, inputs, strict=True):
             self._check_list(what, column, given)
@@ -270,24 +241,27 @@ class Group(dist.ProcessGroup):
 
         def finish(statuses: list[MPI.Status]) -> None:
             for column, flat in zip(outputs, flats, strict=True):
-                _give_shares(column, flat)
+                give_shares(column, flat)
 
         result = [output for column in outputs for output in column]
         return self._all_gather(what, flats, inputs, result, finish, opts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
-        return self.all_gather_single_coalesced([output], [input], opts)
+        return self._all_gather_wholes([output], [input], opts)
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
+        return self._all_gather_wholes(outputs, inputs, opts)
+
+    def _all_gather_wholes(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
         for output, given in zip(outputs, inputs, strict=True):
             self._check_shares("all_gather_single", output, given)
         flats = [output.detach().contiguous() for output in outputs]
 
         def finish(statuses: list[MPI.Status]) -> None:
             for output, flat in zip(outputs, flats, strict=True):
-                _give(output, flat)
+                give(output, flat)
 
         return self._all_gather("all_gather_single", flats, inputs, outputs, finish, opts)
 
@@ -300,7 +274,12 @@ class Group(dist.ProcessGroup):
         finish: Callable,
         opts: Any,
     ) -> Work:
-        sent = [one.detach().contiguous() for one in _movable(what, inputs)]
+        sent = [one.detach().contiguous() for one in movable(what, inputs)]
+        # the input may be this rank's share of the output, as in FSDP; MPI wants them apart
+        sent = [
+            one.clone() if one.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr() else one
+            for one, flat in zip(sent, flats, strict=True)
+        ]
 
         def begin() -> list[MPI.Request]:
             return [self._comm.Iallgather(raw(one), raw(flat)) for one, flat in zip(sent, flats, strict=True)]
@@ -308,7 +287,7 @@ class Group(dist.ProcessGroup):
         return self._begin(what, begin, result, finish, opts, (sent, flats))
 
     def gather(self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
-        (given,) = _movable("gather", inputs)
+        (given,) = movable("gather", inputs)
         outputs = output_lists[0] if opts.rootRank == self.rank() else []
         if opts.rootRank == self.rank():
             self._check_list("gather", outputs, given)
@@ -317,10 +296,10 @@ class Group(dist.ProcessGroup):
         def begin() -> MPI.Request:
             return self._comm.Igather(raw(sent), raw(flat) if outputs else None, opts.rootRank)
 
-        return self._begin("gather", begin, outputs, lambda _: _give_shares(outputs, flat), opts, (sent, flat))
+        return self._begin("gather", begin, outputs, lambda _: give_shares(outputs, flat), opts, (sent, flat))
 
     def scatter(self, outputs: list[torch.Tensor], input_lists: list[list[torch.Tensor]], opts: Any) -> Work:
-        (output,) = _movable("scatter", outputs)
+        (output,) = movable("scatter", outputs)
         is_root = opts.rootRank == self.rank()
         if is_root:
             self._check_list("scatter", input_lists[0], output)
@@ -330,18 +309,18 @@ class Group(dist.ProcessGroup):
         def begin() -> MPI.Request:
             return self._comm.Iscatter(raw(flat) if is_root else None, raw(got), opts.rootRank)
 
-        return self._begin("scatter", begin, outputs, lambda _: _give(output, got), opts, (flat, got))
+        return self._begin("scatter", begin, outputs, lambda _: give(output, got), opts, (flat, got))
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        _movable("all_to_all", [*outputs, *inputs])
+        movable("all_to_all", [*outputs, *inputs])
         if len(outputs) != self.size() or len(inputs) != self.size():
-            _refuse(f"all_to_all needs {self.size()} tensors to send and as many to receive, one a rank of the group.")
+            refuse(f"all_to_all needs {self.size()} tensors to send and as many to receive, one a rank of the group.")
         flat = torch.cat([one.detach().reshape(-1) for one in inputs])
         got = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
         sizes = [[one.nbytes for one in tensors] for tensors in (inputs, outputs)]
 
         def finish(statuses: list[MPI.Status]) -> None:
-            _give_shares(outputs, got)
+            give_shares(outputs, got)
 
         return self._all_to_all("all_to_all", got, flat, sizes, outputs, finish, opts)
 
@@ -353,7 +332,7 @@ class Group(dist.ProcessGroup):
         input_splits: list[int],
         opts: Any = None,
     ) -> Work:
-        _movable("all_to_all_single", [output, input], contiguous=True)
+        movable("all_to_all_single", [output, input], contiguous=True)
         sizes = [self._split(tensor, splits) for tensor, splits in ((input, input_splits), (output, output_splits))]
         return self._all_to_all("all_to_all_single", output, input, sizes, [output], lambda _: None, opts)
 
@@ -361,10 +340,10 @@ class Group(dist.ProcessGroup):
         """Bytes by rank, of rows by rank."""
         rows = tensor.shape[0] if tensor.dim() else 0
         if not splits and rows % self.size():
-            _refuse(f"all_to_all_single without splits needs rows that {self.size()} ranks can share, got {rows}.")
+            refuse(f"all_to_all_single without splits needs rows that {self.size()} ranks can share, got {rows}.")
         splits = list(splits) or [rows // self.size()] * self.size()
         if len(splits) != self.size() or sum(splits) != rows:
-            _refuse(f"all_to_all_single needs {self.size()} splits that add up to {rows} rows, got {splits}.")
+            refuse(f"all_to_all_single needs {self.size()} splits that add up to {rows} rows, got {splits}.")
         return [rows * row_bytes(tensor) for rows in splits]
 
     def _all_to_all(
@@ -388,20 +367,23 @@ class Group(dist.ProcessGroup):
     # --- messages ---
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
-        (tensor,) = _movable("send", tensors, contiguous=True)
+        (tensor,) = movable("send", tensors, contiguous=True)
         return self._begin("send", lambda: self._comm.Isend(raw(tensor), dst, _tag(tag)), tensors)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
-        (tensor,) = _movable("recv", tensors, contiguous=True)
+        return self._recv(tensors, src, tag)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
+        return self._recv(tensors, MPI.ANY_SOURCE, tag)
+
+    def _recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Work:
+        (tensor,) = movable("recv", tensors, contiguous=True)
 
         def finish(statuses: list[MPI.Status]) -> None:
             if (came := statuses[0].Get_count(MPI.BYTE)) != tensor.nbytes:
-                _refuse(f"recv got {came} bytes for a tensor of {tensor.nbytes}; send and recv tensors of one size.")
+                refuse(f"recv got {came} bytes for a tensor of {tensor.nbytes}; send and recv tensors of one size.")
 
         return self._begin("recv", lambda: self._comm.Irecv(raw(tensor), src, _tag(tag)), tensors, finish)
-
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
-        return self.recv(tensors, MPI.ANY_SOURCE, tag)
 
     # --- the names of torch before 2.13 ---
 
@@ -427,7 +409,7 @@ class Group(dist.ProcessGroup):
         Between `_start_coalescing` and `_end_coalescing` it is only noted, and there is no Work.
         """
         if self._broken:
-            _refuse(f"{what} cannot begin: the group is broken ({self._broken[0]}). Destroy it and make it again.")
+            refuse(f"{what} cannot begin: the group is broken ({self._broken[0]}). Destroy it and make it again.")
         try:
             requests = begin()
         except MPI.Exception as error:
@@ -459,41 +441,27 @@ class Group(dist.ProcessGroup):
         progress().keep(work)
         return work
 
-    def _operation(self, what: str, opts: Any, tensors: list[torch.Tensor], sparse: bool = False) -> tuple[MPI.Op, int]:
-        """MPI's operation, and by what its result must be divided (1, or the number of ranks for an average)."""
-        name = opts.reduceOp.op.name if opts is not None else "SUM"
-        dtype = tensors[0].dtype
-        if not sparse:
-            _movable(what, tensors)
-        if any(tensor.dtype != dtype for tensor in tensors):
-            _refuse(f"{what} needs tensors of one dtype, got {', '.join(str(tensor.dtype) for tensor in tensors)}.")
-        if name not in MPI_OPS:
-            _refuse(f"{what} cannot use ReduceOp.{name} with {NAME}. Use one of {', '.join(MPI_OPS)}.")
-        if dtype not in MPI_TYPES and dtype not in WIDENED:
-            _refuse(f"{what} cannot compute with {dtype} on {NAME}. Convert it, for example with tensor.float().")
-        is_whole = not (dtype.is_floating_point or dtype.is_complex)
-        if name in ("BAND", "BOR", "BXOR") and not is_whole:
-            _refuse(f"{what} cannot use ReduceOp.{name} with non-integral dtype {dtype}. Convert it first.")
-        if name in ("PRODUCT", "MIN", "MAX") and dtype.is_complex:
-            _refuse(f"{what} cannot use ReduceOp.{name} with complex dtype {dtype}. Call torch.view_as_real first.")
-        if name == "AVG" and is_whole:
-            _refuse(f"{what} cannot use ReduceOp.AVG with {dtype}. Use ReduceOp.SUM and divide the result.")
-        return (BOOL_OPS if dtype == torch.bool else MPI_OPS)[name], self.size() if name == "AVG" else 1
-
     def _check_list(self, what: str, tensors: list[torch.Tensor], one: torch.Tensor) -> None:
         if len(tensors) != self.size():
-            _refuse(f"{what} needs a list of {self.size()} tensors, one a rank of the group, got {len(tensors)}.")
-        _movable(what, [*tensors, one])
+            refuse(f"{what} needs a list of {self.size()} tensors, one a rank of the group, got {len(tensors)}.")
+        movable(what, [*tensors, one])
         for index, tensor in enumerate(tensors):
             if (tensor.dtype, tensor.shape) != (one.dtype, one.shape):
                 kinds = f"expected {one.dtype} {list(one.shape)}, got {tensor.dtype} {list(tensor.shape)}"
-                _refuse(f"{what} needs tensors of one shape and dtype; at index {index} it {kinds}.")
+                refuse(f"{what} needs tensors of one shape and dtype; at index {index} it {kinds}.")
 
     def _check_shares(self, what: str, whole: torch.Tensor, share: torch.Tensor) -> None:
         if whole.dtype != share.dtype or whole.numel() != self.size() * share.numel():
             expected = f"{self.size()} times {share.numel()} elements of {share.dtype}"
-            _refuse(f"{what} needs a tensor of {expected}, got {whole.numel()} of {whole.dtype}.")
-        _movable(what, [whole, share])
+            refuse(f"{what} needs a tensor of {expected}, got {whole.numel()} of {whole.dtype}.")
+        movable(what, [whole, share])
+
+
+def _tag(tag: int) -> int:
+    most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    if not 0 <= tag <= most:
+        refuse(f"tag must be from 0 to {most} on {NAME}, got {tag}.")
+    return tag
 
 
 # --- a communicator for a group ---
@@ -512,7 +480,7 @@ def communicator(store: dist.Store, rank: int, size: int, timeout: timedelta) ->
     members = [int(store.get(key)) for key in keys]
     if len(set(members)) < size:
         what = f"{NAME} needs {size} processes that one mpiexec started, and MPI knows {world.size} here"
-        _refuse(f"{what}. Start them with: mpiexec -n {size} python script.py")
+        refuse(f"{what}. Start them with: mpiexec -n {size} python script.py")
     tag = zlib.crc32(repr(members).encode()) & 0x7FFF  # apart from other groups that are being made now
     group = world.group.Incl(members)
     comm = world.Create_group(group, tag)
@@ -525,65 +493,3 @@ def _free(comm: MPI.Intracomm, broken: list[str]) -> None:
     progress().leave(broken)
     if not MPI.Is_finalized() and not progress().holds(broken):
         comm.Free()
-
-
-# --- tensors as MPI sees them ---
-
-
-def raw(tensor: torch.Tensor) -> list[Any]:
-    """A contiguous tensor's memory as bytes."""
-    return [MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), MPI.BYTE]
-
-
-def numbers(tensor: torch.Tensor) -> list[Any]:
-    """A contiguous tensor's memory as numbers that MPI can compute with."""
-    return [MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), tensor.numel(), MPI_TYPES[tensor.dtype]]
-
-
-def row_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of one step along the first dimension."""
-    return tensor.element_size() * tensor[0].numel() if tensor.shape[0] else 0
-
-
-def _computable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where MPI can compute with it, else a copy where it can."""
-    tensor = tensor.detach().contiguous()
-    return tensor.float() if tensor.dtype in WIDENED else tensor
-
-
-def _give(tensor: torch.Tensor, buffer: torch.Tensor, divisor: int = 1) -> None:
-    """Put a result into the tensor that it is for, if it is not there already."""
-    if divisor != 1:
-        buffer.div_(divisor)
-    if buffer.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(buffer.view(tensor.shape))
-
-
-def _give_shares(tensors: list[torch.Tensor], flat: torch.Tensor) -> None:
-    """Put the pieces of a flat result into the tensors that they are for."""
-    for tensor, share in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-        _give(tensor, share)
-
-
-def _movable(what: str, tensors: Iterable[torch.Tensor], contiguous: bool = False) -> list[torch.Tensor]:
-    """Dense tensors in the memory of this process, whose bytes can be sent."""
-    tensors = list(tensors)
-    for tensor in tensors:
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-            kind = f"{tensor.device.type} tensor" if tensor.layout == torch.strided else f"{tensor.layout} tensor"
-            _refuse(f"{what} on {NAME} needs dense CPU tensors, got a {kind}. Call tensor.cpu() or tensor.to_dense().")
-        if contiguous and not tensor.is_contiguous():
-            _refuse(f"{what} needs a contiguous tensor, got strides {tensor.stride()}. Call tensor.contiguous().")
-    return tensors
-
-
-def _tag(tag: int) -> int:
-    most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
-    if not 0 <= tag <= most:
-        _refuse(f"tag must be from 0 to {most} on {NAME}, got {tag}.")
-    return tag
-
-
-def _refuse(why: str) -> NoReturn:
-    """As torch's own backends do for what they cannot do: no argument error, because ranks may differ in it."""
-    raise RuntimeError(why)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from distlab import forkserver, guard
+from distlab import forkserver, guard, mpiexec
 from distlab.errors import ClusterError, refuse
 from distlab.line import Line
 from distlab.rendezvous import Rendezvous, loopback_interface
@@ -47,6 +47,8 @@ def check_launcher(engines: str | None) -> str:
     if not isinstance(engines, str) or engines.lower() not in launchers():
         rule = f"None or one of the launchers installed here ({', '.join(launchers())})"
         refuse("engines", rule, engines, f'Call Cluster(n) or Cluster(n, engines="{STOCK}").')
+    if engines.lower() == mpiexec.NAME:
+        mpiexec.check()
     return engines.lower()
 
 
@@ -128,7 +130,7 @@ class Processes:
             cluster_id=cluster_id,
             cluster_file="",
             load_profile=False,
-            config=_config(self.environment),
+            config=_config(self.environment, self.engines),
             log=log,
             log_level=logging.ERROR,
             shutdown_atexit=False,
@@ -218,6 +220,24 @@ class Processes:
                 return None
             time.sleep(0.02)
 
+    @property
+    def end_together(self) -> bool:
+        """Whether all engines end when one does."""
+        return self.engines == mpiexec.NAME
+
+    def end_of_all(self, patience: float = 1.0) -> tuple[int | None, int | None]:
+        """Which engine ended first and took the others with it, and its exit status; None for what nobody knows.
+
+        What they write of it may come later than the news of the end: `patience` is in seconds.
+        """
+        deadline = time.monotonic() + patience
+        while self.launcher.running and time.monotonic() < deadline:
+            time.sleep(0.02)
+        log = ""
+        with contextlib.suppress(OSError), open(self.launcher.output_file, errors="replace") as file:
+            log = file.read()
+        return mpiexec.first_to_end(log), mpiexec.status(log)
+
     def log_of(self, engine_id: int) -> str:
         """The end of what an engine's process has written outside of cells, where this is known."""
         with contextlib.suppress(OSError, AttributeError), open(self.launcher.log_of(engine_id), "rb") as log:
@@ -301,7 +321,7 @@ def _free_ports(count: int) -> list[int]:
     return free[:count]
 
 
-def _config(environment: dict[str, str]) -> Any:
+def _config(environment: dict[str, str], engines: str) -> Any:
     from traitlets.config import Config
 
     config = Config()
@@ -309,4 +329,7 @@ def _config(environment: dict[str, str]) -> Any:
     for name in ("Fork", "Local", "MPI", "SSH", "Slurm"):
         config[f"{name}EngineSetLauncher"].environment = environment
     config.LocalEngineSetLauncher.delay = 0.0
+    if engines == mpiexec.NAME:
+        config.MPIEngineSetLauncher.mpi_cmd = [mpiexec.find()]
+        config.MPIEngineSetLauncher.mpi_args = mpiexec.arguments()
     return config

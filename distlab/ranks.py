@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distlab import diagnosis, live, report
+from distlab import diagnosis, live, mpiexec, report
 from distlab.deadlock import State
 from distlab.errors import ClusterError, rank_list
 from distlab.line import COME_BACK, FREE
@@ -113,7 +113,8 @@ class Ranks:
         everyone, lost = list(range(self.plan.n)), sorted(self.lost)
         if lost:
             if not self._processes.can_fork:
-                words = "; ".join(f"rank {rank} {how}" for rank, how in sorted(self.lost.items()))
+                first = {rank: how for rank, how in self.lost.items() if how != mpiexec.WITH_ANOTHER}
+                words = "; ".join(f"rank {rank} {how}" for rank, how in sorted(first.items()))
                 advice = "Call cluster.restart(): it starts new ranks, without the variables."
                 raise ClusterError(f"The cluster is not whole: {words}. {advice}")
             self._processes.replace(lost, self.plan.threads, everyone)
@@ -240,11 +241,20 @@ class Ranks:
     def note_death(self, rank: int) -> str:
         """Remember that a rank has died; how, in words."""
         self.broken = True
+        if self._processes.end_together and not self.lost:
+            self._note_end_of_all(rank)
         if rank not in self.lost:
             how = diagnosis.exit_words(self._processes.exit_status(self.pids[rank]))
             self.lost[rank] = how
             self.last_lines[rank] = self._processes.log_of(rank)
         return self.lost[rank]
+
+    def _note_end_of_all(self, rank: int) -> None:
+        """Remember that every rank has ended because one did: the one that this is known of, else `rank`."""
+        first, status = self._processes.end_of_all()
+        self.lost = {first if first in range(self.plan.n) else rank: diagnosis.exit_words(status)}
+        for other in range(self.plan.n):
+            self.lost.setdefault(other, mpiexec.WITH_ANOTHER)
 
     def stop(self) -> None:
         """End all processes; nothing happens the second time, or in a process that forked off from the notebook's."""

@@ -35,6 +35,11 @@ from distlab.notes import NOTES
 
 THREAD_NAME = "distlab-sentinel"
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun sets it for its ranks: the store is there already
+# modules in which the main thread waits for other ranks without leaving Python
+WAITS_IN_PYTHON = {
+    "distlab.algorithms.segment": "in an all_reduce through shared memory",
+    "distlab.mpi_work": "through MPI",
+}
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
 
@@ -86,8 +91,8 @@ def watch(before: tuple[frozenset[tuple[int, int]], set[int]], meeting: Any) -> 
     listening, wakeup = socket.socketpair()
     wakeup.setblocking(False)
     earlier = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
-    signal.signal(COME_BACK, lambda *_: None)
-    signal.signal(FREE, _leave_shared_memory)
+    signal.signal(COME_BACK, _leave_python)
+    signal.signal(FREE, _leave_python)
     _take_over_interrupts()
     line = _connect_line(*meeting.line)
     others = before[0] | {_identity(end.fileno()) for end in (listening, wakeup, line)}
@@ -95,10 +100,13 @@ def watch(before: tuple[frozenset[tuple[int, int]], set[int]], meeting: Any) -> 
     _Thread((listening, wakeup), line, earlier, threading.main_thread().ident, (others, ours), meeting.port).start()
 
 
-def _leave_shared_memory(number: int, frame: Any) -> None:
-    """What FREE does on the main thread: a wait in shared memory is Python code, which an exception ends."""
-    if frame is not None and frame.f_globals.get("__name__") == "distlab.algorithms.segment":
-        raise RuntimeError("Freed while it waited for other ranks in an all_reduce through shared memory.")
+def _leave_python(number: int, frame: Any) -> None:
+    """What both signals do on the main thread: a wait in shared memory or for MPI is Python code, which an exception
+    ends.
+    """
+    where = WAITS_IN_PYTHON.get(frame.f_globals.get("__name__", "") if frame is not None else "")
+    if where:
+        raise RuntimeError(f"Freed while it waited for other ranks {where}.")
 
 
 def _connect_line(host: str, port: int, token: str) -> socket.socket:

@@ -161,7 +161,7 @@ def _traffic() -> list[tuple[bool, str, int | None, int, int, int]]:
 
 def variables() -> list[str]:
     """Names that the learner has defined on this rank, modules left out."""
-    given = {"rank", "world_size", "In", "Out", "exit", "quit", "open", "get_ipython"}
+    given = {"rank", "world_size", "mpi_rank", "mpi_size", "In", "Out", "exit", "quit", "open", "get_ipython"}
     return sorted(
         name
         for name, value in list(sys.modules["__main__"].__dict__.items())

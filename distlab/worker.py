@@ -24,7 +24,7 @@ _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and distlab.algorithms.segment, say on a rank whose peer did not come, or went away
 WAITED = re.compile(
     r"Timed out waiting|Connection (closed|reset|refused)|Broken pipe|pair closure|Read error|Write error|Socket closed"
-    r"|through shared memory"
+    r"|through (shared memory|MPI)"
 )
 
 
@@ -64,6 +64,11 @@ def build(rank: int, meeting: Any) -> None:
         where["store"] = dist.PrefixStore(
             meeting.prefix, sentinel.connect(meeting.host, meeting.port, meeting.init_method)
         )
+    if meeting.backend == "mpi4py":
+        from distlab import mpi_backend, mpi_work  # they need mpi4py, which not every cluster has
+
+        mpi_backend.register()
+        calls.install_on(mpi_backend.Group, mpi_work.Work)
     dist.init_process_group(meeting.backend, timeout=limit, **where)
 
 
@@ -190,7 +195,9 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     stack = traceback.extract_tb(error.__traceback__, limit=200)
     frames = [frame for frame in stack if is_learners(frame.filename)]
     communicated = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
-    communicated = communicated or any(words in str(error) for words in ("gloo", "through shared memory"))
+    communicated = communicated or any(
+        words in str(error) for words in ("gloo", "through shared memory", "through MPI")
+    )
     lines = [line_of(f.filename, f.lineno or 0, f.name) for f in frames]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         where = line_of(error.filename, error.lineno, "<module>")

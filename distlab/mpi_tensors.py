@@ -1,0 +1,124 @@
+"""Tensors as MPI sees them: their memory, and what MPI computes with them.
+
+Runs on every rank, called by mpi_backend.py; torch and mpi4py only. What moves without being computed with travels as
+bytes, so every dtype does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import torch
+from mpi4py import MPI
+
+NAME = "mpi4py"
+# dtypes that MPI computes with; the two halves are reduced as float32, which is also closer to the exact sum
+MPI_TYPES = {
+    torch.float32: MPI.FLOAT,
+    torch.float64: MPI.DOUBLE,
+    torch.int8: MPI.INT8_T,
+    torch.uint8: MPI.UINT8_T,
+    torch.int16: MPI.INT16_T,
+    torch.int32: MPI.INT32_T,
+    torch.int64: MPI.INT64_T,
+    torch.bool: MPI.C_BOOL,
+    torch.complex64: MPI.C_FLOAT_COMPLEX,
+    torch.complex128: MPI.C_DOUBLE_COMPLEX,
+}
+WIDENED = (torch.float16, torch.bfloat16)
+MPI_OPS = {
+    "SUM": MPI.SUM,
+    "AVG": MPI.SUM,
+    "PRODUCT": MPI.PROD,
+    "MIN": MPI.MIN,
+    "MAX": MPI.MAX,
+    "BAND": MPI.BAND,
+    "BOR": MPI.BOR,
+    "BXOR": MPI.BXOR,
+}
+BOOL_OPS = {  # of True and False; a sum is True where anything is
+    "SUM": MPI.LOR,
+    "PRODUCT": MPI.LAND,
+    "MIN": MPI.LAND,
+    "MAX": MPI.LOR,
+    "BAND": MPI.LAND,
+    "BOR": MPI.LOR,
+    "BXOR": MPI.LXOR,
+}
+
+
+def raw(tensor: torch.Tensor) -> list[Any]:
+    """A contiguous tensor's memory as bytes."""
+    return [MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), MPI.BYTE]
+
+
+def numbers(tensor: torch.Tensor) -> list[Any]:
+    """A contiguous tensor's memory as numbers that MPI can compute with."""
+    return [MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), tensor.numel(), MPI_TYPES[tensor.dtype]]
+
+
+def row_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of one step along the first dimension."""
+    return tensor.element_size() * tensor[0].numel() if tensor.shape[0] else 0
+
+
+def computable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where MPI can compute with it, else a copy where it can."""
+    tensor = tensor.detach().contiguous()
+    return tensor.float() if tensor.dtype in WIDENED else tensor
+
+
+def give(tensor: torch.Tensor, buffer: torch.Tensor, divisor: int = 1) -> None:
+    """Put a result into the tensor that it is for, if it is not there already."""
+    if divisor != 1:
+        buffer.div_(divisor)
+    if buffer.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(buffer.view(tensor.shape))
+
+
+def give_shares(tensors: list[torch.Tensor], flat: torch.Tensor) -> None:
+    """Put the pieces of a flat result into the tensors that they are for."""
+    for tensor, share in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        give(tensor, share)
+
+
+def movable(what: str, tensors: Iterable[torch.Tensor], contiguous: bool = False) -> list[torch.Tensor]:
+    """Dense tensors in the memory of this process, whose bytes can be sent."""
+    tensors = list(tensors)
+    for tensor in tensors:
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            kind = f"{tensor.device.type} tensor" if tensor.layout == torch.strided else f"{tensor.layout} tensor"
+            refuse(f"{what} on {NAME} needs dense CPU tensors, got a {kind}. Call tensor.cpu() or tensor.to_dense().")
+        if contiguous and not tensor.is_contiguous():
+            refuse(f"{what} needs a contiguous tensor, got strides {tensor.stride()}. Call tensor.contiguous().")
+    return tensors
+
+
+def refuse(why: str) -> NoReturn:
+    """As torch's own backends do for what they cannot do: no argument error, because ranks may differ in it."""
+    raise RuntimeError(why)
+
+
+def operation(what: str, opts: Any, tensors: list[torch.Tensor], size: int) -> tuple[MPI.Op, int]:
+    """MPI's operation for torch's, and by what its result must be divided: the size of the group for an average, or 1.
+
+    Raises:
+        RuntimeError: the tensors' dtype does not go with it.
+    """
+    name = opts.reduceOp.op.name if opts is not None else "SUM"
+    dtype = tensors[0].dtype
+    if any(tensor.dtype != dtype for tensor in tensors):
+        refuse(f"{what} needs tensors of one dtype, got {', '.join(str(tensor.dtype) for tensor in tensors)}.")
+    if name not in MPI_OPS:
+        refuse(f"{what} cannot use ReduceOp.{name} with {NAME}. Use one of {', '.join(MPI_OPS)}.")
+    if dtype not in MPI_TYPES and dtype not in WIDENED:
+        refuse(f"{what} cannot compute with {dtype} on {NAME}. Convert it, for example with tensor.float().")
+    is_whole = not (dtype.is_floating_point or dtype.is_complex)
+    if name in ("BAND", "BOR", "BXOR") and not is_whole:
+        refuse(f"{what} cannot use ReduceOp.{name} with non-integral dtype {dtype}. Convert it first.")
+    if name in ("PRODUCT", "MIN", "MAX") and dtype.is_complex:
+        refuse(f"{what} cannot use ReduceOp.{name} with complex dtype {dtype}. Call torch.view_as_real first.")
+    if name == "AVG" and is_whole:
+        refuse(f"{what} cannot use ReduceOp.AVG with {dtype}. Use ReduceOp.SUM and divide the result.")
+    return (BOOL_OPS if dtype == torch.bool else MPI_OPS)[name], size if name == "AVG" else 1
