@@ -313,7 +313,8 @@ class Cluster:
 
     def ready(self) -> None:
         """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
-        if self._reached().broken:
+        self._reached().note_end_of_all()
+        if self.ranks.broken:
             self.ranks.rebuild()
 
     def _reached(self) -> Ranks:

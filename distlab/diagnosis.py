@@ -14,8 +14,8 @@ from typing import Any
 from distlab import mpiexec
 from distlab.errors import Failure, Line, RankDied, RankError, rank_list
 
-# gloo's words for a wait that nothing ended; other messages of gloo say more, and are shown
-PLAIN_WAIT = re.compile(r"Timed out waiting \d+ms for (recv|send) operation to complete")
+# the words of gloo and of mpi_work for a wait that nothing ended; other messages say more, and are shown
+PLAIN_WAIT = re.compile(r"Timed out waiting \d+ms for \w+ operation to complete")
 CAUSES = {
     "SIGKILL": "often the system, out of memory, or kill -9",
     "SIGABRT": "often gloo: a send and its recv had different sizes",

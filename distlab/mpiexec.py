@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -22,7 +21,6 @@ INSTALL = 'pip install "distlab[mpi]"'
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"
 # ipyparallel's nanny of engine 1 writes this when the engine has gone; a "." and the id stand after the name
 NANNY = re.compile(r"\[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ exited)")
-HOW = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
 
 
 def find() -> str | None:
@@ -51,16 +49,9 @@ def arguments() -> list[str]:
 
 
 def first_to_end(log: str) -> int | None:
-    """The engine that ended first, by what its processes have written; None when that does not tell."""
+    """The engine that ended first, by what its processes have written; None when that does not tell.
+
+    How it ended nobody tells: what mpiexec says at the end is made of the exit statuses of all that it has killed.
+    """
     found = NANNY.search(log)
     return int(found.group(1)) if found else None
-
-
-def status(log: str) -> int | None:
-    """The exit status behind the end of all, negative for a signal; None when mpiexec does not tell.
-
-    It sends SIGKILL to the others, and then speaks of that one also where the first ended otherwise.
-    """
-    found = HOW.search(log)
-    number = int(found.group(1)) if found else signal.SIGKILL
-    return None if number == signal.SIGKILL else -number

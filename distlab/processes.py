@@ -225,18 +225,19 @@ class Processes:
         """Whether all engines end when one does."""
         return self.engines == mpiexec.NAME
 
-    def end_of_all(self, patience: float = 1.0) -> tuple[int | None, int | None]:
-        """Which engine ended first and took the others with it, and its exit status; None for what nobody knows.
+    def first_to_end(self, patience: float = 1.0) -> int | None:
+        """Which engine ended first and took the others with it; None when nobody knows.
 
         What they write of it may come later than the news of the end: `patience` is in seconds.
         """
         deadline = time.monotonic() + patience
         while self.launcher.running and time.monotonic() < deadline:
             time.sleep(0.02)
-        log = ""
-        with contextlib.suppress(OSError), open(self.launcher.output_file, errors="replace") as file:
-            log = file.read()
-        return mpiexec.first_to_end(log), mpiexec.status(log)
+        try:
+            log = Path(self.launcher.output_file).read_text(errors="replace")
+        except OSError:
+            log = self.launcher.get_output()  # ipyparallel has read it when mpiexec ended, and removed the file
+        return mpiexec.first_to_end(log)
 
     def log_of(self, engine_id: int) -> str:
         """The end of what an engine's process has written outside of cells, where this is known."""

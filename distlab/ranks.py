@@ -238,6 +238,12 @@ class Ranks:
         """Whether a rank that dies is replaced by a new one, by itself."""
         return self._processes.can_fork
 
+    def note_end_of_all(self) -> None:
+        """Notice that mpiexec has ended every rank while no cell ran."""
+        gone = set(range(self.plan.n)) - set(self.client.ids) if self._processes.end_together else set()
+        if gone and not self.lost:
+            self.note_death(min(gone))
+
     def note_death(self, rank: int) -> str:
         """Remember that a rank has died; how, in words."""
         self.broken = True
@@ -251,8 +257,8 @@ class Ranks:
 
     def _note_end_of_all(self, rank: int) -> None:
         """Remember that every rank has ended because one did: the one that this is known of, else `rank`."""
-        first, status = self._processes.end_of_all()
-        self.lost = {first if first in range(self.plan.n) else rank: diagnosis.exit_words(status)}
+        first = self._processes.first_to_end()
+        self.lost = {first if first in range(self.plan.n) else rank: diagnosis.exit_words(None)}
         for other in range(self.plan.n):
             self.lost.setdefault(other, mpiexec.WITH_ANOTHER)
 

@@ -34,6 +34,7 @@ WAITING_FOR_WORK = (
     "tqdm._monitor",
     "IPython.core.history",
 )
+POLLING = ("distlab.mpi_work",)  # modules that wait by looking again and again
 BUSY_IN_A_POOL = ("concurrent.futures.thread", "run")
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
 
@@ -100,6 +101,8 @@ def summary(main: int, ours: set[int], find_sockets: Callable[[], list[tuple[int
     note, op = NOTES.now.get(main), communication(main)
     first = next(frames(main), None)
     running = executing(first)
+    here = next((frame for frame in frames(main) if frame.f_globals.get("__name__") not in POLLING), first)
+    polls = here is not first
     call = None
     if running and note is not None:
         call = {**describe(note), "op": op}
@@ -108,7 +111,12 @@ def summary(main: int, ours: set[int], find_sockets: Callable[[], list[tuple[int
     doing = "communicating" if call else "computing" if running else "idle"
     # one that computes moves; to ask more would take long: Python's lock is given back at every system call
     mine = [] if doing == "computing" else find_sockets()
-    still = doing != "computing" and _still(ours) and not _under_way(mine) and not _other_threads(main, ours)
+    still = (
+        doing != "computing"
+        and _still(ours | ({_native_id(main)} if polls else set()))
+        and not _under_way(mine)
+        and not _other_threads(main, ours)
+    )
     return {
         "doing": doing,
         "lines": _lines(main),
@@ -118,7 +126,7 @@ def summary(main: int, ours: set[int], find_sockets: Callable[[], list[tuple[int
         "groups": dist.get_pg_count(),
         "history": [] if doing == "computing" else [describe(old, lines=False) for old in _collectives()],
         "traffic": _traffic(),
-        "mark": [id(first), first.f_lasti if first else 0, NOTES.total, _bytes_moved(mine)],
+        "mark": [id(here), here.f_lasti if here else 0, NOTES.total, _bytes_moved(mine)],
         "quiet": still,
         "rounds": _rounds() if still else [],
     }
@@ -235,6 +243,11 @@ def _still(ours: set[int]) -> bool:
         if number not in ours and name != GLOO_LOOP and status in ("R", "D"):
             return False
     return True
+
+
+def _native_id(thread: int) -> int | None:
+    """The system's number of a thread."""
+    return next((one.native_id for one in threading.enumerate() if one.ident == thread), None)
 
 
 def _threads() -> Iterator[tuple[int, str, str]]:
