@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+_yield = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 SPIN_SECONDS = 0.05  # tests without a pause at first: a short message is on its way for microseconds
 PAUSE_SECONDS = 0.0002  # between two tests of a long wait
 WATCHED_SECONDS, UNWATCHED_SECONDS = 0.00005, 0.001  # the thread's pause: for a Future, for what nobody waits for
@@ -112,7 +113,7 @@ class Work(dist.Work):
             if now - began > seconds:
                 self.give_up(f"Timed out waiting {seconds * 1e3:.0f}ms for {self.what} operation to complete")
             elif now - began < SPIN_SECONDS:
-                os.sched_yield()
+                _yield()
             else:
                 time.sleep(PAUSE_SECONDS)
         if self._error is not None:

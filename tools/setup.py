@@ -229,7 +229,7 @@ def install(root, venv, torch_index, log):
         print(f"  torch, from {torch_index}", flush=True)
         run_pip(venv, [*pins, "--index-url", torch_index, "torch"], log)
     print("  the packages of pyproject.toml, at the versions of constraints.txt", flush=True)
-    run_pip(venv, [*pins, "-e", str(root) + "[lab,test]"], log)
+    run_pip(venv, [*pins, "-e", str(root) + "[lab,mpi,test]"], log)
 
 
 def write_lab_overrides(venv):

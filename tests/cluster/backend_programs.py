@@ -7,7 +7,6 @@ small whole numbers, so that sums are exact in every dtype and in every order.
 import math
 
 import torch
-import torch._dynamo
 import torch.distributed as dist
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -25,7 +25,7 @@ CONDA_NAMES = {
     "build": "python-build",
 }
 CONDA_ONLY = {"python", "pip"}  # an environment of pip has them already
-SECTIONS = ("base", "lab", "test", "bench")
+SECTIONS = ("base", "lab", "mpi", "test", "bench")
 
 
 def wanted():
@@ -71,7 +71,7 @@ def conda_specs():
 
 
 def test_pyproject_has_the_sections_that_make_installs():
-    """The packages come in four sets: base, lab, test and bench."""
+    """The packages come in five sets: base, lab, mpi, test and bench."""
     assert tuple(wanted()) == SECTIONS
 
 

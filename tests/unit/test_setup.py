@@ -133,7 +133,7 @@ def test_the_second_run_does_nothing(setup, project, capsys):
     """Once set up, a second run calls neither venv nor pip, and says nothing."""
     root, calls = project
     setup.set_up(root, root / ".venv")
-    assert calls == ["venv", ["-c", str(root / "constraints.txt"), "-e", f"{root}[lab,test]"]]
+    assert calls == ["venv", ["-c", str(root / "constraints.txt"), "-e", f"{root}[lab,mpi,test]"]]
     calls.clear()
     capsys.readouterr()
     setup.set_up(root, root / ".venv")
@@ -195,7 +195,7 @@ def test_torch_comes_first_from_its_own_index(setup, project):
     pins = ["-c", str(root / "constraints.txt")]
     assert calls[1:] == [
         [*pins, "--index-url", "https://example.org/cpu", "torch"],
-        [*pins, "-e", f"{root}[lab,test]"],
+        [*pins, "-e", f"{root}[lab,mpi,test]"],
     ]
 
 
