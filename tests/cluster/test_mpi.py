@@ -1,0 +1,410 @@
+"""Ranks that mpiexec starts, and the backend over mpi4py: the same programs with the same results as on gloo."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import distlab
+from distlab import guard, mpiexec
+
+from .backend_programs import PROGRAMS
+from .conftest import pid_on_rank, sum_of_ranks, wait_until_gone
+from .programs import correct_program
+
+
+@pytest.fixture(scope="module", params=[4, 3])
+def both(request, nothing_left):
+    """What every program gives on gloo, and a cluster on which the backend is mpi4py; one cluster runs at a time."""
+    with distlab.Cluster(request.param, timeout=60) as gloo:
+        expected = {name: gloo.run(program) for name, program in PROGRAMS.items()}
+    with distlab.Cluster(request.param, engines="mpi", backend="mpi4py", timeout=60) as cluster:
+        yield expected, cluster
+
+
+@pytest.fixture
+def cluster(both):
+    """The cluster over MPI, which must still add up its ranks after the test."""
+    yield both[1]
+    assert both[1].run(sum_of_ranks) == [sum(range(both[1].n)) * 1.0] * both[1].n
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_gives_on_mpi_what_it_gives_on_gloo(both, cluster, name):
+    """Every collective, dtype and reduce operation, messages, groups, async Work, layouts, and training with DDP."""
+    assert cluster.run(PROGRAMS[name]) == both[0][name]
+
+
+def test_the_group_is_the_one_over_mpi(cluster):
+    """torch names the backend, and rank r is MPI's rank r."""
+
+    def who(rank, world_size):
+        import torch.distributed as dist
+        from mpi4py import MPI
+
+        return dist.get_backend(), MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, repr(dist.group.WORLD)
+
+    n = cluster.n
+    assert cluster.run(who) == [("mpi4py", r, n, f"<mpi4py group, rank {r} of {n}>") for r in range(n)]
+
+
+def test_slices_with_gaps_are_added_up_whole(cluster):
+    """gloo adds up the wrong elements of such a tensor without a word; here the result is that of one process."""
+
+    def gaps(rank, world_size):
+        import torch
+        import torch.distributed as dist
+
+        whole = torch.arange(16.0).reshape(4, 4) + rank
+        view = whole[:, ::2]
+        dist.all_reduce(view)
+        return view.tolist(), whole[:, 1::2].tolist()
+
+    n = cluster.n
+    added = [[n * x + sum(range(n)) for x in row] for row in ([0, 2], [4, 6], [8, 10], [12, 14])]
+    for rank, (view, untouched) in enumerate(cluster.run(gaps)):
+        assert view == added
+        assert untouched == [[x + rank for x in row] for row in ([1, 3], [5, 7], [9, 11], [13, 15])]
+
+
+def refused(rank, world_size):
+    """What the backend says to what it cannot do, on every rank alike, so that nobody waits."""
+    import torch
+    import torch.distributed as dist
+
+    ones, said = torch.ones(2, 2), []
+    calls = (
+        lambda: dist.all_reduce(ones, dist.ReduceOp.BAND),
+        lambda: dist.all_reduce(ones.long(), dist.ReduceOp.AVG),
+        lambda: dist.all_reduce(ones.to(torch.float8_e4m3fn)),
+        lambda: dist.reduce(ones, 0, torch.distributed._make_nccl_premul_sum(2.0)),
+        lambda: dist.all_gather([ones] * 2 + [ones[0]] * (world_size - 2), ones),
+        lambda: dist.all_gather_single(torch.ones(3), ones)
+        if hasattr(dist, "all_gather_single")
+        else dist.all_gather_into_tensor(torch.ones(3), ones),
+        lambda: dist.send(torch.ones(2, 3).t(), (rank + 1) % world_size),
+        lambda: dist.all_to_all_single(ones, ones, [1] * world_size, [2] * world_size),
+        lambda: dist.broadcast(torch.ones(2).to_sparse(), 0),
+        lambda: dist.all_reduce(torch.ones(2, device="meta")),
+        lambda: dist.send(ones, (rank + 1) % world_size, tag=-1),
+    )
+    for call in calls:
+        try:
+            call()
+            said.append("nothing")
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
+def test_what_is_not_supported_is_refused_in_words(cluster):
+    """Before anything is sent, with what to do instead."""
+    n = cluster.n
+    said = cluster.run(refused)
+    assert said == [said[0]] * n
+    assert [words.split(". ")[0] for words in said[0][:5]] == [
+        "all_reduce cannot use ReduceOp.BAND with non-integral dtype torch.float32",
+        "all_reduce cannot use ReduceOp.AVG with torch.int64",
+        "all_reduce cannot compute with torch.float8_e4m3fn on mpi4py",
+        "reduce cannot use ReduceOp.PREMUL_SUM with mpi4py",
+        "all_gather needs tensors of one shape and dtype; at index 2 it expected torch.float32 [2, 2], "
+        "got torch.float32 [2].",
+    ]
+    assert said[0][5] == (
+        f"all_gather_single needs a tensor of {n} times 4 elements of torch.float32, got 3 of torch.float32."
+    )
+    assert said[0][6] == "send needs a contiguous tensor, got strides (1, 3). Call tensor.contiguous()."
+    assert said[0][7] == f"all_to_all_single needs {n} splits that add up to 2 rows, got {[2] * n}."
+    assert said[0][8].startswith("broadcast on mpi4py needs dense CPU tensors, got a torch.sparse_coo tensor.")
+    assert said[0][9].startswith("all_reduce on mpi4py needs dense CPU tensors, got a meta tensor.")
+    assert said[0][10].startswith("tag must be from 0 to ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "words"),
+    [
+        (4, 2, "recv failed in MPI: the message is longer than the tensor that receives it"),
+        (2, 4, "recv got 8 bytes for a tensor of 16"),
+    ],
+)
+def test_a_message_of_another_size_is_an_error(cluster, sent, received, words):
+    """gloo ends the process for it; here the receiver raises, and the cluster goes on."""
+
+    def mismatch(rank, world_size):
+        import torch
+        import torch.distributed as dist
+
+        if rank == 0:
+            dist.send(torch.ones(sent), 1)
+        elif rank == 1:
+            dist.recv(torch.ones(received), 0)
+
+    with pytest.raises(distlab.RankError) as caught:
+        cluster.run(mismatch)
+    assert caught.value.rank == 1
+    assert f"rank 1 raised RuntimeError: {words}; send and recv tensors of one size." in str(caught.value).replace(
+        "16;", "16;"
+    )
+
+
+# --- the cluster's promises ---
+
+
+def test_a_deadlock_over_mpi_is_named_and_freed(cluster):
+    """Ranks that wait in MPI are told apart, brought back, and keep their variables."""
+
+    def circle(rank, world_size):
+        import torch
+        import torch.distributed as dist
+
+        dist.recv(torch.zeros(1), src=(rank + 1) % world_size)
+
+    def alone(rank, world_size):
+        import torch
+        import torch.distributed as dist
+
+        if rank:
+            dist.all_reduce(torch.zeros(1))
+
+    cluster.push({"kept": 7})
+    n = cluster.n
+    with pytest.raises(distlab.DeadlockError, match=rf"^{n} of {n} ranks wait for each other; nobody will send\."):
+        cluster.run(circle)
+    with pytest.raises(distlab.DeadlockError, match=rf"^Ranks 1-{n - 1} wait in all_reduce for rank 0, which has"):
+        cluster.run(alone)
+    assert cluster.pull("kept") == [7] * n
+
+
+def test_a_rank_that_raises_frees_those_that_wait_in_mpi(cluster):
+    """The culprit is named first, the others in a line."""
+
+    def fails(rank, world_size):
+        import torch
+        import torch.distributed as dist
+
+        if rank == 1:
+            raise ValueError("mine")
+        dist.all_reduce(torch.zeros(1))
+
+    with pytest.raises(distlab.RankError) as caught:
+        cluster.run(fails)
+    assert str(caught.value).startswith("rank 1 raised ValueError: mine\n")
+    assert "waited in communication and could not go on" in str(caught.value)
+
+
+@pytest.mark.timeout(240)
+def test_correct_programs_over_mpi_raise_no_alarm(cluster):
+    """30 random correct programs, some with a rank that is slow."""
+    for seed in range(30):
+        steps = cluster.run(correct_program, 5000 + seed, 1.5 if seed % 10 == 0 else 0)
+        assert steps == [steps[0]] * cluster.n
+
+
+def test_the_group_can_be_built_again_many_times(cluster):
+    """Communicators are given back: MPI has room for some 2000."""
+    for _ in range(20):
+        cluster.heal()
+        assert cluster.run(many_groups) == [cluster.n * 1.0] * cluster.n
+
+
+def many_groups(rank, world_size):
+    import torch
+    import torch.distributed as dist
+
+    total = torch.ones(1)
+    for _ in range(100):
+        group = dist.new_group()
+        dist.destroy_process_group(group)
+    dist.all_reduce(total)
+    return total.item()
+
+
+# --- mpiexec under a cluster ---
+
+
+def dies(rank, world_size):
+    import torch.distributed as dist
+
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back():
+    """mpiexec ends every rank when one ends: said at once, also for a death between cells; gloo runs on MPI's ranks."""
+    with distlab.Cluster(3, engines="mpi", timeout=30) as cluster:
+        assert cluster.run(sum_of_ranks) == [3.0] * 3
+        with pytest.raises(distlab.RankDied) as caught:
+            cluster.run(dies)
+        assert str(caught.value) == (
+            "rank 1 died.\n"
+            "MPI ends a whole program when one of its processes ends: mpiexec has ended ranks 0 and 2 too.\n"
+            "All variables are lost: call cluster.restart() for new ranks."
+        )
+        assert mpiexec.WITH_ANOTHER in repr(cluster)
+        with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank 1 died\. Call cluster\.rest"):
+            cluster.run(sum_of_ranks)
+        cluster.restart()
+        pids = cluster.run(pid_on_rank)
+        os.kill(pids[2], signal.SIGKILL)
+        assert wait_until_gone(lambda: cluster.client.ids, 20) == []
+        with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank \d died\."):
+            cluster.run(sum_of_ranks)
+        cluster.restart()
+        assert cluster.run(sum_of_ranks) == [3.0] * 3
+
+
+def test_mpiexec_ends_with_a_killed_notebook():
+    """After SIGKILL of the process that made the cluster nothing of mpiexec is left."""
+    script = """
+        import sys, distlab
+        cluster = distlab.Cluster(2, engines="mpi")
+        print(cluster.ranks._processes.tag, flush=True)
+        sys.stdin.read()
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    tag = process.stdout.readline().strip()
+    names = [found.name() for found in guard.find(tag)]
+    assert any(name.startswith("mpiexec") for name in names), names
+    process.kill()
+    process.wait()
+    assert wait_until_gone(lambda: living(tag), 15) == []
+
+
+def living(tag):
+    import psutil
+
+    return [found for found in guard.find(tag) if found.status() != psutil.STATUS_ZOMBIE]
+
+
+# --- the backend without a cluster ---
+
+SCRIPT = """
+    import sys
+    from datetime import timedelta
+    import torch
+    import torch._dynamo  # before the group, or torch 2.13 leaves threads of it alive
+    import torch.distributed as dist
+    from distlab import mpi_backend
+    mpi_backend.register()
+    dist.init_process_group("mpi4py", timeout=timedelta(seconds=2))
+    rank, n = dist.get_rank(), dist.get_world_size()
+"""
+
+
+def script(body: str, *command: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run a script after SCRIPT's lines."""
+    source = textwrap.dedent(SCRIPT) + textwrap.dedent(body)
+    environment = {**{k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}, **environment}
+    return subprocess.run(
+        [*command, sys.executable, "-c", source], capture_output=True, text=True, timeout=100, env=environment
+    )
+
+
+def mpi_script(n: int, body: str) -> subprocess.CompletedProcess:
+    return script(body, mpiexec.find(), "-n", str(n), *mpiexec.arguments())
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_script_needs_only_mpiexec(n):
+    """Neither addresses nor numbers are given; the script ends by itself with status 0."""
+    ended = mpi_script(
+        n,
+        """
+        from torch.nn.parallel import DistributedDataParallel
+        total = torch.tensor([rank + 1.0])
+        dist.all_reduce(total)
+        net = DistributedDataParallel(torch.nn.Linear(2, 2))
+        net(torch.ones(1, 2)).sum().backward()
+        print("sum", total.item(), flush=True)
+        dist.destroy_process_group()
+        """,
+    )
+    assert (ended.returncode, ended.stdout.split("\n")[:-1]) == (0, [f"sum {n * (n + 1) / 2}"] * n), ended.stderr
+
+
+def test_a_wait_that_is_too_long_is_told_and_breaks_the_group():
+    """The words are gloo's; the group begins nothing more, and a new one works. At exit MPI cannot end cleanly."""
+    ended = mpi_script(
+        2,
+        """
+        import time
+        if rank == 0:
+            try:
+                dist.all_reduce(torch.ones(1))
+            except RuntimeError as error:
+                print("first:", error)
+            try:
+                dist.barrier()
+            except RuntimeError as error:
+                print("then:", error, flush=True)
+        else:
+            time.sleep(2.5)
+        dist.destroy_process_group()
+        dist.init_process_group("mpi4py", init_method=f"file://{sys.argv[0]}" if False else None)
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        print("again:", total.item(), flush=True)
+        dist.barrier()
+        """,
+    )
+    lines = sorted(ended.stdout.splitlines())
+    assert lines == [
+        "again: 2.0",
+        "again: 2.0",
+        "first: Timed out waiting 2000ms for all_reduce operation to complete",
+        "then: barrier cannot begin: the group is broken (Timed out waiting 2000ms for all_reduce operation to "
+        "complete). Destroy it and make it again.",
+    ], ended.stderr
+    assert "MPI cannot end while all_reduce is pending: all its processes are ended." in ended.stderr
+
+
+def test_processes_that_mpiexec_did_not_start_are_told():
+    """Started as torchrun would start them, MPI knows each as a world of its own."""
+    ended = script("", RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    assert ended.returncode == 0, ended.stderr
+    two = """
+        import torch.multiprocessing as mp
+    """
+    from torch.distributed import HashStore
+
+    from distlab import mpi_backend
+
+    store = HashStore()
+    store.set("mpi4py/1", "0")
+    with pytest.raises(RuntimeError) as caught:
+        mpi_backend.communicator(store, 0, 2, distlab_second())
+    assert str(caught.value) == (
+        "mpi4py needs 2 processes that one mpiexec started, and MPI knows 1 here. "
+        "Start them with: mpiexec -n 2 python script.py"
+    )
+    del two
+
+
+def distlab_second():
+    from datetime import timedelta
+
+    return timedelta(seconds=1)
+
+
+def test_cells_run_on_ranks_of_mpiexec(nothing_left):
+    """%%px as ever; mpi4py's MPI is there."""
+    from .test_px import Notebook
+
+    book = Notebook()
+    try:
+        book.run('%load_ext distlab\nimport distlab\ncluster = distlab.Cluster(2, engines="mpi", timeout=20)')
+        assert book.status == "ok"
+        assert book.text("%%px\nprint(rank, MPI.COMM_WORLD.rank, dist.get_backend())").split("\n")[:4] != []
+        shown = book.text("%%px\nMPI.COMM_WORLD.allreduce(rank + 1)")
+        assert "3" in shown
+    finally:
+        book.client.stop_channels()
+        book.manager.shutdown_kernel(now=True)
+    time.sleep(0)
