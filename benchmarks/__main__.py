@@ -18,6 +18,7 @@ from benchmarks import (
     cells,
     data_parallel,
     life,
+    mpi,
     plot,
     point_to_point,
     rebuild,
@@ -111,6 +112,7 @@ def main() -> None:
         **tensors.measure(n, repeat),
         **stuck.measure(n, repeat * 20),
         **traces.measure(n, repeat * 4),
+        **mpi.measure(n, repeat * 20),
     }
     for title, contestants in measured.items():
         peer = list(contestants)[-1]

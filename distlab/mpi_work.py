@@ -27,7 +27,8 @@ from mpi4py import MPI
 _yield = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 SPIN_SECONDS = 0.05  # tests without a pause at first: a short message is on its way for microseconds
 PAUSE_SECONDS = 0.0002  # between two tests of a long wait
-WATCHED_SECONDS, UNWATCHED_SECONDS = 0.00005, 0.001  # the thread's pause: for a Future, for what nobody waits for
+# the thread's pause: while C++ waits for a Future, while nobody waits, while another thread tests something anyway
+WATCHED_SECONDS, UNWATCHED_SECONDS, WAITED_SECONDS = 0.00005, 0.001, 0.005
 
 
 class Work(dist.Work):
@@ -58,6 +59,7 @@ class Work(dist.Work):
         self._statuses = [MPI.Status() for _ in requests]
         self._lock = threading.RLock()
         self._done, self._error = False, None
+        self.waited = False  # whether a thread is testing it in turns
         self._future: torch.futures.Future | None = None
         self._began = time.monotonic()
 
@@ -65,6 +67,11 @@ class Work(dist.Work):
     def watched(self) -> bool:
         """Whether somebody waits for its Future, who cannot test."""
         return self._future is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is known to have ended."""
+        return self._done
 
     def advance(self) -> bool:
         """Test the requests; whether the operation has ended, well or not. Lets MPI go on with everything else too."""
@@ -108,14 +115,18 @@ class Work(dist.Work):
         """
         seconds = timeout.total_seconds() or self.seconds
         began = time.monotonic()
-        while not self.advance():
-            now = time.monotonic()
-            if now - began > seconds:
-                self.give_up(f"Timed out waiting {seconds * 1e3:.0f}ms for {self.what} operation to complete")
-            elif now - began < SPIN_SECONDS:
-                _yield()
-            else:
-                time.sleep(PAUSE_SECONDS)
+        self.waited = True
+        try:
+            while not self.advance():
+                now = time.monotonic()
+                if now - began > seconds:
+                    self.give_up(f"Timed out waiting {seconds * 1e3:.0f}ms for {self.what} operation to complete")
+                elif now - began < SPIN_SECONDS:
+                    _yield()
+                else:
+                    time.sleep(PAUSE_SECONDS)
+        finally:
+            self.waited = False
         if self._error is not None:
             raise self._error
         return True
@@ -215,12 +226,19 @@ class Progress:
                 self._wake.clear()
                 if not self._pending:  # else one came between the look and the clearing
                     self._wake.wait()
-            for work in works:
-                if work.advance():
-                    self._pending.pop(id(work), None)
-                elif work.watched and work.overdue():  # C++ waits for it without a limit
-                    work.give_up(f"Timed out waiting {work.seconds * 1e3:.0f}ms for {work.what} operation to complete")
-            time.sleep(WATCHED_SECONDS if any(work.watched for work in works) else UNWATCHED_SECONDS)
+            time.sleep(self._look(works))
+
+    def _look(self, works: list[Work]) -> float:
+        """Test what nobody else tests; the seconds until the next look, few of which fall into another's wait."""
+        pause = UNWATCHED_SECONDS
+        for work in works:
+            if work.waited and not work.watched:
+                pause = WAITED_SECONDS
+            elif work.advance():
+                self._pending.pop(id(work), None)
+            elif work.watched and work.overdue():  # C++ waits for it without a limit
+                work.give_up(f"Timed out waiting {work.seconds * 1e3:.0f}ms for {work.what} operation to complete")
+        return WATCHED_SECONDS if any(work.watched and not work.done for work in works) else pause
 
     def _end(self) -> None:
         """At exit: MPI must not be finalized under the thread, nor while a peer's message may still come."""
