@@ -64,8 +64,8 @@ def build(rank: int, meeting: Any) -> None:
         where["store"] = dist.PrefixStore(
             meeting.prefix, sentinel.connect(meeting.host, meeting.port, meeting.init_method)
         )
-    if meeting.backend == "mpi4py":
-        from distlab import mpi_backend, mpi_work  # they need mpi4py, which not every cluster has
+    if "mpi4py.MPI" in sys.modules:  # ipyparallel's engine has imported it, because mpiexec started it
+        from distlab import mpi_backend, mpi_work
 
         mpi_backend.register()
         calls.install_on(mpi_backend.Group, mpi_work.Work)
