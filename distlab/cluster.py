@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from distlab import arguments, display, payload
+from distlab import arguments, display, history, payload
 from distlab.cell import Cell
 from distlab.errors import ClusterError, SerializationError, rank_list, refuse
 from distlab.processes import Processes, check_launcher
@@ -21,6 +21,7 @@ from distlab.ranks import Plan, Ranks
 from distlab.remote import on_rank
 
 if TYPE_CHECKING:
+    from distlab.export import Export
     from distlab.trace import Trace
 
 
@@ -43,6 +44,7 @@ class Cluster:
 
     Attributes:
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
+        steps: what has run on the ranks since they started, for `export`.
 
     Raises:
         ArgumentError: an argument breaks its rule; a cluster that runs already goes on running.
@@ -65,6 +67,7 @@ class Cluster:
         self._ranks: Ranks | None = None
         self._why_stopped = "did not start"
         arguments.check_mpi(backend, check_launcher(engines))
+        self.steps: list[history.Step] = []
         self._plan = Plan(
             n=arguments.check_size(n, check_launcher(engines)),
             backend=arguments.check_backend(backend),
@@ -83,6 +86,7 @@ class Cluster:
         if Cluster.current is not None:
             warm = Cluster.current._give_way(self._plan)
         self._ranks = Ranks(self._plan, warm)
+        self.steps.clear()
         Cluster.current = self
         atexit.register(self._end, "was stopped at exit")
         _register_magics()
@@ -191,7 +195,9 @@ class Cluster:
             if check
             else self._on(targets, "call", *packed)
         )
-        return self._values(cell.finish(timeout), targets)
+        with history.noting(self.steps, history.call(fn, args, kwargs, targets)):
+            replies = cell.finish(timeout)
+        return self._values(replies, targets)
 
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1}).
@@ -205,7 +211,9 @@ class Cluster:
         for name in names:
             arguments.check_name(name, example)
         targets = self.check_ranks(ranks)
-        self._on(targets, "push", *_pack(dict(names), f"A value of {', '.join(names)}")).finish()
+        cell = self._on(targets, "push", *_pack(dict(names), f"A value of {', '.join(names)}"))
+        with history.noting(self.steps, history.push(names, targets)):
+            cell.finish()
 
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank.
@@ -225,6 +233,29 @@ class Cluster:
             refuse("names", "defined on every rank that is asked", name, advice)
         values = self._values(replies, targets)
         return values if listed else [value[0] for value in values]
+
+    def export(self, path: str | os.PathLike, force: bool = False) -> Export:
+        """Write what has run on the ranks so far as a script for torchrun that prints the same: `%%px` cells and `run`.
+
+        The steps come in the order in which they ran, pushed numbers and text included. What failed is a comment. Of a
+        value that cannot be written down, such as a tensor that was pushed, the script says where to define it.
+        What was sent through `cluster.client` is not known here.
+
+        Runs on: the notebook's kernel.
+
+        Args:
+            path: name of the new .py file.
+            force: whether a file of that name is replaced.
+
+        Returns:
+            what was written and what was not, and the command that runs it.
+
+        Raises:
+            ArgumentError: the path cannot be used, or a file is there and `force` is False; nothing was written.
+        """
+        from distlab.export import check_path, export
+
+        return export(self.steps, check_path(path, force), self.n, self.backend, self.threads)
 
     @contextlib.contextmanager
     def trace(self, ranks: Sequence[int] | None = None) -> Iterator[Trace]:

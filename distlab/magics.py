@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
@@ -15,10 +16,11 @@ from ipyparallel.error import CompositeError, RemoteError
 from IPython.core import magic_arguments
 from IPython.display import display as ipython_display
 
-from distlab import display, live
+from distlab import display, history, live
 from distlab.arguments import check_seconds
 from distlab.cell import Cell
 from distlab.errors import ClusterError, refuse
+from distlab.export import check_path
 from distlab.remote import on_rank
 
 
@@ -47,6 +49,7 @@ class PxMagics(ParallelMagics):
     _check = False
     _line = ""
     _trace = False
+    _local = False
 
     @property
     def cluster(self) -> Any:
@@ -117,14 +120,17 @@ class PxMagics(ParallelMagics):
             _adopt(result, cluster, targets, source)
             if save_name:
                 self.shell.user_ns[save_name] = result
+            step = history.Step("cell", tuple(targets), cell)
             if not block:
+                cluster.steps.append(replace(step, pending=result, waited=self._local))
                 return result
             if self.verbose:
                 print(f"Parallel execution on {targets}")
             stream = self.stream_output if stream_output is None else stream_output
             patience = self.progress_after_seconds if progress_after is None else progress_after
             live_after = None if not stream or patience < 0 else min(patience, live.LIVE_AFTER_SECONDS)
-            Cell(cluster.ranks, result, targets, source).finish(self._timeout, groupby, live_after, number)
+            with history.noting(cluster.steps, step):
+                Cell(cluster.ranks, result, targets, source).finish(self._timeout, groupby, live_after, number)
         return None
 
     @contextlib.contextmanager
@@ -156,6 +162,10 @@ class PxMagics(ParallelMagics):
     @magic_arguments.argument(
         "--trace", action="store_true", help="record what the ranks do, and show it; it stays as cluster.last_trace"
     )
+    @magic_arguments.argument(
+        "--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun"
+    )
+    @magic_arguments.argument("--force", action="store_true", help="with --export: replace a file that is there")
     def cell_px(self, line: str = "", cell: str | None = None) -> Any:
         """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.
 
@@ -171,11 +181,17 @@ class PxMagics(ParallelMagics):
         args = magic_arguments.parse_argstring(self.cell_px, line)
         if args.timeout is not None:
             check_seconds("timeout", args.timeout)
+        if args.export is not None:
+            _check_export(args, self.view.block)
         self._timeout, self._check, self._trace, self._line = args.timeout, args.check, args.trace, line
+        self._local = bool(args.local)
         try:
-            return super().cell_px(line, cell)
+            outcome = super().cell_px(line, cell)
         finally:
-            self._timeout, self._check, self._trace, self._line = None, False, False, ""
+            self._timeout, self._check, self._trace, self._line, self._local = None, False, False, "", False
+        if args.export is not None:
+            ipython_display(self.cluster.export(args.export, args.force))
+        return outcome
 
     @magic_arguments.magic_arguments()
     @output_args
@@ -200,6 +216,13 @@ def _adopt(result: Any, cluster: Any, targets: list[int], source: str) -> None:
 
     result.get = get_or_raise
     result.display_outputs = lambda groupby="type", **_: display.show(result, targets, groupby)
+
+
+def _check_export(args: Any, blocks: bool) -> None:
+    """Before a cell is run to be exported: it is waited for, and its script may be written."""
+    if not (blocks if args.block is None else args.block):
+        refuse("--export", "without --noblock", args.export, 'Leave it out, and call cluster.export("NAME.py") later.')
+    check_path(args.export, args.force)
 
 
 def _signal_number(name: int | str) -> int:

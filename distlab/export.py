@@ -1,0 +1,285 @@
+"""Cells that ran on the ranks, written down as a script that runs under torchrun and prints the same.
+
+Runs on the notebook's kernel, called by `Cluster.export` and `%%px --export`. The script is plain PyTorch at the top
+level of a file, as the cells were, and needs nothing of distlab. rewriting.py turns each cell into a part of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from distlab import rewriting
+from distlab.errors import rank_list, refuse
+from distlab.history import Step, Value
+
+GIVEN = ("rank", "world_size", "torch", "dist")  # what distlab defines on every rank, and the script at its top
+HEAD = '''\
+"""Cells of a notebook, for {n} ranks.
+
+    {command}
+"""
+{futures}
+import atexit
+import io
+import os
+import sys
+
+import torch
+import torch._dynamo  # before the group: in torch 2.13 gloo's threads outlive a group that is older than this import
+import torch.distributed as dist
+
+if "RANK" not in os.environ:
+    raise SystemExit("torchrun starts this script: {command}")
+if sys.platform == "linux" and os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
+
+dist.init_process_group("{backend}")  # torchrun has put rank, world size and the address of rank 0 into the environment
+rank, world_size = dist.get_rank(), dist.get_world_size()
+
+written, values = io.StringIO(), []  # what this rank prints, and the value of a cell's last line, wait for their turn
+sys.stdout = written
+
+
+def show(value):
+    """Keep the value of a cell's last line for the end of the cell."""
+    if value is not None:
+        values.append(repr(value))
+
+
+def print_mine():
+    """Print what this rank has kept, with its rank in front."""
+    for line in written.getvalue().splitlines():
+        print(f"rank {{rank}}: {{line}}".rstrip(), file=sys.__stdout__)
+    for value in values:
+        print(f"rank {{rank}} -> {{value}}", file=sys.__stdout__)
+    sys.__stdout__.flush()
+    written.seek(0)
+    written.truncate()
+    values.clear()
+
+
+def end_of_cell():
+    """Let the ranks print, one after the other."""
+    for turn in range(world_size):
+        if turn == rank:
+            print_mine()
+        if dist.is_initialized():
+            dist.barrier()
+
+
+atexit.register(print_mine)  # also what was printed before an error'''
+DISPLAY = '''
+
+
+def display(*things):
+    """What a notebook shows as pictures and tables is text here."""
+    print(*things, sep="\\n")'''
+TAIL = """\
+if dist.is_initialized():
+    dist.destroy_process_group()
+"""
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written into a script.
+
+    Args:
+        path: where it is. command: starts it.
+        cells: how many cells and calls it has.
+        left_out: what is in it as a comment only, with the reason.
+        missing: what only the notebook had, to be defined in the script by hand.
+    """
+
+    path: str
+    command: str
+    cells: int
+    left_out: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        lines = [f"{self.path}: {self.cells} {'cell' if self.cells == 1 else 'cells'}"]
+        lines += [f"  left out: {what}" for what in self.left_out]
+        lines += [f"  define by hand, where the script says so: {what}" for what in self.missing]
+        return "\n".join([*lines, f"Run it: {self.command}"])
+
+
+@dataclass
+class Draft:
+    """A script while it is written."""
+
+    n: int
+    parts: list[str] = field(default_factory=list)
+    number: int = 0  # of the cell or call that is written
+    futures: set[str] = field(default_factory=set)
+    cells: int = 0
+    left_out: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    by_cells: set[str] = field(default_factory=set)  # names that the cells so far define
+    written: dict[str, str] = field(default_factory=dict)  # what of the notebook's is defined so far, by name
+
+
+def check_path(path: str | os.PathLike, force: bool) -> Path:
+    """A path for a script; ArgumentError where something is already, unless it is to be replaced."""
+    if not isinstance(path, (str, os.PathLike)):
+        refuse("path", "a file's name", path, 'Call cluster.export("script.py").', wrong_type=True)
+    target = Path(path)
+    if target.suffix != ".py" or not target.parent.is_dir():
+        advice = 'Call cluster.export("script.py") or write %%px --export script.py.'
+        refuse("path", "the name of a .py file in a directory that is there", str(path), advice)
+    if target.is_dir() or (target.exists() and not force):
+        advice = "Choose another name, or replace the file: --force, in a call force=True."
+        refuse("path", "the name of a file that is not there yet", str(path), advice)
+    return target
+
+
+def export(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int) -> Export:
+    """Write the steps into a script at `path`, in the order in which they ran.
+
+    Args:
+        n, backend, threads: the cluster's.
+    """
+    draft = Draft(n)
+    used = rewriting.names_used([step.source for step in steps if step.kind == "cell" and not step.failed])
+    for step in steps:
+        draft.number += step.kind != "push"
+        if step.kind == "cell":
+            add_cell(draft, step)
+        elif step.kind == "run":
+            add_run(draft, step)
+        else:
+            add_push(draft, step, used)
+    # torchrun gives each rank one thread unless it is told otherwise; with others, sums may differ in their last digits
+    several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
+    command = f"{several}torchrun --standalone --nproc-per-node {n} {path.name}"
+    futures = "".join(f"\n{line}\n" for line in sorted(draft.futures))
+    head = HEAD.format(n=n, command=command, backend=backend, futures=futures)
+    if "display" in used - draft.by_cells:
+        head += DISPLAY
+    path.write_text("\n\n".join([head, *draft.parts, TAIL]), encoding="utf-8")
+    return Export(str(path), command, draft.cells, tuple(draft.left_out), tuple(dict.fromkeys(draft.missing)))
+
+
+def add_cell(draft: Draft, step: Step) -> None:
+    """Add a %%px cell; one that failed, or is not Python, as a comment."""
+    number, cell = draft.number, rewriting.cell(step.source)
+    why = _why_failed(step) or cell.refused
+    if why:
+        first = next((line for line in step.source.splitlines() if line.strip()), "")
+        draft.left_out.append(f"cell {number} ({why}): {first.strip()[:60]}")
+        heading = f"# --- cell {number} is left out: {why}; what it defined before is missing below ---"
+        draft.parts.append(f"{heading}\n{rewriting.commented(step.source)}")
+        return
+    draft.cells += 1
+    draft.futures |= set(cell.futures)
+    draft.by_cells |= cell.defines
+    for name in cell.defines:
+        draft.written.pop(name, None)
+    draft.left_out += [f"a line of cell {number} that only a notebook runs: {line}" for line in cell.own_lines]
+    _add(draft, f"cell {number}", step, cell.text)
+
+
+def add_run(draft: Draft, step: Step) -> None:
+    """Add a call by cluster.run: the function's source, what it uses of the notebook, and the call."""
+    name = (step.fn.text if step.fn else "") or "a function"
+    if why := _why_failed(step):
+        draft.left_out.append(f"call {draft.number} ({why}): cluster.run({name})")
+        draft.parts.append(f"# --- call {draft.number} is left out: cluster.run({name}), {why} ---\n")
+        return
+    draft.cells += 1
+    definitions: list[str] = []
+    parts = [_expression(draft, step.fn, definitions, "the function"), "rank", "world_size"]
+    parts += [_expression(draft, arg, definitions, f"argument {i} of {name}") for i, arg in enumerate(step.args)]
+    parts += [f"{key}={_expression(draft, arg, definitions, key)}" for key, arg in step.kwargs.items()]
+    text = f"show({parts[0]}({', '.join(parts[1:])}))\n"
+    if definitions:
+        draft.parts.append(f"# --- what call {draft.number} needs ---\n{''.join(definitions).lstrip()}")
+    _add(draft, f"call {draft.number}: cluster.run({name})", step, text)
+
+
+def add_push(draft: Draft, step: Step, used: set[str]) -> None:
+    """Add what was pushed, where it is short enough to be written; else a line that asks for it."""
+    lines: list[str] = []
+    for name, value in step.names.items() if not step.failed else ():
+        if value.text or value.code:
+            lines += _definition(draft, name, value)
+        elif name in used:
+            lines.append(_missing(draft, name, value, "the notebook pushed it"))
+        else:
+            lines.append(f"# {name} ({value.kind}) is not here: no cell uses it\n")
+    if lines:
+        _add(draft, "pushed from the notebook", replace(step, waited=False), "".join(lines).lstrip())
+
+
+def _add(draft: Draft, title: str, step: Step, text: str) -> None:
+    """Add code under its title, for the ranks that ran it; then all ranks print in turn."""
+    # all ranks meet at a cell's end, which one that was not waited for must not ask of those that run the next cell
+    end = "end_of_cell()\n" if step.waited else ""
+    ranks, where = sorted(step.ranks), ""
+    if len(ranks) < draft.n:
+        where = f", on {rank_list(ranks)} only"
+        condition = f"rank == {ranks[0]}" if len(ranks) == 1 else f"rank in {tuple(ranks)}"
+        # a block of comments only is no block
+        text = f"if {condition}:\n{rewriting.indented(text if _has_code(text) else text + 'pass' + chr(10))}"
+    draft.parts.append(f"# --- {title}{where} ---\n{text}{end}")
+
+
+def _has_code(text: str) -> bool:
+    return any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines())
+
+
+def _why_failed(step: Step) -> str:
+    if step.failed:
+        return f"it failed with {step.failed}"
+    if step.pending is None:
+        return ""
+    if not step.pending.done():
+        return "it has not ended yet"
+    return "" if step.pending.successful() else "it failed"
+
+
+def _expression(draft: Draft, value: Value | None, definitions: list[str], what: str) -> str:
+    """How a call names a value; its import or source is added to `definitions`."""
+    if value is None or not (value.text or value.code):
+        kind = value.kind if value else "object"
+        definitions.append(_missing(draft, what, value or Value(kind), "the notebook sent it"))
+        return "..."
+    if value.line or value.code:
+        if value.text == "<lambda>":
+            definitions += _names_of(draft, value)
+            return f"({rewriting.source_of(value)})"
+        definitions += _definition(draft, value.text, value)
+    return value.text
+
+
+def _names_of(draft: Draft, value: Value) -> list[str]:
+    """What the source of a function or class needs of its notebook, unless the cells define it."""
+    wanted = rewriting.global_names(rewriting.source_of(value)) - draft.by_cells - {*GIVEN}
+    return [line for name in sorted(wanted & {*value.names}) for line in _definition(draft, name, value.names[name])]
+
+
+def _definition(draft: Draft, name: str, value: Value) -> list[str]:
+    """Lines that define a name, with what they need before; none when it is defined already."""
+    source = rewriting.source_of(value) if value.code else ""
+    if value.line:
+        text = value.line if name == value.text else f"{value.line} as {name}"
+    elif value.code and not source:
+        text = ""
+    else:
+        text = source if source and value.text != "<lambda>" else f"{name} = {source or value.text}"
+        text += f"\n{name} = {value.text}" if source and name != value.text != "<lambda>" else ""
+    if not text:
+        return [_missing(draft, name, value, "the notebook had it")]
+    if draft.written.get(name) == text:
+        return []
+    draft.written[name] = text
+    spaced = f"\n\n{text}\n\n\n" if "\n" in text else f"{text}\n"
+    return [*(_names_of(draft, value) if source else []), spaced]
+
+
+def _missing(draft: Draft, name: str, value: Value, whose: str) -> str:
+    draft.missing.append(f"{name} ({value.kind})")
+    return f'raise NotImplementedError("define {name} here ({value.kind}): {whose}, and a script cannot hold it")\n'

@@ -1,0 +1,198 @@
+"""A cell's source as a part of a script: its value shown, a notebook's own lines commented, and what names it uses.
+
+Runs on the notebook's kernel, called by export.py. Text is changed only where it must be: comments and layout stay.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import symtable
+import textwrap
+import token
+import tokenize
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from distlab.history import Value
+
+AWAITS = "it awaits at its top level, which a script cannot"
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A cell as a part of a script.
+
+    Args:
+        text: Python that ends with a line break. defines: names that it binds at its top level.
+        own_lines: lines that only a notebook runs, which are comments in the text.
+        futures: imports from __future__, which belong at the top of a script.
+        refused: why it cannot be part of a script; "" when it can.
+    """
+
+    text: str = ""
+    defines: frozenset[str] = frozenset()
+    own_lines: tuple[str, ...] = ()
+    futures: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def cell(source: str) -> Rewritten:
+    """A %%px cell, whose last value is shown as the notebook shows it."""
+    plain = as_python(source)
+    try:
+        tree = ast.parse(plain)
+    except SyntaxError as error:
+        return Rewritten(refused=f"it is not Python ({error.msg})")
+    edits, own, futures = [], [], []
+    for statement in _simple_statements(tree):
+        if any(isinstance(node, ast.Name) and node.id == "get_ipython" for node in ast.walk(statement)):
+            line = _segment(_original(source, plain), statement)
+            own.append(line.splitlines()[0])
+            edits.append((statement, f"pass  # only a notebook runs this line: {own[-1]}"))
+        elif isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+            futures.append(_segment(plain, statement))
+            edits.append((statement, "pass  # its import from __future__ is at the top of this script"))
+        elif statement is tree.body[-1] and isinstance(statement, ast.Expr) and not _is_silenced(plain, statement):
+            edits.append((statement, f"show({_segment(plain, statement)})"))
+    text = _edited(plain, edits).rstrip() + "\n"
+    try:
+        compile(text, "<cell>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return Rewritten(refused=AWAITS if "await" in error.msg or "async" in error.msg else f"of {error.msg}")
+    return Rewritten(text, frozenset(_bound(text)), tuple(own), tuple(futures))
+
+
+def as_python(source: str) -> str:
+    """The source with a notebook's own lines, such as %time and !ls, as calls of get_ipython()."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    return TransformerManager().transform_cell(source)
+
+
+def names_used(sources: Sequence[str]) -> set[str]:
+    """Every name that the cells read."""
+    found = set()
+    for source in sources:
+        try:
+            tree = ast.parse(as_python(source))
+        except SyntaxError:
+            continue
+        found |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return found
+
+
+def global_names(source: str) -> set[str]:
+    """The names that the source of a function, class or lambda takes from around it."""
+    try:
+        pending = [symtable.symtable(source, "<source>", "exec")]
+    except SyntaxError:
+        return set()
+    found = set()
+    while pending:
+        table = pending.pop()
+        pending += table.get_children()
+        top = table.get_type() == "module"
+        found |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
+    return found
+
+
+def source_of(value: Value) -> str:
+    """The source of a function, lambda or class that a person wrote, without indentation; "" when it is not found."""
+    code = value.code
+    if code is None:
+        return ""
+    text = "".join(linecache.getlines(code.co_filename))
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return ""
+    found = [node for node in ast.walk(tree) if _is_source(node, value)]
+    if len(found) > 1:  # several lambdas on a line
+        same = (code.co_code, code.co_consts[1:], code.co_names, code.co_varnames)
+        found = [node for node in found if _compiled(node) == same]
+    if len(found) != 1:
+        return ""
+    if isinstance(found[0], ast.Lambda):
+        return _segment(text, found[0])
+    first = min([found[0].lineno, *(decorator.lineno for decorator in found[0].decorator_list)])
+    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : found[0].end_lineno]))
+
+
+def indented(source: str) -> str:
+    """The source four columns to the right, but for lines that begin inside of a string."""
+    inside: set[int] = set()
+    starts: list[int] = []
+    for piece in tokenize.generate_tokens(io.StringIO(source).readline):
+        name = token.tok_name[piece.type]
+        if name == "STRING":
+            inside.update(range(piece.start[0] + 1, piece.end[0] + 1))
+        elif name.endswith("STRING_START"):
+            starts.append(piece.start[0])
+        elif name.endswith("STRING_END"):
+            inside.update(range(starts.pop() + 1, piece.end[0] + 1))
+    lines = source.splitlines(keepends=True)
+    return "".join(line if i in inside or not line.strip() else f"    {line}" for i, line in enumerate(lines, 1))
+
+
+def commented(source: str) -> str:
+    """The source as a comment."""
+    return "".join(f"# {line}".rstrip() + "\n" for line in source.strip("\n").splitlines())
+
+
+def _simple_statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements that hold no others."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not getattr(node, "body", None))
+
+
+def _original(source: str, plain: str) -> str:
+    """The cell as it was typed, where its lines are those of the Python that it became."""
+    return source if len(source.splitlines()) == len(plain.splitlines()) else plain
+
+
+def _segment(text: str, node: ast.AST) -> str:
+    """A node's source; whole lines where the text is not the one that was parsed."""
+    found = ast.get_source_segment(text, node)
+    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
+    return found if found is not None and "get_ipython" not in found else "\n".join(lines).strip()
+
+
+def _is_silenced(text: str, node: ast.AST) -> bool:
+    """Whether a semicolon after the last value keeps a notebook from showing it."""
+    lines = text.encode().splitlines()[node.end_lineno - 1 :]
+    return b"\n".join([lines[0][node.end_col_offset :], *lines[1:]]).lstrip().startswith(b";")
+
+
+def _edited(text: str, edits: list[tuple[ast.stmt, str]]) -> str:
+    """The text with some statements replaced."""
+    whole = text.encode()
+    starts = [0]
+    for line in whole.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node, new in sorted(edits, key=lambda edit: -edit[0].lineno * 10_000 - edit[0].col_offset):
+        begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        whole = whole[:begin] + new.encode() + whole[end:]
+    return whole.decode()
+
+
+def _bound(text: str) -> set[str]:
+    table = symtable.symtable(text, "<cell>", "exec")
+    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+
+
+def _is_source(node: ast.AST, value: Value) -> bool:
+    """Whether a node of a file may be where the value comes from."""
+    if value.owner:
+        inside = isinstance(node, ast.ClassDef) and node.lineno <= value.code.co_firstlineno <= node.end_lineno
+        return inside and node.name == value.owner
+    if value.text == "<lambda>":
+        return isinstance(node, ast.Lambda) and node.lineno == value.code.co_firstlineno
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.name != value.code.co_name:
+        return False
+    return value.code.co_firstlineno in [node.lineno, *(decorator.lineno for decorator in node.decorator_list)]
+
+
+def _compiled(node: ast.Lambda) -> tuple:
+    code = compile(ast.Expression(node), "<lambda>", "eval").co_consts[0]
+    return code.co_code, code.co_consts[1:], code.co_names, code.co_varnames
