@@ -142,8 +142,9 @@ def commented(source: str) -> str:
 
 
 def _simple_statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements that hold no others."""
-    return (node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not getattr(node, "body", None))
+    """The statements that hold no others, from the top down."""
+    simple = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not getattr(node, "body", None)]
+    return iter(sorted(simple, key=lambda node: (node.lineno, node.col_offset)))
 
 
 def _original(source: str, plain: str) -> str:

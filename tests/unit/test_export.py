@@ -1,0 +1,231 @@
+"""A cell becomes a part of a script: what is kept, what is shown, what is left out and said."""
+
+import ast
+import functools
+import textwrap
+from collections import Counter
+
+import pytest
+import torch
+
+from distlab import history, rewriting
+from distlab.errors import ArgumentError, ArgumentTypeError
+from distlab.export import check_path, export
+
+SCALE = 3
+
+
+def helper(x):
+    return SCALE * x + len(Counter())
+
+
+def job(rank, world_size, k=1):
+    """Uses a function, a constant and an import of its notebook."""
+    return helper(rank) * k
+
+
+def cell(source, ranks=(0, 1), **how):
+    return history.Step("cell", ranks, source, **how)
+
+
+def script(tmp_path, steps, n=2, **how):
+    """The script of some steps, which is Python, and what was reported."""
+    report = export(steps, tmp_path / "made.py", n, how.get("backend", "gloo"), how.get("threads", 1))
+    text = (tmp_path / "made.py").read_text(encoding="utf-8")
+    compile(text, "made.py", "exec")
+    return text, report
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("x = 1\nx + 1", "x = 1\nshow(x + 1)\n"),
+        ("x = 'é'; x  # why", "x = 'é'; show(x)  # why\n"),
+        ("(1,\n 2)", "show((1,\n 2))\n"),
+        ("x;", "x;\n"),
+        ("x ; # not shown", "x ; # not shown\n"),
+        ("if x:\n    x", "if x:\n    x\n"),
+        ("print(1)", "show(print(1))\n"),
+    ],
+)
+def test_the_value_of_the_last_line_is_shown(source, text):
+    """An expression in the last line is shown, unless a semicolon follows it; layout and comments stay."""
+    assert rewriting.cell(source).text == text
+
+
+def test_a_notebooks_own_lines_become_comments():
+    """Magics and shell lines are comments with their own words, wherever they stand, and the rest runs."""
+    made = rewriting.cell("!ls -l\nif x:\n    %time y = 1\nfiles = !ls\nx")
+    assert made.own_lines == ("!ls -l", "%time y = 1", "files = !ls")
+    assert made.text.count("pass  # only a notebook runs this line: ") == 3
+    assert made.text.endswith("show(x)\n")
+    assert "get_ipython" not in made.text
+
+
+@pytest.mark.parametrize(
+    ("source", "why"), [("await thing()", rewriting.AWAITS), ("x = (", "it is not Python"), ("return 1", "of ")]
+)
+def test_a_cell_that_no_script_can_hold_is_refused(source, why):
+    """What does not compile at the top of a file is told apart from what runs."""
+    assert rewriting.cell(source).refused.startswith(why)
+
+
+def test_imports_from_the_future_go_to_the_top(tmp_path):
+    """Python wants them before anything else."""
+    text, _ = script(tmp_path, [cell("x = 1"), cell("from __future__ import annotations\nx")])
+    assert ast.parse(text).body[1].module == "__future__"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        's = """a\n  b\n"""\nprint(s)\n',
+        "s = f'''a\n{\n1}\n  b'''\n",
+        "x = [\n1,\n  2]\n\n\ndef f():\n    '''doc\n    more'''\n    return 1\n",
+        "s = 'a\\\nb'\n",
+    ],
+)
+def test_indenting_changes_no_text_in_strings(source):
+    """Code under an if is the code that it was."""
+    inner = ast.parse("if True:\n" + rewriting.indented(source)).body[0].body
+    assert [ast.dump(node) for node in inner] == [ast.dump(node) for node in ast.parse(source).body]
+
+
+def test_a_cell_of_some_ranks_runs_on_these_only(tmp_path):
+    """Only they run it; at its end all ranks meet, unless the notebook did not wait for it."""
+    text, _ = script(tmp_path, [cell("x = 1", (1,)), cell("y = 1", (2, 0), waited=False), cell("z = 1", (0, 1, 2))], 3)
+    assert "if rank == 1:\n    x = 1\nend_of_cell()" in text
+    assert "on ranks 0 and 2 only ---\nif rank in (0, 2):\n    y = 1\n\n\n" in text
+    assert "# --- cell 3 ---\nz = 1\nend_of_cell()" in text
+
+
+def test_a_failed_cell_is_a_comment(tmp_path):
+    """It is left out, and both the script and the report say so."""
+    text, report = script(tmp_path, [cell("1 / 0\nx = 1", failed="RankError"), cell("y = 2")])
+    assert "# 1 / 0\n# x = 1\n" in text
+    assert report.left_out == ("cell 1 (it failed with RankError): 1 / 0",)
+    assert report.cells == 1
+
+
+def test_what_was_pushed_is_written_or_asked_for(tmp_path):
+    """Numbers and text stand in the script; for a tensor that a cell uses it stops and says what is missing."""
+    pushed = history.push({"n": [1, (2,), {"a": None}], "w": torch.ones(2), "unused": torch.ones(2)}, (0, 1))
+    text, report = script(tmp_path, [pushed, cell("print(n, w)")])
+    assert "n = [1, (2,), {'a': None}]\n" in text
+    assert 'raise NotImplementedError("define w here (Tensor): the notebook pushed it' in text
+    assert "# unused (Tensor) is not here: no cell uses it" in text
+    assert report.missing == ("w (Tensor)",)
+    assert "define by hand, where the script says so: w (Tensor)" in repr(report)
+
+
+def test_a_called_function_comes_with_what_it_uses(tmp_path):
+    """Its source, the functions, constants and imports of its notebook, once; and its arguments."""
+    steps = [history.call(job, (5,), {}, (0, 1)), history.call(functools.partial(job, k=2), (), {}, (0, 1))]
+    text, report = script(tmp_path, steps)
+    assert text.count("SCALE = 3\n") == text.count("def helper(x):") == text.count("def job(") == 1
+    assert "from collections import Counter\n" in text
+    assert "show(job(rank, world_size, 5))\n" in text
+    assert "show(job(rank, world_size, k=2))\n" in text
+    assert report.missing == ()
+
+
+def test_lambdas_are_told_apart(tmp_path):
+    """Two on one line are both written, each in its call."""
+    both = [lambda rank, world_size: rank * 2, lambda rank, world_size: rank * 3]
+    text, _ = script(tmp_path, [history.call(fn, (), {}, (0, 1)) for fn in both])
+    assert "show((lambda rank, world_size: rank * 2)(rank, world_size))" in text
+    assert "show((lambda rank, world_size: rank * 3)(rank, world_size))" in text
+
+
+def test_names_of_the_ranks_are_not_overwritten(tmp_path):
+    """A cell's definition of a name is kept, and a `rank` of the notebook never takes the place of the rank."""
+    space = {}
+    exec("def f(rank, world_size):\n    return shared, rank, torch", space | {"rank": 7, "shared": 1}, space)
+    space["f"].__globals__.update(rank=7, shared=1)
+    step = history.call(space["f"], (), {}, (0, 1))
+    text, _ = script(tmp_path, [cell("shared = 2"), step])
+    assert "rank = 7" not in text
+    assert "shared = 1" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.5, "1.5"),
+        (float("inf"), "float('inf')"),
+        ((1,), "(1,)"),
+        ({}, "{}"),
+        ([torch.ones(1)], ""),
+        ("x" * 300, ""),
+        (list(range(100)), ""),
+        ([[[[[1]]]]], ""),
+    ],
+)
+def test_short_values_are_written_as_they_are(value, text):
+    """What is short and plain has an expression that makes it; the rest has none."""
+    assert history.literal(value) == text
+
+
+def test_a_note_keeps_no_tensor_alive():
+    """What is remembered of a push or a call holds neither tensors nor closures."""
+    import gc
+    import weakref
+
+    tensor = torch.ones(3)
+    seen = weakref.ref(tensor)
+    steps = [history.push({"t": tensor}, (0,)), history.call(lambda rank, world_size: tensor, (tensor,), {}, (0,))]
+    del tensor
+    gc.collect()
+    assert seen() is None
+    assert len(steps) == 2
+
+
+def test_a_file_that_is_there_is_kept(tmp_path):
+    """Nothing is overwritten without being told to, and the message says how."""
+    there = tmp_path / "there.py"
+    there.write_text("mine")
+    with pytest.raises(ArgumentError) as caught:
+        check_path(there, False)
+    advice = "Choose another name, or replace the file: --force, in a call force=True."
+    assert str(caught.value) == f"path must be the name of a file that is not there yet, got {str(there)!r}. {advice}"
+    assert check_path(there, True) == there
+
+
+@pytest.mark.parametrize("path", ["script", "script.txt", "not_there/script.py"])
+def test_a_path_that_cannot_be_a_script_is_refused(path):
+    """A script ends in .py, in a directory that is there."""
+    with pytest.raises(ArgumentError, match=r"path must be the name of a \.py file in a directory that is there"):
+        check_path(path, False)
+
+
+def test_a_path_of_another_type_is_refused():
+    """The type is wrong, not the value."""
+    with pytest.raises(ArgumentTypeError, match="path must be a file's name, got 5"):
+        check_path(5, False)
+
+
+def test_the_command_gives_the_ranks_their_threads(tmp_path):
+    """torchrun gives one thread to each; a cluster whose ranks have more says so."""
+    assert script(tmp_path, [], 4)[1].command == "torchrun --standalone --nproc-per-node 4 made.py"
+    assert script(tmp_path, [], threads=2)[1].command.startswith("OMP_NUM_THREADS=2 torchrun ")
+
+
+def test_display_is_defined_where_a_cell_uses_it(tmp_path):
+    """A notebook's display is text in a script, and no script defines it without need."""
+    assert "def display(" in script(tmp_path, [cell("display(1)")])[0]
+    assert "def display(" not in script(tmp_path, [cell("print(1)")])[0]
+    own = script(tmp_path, [cell("def display(x): pass\ndisplay(1)")])[0]
+    assert own.count("def display(") == 1
+
+
+def test_a_nested_function_is_written_without_its_indentation(tmp_path):
+    """Its closure's values are written like those of its notebook."""
+    k = 4
+
+    def inner(rank, world_size):
+        return k * rank
+
+    text, _ = script(tmp_path, [history.call(inner, (), {}, (0, 1))])
+    assert "k = 4\n" in text
+    assert textwrap.dedent(text) == text
+    assert "\ndef inner(rank, world_size):\n    return k * rank\n" in text
