@@ -15,7 +15,7 @@ from .conftest import processes_of, wait_until_gone
 from .test_px import Notebook
 
 CELLS = [
-    "%%px\nimport math\ntext = '''one\n  two'''\nprint(text)\nx = torch.ones(2) * (rank + 1)\ndist.all_reduce(x)\nx.sum()",
+    "%%px\ntext = '''one\n  two'''\nprint(text)\nx = torch.ones(2) * (rank + 1)\ndist.all_reduce(x)\nx.sum()",
     "cluster.push({'steps': 3, 'name': 'adam'})",
     "%%px --targets 1\nprint(name, '''a\n b''')\n[i * steps for i in range(2)]",
     "%%px\nprint('before it fails')\nif rank == 1:\n    1 / 0",
@@ -124,7 +124,7 @@ def test_ranks_print_in_turn(tmp_path):
 
 
 def test_steps_begin_anew_with_new_ranks(tmp_path):
-    """Variables are lost by a restart, and so are the cells that made them; a failed call and a pushed tensor are told."""
+    """A restart loses variables and the cells that made them; a failed call and a pushed tensor are told."""
     with distlab.Cluster(1) as cluster:
         cluster.push({"old": 1})
         cluster.restart()

@@ -171,10 +171,11 @@ def test_a_note_keeps_no_tensor_alive():
     import gc
     import weakref
 
-    tensor = torch.ones(3)
-    seen = weakref.ref(tensor)
-    steps = [history.push({"t": tensor}, (0,)), history.call(lambda rank, world_size: tensor, (tensor,), {}, (0,))]
-    del tensor
+    def noted(tensor):
+        steps = [history.push({"t": tensor}, (0,)), history.call(lambda rank, world_size: tensor, (tensor,), {}, (0,))]
+        return steps, weakref.ref(tensor)
+
+    steps, seen = noted(torch.ones(3))
     gc.collect()
     assert seen() is None
     assert len(steps) == 2
