@@ -54,7 +54,7 @@ def cell(source: str) -> Rewritten:
         elif isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
             futures.append(_segment(plain, statement))
             edits.append((statement, "pass  # its import from __future__ is at the top of this script"))
-        elif statement is tree.body[-1] and isinstance(statement, ast.Expr) and not _is_silenced(plain, statement):
+        elif statement is tree.body[-1] and _has_value(statement) and not _is_silenced(plain, statement):
             edits.append((statement, f"show({_segment(plain, statement)})"))
     text = _edited(plain, edits).rstrip() + "\n"
     try:
@@ -157,6 +157,14 @@ def _segment(text: str, node: ast.AST) -> str:
     found = ast.get_source_segment(text, node)
     lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
     return found if found is not None and "get_ipython" not in found else "\n".join(lines).strip()
+
+
+def _has_value(statement: ast.stmt) -> bool:
+    """Whether a statement is an expression that may have a value to show; print has none."""
+    if not isinstance(statement, ast.Expr):
+        return False
+    function = getattr(statement.value, "func", None)
+    return not (isinstance(function, ast.Name) and function.id in ("print", "display"))
 
 
 def _is_silenced(text: str, node: ast.AST) -> bool:

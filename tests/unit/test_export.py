@@ -45,7 +45,7 @@ def script(tmp_path, steps, n=2, **how):
         ("x;", "x;\n"),
         ("x ; # not shown", "x ; # not shown\n"),
         ("if x:\n    x", "if x:\n    x\n"),
-        ("print(1)", "show(print(1))\n"),
+        ("print(1)", "print(1)\n"),
     ],
 )
 def test_the_value_of_the_last_line_is_shown(source, text):
