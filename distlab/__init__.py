@@ -13,11 +13,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distlab import algorithms
+    from distlab import algorithms, checkpoints
     from distlab.cluster import Cluster
+    from distlab.devices import device_for
     from distlab.errors import (
         ArgumentError,
         ArgumentTypeError,
+        CheckpointError,
         ClusterError,
         DataError,
         DeadlockError,
@@ -41,6 +43,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "CheckpointError",
     "Cluster",
     "ClusterError",
     "DataError",
@@ -57,6 +60,8 @@ __all__ = [
     "SweepError",
     "Trace",
     "algorithms",
+    "checkpoints",
+    "device_for",
     "probe",
     "sweep",
 ]
@@ -66,10 +71,11 @@ HOMES = {
     "Probe": "probing.table",
     "Sweep": "measured",
     "Trace": "trace",
+    "device_for": "devices",
     "probe": "probing",
     "sweep": "sweeps",
 }
-ROOMS = ("algorithms",)  # modules that are names of their own
+ROOMS = ("algorithms", "checkpoints")  # modules that are names of their own
 
 
 def __getattr__(name: str) -> Any:

@@ -60,10 +60,12 @@ def check_init_method(init_method: Any) -> str:
     return init_method
 
 
-def check_backend(backend: Any) -> str:
-    """A backend that this torch was built with; torch is asked, and imported, for others than gloo only."""
+def check_backend(backend: Any, n: int) -> str:
+    """A backend that can serve `n` ranks here; torch is asked, and imported, for others than gloo only."""
     if backend in ("gloo", MPI_BACKEND):
         return backend
+    if isinstance(backend, str) and backend.lower() == "nccl":
+        return check_nccl(n)
     import torch.distributed as dist
 
     known = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
@@ -90,6 +92,22 @@ def check_mpi(backend: str, engines: str) -> None:
     if backend == MPI_BACKEND and engines != "mpi":
         call = f'Call Cluster(n, engines="mpi", backend="{MPI_BACKEND}").'
         refuse("engines", f'"mpi" for backend "{MPI_BACKEND}"', engines, f"MPI knows only what mpiexec starts. {call}")
+
+
+def check_nccl(n: int) -> str:
+    """nccl, where this torch has it and there is a GPU for each of `n` ranks."""
+    import torch
+
+    from distlab.devices import why_not_nccl
+
+    why = why_not_nccl(n)
+    if why:
+        gpus = torch.cuda.device_count()
+        fewer = f'Cluster({gpus}, backend="nccl"), or ' if 0 < gpus < n else ""
+        takes = ", which takes CUDA tensors too" if gpus else ""
+        advice = f"{why} Call {fewer}Cluster({n}) for gloo{takes}."
+        refuse("backend", "one that can serve the ranks here", "nccl", advice)
+    return "nccl"
 
 
 def check_ranks(ranks: Any, n: int) -> list[int]:

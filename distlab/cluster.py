@@ -35,7 +35,8 @@ class Cluster:
 
     Args:
         n: number of ranks, 1 or more.
-        backend: torch.distributed backend that this torch was built with, or "mpi4py" with engines="mpi".
+        backend: torch.distributed backend that this torch was built with (nccl needs a GPU for each rank), or
+            "mpi4py" with engines="mpi".
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file", or "tcp://" etc.
         engines: ipyparallel engine launcher; None takes the best one here. "mpi" starts the ranks by mpiexec: `MPI`,
             of mpi4py, is defined on every rank then, and a rank that dies takes the others with it.
@@ -70,7 +71,7 @@ class Cluster:
         self.steps: list[history.Step] = []
         self._plan = Plan(
             n=arguments.check_size(n, check_launcher(engines)),
-            backend=arguments.check_backend(backend),
+            backend=arguments.check_backend(backend, n),
             init_method=arguments.check_init_method(init_method),
             engines=check_launcher(engines),
             timeout=arguments.check_seconds("timeout", timeout),

@@ -5,6 +5,7 @@
     │   └── ArgumentTypeError (TypeError)   a value of a type that cannot be used
     ├── SerializationError                  a value that cannot travel to a rank, or back
     ├── DataError (OSError)                 a file of a data set is missing, damaged or cannot be downloaded
+    ├── CheckpointError (RuntimeError)      a checkpoint cannot be written or read, or is of another model
     ├── ClusterError                        the cluster cannot start, or is no longer there
     └── RanksFailed                         a cell or a run failed on some ranks
         ├── RankError                       a rank raised
@@ -48,6 +49,10 @@ class SerializationError(DistlabError):
 
 class DataError(DistlabError, OSError):
     """A file of a data set is missing or damaged, or cannot be downloaded."""
+
+
+class CheckpointError(DistlabError, RuntimeError):
+    """A checkpoint cannot be written, is missing or damaged, or does not fit; nothing was changed."""
 
 
 class ClusterError(DistlabError, RuntimeError):

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from distlab import calls, payload, sentinel
+from distlab.devices import device_for
 from distlab.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
@@ -69,6 +70,8 @@ def build(rank: int, meeting: Any) -> None:
 
         mpi_backend.register()
         calls.install_on(mpi_backend.Group, mpi_work.Work)
+    if meeting.backend == "nccl":  # objects and barriers travel by way of the current GPU, which is 0 at first
+        torch.cuda.set_device(device_for(rank))
     dist.init_process_group(meeting.backend, timeout=limit, **where)
 
 

@@ -55,16 +55,16 @@ def test_bad_arguments_of_cluster(call, kind, message):
     assert distlab.Cluster.current is None
 
 
-def test_nccl_where_it_is_not_built():
+def test_mpi_where_it_is_not_built():
     """A backend that torch knows but was not built with is told apart from one that nobody knows."""
     import torch.distributed as dist
 
-    if dist.is_nccl_available():
-        pytest.skip("this torch has nccl")
+    if dist.is_mpi_available():
+        pytest.skip("this torch has mpi")
     with pytest.raises(distlab.ArgumentError) as caught:
-        distlab.Cluster(2, backend="nccl")
+        distlab.Cluster(2, backend="mpi")
     assert str(caught.value) == (
-        "backend must be a backend that this torch has ('gloo'), got 'nccl'. This torch was built without it. "
+        "backend must be a backend that this torch has ('gloo'), got 'mpi'. This torch was built without it. "
         'Call Cluster(n) or Cluster(n, backend="gloo").'
     )
 

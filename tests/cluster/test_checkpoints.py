@@ -1,0 +1,165 @@
+"""Checkpoints of several ranks: resumed to the last bit, on another number of ranks, and after a kill during save."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import distlab
+
+ROOT = Path(__file__).parents[2]
+EPOCHS, STOPPED_AFTER = 4, 2
+
+
+def train(rank, world_size, path, first, last, resume=False, global_batch=16):
+    """Losses of some epochs of a model with dropout, on shuffled data; a checkpoint after each."""
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    from distlab import checkpoints
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+    inputs = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
+    data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, global_batch // world_size, sampler=sampler)
+    ddp = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
+    torch.manual_seed(100 + rank)  # each rank drops others
+    losses, resumed = [], None
+    if resume:
+        torch.manual_seed(999)
+        resumed = checkpoints.load(path, ddp, optimizer)
+        losses = resumed["losses"]
+    for epoch in range(first, last):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(ddp(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        checkpoints.save(path, ddp, optimizer, epoch=epoch, losses=losses)
+    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+    return losses, weights, resumed
+
+
+@pytest.fixture(scope="module")
+def four(nothing_left):
+    with distlab.Cluster(4, timeout=30) as cluster:
+        yield cluster
+
+
+def test_resumed_equals_uninterrupted_to_the_last_bit(four, tmp_path):
+    """Stopped after two epochs and resumed, weights are those of the run that was not stopped, on every rank."""
+    path = str(tmp_path / "a.pt")
+    whole = four.run(train, str(tmp_path / "whole.pt"), 0, EPOCHS)
+    four.run(train, path, 0, STOPPED_AFTER)
+    resumed = four.run(train, path, STOPPED_AFTER, EPOCHS, resume=True)
+    for (losses, weights, _), (losses_again, weights_again, told) in zip(whole, resumed, strict=True):
+        assert torch.equal(weights, weights_again)
+        steps = len(losses) * STOPPED_AFTER // EPOCHS
+        assert losses_again[steps:] == losses[steps:]
+        assert (told["epoch"], told.ranks, told.changes) == (STOPPED_AFTER - 1, 4, ())
+    assert resumed[0][0] == whole[0][0]  # the values are rank 0's
+
+
+def test_a_rank_without_the_file_stops_all(four, tmp_path):
+    """Where one rank cannot read the file, every rank raises its error, and none waits."""
+    path = str(tmp_path / "a.pt")
+    four.run(train, path, 0, 1)
+
+    def load(rank, world_size):
+        train(rank, world_size, path if rank != 2 else path + ".gone", 1, 2, resume=True)
+
+    with pytest.raises(distlab.RankError, match=r"ranks 0-3 raised CheckpointError: path must be the file .*\.gone"):
+        four.run(load)
+
+
+def test_one_checkpoint_on_two_ranks(four, tmp_path):
+    """Two ranks go on where four stopped, with the weights of the four, and are told what changed."""
+    path = str(tmp_path / "a.pt")
+    before = four.run(train, path, 0, 1)
+    with distlab.Cluster(2, timeout=30) as two:
+        nothing_more = two.run(train, path, 1, 1, resume=True)
+        more = two.run(train, path, 1, 2, resume=True)
+    for _, weights, told in nothing_more:
+        assert torch.equal(weights, before[0][1])
+        assert told.changes[0].startswith("It was saved by 4 ranks and goes on with 2")
+    assert len(more[0][0]) == 8  # four steps of each number of ranks: the global batch was kept
+    assert torch.equal(more[0][1], more[1][1])
+    assert not torch.equal(more[0][1], before[0][1])
+    four.restart()
+
+
+KILLED = """
+import io, os, signal, sys
+import torch
+from torch import nn
+from distlab import checkpoints
+
+path, where = sys.argv[1:]
+model = nn.Linear(1000, 100)
+nn.init.constant_(model.weight, 1.0)
+checkpoints.save(path, model, epoch=1)
+print("saved", flush=True)
+nn.init.constant_(model.weight, 2.0)
+die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if where == "half written":
+    save = torch.save
+    def half(state, file):
+        whole = io.BytesIO()
+        save(state, whole)
+        file.write(whole.getvalue()[: len(whole.getvalue()) // 2])
+        file.flush()
+        die()
+    torch.save = half
+else:
+    setattr(checkpoints.os, where, die)
+checkpoints.save(path, model, epoch=2)
+"""
+
+
+@pytest.mark.parametrize("where", ["half written", "fsync", "replace"])
+def test_a_kill_during_save_leaves_the_previous_one(tmp_path, where):
+    """SIGKILL while the file is written, before it is on the disk, and before it is renamed: the old one is whole."""
+    from torch import nn
+
+    from distlab import checkpoints
+
+    path = tmp_path / "a.pt"
+    command = [sys.executable, "-c", KILLED, str(path), where]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("saved\n", -signal.SIGKILL), done.stderr
+    model = nn.Linear(1000, 100)
+    assert checkpoints.load(path, model)["epoch"] == 1
+    assert model.weight.unique().tolist() == [1.0]
+    assert (tmp_path / ".a.pt.partial").exists()  # it really was in the middle
+    checkpoints.save(path, model, epoch=3)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_a_rank_killed_in_save(four, tmp_path):
+    """Rank 0 dies while it saves: the others are freed, and the healed cluster loads the previous checkpoint."""
+    path = str(tmp_path / "a.pt")
+    four.run(train, path, 0, 1)
+
+    def save_and_die(rank, world_size):
+        import os
+        import signal
+
+        from distlab import checkpoints
+
+        checkpoints.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        train(rank, world_size, path, 1, 2, resume=True)
+
+    with pytest.raises(distlab.RankDied, match="rank 0"):
+        four.run(save_and_die)
+    four.restart()
+    resumed = four.run(train, path, 1, 2, resume=True)
+    assert resumed[3][2]["epoch"] == 0
