@@ -106,10 +106,12 @@ def load(
 ) -> Resumed:
     """Put a saved training back into the model and the optimizer, in place, on every rank.
 
-    On as many ranks as saved it, the training then goes on as if it had never stopped, to the last bit. On another
-    number it goes on as well; `changes` of the result says what is not as it was.
+    On as many ranks as saved it, the training then goes on as if it had never stopped; to the last bit, if a
+    DistributedDataParallel model was rehearsed before. On another number it goes on as well; `changes` of the result
+    says what is not as it was.
 
-        epoch = checkpoints.load("digits.pt", model, optimizer)["epoch"]
+        checkpoints.rehearse(ddp, images)
+        epoch = checkpoints.load("digits.pt", ddp, optimizer)["epoch"]
 
     Runs on: every rank of the group (a rank that skips it hangs the rest); without a process group, anywhere.
 
@@ -142,6 +144,22 @@ def load(
     if saved == here:
         _set_random_state(state["random"][_rank(group)], generators)
     return Resumed(state["values"], saved, _changes(saved, here))
+
+
+def rehearse(model: nn.Module, *inputs: Any) -> None:
+    """Go forward and backward once and throw the gradients away, before `load`.
+
+    DistributedDataParallel sorts its buckets anew after its first backward. Where a gradient lies in its bucket decides
+    in which order its parts are added, and so its last bits. A training that goes on must not repeat that first step.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest). Buffers and random numbers are used up;
+    `load` puts them back.
+
+    Args:
+        inputs: of the model, a batch of any size.
+    """
+    model(*inputs).sum().backward()
+    model.zero_grad(set_to_none=True)
 
 
 # --- the file ---

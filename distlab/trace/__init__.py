@@ -19,6 +19,7 @@ from distlab.trace.assemble import Contents, assemble
 from distlab.trace.chrome import chrome
 from distlab.trace.clocks import Offset
 from distlab.trace.events import Collective, Event, Message
+from distlab.trace.shares import Shares, shares_of
 from distlab.trace.table import Table, tabulate
 
 if TYPE_CHECKING:
@@ -132,6 +133,13 @@ class Trace:
         Runs on: client.
         """
         return tabulate(self.events, self.ranks)
+
+    def shares(self) -> dict[int, Shares]:
+        """Where the time of each rank went, by rank: computing, communicating, waiting for others.
+
+        Runs on: client. `plotting.time_shares` draws it.
+        """
+        return {rank: shares_of(self.events, rank) for rank in self.ranks}
 
     def to_chrome(self, path: str | Path) -> Path:
         """Write a file that Perfetto (ui.perfetto.dev) opens, with a process for each rank, and arrows for messages.

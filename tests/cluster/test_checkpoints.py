@@ -34,6 +34,7 @@ def train(rank, world_size, path, first, last, resume=False, global_batch=16):
     losses, resumed = [], None
     if resume:
         torch.manual_seed(999)
+        checkpoints.rehearse(ddp, inputs[:4])
         resumed = checkpoints.load(path, ddp, optimizer)
         losses = resumed["losses"]
     for epoch in range(first, last):
