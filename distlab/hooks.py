@@ -3,7 +3,7 @@
 Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Notebook 05 builds the core of it.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: DDP compares the hook's annotations with the classes themselves.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,10 @@ import torch
 import torch.distributed as dist
 
 
-def averaging_hook(all_reduce: Callable[..., Any]) -> Callable[[Any, dist.GradBucket], torch.futures.Future]:
+Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+
+
+def averaging_hook(all_reduce: Callable[..., Any]) -> Hook:
     """A hook that averages each bucket with an all-reduce of one's own, while backward goes on.
 
         ddp.register_comm_hook(None, hooks.averaging_hook(distlab.algorithms.ALL_REDUCE["ring"]))
@@ -31,7 +34,7 @@ def averaging_hook(all_reduce: Callable[..., Any]) -> Callable[[Any, dist.GradBu
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix="averaging hook")
 
-    def hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future:
+    def hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         flat, done = bucket.buffer(), torch.futures.Future()
 
         def average() -> None:

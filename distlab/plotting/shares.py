@@ -37,7 +37,7 @@ LOOKS = {
 }
 
 
-def time_shares(bars: Mapping[str, Parts], title: str = "", ax: Axes | None = None) -> Axes:
+def time_shares(bars: Mapping[str, Parts], title: str = "", relative: bool = False, ax: Axes | None = None) -> Axes:
     """Draw where time went, a bar for each name from the top down; its parts add up to its length.
 
     Runs on: client.
@@ -45,6 +45,7 @@ def time_shares(bars: Mapping[str, Parts], title: str = "", ax: Axes | None = No
     Args:
         bars: by name, for example "rank 0", seconds in parts: the values of `Trace.shares()`.
         title: what was traced.
+        relative: draw each bar as 100 % of its own time, to compare bars of very different lengths.
         ax: axes to draw on; without it, those of a new figure, which a notebook shows when its cell ends.
 
     Returns:
@@ -60,13 +61,21 @@ def time_shares(bars: Mapping[str, Parts], title: str = "", ax: Axes | None = No
     longest = max(sum(parts) for parts in lengths.values())
     if longest == 0:
         raise ArgumentError(f"bars must be longer than 0 s, one at least, got {bars!r}. {example}")
+    if relative:
+        lengths = {name: [100 * part / (sum(parts) or 1) for part in parts] for name, parts in lengths.items()}
+        longest = 100.0
     ax = own_axes(6.4, 1.7 + 0.5 * len(bars)) if ax is None else ax
     with style():
-        ax.set(title=title, xlabel="time", xlim=(0, longest * 1.02), ylim=(len(bars) - 0.4, -0.6))
+        ax.set(
+            title=title,
+            xlabel="share of the time" if relative else "time",
+            xlim=(0, longest * 1.02),
+            ylim=(len(bars) - 0.4, -0.6),
+        )
         ax.set(yticks=range(len(bars)), yticklabels=bars)
         ax.grid(visible=False, axis="y")
         ax.tick_params(axis="y", length=0)
-        even_ticks(ax.xaxis, format_seconds)
+        even_ticks(ax.xaxis, "{:.0f}%".format if relative else format_seconds)
         for place, parts in enumerate(lengths.values()):
             draw_parts(ax, place, parts, longest)
         seen = [part for i, part in enumerate(LOOKS) if any(parts[i] > 0 for parts in lengths.values())]

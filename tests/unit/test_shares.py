@@ -87,6 +87,16 @@ def test_time_shares(ranks):
     assert_tidy(ax.figure)
 
 
+def test_time_shares_of_different_lengths():
+    """Relative bars are all as long as each other, whatever time they took."""
+    bars = {"short": Shares(0.001, 0, 0.001, 0, 0), "long": Shares(3, 0, 1, 0, 0)}
+    ax = plotting.time_shares(bars, relative=True)
+    assert [text.get_text() for text in ax.texts] == ["50%", "50%", "75%", "25%"]
+    assert ax.get_xlabel() == "share of the time"
+    assert ax.patches[7].get_x() + ax.patches[7].get_width() == 100
+    assert_tidy(ax.figure)
+
+
 def test_scaling():
     """Three panels: rates, multiples of one rank's, and these as shares of the ideal; the cores are on the axis."""
     curves = {
