@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -194,6 +195,8 @@ def _read(path: Path, map_location: Any) -> dict[str, Any]:
             "Save one first: checkpoints.save(path, model, optimizer)."
         )
     try:
+        if not zipfile.is_zipfile(path):
+            raise EOFError("its end is missing, or it is no file of torch.save")
         with path.open("rb") as file:
             state = torch.load(file, map_location=map_location, weights_only=True)
     except Exception as error:

@@ -33,6 +33,7 @@ WAITING_FOR_WORK = (
     "multiprocessing.queues",
     "tqdm._monitor",
     "IPython.core.history",
+    "zmq.utils.garbage",  # there from the first large value on that this rank has sent to the notebook
 )
 POLLING = ("distlab.mpi_work",)  # modules that wait by looking again and again
 BUSY_IN_A_POOL = ("concurrent.futures.thread", "run")

@@ -78,8 +78,8 @@ def mark_cores(ax: Axes, cores: int, ranks: list[int]) -> None:
     if ranks[-1] > cores:
         ax.axvspan(cores, ax.get_xlim()[1], color=BEYOND, zorder=0, linewidth=0)
     text = "1 core" if cores == 1 else f"{cores} cores"
-    at = {"xytext": (4, 4), "textcoords": "offset points", "xycoords": ax.get_xaxis_transform()}
-    ax.annotate(text, (cores, 0), color=GREY, fontsize=SMALL, **at)
+    at = {"xytext": (0, 3), "textcoords": "offset points", "xycoords": ax.get_xaxis_transform(), "ha": "center"}
+    ax.annotate(text, (cores, 1), color=GREY, fontsize=SMALL, **at)
 
 
 def efficiency(curve: Curve) -> Curve:

@@ -317,3 +317,18 @@ def test_broadcast_makes_replicas_equal(usable):
     for _, after, require in results:
         assert require
         assert all(torch.equal(after[name], source[name]) for name in source)
+
+
+def test_a_gradient_that_does_not_come_is_named_after_large_values(usable):
+    """A rank that has sent a large value keeps a thread of ZeroMQ's, which does not hide a deadlock in backward."""
+
+    def forked(rank, world_size):
+        model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+        ddp = nn.parallel.DistributedDataParallel(model)
+        model.forward = lambda x: model[1](model[0](x)) if rank != 2 else model[0](x)
+        ddp(torch.ones(1, 2)).sum().backward()
+
+    assert all(len(value) == 1 << 20 for value in usable.run(lambda rank, world_size: torch.zeros(1 << 20)))
+    words = r"Ranks 0, 1 and 3 wait in backward\(\) for gradients of rank 2, which has finished"
+    with pytest.raises(distlab.DeadlockError, match=words):
+        usable.run(forked)
