@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
