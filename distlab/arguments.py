@@ -80,8 +80,8 @@ def _instead_of(backend: str, known: Sequence[str]) -> str:
     """What to do where a backend was asked for that is not there."""
     gloo = 'Call Cluster(n) or Cluster(n, backend="gloo").'
     built = {
-        "mpi": f'Only a torch that was built from source beside an MPI has it. {gloo} Cluster(n, engines="mpi") starts '
-        "the ranks by mpiexec.",
+        "mpi": f"Only a torch that was built from source beside an MPI has it. {gloo} "
+        f'Cluster(n, engines="mpi", backend="{MPI_BACKEND}") runs on MPI without it.',
         "ucc": f"Only a torch that was built from source with UCC has it. {gloo} It has the same functions.",
     }
     return built.get(backend, f"This torch was built without it. {gloo}" if backend in known else gloo)

@@ -55,27 +55,13 @@ def test_bad_arguments_of_cluster(call, kind, message):
     assert distlab.Cluster.current is None
 
 
-def test_mpi_where_it_is_not_built():
-    """A backend that torch knows but was not built with is told apart from one that nobody knows."""
-    import torch.distributed as dist
-
-    if dist.is_mpi_available():
-        pytest.skip("this torch has mpi")
-    with pytest.raises(distlab.ArgumentError) as caught:
-        distlab.Cluster(2, backend="mpi")
-    assert str(caught.value) == (
-        "backend must be a backend that this torch has ('gloo'), got 'mpi'. This torch was built without it. "
-        'Call Cluster(n) or Cluster(n, backend="gloo").'
-    )
-
-
 @pytest.mark.parametrize(
     ("backend", "advice"),
     [
         (
             "mpi",
             "Only a torch that was built from source beside an MPI has it. Call Cluster(n) or Cluster(n, "
-            'backend="gloo"). Cluster(n, engines="mpi") starts the ranks by mpiexec.',
+            'backend="gloo"). Cluster(n, engines="mpi", backend="mpi4py") runs on MPI without it.',
         ),
         (
             "ucc",
