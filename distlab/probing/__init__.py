@@ -17,7 +17,7 @@ from distlab.probing.table import Probe
 if TYPE_CHECKING:
     from distlab.cluster import Cluster
 
-# backends in Python, and the module whose import registers them
+# backends in Python, and the module that registers them
 REGISTERED_BY = {"mpi4py": "distlab.mpi_backend"}
 MOST_RANKS = 4  # more would be told the same, and each imports torch
 EXAMPLE = "Call distlab.probe(cluster)."
@@ -33,7 +33,7 @@ def probe(cluster: Cluster, backends: Sequence[str] = BACKENDS, modules: Sequenc
 
     Args:
         cluster: a running one of 2 ranks or more. backends: names, also of such as a module registers.
-        modules: to import on the processes first; they register backends.
+        modules: to import on the processes first; they register backends, then or in a function `register`.
 
     Returns:
         The `Probe`, which shows itself: each case works, is refused with torch's message, gives a wrong result, hangs,
@@ -70,8 +70,12 @@ def _starter(engines: str, size: int) -> list[str]:
     """The command that starts all processes together, where the cluster's were started so; [] where one by one."""
     if engines != "mpi":
         return []
+    import os
     import shutil
+    import sys
 
-    if shutil.which("mpiexec") is None:
+    places = [os.environ.get("PATH", ""), os.path.dirname(sys.executable)]  # a wheel puts it beside this Python
+    mpiexec = shutil.which("mpiexec", path=os.pathsep.join(places))
+    if mpiexec is None:
         raise ClusterError("mpiexec is not found, which started this cluster. Put it on the PATH, or use Cluster(n).")
-    return ["mpiexec", "-n", str(size)]
+    return [mpiexec, "-n", str(size)]

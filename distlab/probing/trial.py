@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.probing.cases import CASES, Place
+from distlab.probing.names import BACKENDS
 
 
 class Trial:
@@ -102,7 +103,7 @@ class Trial:
 def missing(backend: str, device: str) -> tuple[str, str] | None:
     """Why a backend cannot be tried with tensors on a device; None where it can."""
     if not dist.is_backend_available(backend):
-        return "not built", "this torch was built without it"
+        return "not built", "this torch was built without it" if backend in BACKENDS else "no module has registered it"
     if device == "cuda" and not torch.cuda.is_available():
         return "no device", "there is no GPU that this torch can use"
     return None
@@ -139,8 +140,8 @@ def main(plan: dict[str, Any], finish: Callable[[int], Any] = os._exit) -> None:
     warnings.simplefilter("ignore")  # torch warns of functions that it will rename; their names here are the newest
     if plan["watch"]:
         end_with_parent()
-    for module in plan["modules"]:
-        importlib.import_module(module)
+    for name in plan["modules"]:
+        getattr(importlib.import_module(name), "register", lambda: None)()
     rank = own_rank(os.environ)
     trial = Trial(rank, plan)
     trial.meet()

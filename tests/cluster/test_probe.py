@@ -1,12 +1,14 @@
 """The probe on real processes, and on backends that hang, die and lie."""
 
 import os
+import shutil
 import sys
 
 import pytest
 
 import distlab
-from distlab.probing.cases import Place
+from distlab.probing import _starter
+from distlab.probing.cases import Place, holds
 from distlab.probing.driver import run_cases
 from distlab.probing.names import Column
 
@@ -114,6 +116,25 @@ def test_what_ends_a_process_is_found_and_the_rest_is_tried(pair, zoo):
     assert all(0 <= done <= len(todo) and what in NAMES for done, what in told)
 
 
+def test_processes_that_mpiexec_starts(pair):
+    """Started together by mpiexec, they find their numbers in what it gives them, and end with it."""
+    mpiexec = _starter("mpi", 2) if shutil.which("mpiexec", path=os.path.dirname(sys.executable)) else None
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec beside this Python")
+    before = {process.pid for process in our_processes()}
+    todo = [(Column("gloo", "cpu"), name) for name in NAMES]
+    found = run_cases(2, todo, [], pair.ranks.environment, mpiexec)[Column("gloo", "cpu")]
+    assert {outcome.kind for outcome in found.values()} == {"works"}
+    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 5) == []
+
+
+def test_a_backend_that_nobody_registered(pair):
+    """A name that is no backend's is told apart from one that this torch was built without."""
+    column = Column("carrier_pigeon", "cpu")
+    found = run_cases(2, [(column, "barrier")], [], pair.ranks.environment)
+    assert found == {column: {"barrier": ("not built", "no module has registered it")}}
+
+
 def test_what_hangs_is_ended(pair, zoo):
     """A case that never returns is given up, its processes are ended, and the rest is tried."""
     todo = [(Column("zoo_hangs", "cpu"), name) for name in NAMES]
@@ -152,4 +173,4 @@ def test_every_case_works_on_a_place_alone():
     place = Place(rank=2, size=4, device="cpu", seconds=1.0)
     assert place.mine.tolist() == [3.0] * 4
     assert place.total == 10
-    assert sys.modules["distlab.probing.cases"].holds(place.full(2, 3), 2)
+    assert holds(place.full(2, 3), 2)
