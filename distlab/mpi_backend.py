@@ -6,6 +6,9 @@ Runs on every rank; torch and mpi4py only, so it also serves a script without a 
     mpi_backend.register()
     dist.init_process_group("mpi4py")
 
+A process that raises does not end the others, which MPI expects to go on: `mpiexec -n 4 python -m mpi4py script.py`
+ends all when one raises.
+
 torch hands each call of torch.distributed to a method of `Group`. A method begins MPI's non-blocking operation of that
 name on the tensors' own memory and returns a `mpi_work.Work`. What moves without being computed with travels as bytes,
 so every dtype does. Source: torch/csrc/distributed/c10d/PyProcessGroup.hpp; MPI 4.1, chapters 3 and 6.
@@ -146,7 +149,7 @@ class Group(dist.ProcessGroup):
         if len(inputs) != self.size() or inputs[self.rank()].numel() != output.numel():
             refuse(f"reduce_scatter needs {self.size()} tensors, the one of this rank as large as the output.")
         counts = [tensor.numel() for tensor in inputs]
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in movable("reduce_scatter", inputs)])
         return self._reduce_scatter("reduce_scatter", [(output, flat, counts)], opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
@@ -431,9 +434,9 @@ class Group(dist.ProcessGroup):
         parts, self._together = self._together, None
 
         def finish(statuses: list[MPI.Status]) -> None:
+            rest = iter(statuses)
             for requests, _, its_finish, _ in parts:
-                its_finish(statuses[: len(requests)])
-                del statuses[: len(requests)]
+                its_finish([next(rest) for _ in requests])
 
         requests = [request for part in parts for request in part[0]]
         result = [tensor for part in parts for tensor in part[1]]
@@ -446,15 +449,15 @@ class Group(dist.ProcessGroup):
             refuse(f"{what} needs a list of {self.size()} tensors, one a rank of the group, got {len(tensors)}.")
         movable(what, [*tensors, one])
         for index, tensor in enumerate(tensors):
-            if (tensor.dtype, tensor.shape) != (one.dtype, one.shape):
-                kinds = f"expected {one.dtype} {list(one.shape)}, got {tensor.dtype} {list(tensor.shape)}"
-                refuse(f"{what} needs tensors of one shape and dtype; at index {index} it {kinds}.")
+            if tensor.shape != one.shape:
+                shapes = f"{list(tensor.shape)}, expected {list(one.shape)}"
+                refuse(f"{what} needs tensors of one shape, got at index {index} {shapes}.")
 
     def _check_shares(self, what: str, whole: torch.Tensor, share: torch.Tensor) -> None:
-        if whole.dtype != share.dtype or whole.numel() != self.size() * share.numel():
-            expected = f"{self.size()} times {share.numel()} elements of {share.dtype}"
-            refuse(f"{what} needs a tensor of {expected}, got {whole.numel()} of {whole.dtype}.")
         movable(what, [whole, share])
+        if whole.numel() != self.size() * share.numel():
+            expected = f"{self.size()} times {share.numel()} elements"
+            refuse(f"{what} needs a tensor of {expected}, got {whole.numel()}.")
 
 
 def _tag(tag: int) -> int:

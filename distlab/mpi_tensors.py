@@ -60,7 +60,7 @@ def numbers(tensor: torch.Tensor) -> list[Any]:
 
 def row_bytes(tensor: torch.Tensor) -> int:
     """Bytes of one step along the first dimension."""
-    return tensor.element_size() * tensor[0].numel() if tensor.shape[0] else 0
+    return tensor.element_size() * tensor[0].numel() if tensor.dim() and tensor.shape[0] else 0
 
 
 def computable(tensor: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ def give_shares(tensors: list[torch.Tensor], flat: torch.Tensor) -> None:
 
 
 def movable(what: str, tensors: Iterable[torch.Tensor], contiguous: bool = False) -> list[torch.Tensor]:
-    """Dense tensors in the memory of this process, whose bytes can be sent."""
+    """Dense tensors of one dtype in the memory of this process, whose bytes can be sent."""
     tensors = list(tensors)
     for tensor in tensors:
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
@@ -92,6 +92,8 @@ def movable(what: str, tensors: Iterable[torch.Tensor], contiguous: bool = False
             refuse(f"{what} on {NAME} needs dense CPU tensors, got a {kind}. Call tensor.cpu() or tensor.to_dense().")
         if contiguous and not tensor.is_contiguous():
             refuse(f"{what} needs a contiguous tensor, got strides {tensor.stride()}. Call tensor.contiguous().")
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        refuse(f"{what} needs tensors of one dtype, got {', '.join(str(tensor.dtype) for tensor in tensors)}.")
     return tensors
 
 
@@ -108,8 +110,6 @@ def operation(what: str, opts: Any, tensors: list[torch.Tensor], size: int) -> t
     """
     name = opts.reduceOp.op.name if opts is not None else "SUM"
     dtype = tensors[0].dtype
-    if any(tensor.dtype != dtype for tensor in tensors):
-        refuse(f"{what} needs tensors of one dtype, got {', '.join(str(tensor.dtype) for tensor in tensors)}.")
     if name not in MPI_OPS:
         refuse(f"{what} cannot use ReduceOp.{name} with {NAME}. Use one of {', '.join(MPI_OPS)}.")
     if dtype not in MPI_TYPES and dtype not in WIDENED:

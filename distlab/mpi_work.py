@@ -93,6 +93,7 @@ class Work(dist.Work):
                 self._end(error)
             else:
                 self._end(None)
+            self._finish = self._memory = None  # MPI is done with it
         return True
 
     def _end(self, error: Exception | None) -> None:

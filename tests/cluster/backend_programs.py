@@ -25,6 +25,11 @@ OPS = {
 MOVED = (*FLOATS, *WHOLE, *COMPLEX, torch.bool)
 
 
+# their names before torch 2.13
+all_gathered = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scattered_whole = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
 def mine(rank, dtype=torch.float32, shape=(2, 3)):
     """Numbers that differ from rank to rank: 1, 2, 3 and so on, turned by the rank."""
     numbers = torch.arange(1, 1 + math.prod(shape)).roll(rank).reshape(shape)
@@ -82,9 +87,17 @@ def all_gather(rank, world_size):
 
 def all_gather_single(rank, world_size):
     flat, joined = torch.empty(world_size * 6), torch.empty(world_size * 2, 3)
-    dist.all_gather_into_tensor(flat, mine(rank).reshape(-1))
-    dist.all_gather_into_tensor(joined, mine(rank))
+    all_gathered(flat, mine(rank).reshape(-1))
+    all_gathered(joined, mine(rank))
     return flat.tolist(), joined.tolist()
+
+
+def all_gather_in_place(rank, world_size):
+    """The input is this rank's share of the output, as FSDP has it."""
+    whole = torch.zeros(world_size * 3)
+    whole[rank * 3 : rank * 3 + 3] = rank + 1
+    all_gathered(whole, whole[rank * 3 : rank * 3 + 3])
+    return whole.tolist()
 
 
 def gather_and_scatter(rank, world_size):
@@ -100,8 +113,8 @@ def gather_and_scatter(rank, world_size):
 
 def reduce_scatter_single(rank, world_size):
     output, average = torch.empty(2), torch.empty(2, dtype=torch.bfloat16)
-    dist.reduce_scatter_tensor(output, mine(rank, shape=(2 * world_size,)))
-    dist.reduce_scatter_tensor(average, mine(rank, torch.bfloat16, (2 * world_size,)), dist.ReduceOp.AVG)
+    reduce_scattered_whole(output, mine(rank, shape=(2 * world_size,)))
+    reduce_scattered_whole(average, mine(rank, torch.bfloat16, (2 * world_size,)), dist.ReduceOp.AVG)
     return output.tolist(), average.tolist()
 
 
@@ -140,7 +153,7 @@ def nothing_in_it(rank, world_size):
     empty, joined = torch.empty(0), torch.empty(0)
     dist.all_reduce(empty)
     dist.broadcast(empty, 0)
-    dist.all_gather_into_tensor(joined, empty)
+    all_gathered(joined, empty)
     outputs = [torch.empty(0) for _ in range(world_size)]
     dist.all_gather(outputs, empty)
     dist.all_to_all_single(joined, empty)
@@ -157,8 +170,8 @@ def coalesced(rank, world_size):
         dist.all_reduce(second)
     outputs = [torch.empty(world_size * 6), torch.empty(world_size * 4)]
     with _coalescing_manager(async_ops=True) as manager:
-        dist.all_gather_into_tensor(outputs[0], first.reshape(-1))
-        dist.all_gather_into_tensor(outputs[1], second)
+        all_gathered(outputs[0], first.reshape(-1))
+        all_gathered(outputs[1], second)
     manager.wait()
     return [tensor.tolist() for tensor in (first, second, *outputs)]
 
@@ -319,6 +332,22 @@ def training(rank, world_size):
     return torch.allclose(*trained, atol=1e-12)
 
 
+def sharded_training(rank, world_size):
+    """A step of FSDP, and the same by one process on the whole batch."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    whole, batch = torch.nn.Linear(6, 8).double(), torch.randn(world_size * 2, 6).double()
+    sharded = torch.nn.Linear(6, 8).double()
+    sharded.load_state_dict(whole.state_dict())
+    mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu")
+    fully_shard(sharded, mesh=mesh)
+    whole(batch).square().mean().backward()
+    sharded(batch[rank * 2 : rank * 2 + 2]).square().mean().backward()
+    return torch.allclose(sharded.weight.grad.full_tensor(), whole.weight.grad, atol=1e-12)
+
+
 def functional(rank, world_size):
     """The collectives of compiled programs and of DTensor, which call the group from C++."""
     import torch.distributed._functional_collectives as functions
@@ -340,6 +369,7 @@ PROGRAMS = {
             broadcast,
             all_gather,
             all_gather_single,
+            all_gather_in_place,
             gather_and_scatter,
             reduce_scatter_single,
             all_to_all,
@@ -357,6 +387,7 @@ PROGRAMS = {
             a_work_that_is_dropped,
             subgroups,
             training,
+            sharded_training,
             functional,
         )
     },

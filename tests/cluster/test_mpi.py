@@ -90,6 +90,7 @@ def refused(rank, world_size):
         lambda: dist.broadcast(torch.ones(2).to_sparse(), 0),
         lambda: dist.all_reduce(torch.ones(2, device="meta")),
         lambda: dist.send(ones, (rank + 1) % world_size, tag=-1),
+        lambda: dist.all_to_all([ones] * world_size, [ones.long()] * world_size),
     )
     for call in calls:
         try:
@@ -110,17 +111,15 @@ def test_what_is_not_supported_is_refused_in_words(cluster):
         "all_reduce cannot use ReduceOp.AVG with torch.int64",
         "all_reduce cannot compute with torch.float8_e4m3fn on mpi4py",
         "reduce cannot use ReduceOp.PREMUL_SUM with mpi4py",
-        "all_gather needs tensors of one shape and dtype; at index 2 it expected torch.float32 [2, 2], "
-        "got torch.float32 [2].",
+        "all_gather needs tensors of one shape, got at index 2 [2], expected [2, 2].",
     ]
-    assert said[0][5] == (
-        f"all_gather_single needs a tensor of {n} times 4 elements of torch.float32, got 3 of torch.float32."
-    )
+    assert said[0][5] == (f"all_gather_single needs a tensor of {n} times 4 elements, got 3.")
     assert said[0][6] == "send needs a contiguous tensor, got strides (1, 3). Call tensor.contiguous()."
     assert said[0][7] == f"all_to_all_single needs {n} splits that add up to 2 rows, got {[2] * n}."
     assert said[0][8].startswith("broadcast on mpi4py needs dense CPU tensors, got a torch.sparse_coo tensor.")
     assert said[0][9].startswith("all_reduce on mpi4py needs dense CPU tensors, got a meta tensor.")
     assert said[0][10].startswith("tag must be from 0 to ")
+    assert said[0][11].startswith("all_to_all needs tensors of one dtype, got torch.float32, ")
 
 
 @pytest.mark.parametrize(
