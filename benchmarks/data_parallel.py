@@ -14,10 +14,12 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks import startup
-from distlab import data, data_parallel
+from distlab import data, data_parallel, hooks
+from distlab.algorithms import ALL_REDUCE
 
 WIDTH, DEPTH, BATCH = 900, 12, 16  # 9.8 million parameters in 48 tensors; 16 rows a rank
 DDP = "DistributedDataParallel"
+HOOKED = "DistributedDataParallel, our ring as its hook"
 ENOUGH = 0.97  # of the digits that were not trained on
 
 
@@ -49,12 +51,15 @@ def all_ways() -> dict[str, Callable[[], None]]:
     """A step of each way on a model of its own; all have DDP's default buckets."""
     each, flat, hooked = make_model(), make_model(), make_model()
     overlapped = data_parallel.OverlappedAverage(hooked)
+    ringed = nn.parallel.DistributedDataParallel(make_model())
+    ringed.register_comm_hook(None, hooks.averaging_hook(ALL_REDUCE["ring"]))
     return {
         "no averaging": make_step(make_model(), lambda: None),
         "an all-reduce for each parameter": make_step(each, lambda: data_parallel.average_gradients(each)),
         "buckets after backward": make_step(flat, lambda: data_parallel.average_gradients_in_buckets(flat)),
         "buckets while backward runs": make_step(hooked, overlapped.wait),
         DDP: make_step(nn.parallel.DistributedDataParallel(make_model()), lambda: None),
+        HOOKED: make_step(ringed, lambda: None),
     }
 
 
