@@ -215,6 +215,13 @@ def run_script(then: str) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+def test_the_notebooks_process_does_not_import_torch_to_start_and_use_ranks():
+    """It would take the time and the core that the ranks need for the same."""
+    process = run_script("print(cluster.run(max), 'torch' in sys.modules, flush=True); cluster.stop()")
+    output, _ = process.communicate(timeout=60)
+    assert output.splitlines()[-1] == "[2, 2] False"
+
+
 def test_a_killed_notebook_leaves_nothing_within_ten_seconds():
     """After SIGKILL of the process that made the cluster, every process and file of it is gone."""
     process = run_script("sys.stdin.read() or __import__('time').sleep(600)")
