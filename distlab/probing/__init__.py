@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from distlab.errors import ClusterError, refuse
+from distlab.arguments import MPI_BACKEND
+from distlab.errors import refuse
 from distlab.probing.names import BACKENDS, DEVICES, FUNCTIONS, REDUCTIONS, Column
 from distlab.probing.table import Probe
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from distlab.cluster import Cluster
 
 # backends in Python, and the module that registers them
-REGISTERED_BY = {"mpi4py": "distlab.mpi_backend"}
+REGISTERED_BY = {MPI_BACKEND: "distlab.mpi_backend"}
 MOST_RANKS = 4  # more would be told the same, and each imports torch
 EXAMPLE = "Call distlab.probe(cluster)."
 
@@ -70,12 +71,6 @@ def _starter(engines: str, size: int) -> list[str]:
     """The command that starts all processes together, where the cluster's were started so; [] where one by one."""
     if engines != "mpi":
         return []
-    import os
-    import shutil
-    import sys
+    from distlab import mpiexec
 
-    places = [os.environ.get("PATH", ""), os.path.dirname(sys.executable)]  # a wheel puts it beside this Python
-    mpiexec = shutil.which("mpiexec", path=os.pathsep.join(places))
-    if mpiexec is None:
-        raise ClusterError("mpiexec is not found, which started this cluster. Put it on the PATH, or use Cluster(n).")
-    return [mpiexec, "-n", str(size)]
+    return [mpiexec.find() or "mpiexec", *mpiexec.arguments(), "-n", str(size)]

@@ -1,12 +1,12 @@
 """The probe on real processes, and on backends that hang, die and lie."""
 
 import os
-import shutil
-import sys
+from importlib.util import find_spec
 
 import pytest
 
 import distlab
+from distlab import mpiexec
 from distlab.probing import _starter
 from distlab.probing.cases import Place, holds
 from distlab.probing.driver import run_cases
@@ -118,12 +118,11 @@ def test_what_ends_a_process_is_found_and_the_rest_is_tried(pair, zoo):
 
 def test_processes_that_mpiexec_starts(pair):
     """Started together by mpiexec, they find their numbers in what it gives them, and end with it."""
-    mpiexec = _starter("mpi", 2) if shutil.which("mpiexec", path=os.path.dirname(sys.executable)) else None
-    if mpiexec is None:
-        pytest.skip("there is no mpiexec beside this Python")
+    if mpiexec.find() is None:
+        pytest.skip("there is no mpiexec here")
     before = {process.pid for process in our_processes()}
     todo = [(Column("gloo", "cpu"), name) for name in NAMES]
-    found = run_cases(2, todo, [], pair.ranks.environment, mpiexec)[Column("gloo", "cpu")]
+    found = run_cases(2, todo, [], pair.ranks.environment, _starter("mpi", 2))[Column("gloo", "cpu")]
     assert {outcome.kind for outcome in found.values()} == {"works"}
     assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 5) == []
 
@@ -150,6 +149,21 @@ def test_processes_that_do_not_start(pair):
     todo = [(Column("gloo", "cpu"), "barrier")]
     with pytest.raises(distlab.ClusterError, match=r"(?s)did not start.*No module named 'no_such_module'"):
         run_cases(2, todo, ["no_such_module"], pair.ranks.environment)
+
+
+# from here on, clusters that replace the one that the tests above share
+
+
+def test_the_backend_over_mpi4py(nothing_left):
+    """On a cluster of mpiexec's, the probe finds what the backend over mpi4py can do, beside gloo."""
+    if mpiexec.find() is None or find_spec("mpi4py") is None:
+        pytest.skip("there is no MPI here")
+    with distlab.Cluster(2, engines="mpi", backend="mpi4py") as cluster:
+        probe = distlab.probe(cluster, ["gloo", "mpi4py"])
+        assert cluster.run(sum_of_ranks) == [1.0, 1.0]
+    for name in ("send, recv", "all_reduce", "all_to_all_single uneven", "new_group", "SUM int16"):
+        assert probe.outcome(name, "mpi4py").kind == "works", probe.outcome(name, "mpi4py")
+    assert {o.kind for o in probe.outcomes[Column("mpi4py", "cpu")].values()} == {"works", "refused"}
 
 
 def test_one_rank_has_nobody_to_talk_to(nothing_left):
