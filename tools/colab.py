@@ -34,7 +34,7 @@ def install_distlab():
     wheel.write_bytes(base64.b64decode("{data}"))
     pins = folder / "constraints.txt"  # torch and numpy stay as they are
     pins.write_text("".join(f"{{name}}=={{importlib.metadata.version(name)}}\\n" for name in ("torch", "numpy")))
-    %pip install -q --constraint "{{pins}}" "{{wheel}}" ipyparallel
+    %pip install -q --constraint "{{pins}}" "{{wheel}}{extras}" ipyparallel
     importlib.invalidate_caches()
     if importlib.util.find_spec("distlab") is None:
         raise RuntimeError("distlab could not be installed: read pip's message above. It needs {requirements}.")
@@ -68,10 +68,10 @@ def build_wheel(root: Path, folder: Path) -> Path:
     return wheel
 
 
-def install_cell(wheel: Path, requirements: str) -> nbformat.NotebookNode:
-    """The first code cell: unpacks the wheel that it holds and installs it with ipyparallel."""
+def install_cell(wheel: Path, requirements: str, extras: str = "") -> nbformat.NotebookNode:
+    """The first code cell: unpacks the wheel that it holds and installs it with ipyparallel, and its `extras`."""
     data = base64.b64encode(wheel.read_bytes()).decode()
-    source = INSTALL_CELL.format(name=wheel.name, data=data, requirements=requirements)
+    source = INSTALL_CELL.format(name=wheel.name, data=data, requirements=requirements, extras=extras)
     cell = nbformat.v4.new_code_cell(source.rstrip("\n"), metadata={"jupyter": {"source_hidden": True}})
     cell["id"] = "install-distlab"
     return cell
@@ -119,7 +119,8 @@ def convert(path: Path, wheel: Path, requirements: str) -> nbformat.NotebookNode
         if cell.cell_type == "markdown":
             cell.source = carry(cell.source, path.parent)
     first_code = next(index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code")
-    notebook.cells.insert(first_code, install_cell(wheel, requirements))
+    extras = "[mpi]" if any('engines="mpi"' in cell.source for cell in notebook.cells) else ""
+    notebook.cells.insert(first_code, install_cell(wheel, requirements, extras))
     notebook.metadata["colab"] = {"name": path.name, "provenance": []}
     return notebook
 

@@ -234,6 +234,15 @@ def test_no_index_is_asked_for_distlab(tool, small_notebook, tmp_path):
     assert line == '%pip install -q --constraint "{pins}" "{wheel}" ipyparallel'
 
 
+def test_mpi_is_installed_where_a_notebook_starts_ranks_by_it(tool, tmp_path):
+    """MPICH and mpi4py are an extra of the wheel; only a notebook that needs them brings them."""
+    path = tmp_path / "with_mpi.ipynb"
+    cells = [nbformat.v4.new_code_cell('cluster = distlab.Cluster(2, engines="mpi")')]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    (built,) = tool.build(ROOT, [path], tmp_path / "built")
+    assert '"{wheel}[mpi]" ipyparallel' in nbformat.read(built, 4).cells[0].source
+
+
 def test_the_first_cell_installs_once_and_leaves_torch(tool, small_notebook, machine, monkeypatch, tmp_path):
     """On a Colab-like machine the first cell installs distlab, exchanges no torch, and does nothing the second time."""
     (path,) = tool.build(ROOT, [small_notebook], tmp_path / "built")
