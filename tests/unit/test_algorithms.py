@@ -92,12 +92,12 @@ def test_the_cost_is_that_of_the_schedule(name):
 
 
 def test_segments_cost_messages_and_save_adding():
-    """64 MiB on 4 ranks are 16 segments a chunk: as many more messages, the same bytes, a sixteenth of the adding."""
+    """128 MiB on 4 ranks are 16 segments a chunk: as many more messages, the same bytes, a sixteenth of the adding."""
     whole, cut = (
-        [cost(name, 1 << 26, 4, *unit) for unit in ((1, 0), (0, 1), (0, 0, 1))] for name in ("ring", "pipelined ring")
+        [cost(name, 1 << 27, 4, *unit) for unit in ((1, 0), (0, 1), (0, 0, 1))] for name in ("ring", "pipelined ring")
     )
     assert cut == pytest.approx([16 * whole[0], whole[1], whole[2] / 16])
-    steps, sent, _ = critical_path(schedule("pipelined ring", 4, segments=16), 1 << 26)
+    steps, sent, _ = critical_path(schedule("pipelined ring", 4, segments=16), 1 << 27)
     assert [steps, sent] == pytest.approx(cut[:2])
 
 
@@ -112,7 +112,7 @@ def test_traffic_of_all_ranks_together():
         ("whole ring", 12, 12),
     ):
         assert traffic(name, 4096, 4) == (messages, buffers * 4096)
-    assert traffic("pipelined ring", 1 << 26, 4) == (24 * 16, 6 << 26)
+    assert traffic("pipelined ring", 1 << 27, 4) == (24 * 16, 6 << 27)
     assert traffic("ring", 4096, 1) == (0, 0)
 
 
