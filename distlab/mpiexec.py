@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from distlab.errors import refuse
 
 NAME = "mpi"  # of ipyparallel's launcher
-INSTALL = 'pip install "distlab[mpi]"'
+INSTALL = "pip install mpich mpi4py"
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"
 # ipyparallel's nanny of engine 1 writes this when the engine has gone; a "." and the id stand after the name
 NANNY = re.compile(r"\[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ exited)")
