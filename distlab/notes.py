@@ -6,7 +6,6 @@ plain values, never a tensor.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import time
@@ -60,8 +59,6 @@ OUTPUT_FIRST = {
     "reduce_scatter_single",
     "scatter",
 }  # their result is compared
-
-_learners = functools.cache(is_learners)
 
 
 class Note:
@@ -233,7 +230,7 @@ def _place(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
     while frame is not None:
         if frame.f_globals.get("__name__") == C10D and not lines:
             op = frame.f_code.co_name
-        elif _learners(frame.f_code.co_filename):
+        elif is_learners(frame.f_code.co_filename):
             lines.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         elif lines:
             break

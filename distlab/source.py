@@ -11,6 +11,7 @@ import os
 import sysconfig
 
 
+@functools.lru_cache(maxsize=4096)  # it is asked for the same few files again and again
 def is_learners(filename: str | None) -> bool:
     """Whether a source file is the learner's: a cell, a script, a module beside the notebook.
 
