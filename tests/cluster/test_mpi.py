@@ -278,6 +278,7 @@ def living(tag):
 # --- the backend without a cluster ---
 
 SCRIPT = """
+    import os
     from datetime import timedelta
     import torch
     import torch._dynamo  # before the group, or torch 2.13 leaves threads of it alive
@@ -310,7 +311,7 @@ def test_a_script_needs_only_mpiexec(n):
         dist.all_reduce(total)
         net = DistributedDataParallel(torch.nn.Linear(2, 2))
         net(torch.ones(1, 2)).sum().backward()
-        print("sum", total.item(), flush=True)
+        os.write(1, f"sum {total.item()}\\n".encode())  # at once, or the lines of two ranks mix
         dist.destroy_process_group()
         """,
     )
@@ -338,7 +339,7 @@ def test_a_wait_that_is_too_long_is_told_and_breaks_the_group():
         dist.init_process_group("mpi4py")
         total = torch.ones(1)
         dist.all_reduce(total)
-        print("again:", total.item(), flush=True)
+        os.write(1, f"again: {total.item()}\\n".encode())
         dist.barrier()
         """,
     )
