@@ -424,7 +424,7 @@ class Group(dist.ProcessGroup):
         limit = getattr(opts, "timeout", None)
         seconds = limit.total_seconds() if limit is not None and limit > timedelta(0) else self._seconds
         work = Work(what, seconds, requests, list(result), finish, self._broken, memory)
-        progress().keep(work)
+        progress().keep(work, is_waited_for=not getattr(opts, "asyncOp", True))
         return work
 
     def _start_coalescing(self, device: torch.device) -> None:

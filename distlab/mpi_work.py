@@ -128,6 +128,7 @@ class Work(dist.Work):
                     time.sleep(PAUSE_SECONDS)
         finally:
             self.waited = False
+        progress().let_go(self)
         if self._error is not None:
             raise self._error
         return True
@@ -194,11 +195,15 @@ class Progress:
         self._thread.start()
         atexit.register(self._end)
 
-    def keep(self, work: Work) -> None:
-        """Hold a Work until it is done, whether or not its caller does."""
+    def keep(self, work: Work, is_waited_for: bool = False) -> None:
+        """Hold a Work until it is done, whether or not its caller does; the thread sleeps on if that waits at once."""
         self._pending[id(work)] = work
-        if not self._wake.is_set():
+        if not is_waited_for and not self._wake.is_set():
             self._wake.set()
+
+    def let_go(self, work: Work) -> None:
+        """Hold it no longer: it is done."""
+        self._pending.pop(id(work), None)
 
     def hurry(self) -> None:
         """Look now: somebody waits for a Future."""
