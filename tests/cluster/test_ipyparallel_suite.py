@@ -1,8 +1,11 @@
 """ipyparallel's own tests of clusters, as installed, with the fork launcher in the place of the stock one."""
 
+import os
 import sys
 
 import pytest
+
+from distlab import guard
 
 if sys.platform != "linux":
     pytest.skip("the fork launcher is for Linux", allow_module_level=True)
@@ -28,3 +31,13 @@ pytestmark = [
 def engine_launcher_class():
     """What ipyparallel's tests start their engines with."""
     return "fork"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def orphans_end():
+    """A controller that is stopped while it starts leaves its schedulers behind, in these tests of ipyparallel's."""
+    tag = f"{guard.owner_of_this_process()}-suite"
+    os.environ[guard.TAG] = tag
+    yield
+    del os.environ[guard.TAG]
+    guard.end(guard.find(tag), patience=1)
