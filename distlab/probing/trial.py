@@ -21,8 +21,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.probing.cases import CASES, Place
+from distlab.probing.cases import FUNCTIONS
 from distlab.probing.names import BACKENDS
+from distlab.probing.place import Place
+from distlab.probing.reductions import REDUCTIONS
+
+CASES = {**FUNCTIONS, **REDUCTIONS}
 
 
 class Trial:

@@ -121,7 +121,7 @@ if where == "half written":
         die()
     torch.save = half
 else:
-    setattr(checkpoints.os, where, die)
+    setattr(os, where, die)
 checkpoints.save(path, model, epoch=2)
 """
 
@@ -154,9 +154,7 @@ def test_a_rank_killed_in_save(four, tmp_path):
         import os
         import signal
 
-        from distlab import checkpoints
-
-        checkpoints.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
         train(rank, world_size, path, 1, 2, resume=True)
 
     with pytest.raises(distlab.RankDied, match="rank 0"):

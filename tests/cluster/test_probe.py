@@ -8,7 +8,7 @@ import pytest
 import distlab
 from distlab import mpiexec
 from distlab.probing import _starter
-from distlab.probing.cases import Place, holds
+from distlab.probing.place import Place, holds
 from distlab.probing.driver import run_cases
 from distlab.probing.names import Column
 

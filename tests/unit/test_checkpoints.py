@@ -1,5 +1,6 @@
 """Checkpoints of one process: what comes back, what is refused by name, and that a failed save loses nothing."""
 
+import os
 import random
 import re
 
@@ -165,7 +166,7 @@ def test_a_full_disk_loses_nothing(saved, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(distlab.CheckpointError) as caught:
         checkpoints.save(saved, make()[0])
     assert str(caught.value) == (

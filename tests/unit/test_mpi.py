@@ -37,7 +37,7 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, 
     monkeypatch.setattr(mpiexec, "find_spec", lambda name: module)
     assert refusal(2, engines="mpi") == (
         "engines must be a launcher whose programs are installed here, got 'mpi'. "
-        f'{missing} not installed: pip install mpich mpi4py brings what MPI needs. Or call Cluster(n).'
+        f"{missing} not installed: pip install mpich mpi4py brings what MPI needs. Or call Cluster(n)."
     )
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import distlab
-from distlab.probing import cases, names, trial
+from distlab.probing import cases, names, place, reductions, trial
 from distlab.probing.history import HISTORY, THEN
 from distlab.probing.names import Column, Outcome
 from distlab.probing.table import Probe
@@ -24,8 +24,8 @@ def made(**other):
 def test_every_name_has_its_case():
     """The names that the tables are made of are those of the cases, in the same order."""
     assert tuple(cases.FUNCTIONS) == names.FUNCTIONS
-    assert tuple(cases.REDUCTIONS) == names.REDUCTIONS
-    assert set(cases.CASES) == {*names.FUNCTIONS, *names.REDUCTIONS}
+    assert tuple(reductions.REDUCTIONS) == names.REDUCTIONS
+    assert set(trial.CASES) == {*names.FUNCTIONS, *names.REDUCTIONS}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_a_reduction_must_give(op, dtype, size, value):
     """Ranks begin with 1, 2, 3, 1 and so on, or False, True and so on; Python's arithmetic says the rest."""
     import torch
 
-    assert cases.expected(op, getattr(torch, dtype), size) == value
+    assert reductions.expected(op, getattr(torch, dtype), size) == value
 
 
 def test_parts_are_compared_in_their_order():
@@ -55,9 +55,9 @@ def test_parts_are_compared_in_their_order():
     import torch
 
     tensor = torch.tensor([1.0, 1.0, 2.0, 2.0])
-    assert cases.holds(tensor, 1, 2)
-    assert not cases.holds(tensor, 2, 1)
-    assert not cases.holds(tensor, 1)
+    assert place.holds(tensor, 1, 2)
+    assert not place.holds(tensor, 2, 1)
+    assert not place.holds(tensor, 1)
 
 
 def test_the_text_numbers_the_messages():

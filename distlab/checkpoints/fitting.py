@@ -1,0 +1,79 @@
+"""Does a checkpoint fit: values that can be saved, a model, an optimizer and generators as they were.
+
+Called on every rank; plain PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from distlab.errors import CheckpointError, refuse
+
+PLAIN = (type(None), bool, int, float, str, bytes, torch.Tensor)
+
+
+def check_model(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    for key in {**own, **saved}:
+        have, want = _shape(saved.get(key)), _shape(own.get(key))
+        if have != want:
+            what = f"{key!r}, which is {have} there and {want} in the model"
+            advice = "Build the model as it was when it was saved."
+            raise CheckpointError(f"path must be a checkpoint of this model, got {str(path)!r} with {what}. {advice}")
+
+
+def check_optimizer(path: Path, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    if state["optimizer"] is None:
+        have, want = "no optimizer", type(optimizer).__name__
+    else:
+        groups = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+        own = [len(group["params"]) for group in optimizer.param_groups]
+        have = f"{state['kind']} of {_counted(groups)}"
+        want = f"{type(optimizer).__name__} of {_counted(own)}"
+    if have != want:
+        advice = "Make the optimizer as it was, or load(path, model) for the weights alone."
+        what = f"got {str(path)!r} with {have}, and the optimizer is {want}"
+        raise CheckpointError(f"path must be a checkpoint of this optimizer, {what}. {advice}")
+
+
+def check_generators(path: Path, states: Sequence[Mapping[str, Any]], generators: Sequence[torch.Generator]) -> None:
+    saved = len(states[0]["generators"])
+    if saved != len(generators):
+        what = f"got {str(path)!r} with {saved}, and {len(generators)} of them here"
+        raise CheckpointError(
+            f"path must be a checkpoint with as many generators, {what}. Give those that were given to save."
+        )
+
+
+def _shape(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return "missing" if value is None else type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _counted(groups: Sequence[int]) -> str:
+    return " + ".join(map(str, groups)) + " parameters"
+
+
+def unplain(values: Mapping[str, Any]) -> str | None:
+    """What is wrong with the first value that could not be loaded safely."""
+    for name, value in values.items():
+        if not _is_plain(value):
+            rule = "a number, a text, a tensor, or lists and dicts of them"
+            try:
+                refuse(name, rule, value, "Give its state_dict(), or a plain value.", wrong_type=True)
+            except TypeError as error:
+                return str(error)
+    return None
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    if type(value) in (dict, OrderedDict):
+        return all(map(_is_plain, [*value, *value.values()]))
+    return type(value) in PLAIN
