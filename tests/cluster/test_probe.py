@@ -8,9 +8,9 @@ import pytest
 import distlab
 from distlab import mpiexec
 from distlab.probing import _starter
-from distlab.probing.place import Place, holds
 from distlab.probing.driver import run_cases
 from distlab.probing.names import Column
+from distlab.probing.place import Place, holds
 
 from .conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
 
