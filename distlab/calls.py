@@ -93,7 +93,7 @@ def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
         if note is None:
             return original(self, *args, **kwargs)
         if args or kwargs:
-            note.own_limit = True
+            note.waits_shorter = True
         with waiting_for(note):
             make = functools.partial(original, self, *args, **kwargs)
             if note.method == "recv_anysource":

@@ -6,11 +6,13 @@ plain values, never a tensor.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import defaultdict, deque
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -20,6 +22,7 @@ import torch.distributed as dist
 from distlab.source import is_learners
 
 C10D = dist.distributed_c10d.__name__
+_C10D_FILE = dist.distributed_c10d.__file__
 REMEMBERED = 32  # calls of each kind and group that are remembered
 
 # methods of ProcessGroup by what they are, with the public function's name where it cannot be read from the stack
@@ -67,8 +70,9 @@ class Note:
     Attributes:
         sequence: its number among the collectives of its group, or among the messages of its group, direction, peer
             and tag; from 1. frame_lines: the learner's lines as (file, number, function), innermost first.
-        own_limit: whether it ends by itself before the group's timeout. done: whether it was waited for, to its end.
-        is_async: whether a collective's caller waits for it later.
+        waits_shorter: whether its caller waits with a limit. done: whether it was waited for, to its end.
+        args: of a collective, torch's options and what all_to_all sends and receives; they are read when asked for,
+            because a call should not wait for it.
     """
 
     __slots__ = (
@@ -78,26 +82,26 @@ class Note:
         "done",
         "frame_lines",
         "group",
-        "is_async",
         "method",
         "op",
-        "own_limit",
         "peer",
         "sequence",
         "tag",
         "tensors",
+        "waits_shorter",
     )
 
     def __init__(self, method: str, group: str, args: tuple, kwargs: dict[str, Any]):
         self.method, self.group, self.began = method, group, time.monotonic()
         self.peer, self.tag, self.sequence, self.args = -1, 0, 0, ()
         self.op, self.frame_lines = _place(sys._getframe(2))
-        self.done = self.own_limit = self.is_async = False
+        self.done = self.waits_shorter = False
         given = (*args, *kwargs.values()) if kwargs else args
         if method in POINT_TO_POINT:
             self._message(given)
         else:
-            self._collective(given, kwargs)
+            self.tensors = _kinds(method, given)
+            self.args = (_options(method, given, kwargs), _splits(method, given))
 
     def _message(self, given: tuple) -> None:
         self.tensors = [_kind(given[0][0])]
@@ -105,16 +109,20 @@ class Note:
         self.peer = given[1] if place == 2 else -1
         self.tag = given[place] if len(given) > place else 0
 
-    def _collective(self, given: tuple, kwargs: dict[str, Any]) -> None:
-        options = kwargs.get("opts", given[-1] if given else None)
-        limit = getattr(options, "timeout", None)
-        if self.method == "monitored_barrier":
-            limit = kwargs.get("timeout", given[0] if given else None)
-        usual = dist.distributed_c10d.default_pg_timeout
-        self.own_limit = limit is not None and 0 < limit.total_seconds() < usual.total_seconds()
-        self.is_async = getattr(options, "asyncOp", False)
-        self.tensors = _kinds(self.method, given)
-        self.args = (options, _splits(self.method, given))
+    @property
+    def own_limit(self) -> bool:
+        """Whether it ends by itself before the group's timeout."""
+        limit = None
+        if self.args:
+            options, _ = self.args
+            limit = options if self.method == "monitored_barrier" else getattr(options, "timeout", None)
+        short = limit is not None and timedelta(0) < limit < dist.distributed_c10d.default_pg_timeout
+        return self.waits_shorter or short
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a collective's caller waits for it later."""
+        return bool(self.args) and getattr(self.args[0], "asyncOp", False)
 
 
 class Notes:
@@ -122,7 +130,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.now: dict[int, Note] = {}  # by thread: the call that it waits in
-        self.collectives: dict[str, deque[Note]] = {}
+        self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
         self.counts: dict[str, int] = {}  # collectives by group
         # messages by (is a send, group, peer, tag), the newest kind last, and sends whose Work was dropped undone
         self.traffic: dict[tuple[bool, str, int, int], int] = {}
@@ -147,7 +155,7 @@ class Notes:
             self.traffic[kind(note)] = note.sequence = self.traffic.pop(kind(note), 0) + 1
             return
         self.counts[note.group] = note.sequence = self.counts.get(note.group, 0) + 1
-        self.collectives.setdefault(note.group, deque(maxlen=REMEMBERED)).append(note)
+        self.collectives[note.group].append(note)
 
     def take_back(self, note: Note) -> None:
         """Forget a call that was refused before it began."""
@@ -160,7 +168,8 @@ class Notes:
 
     def tie(self, work: Any, note: Note, is_message: bool = False) -> None:
         """Remember the note of a Work or Future for as long as that lives; a sent message counts if it dies undone."""
-        self.ties[id(work)] = Tie(work, self, note, self.dropped if is_message else None)
+        self.ties[id(work)] = tie = Tie(work, _untie)
+        tie.key, tie.notes, tie.note, tie.dropped = id(work), self, note, self.dropped if is_message else None
 
     def of(self, work: Any) -> Note | None:
         """The note of a Work or Future."""
@@ -169,16 +178,9 @@ class Notes:
 
 
 class Tie(weakref.ref):
-    """A weak reference from a Work, or a Future of one, to the note of its call."""
+    """A weak reference from a Work, or a Future of one, to the note of its call; `Notes.tie` fills it."""
 
     __slots__ = ("dropped", "key", "note", "notes")
-
-    def __new__(cls, work: Any, *_: Any) -> Tie:
-        return super().__new__(cls, work, _untie)
-
-    def __init__(self, work: Any, notes: Notes, note: Note, dropped: dict[tuple[bool, str, int, int], int] | None):
-        super().__init__(work, _untie)
-        self.key, self.notes, self.note, self.dropped = id(work), notes, note, dropped
 
 
 def _untie(tie: Tie) -> None:
@@ -228,19 +230,22 @@ def _place(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
     """The outermost function of torch.distributed on the stack, and the learner's lines that led to it."""
     op, lines = "", []
     while frame is not None:
-        if frame.f_globals.get("__name__") == C10D and not lines:
-            op = frame.f_code.co_name
-        elif is_learners(frame.f_code.co_filename):
-            lines.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        code = frame.f_code
+        if is_learners(code.co_filename):
+            lines.append((code.co_filename, frame.f_lineno, code.co_name))
         elif lines:
             break
+        elif code.co_filename == _C10D_FILE:
+            op = code.co_name
         frame = frame.f_back
     return op, lines
 
 
 def _kind(tensor: Any) -> tuple[Any, tuple[int, ...]]:
     """Type and shape; of what is no tensor, which torch refuses next, the type alone."""
-    return getattr(tensor, "dtype", type(tensor).__name__), tuple(getattr(tensor, "shape", ()))
+    if isinstance(tensor, torch.Tensor):
+        return tensor.dtype, tensor.shape
+    return type(tensor).__name__, ()
 
 
 def _kinds(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
@@ -249,10 +254,19 @@ def _kinds(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
         return []
     if method == "alltoall":
         return [_kind(tensor) for tensor in args[1]]
-    tensors = args[0] if method in OUTPUT_FIRST or len(args) < 3 else args[1]
-    while isinstance(tensors, (list, tuple)) and tensors and isinstance(tensors[0], (list, tuple)):
+    tensors = args[0] if len(args) < 3 or method in OUTPUT_FIRST else args[1]
+    if not isinstance(tensors, (list, tuple)):
+        return [_kind(tensors)]
+    while tensors and isinstance(tensors[0], (list, tuple)):
         tensors = tensors[0]
-    return [_kind(tensor) for tensor in (tensors if isinstance(tensors, (list, tuple)) else [tensors])]
+    return [_kind(tensor) for tensor in tensors]
+
+
+def _options(method: str, given: tuple, kwargs: dict[str, Any]) -> Any:
+    """torch's options of a collective; of monitored_barrier, which has none, its time limit."""
+    if method == "monitored_barrier":
+        return kwargs.get("timeout", given[0] if given else None)
+    return kwargs.get("opts", given[-1] if given else None)
 
 
 def _splits(method: str, args: tuple) -> tuple[list[int] | int, list[int] | int] | None:

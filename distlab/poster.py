@@ -74,7 +74,7 @@ class Deferred(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """As Work.wait."""
         if timeout is not None:
-            self._note.own_limit = True
+            self._note.waits_shorter = True
         with waiting_for(self._note):
             work = self._posted(None if timeout is None else timeout.total_seconds())
             done = work.wait() if timeout is None else work.wait(timeout)

@@ -457,7 +457,7 @@ def test_a_limit_given_to_wait_is_its_own():
     call = Deferred(note_of(), FakeWork, limit=10.0)
     with pytest.raises(RuntimeError, match="Timed out waiting 10ms for recv operation to complete"):
         call.wait(timedelta(milliseconds=10))
-    assert call._note.own_limit
+    assert call._note.waits_shorter
     work = FakeWork()
     settled(work).wait(timedelta(seconds=5))
     assert work.waits == [(timedelta(seconds=5),)]
