@@ -16,6 +16,8 @@ so every dtype does. Source: torch/csrc/distributed/c10d/PyProcessGroup.hpp; MPI
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import socket
 import weakref
@@ -72,7 +74,7 @@ class Group(dist.ProcessGroup):
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
         super().__init__(rank, size)
-        self._seconds = timeout.total_seconds()
+        self._size, self._seconds = size, timeout.total_seconds()  # torch's size() takes 10 microseconds
         self._broken: list[str] = []  # why; shared with what outlives the group
         self._together: list[tuple] | None = None
         self._name = ""
@@ -90,10 +92,10 @@ class Group(dist.ProcessGroup):
     def getGroupName(self) -> str:
         return self._name
 
-    group_name = property(getGroupName)
+    group_name = property(operator.attrgetter("_name"))
 
     def __repr__(self) -> str:
-        return f"<{NAME} group, rank {self.rank()} of {self.size()}>"
+        return f"<{NAME} group, rank {self.rank()} of {self._size}>"
 
     def shutdown(self) -> None:
         """What destroy_process_group calls; waits for nobody."""
@@ -107,36 +109,45 @@ class Group(dist.ProcessGroup):
     # --- collectives that compute ---
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        if tensors[0].is_sparse:
-            return self._sparse_all_reduce(tensors[0], opts)
-        return self._all_reduce("all_reduce", tensors, opts)
+        (tensor,) = tensors
+        if tensor.layout is torch.sparse_coo:
+            return self._sparse_all_reduce(tensor, opts)
+        begin, finish, buffer = self._all_reduce("all_reduce", tensor, opts)
+        return self._begin("all_reduce", begin, tensors, finish, opts, buffer)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        return self._all_reduce("all_reduce_coalesced", tensors, opts)
+        what = "all_reduce_coalesced"
+        begins, finishes, buffers = zip(*(self._all_reduce(what, tensor, opts) for tensor in tensors), strict=True)
 
-    def _all_reduce(self, what: str, tensors: list[torch.Tensor], opts: Any) -> Work:
-        op, average = operation(what, opts, movable(what, tensors), self.size())
-        buffers = [computable(tensor) for tensor in tensors]
+        def finish() -> None:
+            for each in filter(None, finishes):
+                each()
 
-        def begin() -> list[MPI.Request]:
-            return [self._comm.Iallreduce(MPI.IN_PLACE, numbers(buffer), op) for buffer in buffers]
+        return self._begin(what, lambda: [begin() for begin in begins], tensors, finish, opts, buffers)
 
-        def finish(statuses: list[MPI.Status]) -> None:
-            for tensor, buffer in zip(tensors, buffers, strict=True):
-                give(tensor, buffer, average)
-
-        return self._begin(what, begin, tensors, finish, opts, buffers)
+    def _all_reduce(
+        self, what: str, tensor: torch.Tensor, opts: Any
+    ) -> tuple[Callable[[], MPI.Request], Callable[[], None] | None, torch.Tensor]:
+        """What begins it, what finishes it if anything is left to do then, and the memory that MPI computes in."""
+        op, average = operation(what, opts, movable(what, [tensor]), self._size)
+        buffer = computable(tensor)
+        begin = functools.partial(self._comm.Iallreduce, MPI.IN_PLACE, numbers(buffer), op)
+        return (
+            begin,
+            None if buffer is tensor and average == 1 else functools.partial(give, tensor, buffer, average),
+            buffer,
+        )
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         (tensor,) = tensors
-        op, average = operation("reduce", opts, movable("reduce", tensors), self.size())
+        op, average = operation("reduce", opts, movable("reduce", tensors), self._size)
         buffer, is_root = computable(tensor), opts.rootRank == self.rank()
 
         def begin() -> MPI.Request:
             given = (MPI.IN_PLACE, numbers(buffer)) if is_root else (numbers(buffer), None)
             return self._comm.Ireduce(*given, op, opts.rootRank)
 
-        def finish(statuses: list[MPI.Status]) -> None:
+        def finish() -> None:
             if is_root:
                 give(tensor, buffer, average)
 
@@ -146,8 +157,8 @@ class Group(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], input_lists: list[list[torch.Tensor]], opts: Any = None
     ) -> Work:
         inputs, (output,) = input_lists[0], outputs
-        if len(inputs) != self.size() or inputs[self.rank()].numel() != output.numel():
-            refuse(f"reduce_scatter needs {self.size()} tensors, the one of this rank as large as the output.")
+        if len(inputs) != self._size or inputs[self.rank()].numel() != output.numel():
+            refuse(f"reduce_scatter needs {self._size} tensors, the one of this rank as large as the output.")
         counts = [tensor.numel() for tensor in inputs]
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in movable("reduce_scatter", inputs)])
         return self._reduce_scatter("reduce_scatter", [(output, flat, counts)], opts)
@@ -163,13 +174,13 @@ class Group(dist.ProcessGroup):
     def _reduce_scatter_wholes(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
         for output, given in zip(outputs, inputs, strict=True):
             self._check_shares("reduce_scatter_single", given, output)
-        parts = [(o, i, [o.numel()] * self.size()) for o, i in zip(outputs, inputs, strict=True)]
+        parts = [(o, i, [o.numel()] * self._size) for o, i in zip(outputs, inputs, strict=True)]
         return self._reduce_scatter("reduce_scatter_single", parts, opts)
 
     def _reduce_scatter(self, what: str, parts: list[tuple[torch.Tensor, torch.Tensor, list[int]]], opts: Any) -> Work:
         """Parts are (output, input, elements of the input by rank)."""
         outputs = [output for output, _, _ in parts]
-        op, average = operation(what, opts, movable(what, [*outputs, *(given for _, given, _ in parts)]), self.size())
+        op, average = operation(what, opts, movable(what, [*outputs, *(given for _, given, _ in parts)]), self._size)
         sent = [computable(given) for _, given, _ in parts]
         got = [torch.empty(output.numel(), dtype=one.dtype) for output, one in zip(outputs, sent, strict=True)]
 
@@ -179,7 +190,7 @@ class Group(dist.ProcessGroup):
                 for one, other, (_, _, counts) in zip(sent, got, parts, strict=True)
             ]
 
-        def finish(statuses: list[MPI.Status]) -> None:
+        def finish() -> None:
             for output, buffer in zip(outputs, got, strict=True):
                 give(output, buffer, average)
 
@@ -190,11 +201,11 @@ class Group(dist.ProcessGroup):
 
         Source: ProcessGroupGloo's AsyncSparseAllreduceWork, which gathers indices and values likewise.
         """
-        if operation("all_reduce", opts, [tensor], self.size()) != (MPI.SUM, 1):
+        if operation("all_reduce", opts, [tensor], self._size) != (MPI.SUM, 1):
             refuse("all_reduce of sparse tensors must be with ReduceOp.SUM. Call to_dense() first for others.")
         mine = tensor.detach().coalesce()
         count = torch.tensor([mine._nnz()])
-        counts = torch.empty(self.size(), dtype=torch.int64)
+        counts = torch.empty(self._size, dtype=torch.int64)
         self._all_gather_wholes([counts], [count], opts).wait()
         lengths, values, rows = counts.tolist(), mine.values().contiguous(), mine.indices().t().contiguous()
         all_values = values.new_empty((sum(lengths), *values.shape[1:]))
@@ -206,8 +217,9 @@ class Group(dist.ProcessGroup):
                 for one, every in ((values, all_values), (rows, all_rows))
             ]
 
-        def finish(statuses: list[MPI.Status]) -> None:
-            tensor.copy_(torch.sparse_coo_tensor(all_rows.t(), all_values, tensor.shape).coalesce())
+        def finish() -> None:
+            with torch.no_grad():
+                tensor.copy_(torch.sparse_coo_tensor(all_rows.t(), all_values, tensor.shape).coalesce())
 
         return self._begin("all_reduce", begin, [tensor], finish, opts, (values, rows, all_values, all_rows))
 
@@ -217,7 +229,7 @@ class Group(dist.ProcessGroup):
         (tensor,) = movable("broadcast", tensors)
         buffer = tensor.detach().contiguous()
 
-        def finish(statuses: list[MPI.Status]) -> None:
+        def finish() -> None:
             if opts.rootRank != self.rank():
                 give(tensor, buffer)
 
@@ -240,9 +252,9 @@ class Group(dist.ProcessGroup):
         outputs = [list(column) for column in zip(*output_lists, strict=True)]  # by input, then by rank
         for column, given in zip(outputs, inputs, strict=True):
             self._check_list(what, column, given)
-        flats = [torch.empty(self.size() * one.numel(), dtype=one.dtype) for one in inputs]
+        flats = [torch.empty(self._size * one.numel(), dtype=one.dtype) for one in inputs]
 
-        def finish(statuses: list[MPI.Status]) -> None:
+        def finish() -> None:
             for column, flat in zip(outputs, flats, strict=True):
                 give_shares(column, flat)
 
@@ -262,7 +274,7 @@ class Group(dist.ProcessGroup):
             self._check_shares("all_gather_single", output, given)
         flats = [output.detach().contiguous() for output in outputs]
 
-        def finish(statuses: list[MPI.Status]) -> None:
+        def finish() -> None:
             for output, flat in zip(outputs, flats, strict=True):
                 give(output, flat)
 
@@ -299,7 +311,7 @@ class Group(dist.ProcessGroup):
         def begin() -> MPI.Request:
             return self._comm.Igather(raw(sent), raw(flat) if outputs else None, opts.rootRank)
 
-        return self._begin("gather", begin, outputs, lambda _: give_shares(outputs, flat), opts, (sent, flat))
+        return self._begin("gather", begin, outputs, lambda: give_shares(outputs, flat), opts, (sent, flat))
 
     def scatter(self, outputs: list[torch.Tensor], input_lists: list[list[torch.Tensor]], opts: Any) -> Work:
         (output,) = movable("scatter", outputs)
@@ -312,17 +324,17 @@ class Group(dist.ProcessGroup):
         def begin() -> MPI.Request:
             return self._comm.Iscatter(raw(flat) if is_root else None, raw(got), opts.rootRank)
 
-        return self._begin("scatter", begin, outputs, lambda _: give(output, got), opts, (flat, got))
+        return self._begin("scatter", begin, outputs, lambda: give(output, got), opts, (flat, got))
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         movable("all_to_all", [*outputs, *inputs])
-        if len(outputs) != self.size() or len(inputs) != self.size():
-            refuse(f"all_to_all needs {self.size()} tensors to send and as many to receive, one a rank of the group.")
+        if len(outputs) != self._size or len(inputs) != self._size:
+            refuse(f"all_to_all needs {self._size} tensors to send and as many to receive, one a rank of the group.")
         flat = torch.cat([one.detach().reshape(-1) for one in inputs])
         got = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
         sizes = [[one.nbytes for one in tensors] for tensors in (inputs, outputs)]
 
-        def finish(statuses: list[MPI.Status]) -> None:
+        def finish() -> None:
             give_shares(outputs, got)
 
         return self._all_to_all("all_to_all", got, flat, sizes, outputs, finish, opts)
@@ -337,16 +349,16 @@ class Group(dist.ProcessGroup):
     ) -> Work:
         movable("all_to_all_single", [output, input], contiguous=True)
         sizes = [self._split(tensor, splits) for tensor, splits in ((input, input_splits), (output, output_splits))]
-        return self._all_to_all("all_to_all_single", output, input, sizes, [output], lambda _: None, opts)
+        return self._all_to_all("all_to_all_single", output, input, sizes, [output], None, opts)
 
     def _split(self, tensor: torch.Tensor, splits: list[int]) -> list[int]:
         """Bytes by rank, of rows by rank."""
         rows = tensor.shape[0] if tensor.dim() else 0
-        if not splits and rows % self.size():
-            refuse(f"all_to_all_single without splits needs rows that {self.size()} ranks can share, got {rows}.")
-        splits = list(splits) or [rows // self.size()] * self.size()
-        if len(splits) != self.size() or sum(splits) != rows:
-            refuse(f"all_to_all_single needs {self.size()} splits that add up to {rows} rows, got {splits}.")
+        if not splits and rows % self._size:
+            refuse(f"all_to_all_single without splits needs rows that {self._size} ranks can share, got {rows}.")
+        splits = list(splits) or [rows // self._size] * self._size
+        if len(splits) != self._size or sum(splits) != rows:
+            refuse(f"all_to_all_single needs {self._size} splits that add up to {rows} rows, got {splits}.")
         return [rows * row_bytes(tensor) for rows in splits]
 
     def _all_to_all(
@@ -382,11 +394,15 @@ class Group(dist.ProcessGroup):
     def _recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Work:
         (tensor,) = movable("recv", tensors, contiguous=True)
 
-        def finish(statuses: list[MPI.Status]) -> None:
-            if (came := statuses[0].Get_count(MPI.BYTE)) != tensor.nbytes:
+        status = MPI.Status()
+
+        def finish() -> None:
+            if (came := status.Get_count(MPI.BYTE)) != tensor.nbytes:
                 refuse(f"recv got {came} bytes for a tensor of {tensor.nbytes}; send and recv tensors of one size.")
 
-        return self._begin("recv", lambda: self._comm.Irecv(raw(tensor), src, _tag(tag)), tensors, finish)
+        return self._begin(
+            "recv", lambda: self._comm.Irecv(raw(tensor), src, _tag(tag)), tensors, finish, status=status
+        )
 
     # --- the names of torch before 2.13 ---
 
@@ -403,11 +419,13 @@ class Group(dist.ProcessGroup):
         what: str,
         begin: Callable[[], MPI.Request | list[MPI.Request]],
         result: Sequence[torch.Tensor] = (),
-        finish: Callable[[list[MPI.Status]], None] = lambda statuses: None,
+        finish: Callable[[], None] | None = None,
         opts: Any = None,
         memory: Any = None,
+        status: MPI.Status | None = None,
     ) -> Work | None:
-        """Begin MPI's operation and wrap it; `memory` is what MPI uses until it has ended.
+        """Begin MPI's operation and wrap it; `memory` is what MPI uses until it has ended, and
+        `status` where it describes a message that came.
 
         Between `_start_coalescing` and `_end_coalescing` it is only noted, and there is no Work.
         """
@@ -417,13 +435,11 @@ class Group(dist.ProcessGroup):
             requests = begin()
         except MPI.Exception as error:
             raise RuntimeError(f"{what} failed in MPI: {words(error)}") from error
-        requests = requests if isinstance(requests, list) else [requests]
+        pending = [(request, status) for request in (requests if isinstance(requests, list) else [requests])]
         if self._together is not None:
-            self._together.append((requests, list(result), finish, memory))
+            self._together.append((pending, result, finish, memory))
             return None
-        limit = getattr(opts, "timeout", None)
-        seconds = limit.total_seconds() if limit is not None and limit > timedelta(0) else self._seconds
-        work = Work(what, seconds, requests, list(result), finish, self._broken, memory)
+        work = Work(what, opts, self._seconds, pending, result, finish, self._broken, memory)
         progress().keep(work, is_waited_for=not getattr(opts, "asyncOp", True))
         return work
 
@@ -433,20 +449,20 @@ class Group(dist.ProcessGroup):
     def _end_coalescing(self, device: torch.device) -> Work:
         parts, self._together = self._together, None
 
-        def finish(statuses: list[MPI.Status]) -> None:
-            rest = iter(statuses)
-            for requests, _, its_finish, _ in parts:
-                its_finish([next(rest) for _ in requests])
+        def finish() -> None:
+            for _, _, its_finish, _ in parts:
+                if its_finish is not None:
+                    its_finish()
 
-        requests = [request for part in parts for request in part[0]]
+        pending = [one for part in parts for one in part[0]]
         result = [tensor for part in parts for tensor in part[1]]
-        work = Work("coalesced", self._seconds, requests, result, finish, self._broken, parts)
+        work = Work("coalesced", None, self._seconds, pending, result, finish, self._broken, parts)
         progress().keep(work)
         return work
 
     def _check_list(self, what: str, tensors: list[torch.Tensor], one: torch.Tensor) -> None:
-        if len(tensors) != self.size():
-            refuse(f"{what} needs a list of {self.size()} tensors, one a rank of the group, got {len(tensors)}.")
+        if len(tensors) != self._size:
+            refuse(f"{what} needs a list of {self._size} tensors, one a rank of the group, got {len(tensors)}.")
         movable(what, [*tensors, one])
         for index, tensor in enumerate(tensors):
             if tensor.shape != one.shape:
@@ -455,8 +471,8 @@ class Group(dist.ProcessGroup):
 
     def _check_shares(self, what: str, whole: torch.Tensor, share: torch.Tensor) -> None:
         movable(what, [whole, share])
-        if whole.numel() != self.size() * share.numel():
-            expected = f"{self.size()} times {share.numel()} elements"
+        if whole.numel() != self._size * share.numel():
+            expected = f"{self._size} times {share.numel()} elements"
             refuse(f"{what} needs a tensor of {expected}, got {whole.numel()}.")
 
 

@@ -6,10 +6,12 @@ bytes, so every dtype does.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 from mpi4py import MPI
 
 NAME = "mpi4py"
@@ -65,15 +67,16 @@ def row_bytes(tensor: torch.Tensor) -> int:
 
 def computable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself where MPI can compute with it, else a copy where it can."""
-    tensor = tensor.detach().contiguous()
-    return tensor.float() if tensor.dtype in WIDENED else tensor
+    if tensor.dtype in WIDENED:
+        return tensor.detach().float().contiguous()
+    return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
 
 
 def give(tensor: torch.Tensor, buffer: torch.Tensor, divisor: int = 1) -> None:
     """Put a result into the tensor that it is for, if it is not there already."""
     if divisor != 1:
-        buffer.div_(divisor)
-    if buffer.data_ptr() != tensor.data_ptr():
+        buffer.detach().div_(divisor)
+    if buffer is not tensor and buffer.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(buffer.view(tensor.shape))
 
 
@@ -86,14 +89,15 @@ def give_shares(tensors: list[torch.Tensor], flat: torch.Tensor) -> None:
 def movable(what: str, tensors: Iterable[torch.Tensor], contiguous: bool = False) -> list[torch.Tensor]:
     """Dense tensors of one dtype in the memory of this process, whose bytes can be sent."""
     tensors = list(tensors)
+    dtype = tensors[0].dtype
     for tensor in tensors:
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        if not tensor.is_cpu or tensor.layout is not torch.strided:
             kind = f"{tensor.device.type} tensor" if tensor.layout == torch.strided else f"{tensor.layout} tensor"
             refuse(f"{what} on {NAME} needs dense CPU tensors, got a {kind}. Call tensor.cpu() or tensor.to_dense().")
         if contiguous and not tensor.is_contiguous():
             refuse(f"{what} needs a contiguous tensor, got strides {tensor.stride()}. Call tensor.contiguous().")
-    if len({tensor.dtype for tensor in tensors}) > 1:
-        refuse(f"{what} needs tensors of one dtype, got {', '.join(str(tensor.dtype) for tensor in tensors)}.")
+        if tensor.dtype is not dtype:
+            refuse(f"{what} needs tensors of one dtype, got {', '.join(str(tensor.dtype) for tensor in tensors)}.")
     return tensors
 
 
@@ -108,8 +112,13 @@ def operation(what: str, opts: Any, tensors: list[torch.Tensor], size: int) -> t
     Raises:
         RuntimeError: the tensors' dtype does not go with it.
     """
-    name = opts.reduceOp.op.name if opts is not None else "SUM"
-    dtype = tensors[0].dtype
+    op, is_average = _operation(what, dist.ReduceOp.SUM if opts is None else opts.reduceOp.op, tensors[0].dtype)
+    return op, size if is_average else 1
+
+
+@functools.cache
+def _operation(what: str, op: dist.ReduceOp.RedOpType, dtype: torch.dtype) -> tuple[MPI.Op, bool]:
+    name = op.name
     if name not in MPI_OPS:
         refuse(f"{what} cannot use ReduceOp.{name} with {NAME}. Use one of {', '.join(MPI_OPS)}.")
     if dtype not in MPI_TYPES and dtype not in WIDENED:
@@ -121,4 +130,4 @@ def operation(what: str, opts: Any, tensors: list[torch.Tensor], size: int) -> t
         refuse(f"{what} cannot use ReduceOp.{name} with complex dtype {dtype}. Call torch.view_as_real first.")
     if name == "AVG" and is_whole:
         refuse(f"{what} cannot use ReduceOp.AVG with {dtype}. Use ReduceOp.SUM and divide the result.")
-    return (BOOL_OPS if dtype == torch.bool else MPI_OPS)[name], size if name == "AVG" else 1
+    return (BOOL_OPS if dtype == torch.bool else MPI_OPS)[name], name == "AVG"

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -35,33 +35,59 @@ class Work(dist.Work):
     """One operation that was begun: its requests, and what is to be done on this rank when they are complete.
 
     Args:
-        what: the operation's name, for errors. seconds: limit for a wait that is not given one.
-        requests: MPI requests. result: the tensors that the operation gives.
-        finish: called once with the requests' statuses, by the thread that finds them complete.
+        what: the operation's name, for errors. limit: torch's options, which may have a timeout for this call.
+        seconds: limit for a wait that is given none otherwise.
+        requests: MPI's, each with where MPI describes the message that came, for a recv.
+        result: the tensors that the operation gives.
+        finish: called once by the thread that finds the requests complete, where something is left to do then.
         broken: gets the reason, in words, when time ran out; the group's, which begins nothing more then.
         memory: what MPI reads and writes; held as long as the Work is.
     """
 
+    __slots__ = (
+        "_began",
+        "_done",
+        "_error",
+        "_finish",
+        "_future",
+        "_limit",
+        "_lock",
+        "_memory",
+        "_requests",
+        "_result",
+        "_seconds",
+        "_status",
+        "broken",
+        "waited",
+        "what",
+    )
+
     def __init__(
         self,
         what: str,
+        limit: Any,
         seconds: float,
-        requests: list[MPI.Request],
-        result: list[torch.Tensor],
-        finish: Callable[[list[MPI.Status]], None],
+        requests: list[tuple[MPI.Request, MPI.Status | None]],
+        result: Sequence[torch.Tensor],
+        finish: Callable[[], None] | None,
         broken: list[str],
         memory: Any,
     ):
         super().__init__()
-        self.what, self.seconds = what, seconds
+        self.what, self._limit, self._seconds = what, limit, seconds
         self._requests, self._result, self._finish = requests, result, finish
         self.broken, self._memory = broken, memory
-        self._statuses = [MPI.Status() for _ in requests]
         self._lock = threading.RLock()
         self._done, self._error = False, None
         self.waited = False  # whether a thread is testing it in turns
         self._future: torch.futures.Future | None = None
         self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """The limit of the call or of its group; looked up when it matters, because a call should not wait for it."""
+        limit = getattr(self._limit, "timeout", None)
+        return limit.total_seconds() if limit is not None and limit > timedelta(0) else self._seconds
 
     @property
     def watched(self) -> bool:
@@ -73,20 +99,21 @@ class Work(dist.Work):
         """Whether it is known to have ended."""
         return self._done
 
-    def advance(self) -> bool:
-        """Test the requests; whether the operation has ended, well or not. Lets MPI go on with everything else too."""
+    def advance(self, seconds: float = 0.0) -> bool:
+        """Test the requests, once or for so long; whether the operation has ended, well or not.
+
+        It lets MPI go on with everything else too.
+        """
         if self._done:
             return True
         with self._lock:
             if self._done:
                 return True
             try:
-                while self._requests:  # one by one: an error is then that request's own
-                    if not self._requests[-1].Test(self._statuses[len(self._requests) - 1]):
-                        return False
-                    self._requests.pop()
-                with torch.no_grad():
-                    self._finish(self._statuses)
+                if not self._tested(seconds):
+                    return False
+                if self._finish is not None:
+                    self._finish()
             except MPI.Exception as error:
                 self._end(RuntimeError(f"{self.what} failed in MPI: {words(error)}"))
             except Exception as error:
@@ -96,6 +123,18 @@ class Work(dist.Work):
             self._finish = self._memory = None  # MPI is done with it
         return True
 
+    def _tested(self, seconds: float) -> bool:
+        """Whether all requests are complete within so long; they are tested in turns with the machine's processes."""
+        until = time.monotonic() + seconds
+        while self._requests:  # one by one: an error is then that request's own
+            request, self._status = self._requests[-1]
+            while not request.Test(self._status):
+                if time.monotonic() >= until:
+                    return False
+                _yield()
+            self._requests.pop()
+        return True
+
     def _end(self, error: Exception | None) -> None:
         self._error, self._done = error, True
         if self._future is not None:
@@ -103,7 +142,7 @@ class Work(dist.Work):
 
     def _complete_future(self) -> None:
         if self._error is None:
-            self._future.set_result(self._result)
+            self._future.set_result(self.result())
         else:
             self._future.set_exception(self._error)
 
@@ -114,24 +153,25 @@ class Work(dist.Work):
             RuntimeError: it failed, or did not end within `timeout` (0: the limit of the call or of its group). The
                 group must be destroyed and made again then: what was begun in it is not taken back.
         """
-        seconds = timeout.total_seconds() or self.seconds
-        began = time.monotonic()
+        began, given = time.monotonic(), timeout.total_seconds()
         self.waited = True
         try:
-            while not self.advance():
-                now = time.monotonic()
-                if now - began > seconds:
-                    self.give_up(f"Timed out waiting {seconds * 1e3:.0f}ms for {self.what} operation to complete")
-                elif now - began < SPIN_SECONDS:
-                    _yield()
-                else:
-                    time.sleep(PAUSE_SECONDS)
+            ended = self.advance(min(SPIN_SECONDS, given or SPIN_SECONDS))
+            while not ended:
+                if time.monotonic() - began > (limit := given or self.seconds):
+                    self.run_out(limit)
+                time.sleep(PAUSE_SECONDS)
+                ended = self.advance()
         finally:
             self.waited = False
         progress().let_go(self)
         if self._error is not None:
             raise self._error
         return True
+
+    def run_out(self, seconds: float) -> None:
+        """End it as failed, after so many seconds."""
+        self.give_up(f"Timed out waiting {seconds * 1e3:.0f}ms for {self.what} operation to complete")
 
     def give_up(self, reason: str) -> None:
         """End it as failed. MPI may still write into its tensors: they are kept as long as the process lives."""
@@ -165,14 +205,14 @@ class Work(dist.Work):
         return self._error
 
     def result(self) -> list[torch.Tensor]:
-        return self._result
+        return list(self._result)
 
     def synchronize(self) -> None:
         self.wait()
 
     def _source_rank(self) -> int:
         """For a message: the rank in the group that it came from."""
-        return self._statuses[0].Get_source()
+        return self._status.Get_source()
 
     source_rank = _source_rank
 
@@ -238,13 +278,13 @@ class Progress:
         """Test what nobody else tests; the seconds until the next look, few of which fall into another's wait."""
         pause = UNWATCHED_SECONDS
         for work in works:
-            if work.waited and not work.watched:
+            if work.waited:
                 pause = WAITED_SECONDS
             elif work.advance():
                 self._pending.pop(id(work), None)
             elif work.watched and work.overdue():  # C++ waits for it without a limit
-                work.give_up(f"Timed out waiting {work.seconds * 1e3:.0f}ms for {work.what} operation to complete")
-        return WATCHED_SECONDS if any(work.watched and not work.done for work in works) else pause
+                work.run_out(work.seconds)
+        return WATCHED_SECONDS if any(work.watched and not work.waited and not work.done for work in works) else pause
 
     def _end(self) -> None:
         """At exit: MPI must not be finalized under the thread, nor while a peer's message may still come."""
