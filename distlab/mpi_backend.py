@@ -18,10 +18,7 @@ from __future__ import annotations
 
 import functools
 import operator
-import os
-import socket
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -30,7 +27,23 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from distlab.mpi_tensors import NAME, computable, give, give_shares, movable, numbers, operation, raw, refuse, row_bytes
+from distlab import mpi_world
+from distlab.mpi_tensors import (
+    NAME,
+    bytes_by_rank,
+    check_list,
+    check_shares,
+    check_tag,
+    computable,
+    give,
+    give_shares,
+    movable,
+    numbers,
+    operation,
+    raw,
+    refuse,
+    row_bytes,
+)
 from distlab.mpi_work import Work, progress, words
 
 
@@ -44,21 +57,7 @@ def register() -> None:
     """
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, Group, devices=["cpu"])
-        started = MPI.COMM_WORLD.size > 1 or any(name.startswith(("PMI_", "PMIX_", "OMPI_")) for name in os.environ)
-        if started and not {"RANK", "MASTER_ADDR"} & {*os.environ}:
-            os.environ.update(_environment(MPI.COMM_WORLD))
-
-
-def _environment(world: MPI.Comm) -> dict[str, str]:
-    """What torchrun would set, told by MPI."""
-    host = world.Split_type(MPI.COMM_TYPE_SHARED)
-    address = "127.0.0.1" if host.size == world.size else socket.gethostname()
-    with socket.socket() as free:
-        free.bind(("", 0))
-        address, port = world.bcast((address, free.getsockname()[1]))
-    names = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": host.rank, "LOCAL_WORLD_SIZE": host.size}
-    host.Free()
-    return {**{name: str(value) for name, value in names.items()}, "MASTER_ADDR": address, "MASTER_PORT": str(port)}
+        mpi_world.fill_environment()
 
 
 class Group(dist.ProcessGroup):
@@ -78,8 +77,8 @@ class Group(dist.ProcessGroup):
         self._broken: list[str] = []  # why; shared with what outlives the group
         self._together: list[tuple] | None = None
         self._name = ""
-        self._comm = communicator(store, rank, size, timeout)
-        weakref.finalize(self, _free, self._comm, self._broken).atexit = False
+        self._comm = mpi_world.communicator(store, rank, size, timeout)
+        weakref.finalize(self, mpi_world.free, self._comm, self._broken).atexit = False
 
     def getBackendName(self) -> str:
         return NAME
@@ -173,7 +172,7 @@ class Group(dist.ProcessGroup):
 
     def _reduce_scatter_wholes(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
         for output, given in zip(outputs, inputs, strict=True):
-            self._check_shares("reduce_scatter_single", given, output)
+            check_shares("reduce_scatter_single", given, output, self._size)
         parts = [(o, i, [o.numel()] * self._size) for o, i in zip(outputs, inputs, strict=True)]
         return self._reduce_scatter("reduce_scatter_single", parts, opts)
 
@@ -251,7 +250,7 @@ class Group(dist.ProcessGroup):
         """The lists are by rank, and in each are the outputs by input."""
         outputs = [list(column) for column in zip(*output_lists, strict=True)]  # by input, then by rank
         for column, given in zip(outputs, inputs, strict=True):
-            self._check_list(what, column, given)
+            check_list(what, column, given, self._size)
         flats = [torch.empty(self._size * one.numel(), dtype=one.dtype) for one in inputs]
 
         def finish() -> None:
@@ -271,7 +270,7 @@ class Group(dist.ProcessGroup):
 
     def _all_gather_wholes(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
         for output, given in zip(outputs, inputs, strict=True):
-            self._check_shares("all_gather_single", output, given)
+            check_shares("all_gather_single", output, given, self._size)
         flats = [output.detach().contiguous() for output in outputs]
 
         def finish() -> None:
@@ -305,7 +304,7 @@ class Group(dist.ProcessGroup):
         (given,) = movable("gather", inputs)
         outputs = output_lists[0] if opts.rootRank == self.rank() else []
         if opts.rootRank == self.rank():
-            self._check_list("gather", outputs, given)
+            check_list("gather", outputs, given, self._size)
         sent, flat = given.detach().contiguous(), torch.empty(len(outputs) * given.numel(), dtype=given.dtype)
 
         def begin() -> MPI.Request:
@@ -317,7 +316,7 @@ class Group(dist.ProcessGroup):
         (output,) = movable("scatter", outputs)
         is_root = opts.rootRank == self.rank()
         if is_root:
-            self._check_list("scatter", input_lists[0], output)
+            check_list("scatter", input_lists[0], output, self._size)
         flat = torch.cat([one.detach().reshape(-1) for one in input_lists[0]]) if is_root else None
         got = torch.empty(output.numel(), dtype=output.dtype)
 
@@ -348,18 +347,11 @@ class Group(dist.ProcessGroup):
         opts: Any = None,
     ) -> Work:
         movable("all_to_all_single", [output, input], contiguous=True)
-        sizes = [self._split(tensor, splits) for tensor, splits in ((input, input_splits), (output, output_splits))]
+        sizes = [
+            bytes_by_rank(tensor, splits, self._size)
+            for tensor, splits in ((input, input_splits), (output, output_splits))
+        ]
         return self._all_to_all("all_to_all_single", output, input, sizes, [output], None, opts)
-
-    def _split(self, tensor: torch.Tensor, splits: list[int]) -> list[int]:
-        """Bytes by rank, of rows by rank."""
-        rows = tensor.shape[0] if tensor.dim() else 0
-        if not splits and rows % self._size:
-            refuse(f"all_to_all_single without splits needs rows that {self._size} ranks can share, got {rows}.")
-        splits = list(splits) or [rows // self._size] * self._size
-        if len(splits) != self._size or sum(splits) != rows:
-            refuse(f"all_to_all_single needs {self._size} splits that add up to {rows} rows, got {splits}.")
-        return [rows * row_bytes(tensor) for rows in splits]
 
     def _all_to_all(
         self,
@@ -383,7 +375,7 @@ class Group(dist.ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
         (tensor,) = movable("send", tensors, contiguous=True)
-        return self._begin("send", lambda: self._comm.Isend(raw(tensor), dst, _tag(tag)), tensors)
+        return self._begin("send", lambda: self._comm.Isend(raw(tensor), dst, check_tag(tag)), tensors)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         return self._recv(tensors, src, tag)
@@ -401,7 +393,7 @@ class Group(dist.ProcessGroup):
                 refuse(f"recv got {came} bytes for a tensor of {tensor.nbytes}; send and recv tensors of one size.")
 
         return self._begin(
-            "recv", lambda: self._comm.Irecv(raw(tensor), src, _tag(tag)), tensors, finish, status=status
+            "recv", lambda: self._comm.Irecv(raw(tensor), src, check_tag(tag)), tensors, finish, status=status
         )
 
     # --- the names of torch before 2.13 ---
@@ -424,10 +416,10 @@ class Group(dist.ProcessGroup):
         memory: Any = None,
         status: MPI.Status | None = None,
     ) -> Work | None:
-        """Begin MPI's operation and wrap it; `memory` is what MPI uses until it has ended, and
-        `status` where it describes a message that came.
+        """Begin MPI's operation and wrap it.
 
-        Between `_start_coalescing` and `_end_coalescing` it is only noted, and there is no Work.
+        `memory` is what MPI uses until it has ended, `status` where it describes the message that came. Between
+        `_start_coalescing` and `_end_coalescing` it is only noted, and there is no Work.
         """
         if self._broken:
             refuse(f"{what} cannot begin: the group is broken ({self._broken[0]}). Destroy it and make it again.")
@@ -459,56 +451,3 @@ class Group(dist.ProcessGroup):
         work = Work("coalesced", None, self._seconds, pending, result, finish, self._broken, parts)
         progress().keep(work)
         return work
-
-    def _check_list(self, what: str, tensors: list[torch.Tensor], one: torch.Tensor) -> None:
-        if len(tensors) != self._size:
-            refuse(f"{what} needs a list of {self._size} tensors, one a rank of the group, got {len(tensors)}.")
-        movable(what, [*tensors, one])
-        for index, tensor in enumerate(tensors):
-            if tensor.shape != one.shape:
-                shapes = f"{list(tensor.shape)}, expected {list(one.shape)}"
-                refuse(f"{what} needs tensors of one shape, got at index {index} {shapes}.")
-
-    def _check_shares(self, what: str, whole: torch.Tensor, share: torch.Tensor) -> None:
-        movable(what, [whole, share])
-        if whole.numel() != self._size * share.numel():
-            expected = f"{self._size} times {share.numel()} elements"
-            refuse(f"{what} needs a tensor of {expected}, got {whole.numel()}.")
-
-
-def _tag(tag: int) -> int:
-    most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
-    if not 0 <= tag <= most:
-        refuse(f"tag must be from 0 to {most} on {NAME}, got {tag}.")
-    return tag
-
-
-# --- a communicator for a group ---
-
-
-def communicator(store: dist.Store, rank: int, size: int, timeout: timedelta) -> MPI.Intracomm:
-    """A new communicator of the processes that are the group's ranks, in the group's order.
-
-    Every member writes its number in MPI's world into the store and waits for the others', with the store's time
-    limit, so that MPI's own call, which has none, begins when all are there.
-    """
-    world = MPI.COMM_WORLD
-    keys = [f"{NAME}/{other}" for other in range(size)]
-    store.set(keys[rank], str(world.rank))
-    store.wait(keys, timeout)
-    members = [int(store.get(key)) for key in keys]
-    if len(set(members)) < size:
-        what = f"{NAME} needs {size} processes that one mpiexec started, and MPI knows {world.size} here"
-        refuse(f"{what}. Start them with: mpiexec -n {size} python script.py")
-    tag = zlib.crc32(repr(members).encode()) & 0x7FFF  # apart from other groups that are being made now
-    group = world.group.Incl(members)
-    comm = world.Create_group(group, tag)
-    group.Free()
-    return comm
-
-
-def _free(comm: MPI.Intracomm, broken: list[str]) -> None:
-    """When a group is gone: MPI has room for some 2000 communicators."""
-    progress().leave(broken)
-    if not MPI.Is_finalized() and not progress().holds(broken):
-        comm.Free()

@@ -1,4 +1,4 @@
-"""Tensors as MPI sees them: their memory, and what MPI computes with them.
+"""Tensors as MPI sees them: their memory, what MPI computes with them, and what it must be refused.
 
 Runs on every rank, called by mpi_backend.py; torch and mpi4py only. What moves without being computed with travels as
 bytes, so every dtype does.
@@ -99,6 +99,43 @@ def movable(what: str, tensors: Iterable[torch.Tensor], contiguous: bool = False
         if tensor.dtype is not dtype:
             refuse(f"{what} needs tensors of one dtype, got {', '.join(str(tensor.dtype) for tensor in tensors)}.")
     return tensors
+
+
+def check_list(what: str, tensors: list[torch.Tensor], one: torch.Tensor, size: int) -> None:
+    """As many tensors as there are ranks, each of the shape of `one`."""
+    if len(tensors) != size:
+        refuse(f"{what} needs a list of {size} tensors, one a rank of the group, got {len(tensors)}.")
+    movable(what, [*tensors, one])
+    for index, tensor in enumerate(tensors):
+        if tensor.shape != one.shape:
+            shapes = f"{list(tensor.shape)}, expected {list(one.shape)}"
+            refuse(f"{what} needs tensors of one shape, got at index {index} {shapes}.")
+
+
+def check_shares(what: str, whole: torch.Tensor, share: torch.Tensor, size: int) -> None:
+    """A tensor that has a share for each rank."""
+    movable(what, [whole, share])
+    if whole.numel() != size * share.numel():
+        refuse(f"{what} needs a tensor of {size} times {share.numel()} elements, got {whole.numel()}.")
+
+
+def check_tag(tag: int) -> int:
+    """A tag that MPI can tell from others."""
+    most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    if not 0 <= tag <= most:
+        refuse(f"tag must be from 0 to {most} on {NAME}, got {tag}.")
+    return tag
+
+
+def bytes_by_rank(tensor: torch.Tensor, splits: list[int], size: int) -> list[int]:
+    """Bytes of a tensor for each rank, of rows for each rank; without splits all have as many."""
+    rows = tensor.shape[0] if tensor.dim() else 0
+    if not splits and rows % size:
+        refuse(f"all_to_all_single without splits needs rows that {size} ranks can share, got {rows}.")
+    splits = list(splits) or [rows // size] * size
+    if len(splits) != size or sum(splits) != rows:
+        refuse(f"all_to_all_single needs {size} splits that add up to {rows} rows, got {splits}.")
+    return [rows * row_bytes(tensor) for rows in splits]
 
 
 def refuse(why: str) -> NoReturn:
