@@ -359,11 +359,11 @@ def test_processes_that_mpiexec_did_not_start_are_told():
     source = """
         from datetime import timedelta
         from torch.distributed import HashStore
-        from distlab import mpi_backend
+        from distlab import mpi_world
         store = HashStore()
         store.set("mpi4py/1", "0")  # what the other rank says: that it is number 0 in MPI's world
         try:
-            mpi_backend.communicator(store, 0, 2, timedelta(seconds=1))
+            mpi_world.communicator(store, 0, 2, timedelta(seconds=1))
         except RuntimeError as error:
             print(error)
     """
