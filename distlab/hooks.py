@@ -34,17 +34,21 @@ def averaging_hook(all_reduce: Callable[..., Any]) -> Hook:
     thread = ThreadPoolExecutor(1, thread_name_prefix="averaging hook")
 
     def hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        flat, done = bucket.buffer(), torch.futures.Future()
+        flat, done, failed = bucket.buffer(), torch.futures.Future(), []
 
         def average() -> None:
             try:
                 all_reduce(flat.div_(dist.get_world_size(group)), group=group)
             except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(flat)
+                failed.append(error)
+            done.set_result(None)
+
+        def value(_: Any) -> torch.Tensor:
+            if failed:  # DDP sees an error of a callback, and takes one that is set for a value
+                raise failed[0]
+            return flat
 
         thread.submit(average)
-        return done
+        return done.then(value)
 
     return hook

@@ -436,6 +436,8 @@ class Group(dist.ProcessGroup):
         return work
 
     def _start_coalescing(self, device: torch.device) -> None:
+        if self._together:  # an error left the last ones behind; MPI may still use their memory
+            self._end_coalescing(device)
         self._together = []
 
     def _end_coalescing(self, device: torch.device) -> Work:

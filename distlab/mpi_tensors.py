@@ -129,7 +129,9 @@ def check_tag(tag: int) -> int:
 
 def bytes_by_rank(tensor: torch.Tensor, splits: list[int], size: int) -> list[int]:
     """Bytes of a tensor for each rank, of rows for each rank; without splits all have as many."""
-    rows = tensor.shape[0] if tensor.dim() else 0
+    if not tensor.dim():
+        refuse("all_to_all_single needs tensors with a first dimension to share, got a scalar. Call tensor.reshape(1).")
+    rows = tensor.shape[0]
     if not splits and rows % size:
         refuse(f"all_to_all_single without splits needs rows that {size} ranks can share, got {rows}.")
     splits = list(splits) or [rows // size] * size

@@ -46,6 +46,7 @@ class Work(dist.Work):
 
     __slots__ = (
         "_began",
+        "_begun",
         "_done",
         "_error",
         "_finish",
@@ -112,15 +113,16 @@ class Work(dist.Work):
             try:
                 if not self._tested(seconds):
                     return False
+            except MPI.Exception as error:
+                self._fail(f"{self.what} failed in MPI: {words(error)}")
+                return True
+            try:
                 if self._finish is not None:
                     self._finish()
-            except MPI.Exception as error:
-                self._end(RuntimeError(f"{self.what} failed in MPI: {words(error)}"))
             except Exception as error:
                 self._end(error)
             else:
                 self._end(None)
-            self._finish = self._memory = None  # MPI is done with it
         return True
 
     def _tested(self, seconds: float) -> bool:
@@ -135,16 +137,28 @@ class Work(dist.Work):
             self._requests.pop()
         return True
 
+    def _fail(self, reason: str) -> None:
+        """The request that is tested has failed. MPI still uses the memory of those that are left."""
+        self._requests.pop()
+        if self._requests:
+            self.give_up(reason)
+        else:
+            self._end(RuntimeError(reason))
+
     def _end(self, error: Exception | None) -> None:
         self._error, self._done = error, True
+        self._finish = None
+        if not self._requests:
+            self._memory = None
         if self._future is not None:
-            self._complete_future()
+            # what `then` was given runs elsewhere: it may wait for another Work, which somebody must test meanwhile
+            threading.Thread(target=self._begun.set_result, args=(None,), name="distlab-mpi-then", daemon=True).start()
 
-    def _complete_future(self) -> None:
-        if self._error is None:
-            self._future.set_result(self.result())
-        else:
-            self._future.set_exception(self._error)
+    def _value(self, _: Any) -> list[torch.Tensor]:
+        """What the Future gives."""
+        if self._error is not None:
+            raise self._error
+        return self.result()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until the operation has ended.
@@ -186,12 +200,14 @@ class Work(dist.Work):
         return time.monotonic() - self._began > self.seconds
 
     def get_future(self) -> torch.futures.Future:
-        """A Future of the result, a list of tensors; the daemon thread completes it, and runs what `then` was given."""
+        """A Future of the result, a list of tensors; what `then` is given runs on a thread of its own."""
         with self._lock:
             if self._future is None:
-                self._future = torch.futures.Future()
+                self._begun = torch.futures.Future()
+                # C++, where DDP waits, sees an error of a callback, and takes one that is set for a value
+                self._future = self._begun.then(self._value)
                 if self._done:
-                    self._complete_future()
+                    self._begun.set_result(None)
         progress().hurry()
         return self._future
 
@@ -254,6 +270,12 @@ class Progress:
         self._pending.pop(id(work), None)
         self._abandoned.append(work)
 
+    def free(self) -> None:
+        """End what somebody waits for."""
+        for work in list(self._pending.values()):
+            if work.waited or work.watched:
+                work.give_up("Freed while it waited for other ranks through MPI.")
+
     def leave(self, broken: list[str]) -> None:
         """End what is pending in the group that this list belongs to; it is being destroyed."""
         for work in [work for work in list(self._pending.values()) if work.broken is broken]:
@@ -295,6 +317,15 @@ class Progress:
             names = ", ".join(sorted({work.what for work in self._abandoned}))
             print(f"MPI cannot end while {names} is pending: all its processes are ended.", file=sys.stderr, flush=True)
             MPI.COMM_WORLD.Abort(1)
+
+
+def free() -> None:
+    """Bring back the threads of this process that wait for a Work or its Future; their groups are broken then.
+
+    Runs on: a rank, on any thread.
+    """
+    if progress.cache_info().currsize:
+        progress().free()
 
 
 @functools.cache

@@ -35,11 +35,8 @@ from distlab.notes import NOTES
 
 THREAD_NAME = "distlab-sentinel"
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun sets it for its ranks: the store is there already
-# modules in which the main thread waits for other ranks without leaving Python
-WAITS_IN_PYTHON = {
-    "distlab.algorithms.segment": "in an all_reduce through shared memory",
-    "distlab.mpi_work": "through MPI",
-}
+SHARED_MEMORY = "distlab.algorithms.segment"  # where the main thread waits for other ranks without leaving Python
+OF_MPI = ("distlab.mpi_work", "distlab.mpi_backend")  # an exception from outside would lose what MPI still writes to
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
 
@@ -101,12 +98,9 @@ def watch(before: tuple[frozenset[tuple[int, int]], set[int]], meeting: Any) -> 
 
 
 def _leave_python(number: int, frame: Any) -> None:
-    """What both signals do on the main thread: a wait in shared memory or for MPI is Python code, which an exception
-    ends.
-    """
-    where = WAITS_IN_PYTHON.get(frame.f_globals.get("__name__", "") if frame is not None else "")
-    if where:
-        raise RuntimeError(f"Freed while it waited for other ranks {where}.")
+    """What both signals do on the main thread: a wait in shared memory is Python code, which an exception ends."""
+    if frame is not None and frame.f_globals.get("__name__") == SHARED_MEMORY:
+        raise RuntimeError("Freed while it waited for other ranks in an all_reduce through shared memory.")
 
 
 def _connect_line(host: str, port: int, token: str) -> socket.socket:
@@ -207,9 +201,11 @@ class _Thread(threading.Thread):
 
 
 def free(thread: int, mine: frozenset[tuple[int, int]], store_port: int) -> None:
-    """Bring back a thread that waits in communication: from gloo first, from the store if that did not help."""
+    """Bring back a thread that waits in communication: from gloo and MPI first, from the store if that did not help."""
     before = _position(thread)
     NOTES.freed += 1
+    if (mpi := sys.modules.get("distlab.mpi_work")) is not None:
+        mpi.free()
     shut(mine, spare=store_port)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while _position(thread) == before and time.monotonic() < deadline:
@@ -227,12 +223,13 @@ def interruptible(frame: Any) -> bool:
     """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook's runs there.
 
     It must not hit what the engine does between two of them, or a message is lost and the rank waits for ever; nor the
-    report of an exception, which would be lost with it.
+    report of an exception, which would be lost with it; nor a call of MPI, whose wait `free` ends.
 
     Runs on: a rank, in any thread.
     """
     names = {outer.f_code.co_name for outer in _outwards(frame)}
-    return state.executing(frame) and not names & {"showtraceback", "describe_failure", "settle"}
+    names |= {outer.f_globals.get("__name__") for outer in _outwards(frame)}
+    return state.executing(frame) and not names & {"showtraceback", "describe_failure", "settle", *OF_MPI}
 
 
 def _outwards(frame: Any) -> Iterator[Any]:

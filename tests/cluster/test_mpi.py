@@ -87,6 +87,7 @@ def refused(rank, world_size):
         lambda: dist.all_gather_into_tensor(torch.ones(3), ones),
         lambda: dist.send(torch.ones(2, 3).t(), (rank + 1) % world_size),
         lambda: dist.all_to_all_single(ones, ones, [1] * world_size, [2] * world_size),
+        lambda: dist.all_to_all_single(torch.ones(()), torch.ones(())),
         lambda: dist.broadcast(torch.ones(2).to_sparse(), 0),
         lambda: dist.all_reduce(torch.ones(2, device="meta")),
         lambda: dist.send(ones, (rank + 1) % world_size, tag=-1),
@@ -115,9 +116,10 @@ def test_what_is_not_supported_is_refused_in_words(cluster):
     assert said[0][5] == (f"all_gather_single needs a tensor of {n} times 4 elements, got 3.")
     assert said[0][6] == "send needs a contiguous tensor, got strides (1, 3). Call tensor.contiguous()."
     assert said[0][7] == f"all_to_all_single needs {n} splits that add up to 2 rows, got {[2] * n}."
-    assert said[0][8].startswith("broadcast on mpi4py needs dense CPU tensors, got a torch.sparse_coo tensor.")
-    assert said[0][9].startswith("all_reduce on mpi4py needs dense CPU tensors, got a meta tensor.")
-    assert said[0][10].startswith("tag must be from 0 to ")
+    assert said[0][8].startswith("all_to_all_single needs tensors with a first dimension to share, got a scalar.")
+    assert said[0][9].startswith("broadcast on mpi4py needs dense CPU tensors, got a torch.sparse_coo tensor.")
+    assert said[0][10].startswith("all_reduce on mpi4py needs dense CPU tensors, got a meta tensor.")
+    assert said[0][11].startswith("tag must be from 0 to ")
 
 
 @pytest.mark.parametrize(
@@ -188,6 +190,44 @@ def test_a_rank_that_raises_frees_those_that_wait_in_mpi(cluster):
         cluster.run(fails)
     assert str(caught.value).startswith("rank 1 raised ValueError: mine\n")
     assert "waited in communication and could not go on" in str(caught.value)
+
+
+def test_backward_is_freed_when_a_rank_raises(cluster):
+    """DDP waits in C++, for Futures; the ranks live on, with their variables."""
+
+    def fails(rank, world_size):
+        from torch import nn, ones
+
+        net = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+        if rank == 1:
+            raise ValueError("mine")
+        net(ones(1, 2)).sum().backward()
+
+    pids = cluster.run(pid_on_rank)
+    with pytest.raises(distlab.RankError, match=r"^rank 1 raised ValueError: mine\n"):
+        cluster.run(fails)
+    assert cluster.run(pid_on_rank) == pids
+
+
+def test_what_a_freed_rank_waited_for_is_kept_from_reuse(cluster):
+    """A message that comes later writes into memory that nobody else has got meanwhile."""
+
+    def waits(rank, world_size):
+        import torch
+        import torch.distributed as dist
+
+        if rank == 1:
+            raise ValueError("mine")
+        dist.recv(torch.zeros(1000), src=1)
+
+    def kept(rank, world_size):
+        from distlab.mpi_work import progress
+
+        return [(work.what, work.result()[0].numel()) for work in progress()._abandoned[-1:]]
+
+    with pytest.raises(distlab.RankError, match=r"^rank 1 raised ValueError: mine\n"):
+        cluster.run(waits)
+    assert [one for rank, one in enumerate(cluster.run(kept)) if rank != 1] == [[("recv", 1000)]] * (cluster.n - 1)
 
 
 @pytest.mark.timeout(240)
@@ -352,6 +392,68 @@ def test_a_wait_that_is_too_long_is_told_and_breaks_the_group():
         "complete). Destroy it and make it again.",
     ], ended.stderr
     assert "MPI cannot end while all_reduce is pending: all its processes are ended." in ended.stderr
+
+
+def test_a_backward_that_is_too_long_raises():
+    """DDP waits in C++ for a Future, which gets the error."""
+    ended = mpi_script(
+        2,
+        """
+        import time
+        from torch.nn.parallel import DistributedDataParallel
+        net = DistributedDataParallel(torch.nn.Linear(2, 2))
+        if rank == 0:
+            try:
+                net(torch.ones(1, 2)).sum().backward()
+            except RuntimeError as error:
+                os.write(1, f"{error}\\n".encode())
+        else:
+            time.sleep(2.5)
+        """,
+    )
+    assert "Timed out waiting 2000ms for all_reduce operation to complete" in ended.stdout, ended.stderr
+
+
+def test_what_then_is_given_may_wait_for_another_future():
+    """As torch's own PowerSGD hook does."""
+    ended = mpi_script(
+        2,
+        """
+        def again(future):
+            return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+        total = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(again).wait()
+        os.write(1, f"{total.item()}\\n".encode())
+        dist.destroy_process_group()
+        """,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "4.0\n4.0\n"), ended.stderr
+
+
+def test_one_that_fails_of_several_keeps_the_memory_of_the_others():
+    """MPI still writes to it."""
+    ended = mpi_script(
+        1,
+        """
+        from distlab.mpi_work import progress
+        group, first, second = dist.group.WORLD, torch.zeros(4), torch.zeros(4)
+        group._start_coalescing(torch.device("cpu"))
+        group.recv([first], 0, 1)
+        group.recv([second], 0, 2)
+        work = group._end_coalescing(torch.device("cpu"))
+        group.send([torch.ones(8)], 0, 2).wait()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            print(error)
+        print([tensor is first for tensor in progress()._abandoned[0].result()], flush=True)
+        """,
+    )
+    assert ended.stdout.splitlines() == [
+        "coalesced failed in MPI: the message is longer than the tensor that receives it; "
+        "send and recv tensors of one size.",
+        "[True, False]",
+    ], ended.stderr
 
 
 def test_processes_that_mpiexec_did_not_start_are_told():
