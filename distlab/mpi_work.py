@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ SPIN_SECONDS = 0.05  # tests without a pause at first: a short message is on its
 PAUSE_SECONDS = 0.0002  # between two tests of a long wait
 # the thread's pause: while C++ waits for a Future, while nobody waits, while another thread tests something anyway
 WATCHED_SECONDS, UNWATCHED_SECONDS, WAITED_SECONDS = 0.00005, 0.001, 0.005
+FREED = "Freed while it waited for other ranks through MPI."
 
 
 class Work(dist.Work):
@@ -51,6 +53,7 @@ class Work(dist.Work):
         "_error",
         "_finish",
         "_future",
+        "_left",
         "_limit",
         "_lock",
         "_memory",
@@ -80,7 +83,7 @@ class Work(dist.Work):
         self.broken, self._memory = broken, memory
         self._lock = threading.RLock()
         self._done, self._error = False, None
-        self.waited = False  # whether a thread is testing it in turns
+        self.waited = self._left = False  # whether a thread is testing it in turns, and is asked to leave it
         self._future: torch.futures.Future | None = None
         self._began = time.monotonic()
 
@@ -131,7 +134,7 @@ class Work(dist.Work):
         while self._requests:  # one by one: an error is then that request's own
             request, self._status = self._requests[-1]
             while not request.Test(self._status):
-                if time.monotonic() >= until:
+                if self._left or time.monotonic() >= until:
                     return False
                 _yield()
             self._requests.pop()
@@ -172,16 +175,22 @@ class Work(dist.Work):
         try:
             ended = self.advance(min(SPIN_SECONDS, given or SPIN_SECONDS))
             while not ended:
+                if self._left:
+                    raise RuntimeError(FREED)
                 if time.monotonic() - began > (limit := given or self.seconds):
                     self.run_out(limit)
                 time.sleep(PAUSE_SECONDS)
                 ended = self.advance()
         finally:
-            self.waited = False
+            self.waited = self._left = False
         progress().let_go(self)
         if self._error is not None:
             raise self._error
         return True
+
+    def end_wait(self) -> None:
+        """Let who waits for it raise at the next test; MPI goes on with it."""
+        self._left = True
 
     def run_out(self, seconds: float) -> None:
         """End it as failed, after so many seconds."""
@@ -233,6 +242,9 @@ class Work(dist.Work):
     source_rank = _source_rank
 
 
+_WAIT = Work.wait.__code__
+
+
 def words(error: MPI.Exception) -> str:
     """What MPI says, with what it means where that is not plain."""
     if error.Get_error_class() == MPI.ERR_TRUNCATE:
@@ -271,10 +283,10 @@ class Progress:
         self._abandoned.append(work)
 
     def free(self) -> None:
-        """End what somebody waits for."""
+        """End what C++ waits for."""
         for work in list(self._pending.values()):
-            if work.waited or work.watched:
-                work.give_up("Freed while it waited for other ranks through MPI.")
+            if work.watched and not work.waited:
+                work.give_up(FREED)
 
     def leave(self, broken: list[str]) -> None:
         """End what is pending in the group that this list belongs to; it is being destroyed."""
@@ -319,8 +331,19 @@ class Progress:
             MPI.COMM_WORLD.Abort(1)
 
 
+def end_wait(frame: FrameType | None) -> None:
+    """Let the wait for a Work that led to this frame end with an error; between two tests, or what MPI uses is lost.
+
+    Runs on: a rank, on the thread of the frame.
+    """
+    while frame is not None:
+        if frame.f_code is _WAIT:
+            frame.f_locals["self"].end_wait()
+        frame = frame.f_back
+
+
 def free() -> None:
-    """Bring back the threads of this process that wait for a Work or its Future; their groups are broken then.
+    """End with an error what C++ waits for, such as a backward pass; the groups are broken then.
 
     Runs on: a rank, on any thread.
     """

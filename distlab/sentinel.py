@@ -36,7 +36,7 @@ from distlab.notes import NOTES
 THREAD_NAME = "distlab-sentinel"
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun sets it for its ranks: the store is there already
 SHARED_MEMORY = "distlab.algorithms.segment"  # where the main thread waits for other ranks without leaving Python
-OF_MPI = ("distlab.mpi_work", "distlab.mpi_backend")  # an exception from outside would lose what MPI still writes to
+MPI_BEGINS = "distlab.mpi_backend"  # an exception from outside would lose what MPI has just begun to use
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
 
@@ -98,7 +98,9 @@ def watch(before: tuple[frozenset[tuple[int, int]], set[int]], meeting: Any) -> 
 
 
 def _leave_python(number: int, frame: Any) -> None:
-    """What both signals do on the main thread: a wait in shared memory is Python code, which an exception ends."""
+    """What both signals do on the main thread, whose wait in shared memory or for MPI is Python code."""
+    if (mpi := sys.modules.get("distlab.mpi_work")) is not None:
+        mpi.end_wait(frame)
     if frame is not None and frame.f_globals.get("__name__") == SHARED_MEMORY:
         raise RuntimeError("Freed while it waited for other ranks in an all_reduce through shared memory.")
 
@@ -223,13 +225,13 @@ def interruptible(frame: Any) -> bool:
     """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook's runs there.
 
     It must not hit what the engine does between two of them, or a message is lost and the rank waits for ever; nor the
-    report of an exception, which would be lost with it; nor a call of MPI, whose wait `free` ends.
+    report of an exception, which would be lost with it; nor the beginning of a call of MPI.
 
     Runs on: a rank, in any thread.
     """
     names = {outer.f_code.co_name for outer in _outwards(frame)}
     names |= {outer.f_globals.get("__name__") for outer in _outwards(frame)}
-    return state.executing(frame) and not names & {"showtraceback", "describe_failure", "settle", *OF_MPI}
+    return state.executing(frame) and not names & {"showtraceback", "describe_failure", "settle", MPI_BEGINS}
 
 
 def _outwards(frame: Any) -> Iterator[Any]:

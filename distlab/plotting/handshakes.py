@@ -84,7 +84,7 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
             draw_step(ax, left + place * STEP, store, step, writers.get(step.key))
             if step.writes:
                 draw_key(ax, left + place * STEP, HEAD + 0.08 + list(labels).index(step) % MOST_KEYS * KEY, step)
-            when = format_seconds(max(step.when - first, 1e-6))
+            when = format_seconds(step.when - first)
             x = left + (place + 0.5) * STEP
             draw_text(ax, x, height - FOOT + 0.1, when, fontsize=SIZE - 1.5, color=GREY, rotation=45, va="top")
     return figure
