@@ -134,6 +134,19 @@ def test_a_backend_that_nobody_registered(pair):
     assert found == {column: {"barrier": ("not built", "no module has registered it")}}
 
 
+@pytest.mark.parametrize("backends", ["mpi4py", ["MPI4PY", "mpi4py"]])
+def test_a_backend_of_ours_is_registered_however_it_is_named(pair, backends, monkeypatch):
+    """One name without a list, or in capitals, brings the module that registers it, and is tried once."""
+    asked = []
+    monkeypatch.setattr(
+        "distlab.probing.driver.run_cases", lambda size, todo, modules, *_: asked.append((todo, modules))
+    )
+    distlab.probe(pair, backends, modules="zoo_of_backends")
+    [(todo, modules)] = asked
+    assert modules == ["zoo_of_backends", "distlab.mpi_backend"]
+    assert [column for column, name in todo if name == "barrier"] == [Column("mpi4py", "cpu"), Column("mpi4py", "cuda")]
+
+
 def test_what_hangs_is_ended(pair, zoo):
     """A case that never returns is given up, its processes are ended, and the rest is tried."""
     todo = [(Column("zoo_hangs", "cpu"), name) for name in NAMES]
