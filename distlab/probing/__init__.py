@@ -38,7 +38,8 @@ def probe(cluster: Cluster, backends: str | Sequence[str] = BACKENDS, modules: s
 
     Returns:
         The `Probe`, which shows itself: each case works, is refused with torch's message, gives a wrong result, hangs,
-        ends its process, or its backend is not built or its device not there.
+        ends its process, or its backend is not built or its device not there; or it was not tried, since the
+        processes that had answered before did not start again.
 
     Raises:
         ArgumentError: the cluster has one rank, or there is no backend to try.

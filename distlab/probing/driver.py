@@ -114,7 +114,7 @@ def run_cases(
         seconds: that a case may wait for its peers.
 
     Raises:
-        ClusterError: the processes do not start.
+        ClusterError: the processes do not start. Where they have answered before, the rest is "not tried".
     """
     found: Found = {}
     todo = list(todo)
@@ -127,14 +127,19 @@ def run_cases(
         batch = start(folder, size, todo, modules, environment, prefix, seconds)
         try:
             blamed, why = follow(batch, found, say, seconds)
-            if blamed is None and why:
+            if blamed is not None:
+                found.setdefault(blamed[0], {})[blamed[1]] = Outcome(*why)
+            left = [(column, name) for column, name in todo if name not in found.get(column, {})]
+            if not found and why:
                 raise ClusterError(f"The probe's processes did not start: {why}.\n{batch.last_words()}".rstrip())
         finally:
             batch.end()
             shutil.rmtree(folder, ignore_errors=True)
-        if blamed is not None:
-            found.setdefault(blamed[0], {})[blamed[1]] = Outcome(*why)
-        todo = [(column, name) for column, name in todo if name not in found.get(column, {})]
+        if left == todo:  # nothing was answered by these processes, nor will it be by the next
+            for column, name in left:
+                found.setdefault(column, {})[name] = Outcome("not tried", f"its processes did not start: {why}")
+            return found
+        todo = left
     return found
 
 

@@ -157,6 +157,46 @@ def test_what_hangs_is_ended(pair, zoo):
     assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 5) == []
 
 
+BAD_END = """
+import os, pathlib, signal, time
+import torch.distributed as dist
+
+again = pathlib.Path(__file__).with_name("begun-" + os.environ["DISTLAB_PROBE_RANK"])
+assert not (again.exists() and {once}), "once is enough"
+again.touch()
+dist.destroy_process_group = lambda: {act}
+"""
+TWO_COLUMNS = [(Column("gloo", "cpu"), "barrier"), (Column("carrier_pigeon", "cpu"), "barrier")]
+
+
+@pytest.fixture
+def bad_end(zoo, tmp_path):
+    """Write a module that makes the processes act where a group is left, and may be imported once only."""
+
+    def write(act, once=False):
+        (tmp_path / "bad_end.py").write_text(BAD_END.format(act=act, once=once))
+        return ["bad_end"]
+
+    return write
+
+
+@pytest.mark.parametrize("act", ["os.kill(os.getpid(), signal.SIGSEGV)", "time.sleep(600)"])
+def test_a_bad_end_after_the_last_case_loses_nothing(pair, bad_end, act):
+    """Processes that crash or stop between two cases: what they had found stays, and the rest is tried."""
+    found = run_cases(2, TWO_COLUMNS, bad_end(act), pair.ranks.environment, seconds=1.0)
+    kinds = {column.backend: cases["barrier"].kind for column, cases in found.items()}
+    assert kinds == {"gloo": "works", "carrier_pigeon": "not built"}
+
+
+def test_processes_that_do_not_start_again(pair, bad_end):
+    """What was found before stays, the rest is called not tried, and no more processes are started in vain."""
+    modules = bad_end("os.kill(os.getpid(), signal.SIGSEGV)", once=True)
+    found = run_cases(2, TWO_COLUMNS, modules, pair.ranks.environment)
+    first, second = (cases["barrier"] for cases in found.values())
+    assert first.kind == "works"
+    assert second == ("not tried", "its processes did not start: ended with exit status 1")
+
+
 def test_processes_that_do_not_start(pair):
     """A module that cannot be imported: an error with what Python said, not an endless wait."""
     todo = [(Column("gloo", "cpu"), "barrier")]
