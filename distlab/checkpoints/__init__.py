@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import nn
 
 from distlab.checkpoints.file import FORMAT, read, reason, write
-from distlab.checkpoints.fitting import check_generators, check_model, check_optimizer, unplain
+from distlab.checkpoints.fitting import check_generators, check_model, check_optimizer, check_values, state_of
 from distlab.checkpoints.randomness import random_state, set_random_state
-from distlab.errors import CheckpointError
+from distlab.errors import CheckpointError, DistlabError
 
 
 @dataclass(frozen=True)
@@ -69,22 +69,29 @@ def save(
         values: more to be saved: numbers, texts, tensors, and lists and dicts of them; rank 0's count.
 
     Raises:
-        CheckpointError: on every rank, if the file could not be written, or a value cannot be saved.
+        CheckpointError: on every rank, if the file could not be written, or a value or a state cannot be saved so that
+            `load` can read it.
     """
-    path, problem = Path(path), unplain(values)
+    path, problem = Path(path), None
+    try:
+        check_values(values)
+    except DistlabError as error:
+        problem = str(error)
     told = _gather((problem, random_state(generators)), group)
     _raise_first([problem for problem, _ in told])
     if _rank(group) == 0:
-        state = {
-            "format": FORMAT,
-            "model": _inside(model).state_dict(),
-            "optimizer": None if optimizer is None else optimizer.state_dict(),
-            "kind": type(optimizer).__name__,
-            "values": values,
-            "random": [random_state for _, random_state in told],
-        }
         try:
+            state = {
+                "format": FORMAT,
+                "model": state_of("model", _inside(model)),
+                "optimizer": None if optimizer is None else state_of("optimizer", optimizer),
+                "kind": type(optimizer).__name__,
+                "values": values,
+                "random": [random_state for _, random_state in told],
+            }
             write(path, state)
+        except DistlabError as error:
+            problem = str(error)
         except Exception as error:  # a full disk, a folder that may not be written
             kept = "What was there before is unchanged." if path.exists() else "Nothing was saved."
             problem = f"path must be a file that rank 0 can write, got {str(path)!r} ({reason(error)}). {kept}"
