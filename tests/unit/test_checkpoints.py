@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import stat
 
 import numpy
 import pytest
@@ -251,6 +252,20 @@ def test_a_full_disk_loses_nothing(saved, monkeypatch):
     )
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == ["digits.pt"]
+
+
+def test_a_disk_that_knows_no_fsync_of_folders(saved, monkeypatch):
+    """The new file is in its place by then, so it was saved."""
+    fsync = os.fsync
+
+    def files_alone(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(22, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", files_alone)
+    checkpoints.save(saved, make()[0], epoch=3)
+    assert checkpoints.load(saved, make()[0])["epoch"] == 3
 
 
 def test_another_number_of_ranks_says_what_changes():
