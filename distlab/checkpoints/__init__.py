@@ -19,7 +19,7 @@ from torch import nn
 
 from distlab.checkpoints.file import FORMAT, read, reason, write
 from distlab.checkpoints.fitting import check_generators, check_model, check_optimizer, check_values, state_of
-from distlab.checkpoints.randomness import random_state, set_random_state
+from distlab.checkpoints.randomness import generator_list, random_state, set_random_state
 from distlab.errors import CheckpointError, DistlabError
 
 
@@ -50,7 +50,7 @@ def save(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    generators: Sequence[torch.Generator] = (),
+    generators: torch.Generator | Sequence[torch.Generator] = (),
     group: Any = None,
     **values: Any,
 ) -> None:
@@ -65,19 +65,21 @@ def save(
 
     Args:
         path: of the file, in a folder that rank 0 can write; the folder is made if it is not there.
-        generators: this rank's own, for example a DataLoader's. torch's and Python's default ones are saved anyway.
+        generators: this rank's own, one or several, for example a DataLoader's. torch's and Python's default ones are
+            saved anyway.
         values: more to be saved: numbers, texts, tensors, and lists and dicts of them; rank 0's count.
 
     Raises:
         CheckpointError: on every rank, if the file could not be written, or a value or a state cannot be saved so that
             `load` can read it.
     """
-    path, problem = Path(path), None
+    path, problem, own = Path(path), None, None
     try:
         check_values(values)
+        own = random_state(generator_list(generators))
     except DistlabError as error:
         problem = str(error)
-    told = _gather((problem, random_state(generators)), group)
+    told = _gather((problem, own), group)
     _raise_first([problem for problem, _ in told])
     if _rank(group) == 0:
         try:
@@ -103,7 +105,7 @@ def load(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    generators: Sequence[torch.Generator] = (),
+    generators: torch.Generator | Sequence[torch.Generator] = (),
     map_location: Any = None,
     group: Any = None,
 ) -> Resumed:
@@ -132,12 +134,13 @@ def load(
     if map_location is None:
         map_location = next((parameter.device for parameter in inside.parameters()), torch.device("cpu"))
     try:
+        generators = generator_list(generators)
         state = read(path, map_location)
         check_model(path, state["model"], inside.state_dict())
         if optimizer is not None:
             check_optimizer(path, state, optimizer)
         check_generators(path, state["random"], generators)
-    except CheckpointError as error:
+    except DistlabError as error:
         problem = str(error)
     _raise_first(_gather(problem, group))
     inside.load_state_dict(state["model"])

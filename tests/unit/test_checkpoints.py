@@ -122,6 +122,29 @@ def test_generators_that_were_not_saved(saved):
         checkpoints.load(saved, make()[0], generators=[torch.Generator()])
 
 
+def test_one_generator_needs_no_list(tmp_path):
+    """It goes on where it was, whether it is given alone or in a list."""
+    generator = torch.Generator().manual_seed(7)
+    checkpoints.save(tmp_path / "a.pt", make()[0], generators=generator)
+    drawn = torch.rand(1, generator=generator)
+    for again in (generator, [generator]):
+        checkpoints.load(tmp_path / "a.pt", make()[0], generators=again)
+        assert torch.equal(torch.rand(1, generator=generator), drawn)
+
+
+@pytest.mark.parametrize("generators", [3, [7], None])
+def test_generators_that_are_none(saved, generators):
+    """Anything else is refused, by `save` and by `load`; the file stays as it was."""
+    before = saved.read_bytes()
+    for call in (checkpoints.save, checkpoints.load):
+        with pytest.raises(distlab.CheckpointError) as caught:
+            call(saved, make()[0], generators=generators)
+        assert str(caught.value) == (
+            f"generators must be a list of torch.Generator, got {generators}. Give generators=[generator]."
+        )
+    assert saved.read_bytes() == before
+
+
 def test_a_missing_file(tmp_path):
     """The error names the path, and the call that makes one."""
     with pytest.raises(distlab.CheckpointError) as caught:
