@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from distlab.checkpoints.file import reason
 from distlab.errors import CheckpointError, refuse
 
 PLAIN = (type(None), bool, int, float, str, bytes, torch.Tensor)
@@ -70,8 +71,13 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def state_of(name: str, part: nn.Module | torch.optim.Optimizer) -> Any:
-    """The state of a model or an optimizer; refused where `load` could not read it back."""
-    state = part.state_dict()
+    """The state of a model or an optimizer; refused where there is none now, or `load` could not read it back."""
+    try:
+        state = part.state_dict()
+    except Exception as error:  # a ZeroRedundancyOptimizer that is not consolidated
+        what = f"got a {type(part).__name__} ({reason(error)})"
+        advice = "Do what it asks for on every rank, then save again."
+        raise CheckpointError(f"{name} must have a state that rank 0 can take, {what}. {advice}") from error
     for key, value in _leaves(f"{name}.state_dict()", state):
         if not _can_be_loaded(value):
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
