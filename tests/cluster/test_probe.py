@@ -188,6 +188,15 @@ def test_a_bad_end_after_the_last_case_loses_nothing(pair, bad_end, act):
     assert kinds == {"gloo": "works", "carrier_pigeon": "not built"}
 
 
+@pytest.mark.parametrize("act", ["(time.sleep(0.5), os.kill(os.getpid(), signal.SIGSEGV))", "time.sleep(600)"])
+def test_a_bad_end_is_not_the_fault_of_the_next_case(pair, bad_end, zoo, act):
+    """One process crashes or stops between two cases, while the other has begun the next: that one is tried again."""
+    modules = bad_end(f'os.environ["DISTLAB_PROBE_RANK"] == "1" and {act}')
+    todo = [(Column(backend, "cpu"), "barrier") for backend in ("gloo", "zoo_wrong")]
+    found = run_cases(2, todo, [*zoo, *modules], pair.ranks.environment, seconds=1.0)
+    assert [cases["barrier"].kind for cases in found.values()] == ["works", "works"]
+
+
 def test_processes_that_do_not_start_again(pair, bad_end):
     """What was found before stays, the rest is called not tried, and no more processes are started in vain."""
     modules = bad_end("os.kill(os.getpid(), signal.SIGSEGV)", once=True)
