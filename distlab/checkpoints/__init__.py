@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import nn
 
 from distlab.checkpoints.file import FORMAT, read, reason, write
-from distlab.checkpoints.fitting import check_generators, check_model, check_optimizer, unplain
-from distlab.checkpoints.randomness import random_state, set_random_state
-from distlab.errors import CheckpointError
+from distlab.checkpoints.fitting import check_generators, check_model, check_optimizer, check_values, state_of
+from distlab.checkpoints.randomness import generator_list, random_state, set_random_state
+from distlab.errors import CheckpointError, DistlabError
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def save(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    generators: Sequence[torch.Generator] = (),
+    generators: torch.Generator | Sequence[torch.Generator] = (),
     group: Any = None,
     **values: Any,
 ) -> None:
@@ -65,26 +65,35 @@ def save(
 
     Args:
         path: of the file, in a folder that rank 0 can write; the folder is made if it is not there.
-        generators: this rank's own, for example a DataLoader's. torch's and Python's default ones are saved anyway.
+        generators: this rank's own, one or several, for example a DataLoader's. torch's and Python's default ones are
+            saved anyway.
         values: more to be saved: numbers, texts, tensors, and lists and dicts of them; rank 0's count.
 
     Raises:
-        CheckpointError: on every rank, if the file could not be written, or a value cannot be saved.
+        CheckpointError: on every rank, if the file could not be written, or a value or a state cannot be saved so that
+            `load` can read it.
     """
-    path, problem = Path(path), unplain(values)
-    told = _gather((problem, random_state(generators)), group)
+    path, problem, own = Path(path), None, None
+    try:
+        check_values(values)
+        own = random_state(generator_list(generators))
+    except DistlabError as error:
+        problem = str(error)
+    told = _gather((problem, own), group)
     _raise_first([problem for problem, _ in told])
     if _rank(group) == 0:
-        state = {
-            "format": FORMAT,
-            "model": _inside(model).state_dict(),
-            "optimizer": None if optimizer is None else optimizer.state_dict(),
-            "kind": type(optimizer).__name__,
-            "values": values,
-            "random": [random_state for _, random_state in told],
-        }
         try:
+            state = {
+                "format": FORMAT,
+                "model": state_of("model", _inside(model)),
+                "optimizer": None if optimizer is None else state_of("optimizer", optimizer),
+                "kind": type(optimizer).__name__,
+                "values": values,
+                "random": [random_state for _, random_state in told],
+            }
             write(path, state)
+        except DistlabError as error:
+            problem = str(error)
         except Exception as error:  # a full disk, a folder that may not be written
             kept = "What was there before is unchanged." if path.exists() else "Nothing was saved."
             problem = f"path must be a file that rank 0 can write, got {str(path)!r} ({reason(error)}). {kept}"
@@ -96,7 +105,7 @@ def load(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    generators: Sequence[torch.Generator] = (),
+    generators: torch.Generator | Sequence[torch.Generator] = (),
     map_location: Any = None,
     group: Any = None,
 ) -> Resumed:
@@ -125,12 +134,13 @@ def load(
     if map_location is None:
         map_location = next((parameter.device for parameter in inside.parameters()), torch.device("cpu"))
     try:
+        generators = generator_list(generators)
         state = read(path, map_location)
         check_model(path, state["model"], inside.state_dict())
         if optimizer is not None:
             check_optimizer(path, state, optimizer)
         check_generators(path, state["random"], generators)
-    except CheckpointError as error:
+    except DistlabError as error:
         problem = str(error)
     _raise_first(_gather(problem, group))
     inside.load_state_dict(state["model"])

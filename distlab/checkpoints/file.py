@@ -5,6 +5,7 @@ Called by rank 0 to write and by every rank to read; plain PyTorch.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zipfile
 from collections.abc import Mapping
@@ -32,11 +33,16 @@ def write(path: Path, state: Mapping[str, Any]) -> None:
         partial.unlink(missing_ok=True)
         raise
     if hasattr(os, "O_DIRECTORY"):  # the new name must outlive a power failure, too
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with contextlib.suppress(OSError):  # some network disks cannot; the file is in its place all the same
+            _to_disk(path.parent)
+
+
+def _to_disk(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read(path: Path, map_location: Any) -> dict[str, Any]:

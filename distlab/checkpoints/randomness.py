@@ -12,6 +12,16 @@ from typing import Any
 
 import torch
 
+from distlab.errors import refuse
+
+
+def generator_list(generators: Any) -> list[torch.Generator]:
+    """One generator or several, as a list."""
+    several = [generators] if isinstance(generators, torch.Generator) else generators
+    if not isinstance(several, Sequence) or not all(isinstance(one, torch.Generator) for one in several):
+        refuse("generators", "a list of torch.Generator", generators, "Give generators=[generator].", wrong_type=True)
+    return list(several)
+
 
 def random_state(generators: Sequence[torch.Generator]) -> dict[str, Any]:
     """The states of this rank's generators, as plain values."""

@@ -25,6 +25,7 @@ COLORS = {
     "depends": blend("#56B4E9", "#FFFFFF", 0.55),
     "not built": "#F3F3F3",
     "no device": "#F3F3F3",
+    "not tried": "#F3F3F3",
 }
 BAD = "#D55E00"  # a wrong result, a hang, an end
 MEANINGS = {"not built": "not built, or no such device", "no device": "", "depends": "depends on how it was built"}

@@ -24,7 +24,7 @@ MOST_RANKS = 4  # more would be told the same, and each imports torch
 EXAMPLE = "Call distlab.probe(cluster)."
 
 
-def probe(cluster: Cluster, backends: Sequence[str] = BACKENDS, modules: Sequence[str] = ()) -> Probe:
+def probe(cluster: Cluster, backends: str | Sequence[str] = BACKENDS, modules: str | Sequence[str] = ()) -> Probe:
     """Try every function that communicates, and every ReduceOp with every dtype, on each backend and device.
 
     Each case runs on as many processes as the cluster has ranks, but at most 4, with small tensors, and its result is
@@ -33,12 +33,13 @@ def probe(cluster: Cluster, backends: Sequence[str] = BACKENDS, modules: Sequenc
     Runs on: the notebook's kernel.
 
     Args:
-        cluster: a running one of 2 ranks or more. backends: names, also of such as a module registers.
+        cluster: a running one of 2 ranks or more. backends: a name or several, also of such as a module registers.
         modules: to import on the processes first; they register backends, then or in a function `register`.
 
     Returns:
         The `Probe`, which shows itself: each case works, is refused with torch's message, gives a wrong result, hangs,
-        ends its process, or its backend is not built or its device not there.
+        ends its process, or its backend is not built or its device not there; or it was not tried, since the
+        processes that had answered before did not start again.
 
     Raises:
         ArgumentError: the cluster has one rank, or there is no backend to try.
@@ -52,8 +53,9 @@ def probe(cluster: Cluster, backends: Sequence[str] = BACKENDS, modules: Sequenc
         refuse("cluster", "a Cluster", cluster, EXAMPLE, wrong_type=True)
     if cluster.n < 2:
         refuse("cluster", "of 2 ranks or more, to have somebody to talk to", cluster.n, "Make one: Cluster(2).")
-    todo = [(column, name) for column in _columns(backends) for name in (*FUNCTIONS, *REDUCTIONS)]
-    modules = [*modules, *(REGISTERED_BY[name] for name in backends if name in REGISTERED_BY)]
+    columns = _columns(backends)
+    todo = [(column, name) for column in columns for name in (*FUNCTIONS, *REDUCTIONS)]
+    modules = _modules(modules, columns)
     size = min(cluster.n, MOST_RANKS)
     with progress(len(todo)) as tell:
         found = run_cases(size, todo, modules, cluster.ranks.environment, _starter(cluster.engines, size), tell)
@@ -64,7 +66,13 @@ def _columns(backends: Any) -> list[Column]:
     names = [backends] if isinstance(backends, str) else backends
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
         refuse("backends", 'a list of names of backends, such as ["gloo"]', backends, EXAMPLE, wrong_type=True)
-    return [Column(name.lower(), device) for name in dict.fromkeys(names) for device in DEVICES]
+    return [Column(name, device) for name in dict.fromkeys(map(str.lower, names)) for device in DEVICES]
+
+
+def _modules(modules: str | Sequence[str], columns: Sequence[Column]) -> list[str]:
+    """What the processes import first: the modules given, and those of the columns' backends."""
+    own = [REGISTERED_BY[column.backend] for column in columns if column.backend in REGISTERED_BY]
+    return list(dict.fromkeys([*([modules] if isinstance(modules, str) else modules), *own]))
 
 
 def _starter(engines: str, size: int) -> list[str]:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def run_cases(
         seconds: that a case may wait for its peers.
 
     Raises:
-        ClusterError: the processes do not start.
+        ClusterError: the processes do not start. Where they have answered before, the rest is "not tried".
     """
     found: Found = {}
     todo = list(todo)
@@ -127,14 +127,19 @@ def run_cases(
         batch = start(folder, size, todo, modules, environment, prefix, seconds)
         try:
             blamed, why = follow(batch, found, say, seconds)
-            if blamed is None and why:
+            if blamed is not None:
+                found.setdefault(blamed[0], {})[blamed[1]] = Outcome(*why)
+            left = [(column, name) for column, name in todo if name not in found.get(column, {})]
+            if not found and why:
                 raise ClusterError(f"The probe's processes did not start: {why}.\n{batch.last_words()}".rstrip())
         finally:
             batch.end()
             shutil.rmtree(folder, ignore_errors=True)
-        if blamed is not None:
-            found.setdefault(blamed[0], {})[blamed[1]] = Outcome(*why)
-        todo = [(column, name) for column, name in todo if name not in found.get(column, {})]
+        if left == todo:  # nothing was answered by these processes, nor will it be by the next
+            for column, name in left:
+                found.setdefault(column, {})[name] = Outcome("not tried", f"its processes did not start: {why}")
+            return found
+        todo = left
     return found
 
 
@@ -200,21 +205,25 @@ def follow(
         if batch.begun:  # none begins before all are there
             heard = True
             tell(next(iter(batch.begun.values()))[1])
-        early = [code for place, code in exited if batch.undone(place)]
+        early = {place: code for place, code in exited if batch.undone(place)}
         if early:
-            words = exit_words(early[0])
-            return blame(batch, found, ("ends the process", f"the process {words}"), words)
+            words = exit_words(next(iter(early.values())))
+            ended = early if len(batch.processes) == batch.size else range(batch.size)
+            return blame(batch, found, ended, ("ends the process", f"the process {words}"), words)
         silence = time.monotonic() - last
         if silence > (PATIENCE * seconds if heard else START_SECONDS):
             words = f"nothing came for {silence:.0f} s"
-            return blame(batch, found, ("hangs", f"it did not return within {PATIENCE * seconds:g} s"), words)
+            why = f"it did not return within {PATIENCE * seconds:g} s"
+            between = set(range(batch.size)) - batch.done - set(batch.begun)  # others wait for these in the next case
+            return blame(batch, found, () if between else batch.begun, ("hangs", why), words)
         time.sleep(0.01)
     return None, ""
 
 
-def blame(batch: Batch, found: Found, outcome: tuple[str, str], words: str) -> tuple[tuple[Column, str] | None, Any]:
-    """The case that was going on when the processes failed; None where none had begun."""
-    with contextlib.suppress(StopIteration):
-        open_cases = ((column, name) for column, name in batch.begun.values() if name not in found.get(column, {}))
-        return next(open_cases), outcome
-    return None, words
+def blame(
+    batch: Batch, found: Found, ranks: Iterable[int], outcome: tuple[str, str], words: str
+) -> tuple[tuple[Column, str] | None, Any]:
+    """The case that was going on, on the ranks that failed, when they failed; None where none was."""
+    begun = [batch.begun[rank] for rank in ranks if rank in batch.begun]
+    blamed = next(((column, name) for column, name in begun if name not in found.get(column, {})), None)
+    return blamed, words if blamed is None else outcome

@@ -56,6 +56,7 @@ KINDS = {
     "ends the process": "DIES",
     "not built": "-",
     "no device": "-",
+    "not tried": "-",
     "depends": "?",  # in tables of older versions: on how it was built
 }
 

@@ -58,8 +58,8 @@ class Probe:
 
     @property
     def there(self) -> list[Column]:
-        """The columns that could be tried: their backend is built and their device is there."""
-        absent = {"not built", "no device"}
+        """The columns that could be tried: their backend is built, their device is there, and processes started."""
+        absent = {"not built", "no device", "not tried"}
         return [c for c, cases in self.outcomes.items() if {o.kind for o in cases.values()} - absent]
 
     def plot(self) -> Figure:

@@ -82,6 +82,39 @@ def test_a_rank_without_the_file_stops_all(four, tmp_path):
         four.run(load)
 
 
+def save_in_shards(rank, world_size, path, consolidate=True, odd=None):
+    """Save an optimizer whose state lies in shards on the ranks; the odd rank gives what is no generator."""
+    import torch
+    from torch import nn
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    from distlab import checkpoints
+
+    model = nn.Linear(6, 2)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    model(torch.ones(4, 6)).sum().backward()
+    optimizer.step()
+    if consolidate:
+        optimizer.consolidate_state_dict(to=0)
+    checkpoints.save(path, model, optimizer, generators=3 if rank == odd else ())
+    return checkpoints.load(path, model).ranks
+
+
+def test_what_one_rank_cannot_give_stops_all(four, tmp_path):
+    """A state that rank 0 cannot take, and generators that are none on one rank: all raise, none waits, all go on."""
+    path = tmp_path / "a.pt"
+    words = (
+        r"ranks 0-3 raised CheckpointError: optimizer must have a state that rank 0 can take, got a "
+        r"ZeroRedundancyOptimizer \(RuntimeError: .* not been consolidated .*\)\. Do what it asks for on every rank"
+    )
+    with pytest.raises(distlab.RankError, match=words):
+        four.run(save_in_shards, str(path), consolidate=False)
+    with pytest.raises(distlab.RankError, match="ranks 0-3 raised CheckpointError: generators must be a list"):
+        four.run(save_in_shards, str(path), odd=2)
+    assert not path.exists()
+    assert four.run(save_in_shards, str(path)) == [4, 4, 4, 4]
+
+
 def test_one_checkpoint_on_two_ranks(four, tmp_path):
     """Two ranks go on where four stopped, with the weights of the four, and are told what changed."""
     path = str(tmp_path / "a.pt")

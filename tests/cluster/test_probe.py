@@ -134,6 +134,19 @@ def test_a_backend_that_nobody_registered(pair):
     assert found == {column: {"barrier": ("not built", "no module has registered it")}}
 
 
+@pytest.mark.parametrize("backends", ["mpi4py", ["MPI4PY", "mpi4py"]])
+def test_a_backend_of_ours_is_registered_however_it_is_named(pair, backends, monkeypatch):
+    """One name without a list, or in capitals, brings the module that registers it, and is tried once."""
+    asked = []
+    monkeypatch.setattr(
+        "distlab.probing.driver.run_cases", lambda size, todo, modules, *_: asked.append((todo, modules))
+    )
+    distlab.probe(pair, backends, modules="zoo_of_backends")
+    [(todo, modules)] = asked
+    assert modules == ["zoo_of_backends", "distlab.mpi_backend"]
+    assert [column for column, name in todo if name == "barrier"] == [Column("mpi4py", "cpu"), Column("mpi4py", "cuda")]
+
+
 def test_what_hangs_is_ended(pair, zoo):
     """A case that never returns is given up, its processes are ended, and the rest is tried."""
     todo = [(Column("zoo_hangs", "cpu"), name) for name in NAMES]
@@ -142,6 +155,55 @@ def test_what_hangs_is_ended(pair, zoo):
     assert found["all_reduce"].kind == "hangs"
     assert found["broadcast"].kind == "refused"
     assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 5) == []
+
+
+BAD_END = """
+import os, pathlib, signal, time
+import torch.distributed as dist
+
+again = pathlib.Path(__file__).with_name("begun-" + os.environ["DISTLAB_PROBE_RANK"])
+assert not (again.exists() and {once}), "once is enough"
+again.touch()
+dist.destroy_process_group = lambda: {act}
+"""
+TWO_COLUMNS = [(Column("gloo", "cpu"), "barrier"), (Column("carrier_pigeon", "cpu"), "barrier")]
+
+
+@pytest.fixture
+def bad_end(zoo, tmp_path):
+    """Write a module that makes the processes act where a group is left, and may be imported once only."""
+
+    def write(act, once=False):
+        (tmp_path / "bad_end.py").write_text(BAD_END.format(act=act, once=once))
+        return ["bad_end"]
+
+    return write
+
+
+@pytest.mark.parametrize("act", ["os.kill(os.getpid(), signal.SIGSEGV)", "time.sleep(600)"])
+def test_a_bad_end_after_the_last_case_loses_nothing(pair, bad_end, act):
+    """Processes that crash or stop between two cases: what they had found stays, and the rest is tried."""
+    found = run_cases(2, TWO_COLUMNS, bad_end(act), pair.ranks.environment, seconds=1.0)
+    kinds = {column.backend: cases["barrier"].kind for column, cases in found.items()}
+    assert kinds == {"gloo": "works", "carrier_pigeon": "not built"}
+
+
+@pytest.mark.parametrize("act", ["(time.sleep(0.5), os.kill(os.getpid(), signal.SIGSEGV))", "time.sleep(600)"])
+def test_a_bad_end_is_not_the_fault_of_the_next_case(pair, bad_end, zoo, act):
+    """One process crashes or stops between two cases, while the other has begun the next: that one is tried again."""
+    modules = bad_end(f'os.environ["DISTLAB_PROBE_RANK"] == "1" and {act}')
+    todo = [(Column(backend, "cpu"), "barrier") for backend in ("gloo", "zoo_wrong")]
+    found = run_cases(2, todo, [*zoo, *modules], pair.ranks.environment, seconds=1.0)
+    assert [cases["barrier"].kind for cases in found.values()] == ["works", "works"]
+
+
+def test_processes_that_do_not_start_again(pair, bad_end):
+    """What was found before stays, the rest is called not tried, and no more processes are started in vain."""
+    modules = bad_end("os.kill(os.getpid(), signal.SIGSEGV)", once=True)
+    found = run_cases(2, TWO_COLUMNS, modules, pair.ranks.environment)
+    first, second = (cases["barrier"] for cases in found.values())
+    assert first.kind == "works"
+    assert second == ("not tried", "its processes did not start: ended with exit status 1")
 
 
 def test_processes_that_do_not_start(pair):

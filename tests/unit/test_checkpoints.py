@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import stat
 
 import numpy
 import pytest
@@ -121,6 +122,29 @@ def test_generators_that_were_not_saved(saved):
         checkpoints.load(saved, make()[0], generators=[torch.Generator()])
 
 
+def test_one_generator_needs_no_list(tmp_path):
+    """It goes on where it was, whether it is given alone or in a list."""
+    generator = torch.Generator().manual_seed(7)
+    checkpoints.save(tmp_path / "a.pt", make()[0], generators=generator)
+    drawn = torch.rand(1, generator=generator)
+    for again in (generator, [generator]):
+        checkpoints.load(tmp_path / "a.pt", make()[0], generators=again)
+        assert torch.equal(torch.rand(1, generator=generator), drawn)
+
+
+@pytest.mark.parametrize("generators", [3, [7], None])
+def test_generators_that_are_none(saved, generators):
+    """Anything else is refused, by `save` and by `load`; the file stays as it was."""
+    before = saved.read_bytes()
+    for call in (checkpoints.save, checkpoints.load):
+        with pytest.raises(distlab.CheckpointError) as caught:
+            call(saved, make()[0], generators=generators)
+        assert str(caught.value) == (
+            f"generators must be a list of torch.Generator, got {generators}. Give generators=[generator]."
+        )
+    assert saved.read_bytes() == before
+
+
 def test_a_missing_file(tmp_path):
     """The error names the path, and the call that makes one."""
     with pytest.raises(distlab.CheckpointError) as caught:
@@ -159,6 +183,82 @@ def test_values_that_cannot_be_loaded_safely(saved):
     assert saved.read_bytes() == before
 
 
+class Counting(nn.Linear):
+    """A layer with more in its state than tensors."""
+
+    def __init__(self, extra):
+        super().__init__(3, 2)
+        self.extra = extra
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+class Dated(nn.Linear):
+    _version = numpy.int64(2)
+
+
+def scheduled():
+    """A model, and an optimizer whose learning rate comes of numpy."""
+    model, optimizer = make()
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: numpy.cos(epoch / 10))
+    return model, optimizer
+
+
+LR = "optimizer.state_dict()['param_groups'][0]['lr'] must be {rule}, got {value!r}. It is a numpy.float64: {advice}"
+UNSAFE = {
+    "a learning rate of numpy": (
+        lambda: (model := nn.Linear(3, 2), torch.optim.SGD(model.parameters(), lr=numpy.float64(0.1))),
+        LR.replace("{value!r}", repr(numpy.float64(0.1))),
+    ),
+    "a schedule of numpy": (scheduled, LR.replace("{value!r}", repr(numpy.float64(0.1)))),
+    "a number of numpy in a list of the model": (
+        lambda: (nn.Sequential(Counting({"seen": [1, numpy.float64(2)]})), None),
+        "model.state_dict()['0._extra_state']['seen'][1] must be {rule}, got "
+        f"{numpy.float64(2)!r}. It is a numpy.float64: {{advice}}",
+    ),
+    "a key of numpy": (
+        lambda: (Counting({numpy.int64(3): 1}), None),
+        f"a key of model.state_dict()['_extra_state'] must be {{rule}}, got {numpy.int64(3)!r}. "
+        "It is a numpy.int64: {advice}",
+    ),
+    "a version of numpy": (
+        lambda: (Dated(3, 2), None),
+        f"model.state_dict()._metadata['']['version'] must be {{rule}}, got {numpy.int64(2)!r}. "
+        "It is a numpy.int64: {advice}",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNSAFE)
+def test_states_that_cannot_be_loaded_safely(saved, case):
+    """What `load` would not read is refused by its key before anything is written."""
+    build, message = UNSAFE[case]
+    before = saved.read_bytes()
+    with pytest.raises(distlab.CheckpointError) as caught:
+        checkpoints.save(saved, *build())
+    assert str(caught.value) == message.format(
+        rule="a value that torch.load reads with weights_only=True",
+        advice="make it a plain value, for example with float().",
+    )
+    assert saved.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("extra", "other"),
+    [(torch.Size([2]), torch.Size([])), (torch.float16, torch.int8), ({"seen": (1, "a", None)}, {})],
+)
+def test_states_that_are_no_tensors(tmp_path, extra, other):
+    """What torch.load trusts is saved as well, and comes back."""
+    checkpoints.save(tmp_path / "a.pt", Counting(extra))
+    model = Counting(other)
+    checkpoints.load(tmp_path / "a.pt", model)
+    assert model.extra == extra
+
+
 def test_a_full_disk_loses_nothing(saved, monkeypatch):
     """Where the new file cannot be written the old one is whole, nothing lies beside it, and the error says both."""
     before = saved.read_bytes()
@@ -175,6 +275,20 @@ def test_a_full_disk_loses_nothing(saved, monkeypatch):
     )
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == ["digits.pt"]
+
+
+def test_a_disk_that_knows_no_fsync_of_folders(saved, monkeypatch):
+    """The new file is in its place by then, so it was saved."""
+    fsync = os.fsync
+
+    def files_alone(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(22, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", files_alone)
+    checkpoints.save(saved, make()[0], epoch=3)
+    assert checkpoints.load(saved, make()[0])["epoch"] == 3
 
 
 def test_another_number_of_ranks_says_what_changes():

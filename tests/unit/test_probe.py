@@ -74,6 +74,16 @@ def test_the_text_numbers_the_messages():
     assert lines[-2:] == [" 1  no such scalar", " -  nccl GPU: built without it"]
 
 
+def test_a_column_that_was_not_tried():
+    """It is named with its reason, as one that is not built is, and has no table of reductions."""
+    probe = made()
+    cases = {name: Outcome("not tried", "its processes did not start") for name in probe.outcomes[GLOO]}
+    probe = Probe("9.9", 2, {**probe.outcomes, NCCL: cases})
+    assert probe.there == [GLOO]
+    assert repr(probe).splitlines()[-1] == " -  nccl GPU: its processes did not start"
+    assert "not tried" in [text.get_text() for ax in probe.plot().axes for text in ax.texts]
+
+
 def test_the_html_is_coloured_and_escaped():
     """Each cell has its kind's colour and its message as a tip; a message is never markup."""
     page = made(reduce=Outcome("refused", "<b>bold</b>"))._repr_html_()
