@@ -22,55 +22,58 @@ HEAD = '''\
     {command}
 """
 {futures}
-import atexit
-import io
-import os
-import sys
+import atexit as _atexit  # cells may use any name that does not begin with an underscore
+import io as _io
+import os as _os
+import sys as _sys
 
 import torch
 import torch._dynamo  # before the group: in torch 2.13 gloo's threads outlive a group that is older than this import
 import torch.distributed as dist
+import torch.distributed as _dist
 
-if "RANK" not in os.environ:
+if "RANK" not in _os.environ:
     raise SystemExit("torchrun starts this script: {command}")
-if sys.platform == "linux" and os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
+if _sys.platform == "linux" and _os.environ["LOCAL_WORLD_SIZE"] == _os.environ["WORLD_SIZE"]:
+    _os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
 
 dist.init_process_group("{backend}")  # torchrun has put rank, world size and the address of rank 0 into the environment
-rank, world_size = dist.get_rank(), dist.get_world_size()
+rank, world_size = _RANK, _WORLD_SIZE = dist.get_rank(), dist.get_world_size()
 
-written, values = io.StringIO(), []  # what this rank prints, and the value of a cell's last line, wait for their turn
-sys.stdout = written
+_PRINTED, _VALUES = _io.StringIO(), []  # what this rank prints, and the value of a cell's last line, wait their turn
+_TURNS = range(_WORLD_SIZE)
+_sys.stdout = _PRINTED
 
 
-def show(value):
+def _show_value(value):
     """Keep the value of a cell's last line for the end of the cell."""
     if value is not None:
-        values.append(repr(value))
+        _VALUES.append(f"{{value!r}}")
 
 
-def print_mine():
+def _print_mine():
     """Print what this rank has kept, with its rank in front."""
-    for line in written.getvalue().splitlines():
-        print(f"rank {{rank}}: {{line}}".rstrip(), file=sys.__stdout__)
-    for value in values:
-        print(f"rank {{rank}} -> {{value}}", file=sys.__stdout__)
-    sys.__stdout__.flush()
-    written.seek(0)
-    written.truncate()
-    values.clear()
+    screen = _sys.__stdout__
+    for line in _PRINTED.getvalue().splitlines():
+        screen.write(f"rank {{_RANK}}: {{line}}".rstrip() + "\\n")
+    for value in _VALUES:
+        screen.write(f"rank {{_RANK}} -> {{value}}\\n")
+    screen.flush()
+    _PRINTED.seek(0)
+    _PRINTED.truncate()
+    _VALUES.clear()
 
 
-def end_of_cell():
+def _end_of_cell():
     """Let the ranks print, one after the other."""
-    for turn in range(world_size):
-        if turn == rank:
-            print_mine()
-        if dist.is_initialized():
-            dist.barrier()
+    for turn in _TURNS:
+        if turn == _RANK:
+            _print_mine()
+        if _dist.is_initialized():
+            _dist.barrier()
 
 
-atexit.register(print_mine)  # also what was printed before an error'''
+_atexit.register(_print_mine)  # also what was printed before an error'''
 DISPLAY = '''
 
 
@@ -78,8 +81,8 @@ def display(*things):
     """What a notebook shows as pictures and tables is text here."""
     print(*things, sep="\\n")'''
 TAIL = """\
-if dist.is_initialized():
-    dist.destroy_process_group()
+if _dist.is_initialized():
+    _dist.destroy_process_group()
 """
 
 
@@ -191,10 +194,10 @@ def add_run(draft: Draft, step: Step) -> None:
         return
     draft.cells += 1
     definitions: list[str] = []
-    parts = [_expression(draft, step.fn, definitions, "the function"), "rank", "world_size"]
+    parts = [_expression(draft, step.fn, definitions, "the function"), "_RANK", "_WORLD_SIZE"]
     parts += [_expression(draft, arg, definitions, f"argument {i} of {name}") for i, arg in enumerate(step.args)]
     parts += [f"{key}={_expression(draft, arg, definitions, key)}" for key, arg in step.kwargs.items()]
-    text = f"show({parts[0]}({', '.join(parts[1:])}))\n"
+    text = f"_show_value({parts[0]}({', '.join(parts[1:])}))\n"
     if definitions:
         draft.parts.append(f"# --- what call {draft.number} needs ---\n{''.join(definitions).lstrip()}")
     _add(draft, f"call {draft.number}: cluster.run({name})", step, text)
@@ -217,11 +220,11 @@ def add_push(draft: Draft, step: Step, used: set[str]) -> None:
 def _add(draft: Draft, title: str, step: Step, text: str) -> None:
     """Add code under its title, for the ranks that ran it; then all ranks print in turn."""
     # all ranks meet at a cell's end, which one that was not waited for must not ask of those that run the next cell
-    end = "end_of_cell()\n" if step.waited else ""
+    end = "_end_of_cell()\n" if step.waited else ""
     ranks, where = sorted(step.ranks), ""
     if len(ranks) < draft.n:
         where = f", on {rank_list(ranks)} only"
-        condition = f"rank == {ranks[0]}" if len(ranks) == 1 else f"rank in {tuple(ranks)}"
+        condition = f"_RANK == {ranks[0]}" if len(ranks) == 1 else f"_RANK in {tuple(ranks)}"
         # a block of comments only is no block
         text = f"if {condition}:\n{rewriting.indented(text if _has_code(text) else text + 'pass' + chr(10))}"
     draft.parts.append(f"# --- {title}{where} ---\n{text}{end}")

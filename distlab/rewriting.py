@@ -55,7 +55,7 @@ def cell(source: str) -> Rewritten:
             futures.append(_segment(plain, statement))
             edits.append((statement, "pass  # its import from __future__ is at the top of this script"))
         elif statement is tree.body[-1] and _has_value(statement) and not _is_silenced(plain, statement):
-            edits.append((statement, f"show({_segment(plain, statement)})"))
+            edits.append((statement, f"_show_value({_segment(plain, statement)})"))
     text = _edited(plain, edits).rstrip() + "\n"
     try:
         compile(text, "<cell>", "exec", dont_inherit=True)

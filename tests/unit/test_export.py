@@ -39,9 +39,9 @@ def script(tmp_path, steps, n=2, **how):
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("x = 1\nx + 1", "x = 1\nshow(x + 1)\n"),
-        ("x = 'é'; x  # why", "x = 'é'; show(x)  # why\n"),
-        ("(1,\n 2)", "show((1,\n 2))\n"),
+        ("x = 1\nx + 1", "x = 1\n_show_value(x + 1)\n"),
+        ("x = 'é'; x  # why", "x = 'é'; _show_value(x)  # why\n"),
+        ("(1,\n 2)", "_show_value((1,\n 2))\n"),
         ("x;", "x;\n"),
         ("x ; # not shown", "x ; # not shown\n"),
         ("if x:\n    x", "if x:\n    x\n"),
@@ -58,7 +58,7 @@ def test_a_notebooks_own_lines_become_comments():
     made = rewriting.cell("!ls -l\nif x:\n    %time y = 1\nfiles = !ls\nx")
     assert made.own_lines == ("!ls -l", "%time y = 1", "files = !ls")
     assert made.text.count("pass  # only a notebook runs this line: ") == 3
-    assert made.text.endswith("show(x)\n")
+    assert made.text.endswith("_show_value(x)\n")
     assert "get_ipython" not in made.text
 
 
@@ -94,9 +94,9 @@ def test_indenting_changes_no_text_in_strings(source):
 def test_a_cell_of_some_ranks_runs_on_these_only(tmp_path):
     """Only they run it; at its end all ranks meet, unless the notebook did not wait for it."""
     text, _ = script(tmp_path, [cell("x = 1", (1,)), cell("y = 1", (2, 0), waited=False), cell("z = 1", (0, 1, 2))], 3)
-    assert "if rank == 1:\n    x = 1\nend_of_cell()" in text
-    assert "on ranks 0 and 2 only ---\nif rank in (0, 2):\n    y = 1\n\n\n" in text
-    assert "# --- cell 3 ---\nz = 1\nend_of_cell()" in text
+    assert "if _RANK == 1:\n    x = 1\n_end_of_cell()" in text
+    assert "on ranks 0 and 2 only ---\nif _RANK in (0, 2):\n    y = 1\n\n\n" in text
+    assert "# --- cell 3 ---\nz = 1\n_end_of_cell()" in text
 
 
 def test_a_failed_cell_is_a_comment(tmp_path):
@@ -124,8 +124,8 @@ def test_a_called_function_comes_with_what_it_uses(tmp_path):
     text, report = script(tmp_path, steps)
     assert text.count("SCALE = 3\n") == text.count("def helper(x):") == text.count("def job(") == 1
     assert "from collections import Counter\n" in text
-    assert "show(job(rank, world_size, 5))\n" in text
-    assert "show(job(rank, world_size, k=2))\n" in text
+    assert "_show_value(job(_RANK, _WORLD_SIZE, 5))\n" in text
+    assert "_show_value(job(_RANK, _WORLD_SIZE, k=2))\n" in text
     assert report.missing == ()
 
 
@@ -133,8 +133,8 @@ def test_lambdas_are_told_apart(tmp_path):
     """Two on one line are both written, each in its call."""
     both = [lambda rank, world_size: rank * 2, lambda rank, world_size: rank * 3]
     text, _ = script(tmp_path, [history.call(fn, (), {}, (0, 1)) for fn in both])
-    assert "show((lambda rank, world_size: rank * 2)(rank, world_size))" in text
-    assert "show((lambda rank, world_size: rank * 3)(rank, world_size))" in text
+    assert "_show_value((lambda rank, world_size: rank * 2)(_RANK, _WORLD_SIZE))" in text
+    assert "_show_value((lambda rank, world_size: rank * 3)(_RANK, _WORLD_SIZE))" in text
 
 
 def test_names_of_the_ranks_are_not_overwritten(tmp_path):
