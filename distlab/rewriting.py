@@ -55,7 +55,7 @@ def cell(source: str) -> Rewritten:
             futures.append(_segment(plain, statement))
             edits.append((statement, "pass  # its import from __future__ is at the top of this script"))
         elif statement is tree.body[-1] and _has_value(statement) and not _is_silenced(plain, statement):
-            edits.append((statement, f"_show_value({_segment(plain, statement)})"))
+            edits.append((statement, f"_show_value({_as_argument(_segment(plain, statement))})"))
     text = _edited(plain, edits).rstrip() + "\n"
     try:
         compile(text, "<cell>", "exec", dont_inherit=True)
@@ -165,6 +165,13 @@ def _has_value(statement: ast.stmt) -> bool:
         return False
     function = getattr(statement.value, "func", None)
     return not (isinstance(function, ast.Name) and function.id in ("print", "display"))
+
+
+def _as_argument(expression: str) -> str:
+    """An expression as the only argument of a call: a tuple that has no parentheses gets them."""
+    call = ast.parse(f"f({expression})", mode="eval").body
+    bare = len(call.args) != 1 or isinstance(call.args[0], ast.Starred) or expression.rstrip().endswith(",")
+    return f"({expression})" if bare else expression
 
 
 def _is_silenced(text: str, node: ast.AST) -> bool:
