@@ -194,10 +194,12 @@ def add_run(draft: Draft, step: Step) -> None:
         return
     draft.cells += 1
     definitions: list[str] = []
-    parts = [_expression(draft, step.fn, definitions, "the function"), "_RANK", "_WORLD_SIZE"]
-    parts += [_expression(draft, arg, definitions, f"argument {i} of {name}") for i, arg in enumerate(step.args)]
-    parts += [f"{key}={_expression(draft, arg, definitions, key)}" for key, arg in step.kwargs.items()]
-    text = f"_show_value({parts[0]}({', '.join(parts[1:])}))\n"
+    function = _expression(draft, step.fn, definitions, "the function")
+    given = step.first + step.args
+    numbered = [_expression(draft, arg, definitions, f"argument {i} of {name}") for i, arg in enumerate(given)]
+    numbered[len(step.first) : len(step.first)] = ["_RANK", "_WORLD_SIZE"]
+    named = [f"{key}={_expression(draft, arg, definitions, key)}" for key, arg in step.kwargs.items()]
+    text = f"_show_value({function}({', '.join(numbered + named)}))\n"
     if definitions:
         draft.parts.append(f"# --- what call {draft.number} needs ---\n{''.join(definitions).lstrip()}")
     _add(draft, f"call {draft.number}: cluster.run({name})", step, text)

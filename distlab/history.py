@@ -47,6 +47,7 @@ class Step:
 
     Args:
         source: the cell. fn, args, kwargs: the call. names: what was pushed.
+        first: arguments of the call that come before rank and world_size, as those of functools.partial do.
         failed: the name of the error that it ended with; "" when it ended well.
         pending: the AsyncResult of a cell that was sent with --noblock, and so has not ended here.
         waited: whether the notebook waited for its end before it did anything else.
@@ -56,6 +57,7 @@ class Step:
     ranks: tuple[int, ...]
     source: str = ""
     fn: Value | None = None
+    first: tuple[Value, ...] = ()
     args: tuple[Value, ...] = ()
     kwargs: Mapping[str, Value] = field(default_factory=dict)
     names: Mapping[str, Value] = field(default_factory=dict)
@@ -77,13 +79,13 @@ def noting(steps: list[Step], step: Step) -> Iterator[None]:
 
 def call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ranks: Sequence[int]) -> Step:
     """The step of cluster.run(fn, *args, **kwargs)."""
+    first: tuple[Any, ...] = ()
     if isinstance(fn, functools.partial):
-        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+        fn, first, kwargs = fn.func, fn.args, {**fn.keywords, **kwargs}
     seen: set[CodeType] = set()
+    before, after = (tuple(value_of(value, seen) for value in values) for values in (first, args))
     named = {name: value_of(value, seen) for name, value in kwargs.items()}
-    return Step(
-        "run", tuple(ranks), fn=value_of(fn, seen), args=tuple(value_of(arg, seen) for arg in args), kwargs=named
-    )
+    return Step("run", tuple(ranks), fn=value_of(fn, seen), first=before, args=after, kwargs=named)
 
 
 def push(names: Mapping[str, Any], ranks: Sequence[int]) -> Step:

@@ -134,6 +134,12 @@ def test_a_called_function_comes_with_what_it_uses(tmp_path):
     assert report.missing == ()
 
 
+def test_arguments_of_a_partial_keep_their_places(tmp_path):
+    """Its positional ones come before the rank, those of cluster.run after it, as in the call itself."""
+    step = history.call(functools.partial(helper, 10, k=2), (5,), {"k": 3}, (0, 1))
+    assert "_show_value(helper(10, _RANK, _WORLD_SIZE, 5, k=3))\n" in script(tmp_path, [step])[0]
+
+
 def test_lambdas_are_told_apart(tmp_path):
     """Two on one line are both written, each in its call."""
     both = [lambda rank, world_size: rank * 2, lambda rank, world_size: rank * 3]
