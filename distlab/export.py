@@ -6,6 +6,7 @@ level of a file, as the cells were, and needs nothing of distlab. rewriting.py t
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,8 @@ from distlab.errors import rank_list, refuse
 from distlab.history import Step, Value
 
 GIVEN = ("rank", "world_size", "torch", "dist")  # what distlab defines on every rank, and the script at its top
+BY_CELL = ""  # in place of the lines from the notebook that define a name
+Lines = list[tuple[tuple[int, ...], str]]  # code, each part with the ranks that it is for
 HEAD = '''\
 """Cells of a notebook, for {n} ranks.
 
@@ -121,8 +124,17 @@ class Draft:
     cells: int = 0
     left_out: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    by_cells: set[str] = field(default_factory=set)  # names that the cells so far define
-    written: dict[str, str] = field(default_factory=dict)  # what of the notebook's is defined so far, by name
+    # by name and rank: the lines from the notebook that define it so far, or BY_CELL
+    made: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def make(self, name: str, ranks: Sequence[int], text: str) -> None:
+        """Remember that `text` defines a name on some ranks."""
+        self.made.setdefault(name, {}).update(dict.fromkeys(ranks, text))
+
+    def ranks_without(self, name: str, text: str, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Those of `ranks` on which something else than `text` defines a name, or nothing does."""
+        made = self.made.get(name, {})
+        return tuple(rank for rank in ranks if made.get(rank) != text)
 
 
 def check_path(path: str | os.PathLike, force: bool) -> Path:
@@ -160,7 +172,7 @@ def export(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int
     command = f"{several}torchrun --standalone --nproc-per-node {n} {path.name}"
     futures = "".join(f"\n{line}\n" for line in sorted(draft.futures))
     head = HEAD.format(n=n, command=command, backend=backend, futures=futures)
-    if "display" in used - draft.by_cells:
+    if "display" in used and "display" not in draft.made:
         head += DISPLAY
     path.write_text("\n\n".join([head, *draft.parts, TAIL]), encoding="utf-8")
     return Export(str(path), command, draft.cells, tuple(draft.left_out), tuple(dict.fromkeys(draft.missing)))
@@ -178,11 +190,10 @@ def add_cell(draft: Draft, step: Step) -> None:
         return
     draft.cells += 1
     draft.futures |= set(cell.futures)
-    draft.by_cells |= cell.defines
     for name in cell.defines:
-        draft.written.pop(name, None)
+        draft.make(name, step.ranks, BY_CELL)
     draft.left_out += [f"a line of cell {number} that only a notebook runs: {line}" for line in cell.own_lines]
-    _add(draft, f"cell {number}", step, cell.text)
+    _add(draft, f"cell {number}", step, [(step.ranks, cell.text)])
 
 
 def add_run(draft: Draft, step: Step) -> None:
@@ -193,43 +204,56 @@ def add_run(draft: Draft, step: Step) -> None:
         draft.parts.append(f"# --- call {draft.number} is left out: cluster.run({name}), {why} ---\n")
         return
     draft.cells += 1
-    definitions: list[str] = []
-    function = _expression(draft, step.fn, definitions, "the function")
-    given = step.first + step.args
-    numbered = [_expression(draft, arg, definitions, f"argument {i} of {name}") for i, arg in enumerate(given)]
+    definitions: Lines = []
+
+    def expression(value: Value | None, what: str) -> str:
+        return _expression(draft, value, definitions, what, step.ranks)
+
+    function = expression(step.fn, "the function")
+    numbered = [expression(arg, f"argument {i} of {name}") for i, arg in enumerate(step.first + step.args)]
     numbered[len(step.first) : len(step.first)] = ["_RANK", "_WORLD_SIZE"]
-    named = [f"{key}={_expression(draft, arg, definitions, key)}" for key, arg in step.kwargs.items()]
+    named = [f"{key}={expression(arg, key)}" for key, arg in step.kwargs.items()]
     text = f"_show_value({function}({', '.join(numbered + named)}))\n"
     if definitions:
-        draft.parts.append(f"# --- what call {draft.number} needs ---\n{''.join(definitions).lstrip()}")
-    _add(draft, f"call {draft.number}: cluster.run({name})", step, text)
+        draft.parts.append(f"# --- what call {draft.number} needs ---\n{_joined(draft, definitions)}")
+    _add(draft, f"call {draft.number}: cluster.run({name})", step, [(step.ranks, text)])
 
 
 def add_push(draft: Draft, step: Step, used: set[str]) -> None:
     """Add what was pushed, where it is short enough to be written; else a line that asks for it."""
-    lines: list[str] = []
+    lines: Lines = []
     for name, value in step.names.items() if not step.failed else ():
         if value.text or value.code:
-            lines += _definition(draft, name, value)
+            draft.make(name, step.ranks, BY_CELL)  # so that it is written, also where it was before
+            lines += _definition(draft, name, value, step.ranks)
         elif name in used:
-            lines.append(_missing(draft, name, value, "the notebook pushed it"))
+            lines.append((step.ranks, _missing(draft, name, value, "the notebook pushed it")))
         else:
-            lines.append(f"# {name} ({value.kind}) is not here: no cell uses it\n")
+            lines.append((step.ranks, f"# {name} ({value.kind}) is not here: no cell uses it\n"))
     if lines:
-        _add(draft, "pushed from the notebook", replace(step, waited=False), "".join(lines).lstrip())
+        _add(draft, "pushed from the notebook", replace(step, waited=False), lines)
 
 
-def _add(draft: Draft, title: str, step: Step, text: str) -> None:
-    """Add code under its title, for the ranks that ran it; then all ranks print in turn."""
+def _add(draft: Draft, title: str, step: Step, lines: Lines) -> None:
+    """Add code under its title; then all ranks print in turn."""
     # all ranks meet at a cell's end, which one that was not waited for must not ask of those that run the next cell
     end = "_end_of_cell()\n" if step.waited else ""
-    ranks, where = sorted(step.ranks), ""
-    if len(ranks) < draft.n:
-        where = f", on {rank_list(ranks)} only"
-        condition = f"_RANK == {ranks[0]}" if len(ranks) == 1 else f"_RANK in {tuple(ranks)}"
-        # a block of comments only is no block
-        text = f"if {condition}:\n{rewriting.indented(text if _has_code(text) else text + 'pass' + chr(10))}"
-    draft.parts.append(f"# --- {title}{where} ---\n{text}{end}")
+    where = f", on {rank_list(sorted(step.ranks))} only" if len(step.ranks) < draft.n else ""
+    draft.parts.append(f"# --- {title}{where} ---\n{_joined(draft, lines)}{end}")
+
+
+def _joined(draft: Draft, lines: Lines) -> str:
+    """The code as one text, each part under a condition where it is not for all ranks."""
+    text = ""
+    for ranks, group in itertools.groupby(lines, key=lambda line: tuple(sorted(line[0]))):
+        part = "".join(code for _, code in group)
+        if len(ranks) < draft.n:
+            condition = f"_RANK == {ranks[0]}" if len(ranks) == 1 else f"_RANK in {ranks}"
+            part = part.strip("\n") + "\n"
+            # a block of comments only is no block
+            part = f"if {condition}:\n{rewriting.indented(part if _has_code(part) else part + 'pass' + chr(10))}"
+        text += part
+    return text.lstrip("\n")
 
 
 def _has_code(text: str) -> bool:
@@ -246,28 +270,31 @@ def _why_failed(step: Step) -> str:
     return "" if step.pending.successful() else "it failed"
 
 
-def _expression(draft: Draft, value: Value | None, definitions: list[str], what: str) -> str:
+def _expression(draft: Draft, value: Value | None, definitions: Lines, what: str, ranks: Sequence[int]) -> str:
     """How a call names a value; its import or source is added to `definitions`."""
     if value is None or not (value.text or value.code):
         kind = value.kind if value else "object"
-        definitions.append(_missing(draft, what, value or Value(kind), "the notebook sent it"))
+        definitions.append((ranks, _missing(draft, what, value or Value(kind), "the notebook sent it")))
         return "..."
     if value.line or value.code:
         if value.text == "<lambda>":
-            definitions += _names_of(draft, value)
+            definitions += _names_of(draft, value, ranks)
             return f"({rewriting.source_of(value)})"
-        definitions += _definition(draft, value.text, value)
+        definitions += _definition(draft, value.text, value, ranks)
     return value.text
 
 
-def _names_of(draft: Draft, value: Value) -> list[str]:
-    """What the source of a function or class needs of its notebook, unless the cells define it."""
-    wanted = rewriting.global_names(rewriting.source_of(value)) - draft.by_cells - {*GIVEN}
-    return [line for name in sorted(wanted & {*value.names}) for line in _definition(draft, name, value.names[name])]
+def _names_of(draft: Draft, value: Value, ranks: Sequence[int]) -> Lines:
+    """What the source of a function or class needs of its notebook, on the ranks where no cell defines it."""
+    lines: Lines = []
+    for name in sorted((rewriting.global_names(rewriting.source_of(value)) - {*GIVEN}) & {*value.names}):
+        if others := draft.ranks_without(name, BY_CELL, ranks):
+            lines += _definition(draft, name, value.names[name], others)
+    return lines
 
 
-def _definition(draft: Draft, name: str, value: Value) -> list[str]:
-    """Lines that define a name, with what they need before; none when it is defined already."""
+def _definition(draft: Draft, name: str, value: Value, ranks: Sequence[int]) -> Lines:
+    """Lines that define a name on some ranks, with what they need before; none where it is defined already."""
     source = rewriting.source_of(value) if value.code else ""
     if value.line:
         text = value.line if name == value.text else f"{value.line} as {name}"
@@ -277,12 +304,13 @@ def _definition(draft: Draft, name: str, value: Value) -> list[str]:
         text = source if source and value.text != "<lambda>" else f"{name} = {source or value.text}"
         text += f"\n{name} = {value.text}" if source and name != value.text != "<lambda>" else ""
     if not text:
-        return [_missing(draft, name, value, "the notebook had it")]
-    if draft.written.get(name) == text:
+        return [(ranks, _missing(draft, name, value, "the notebook had it"))]
+    others = draft.ranks_without(name, text, ranks)
+    if not others:
         return []
-    draft.written[name] = text
+    draft.make(name, others, text)
     spaced = f"\n\n{text}\n\n\n" if "\n" in text else f"{text}\n"
-    return [*(_names_of(draft, value) if source else []), spaced]
+    return [*(_names_of(draft, value, ranks) if source else []), (others, spaced)]
 
 
 def _missing(draft: Draft, name: str, value: Value, whose: str) -> str:

@@ -123,6 +123,26 @@ def test_what_was_pushed_is_written_or_asked_for(tmp_path):
     assert "define by hand, where the script says so: w (Tensor)" in repr(report)
 
 
+def test_a_push_is_written_for_its_ranks_each_time(tmp_path):
+    """The same value for another rank, and one for the same ranks, which cells may have changed since."""
+    pushes = [history.push({"x": [1]}, ranks) for ranks in ((0,), (1,), (1,), (0, 1))]
+    text, _ = script(tmp_path, pushes)
+    assert text.count("if _RANK == 0:\n    x = [1]\n") == 1
+    assert text.count("if _RANK == 1:\n    x = [1]\n") == 2
+    assert text.count("\nx = [1]\n") == 1
+
+
+def test_what_a_call_uses_is_defined_where_no_cell_did(tmp_path):
+    """A cell or a push of one rank defines a name there and leaves it to the notebook on the others."""
+    text, _ = script(tmp_path, [cell("SCALE = 9", (0,)), history.call(job, (), {}, (0, 1))])
+    assert "if _RANK == 1:\n    SCALE = 3\n\n\ndef helper(x):" in text
+    text, _ = script(tmp_path, [history.push({"SCALE": 3}, (0,)), history.call(job, (), {}, (0, 1))])
+    assert text.count("SCALE = 3\n") == 2
+    text, _ = script(tmp_path, [history.call(job, (), {}, ranks) for ranks in ((2,), (0, 1, 2))], 3)
+    assert [text.count(line) for line in ("if _RANK == 2:\n    from", "if _RANK in (0, 1):\n    from")] == [1, 1]
+    assert text.count("    SCALE = 3\n") == 2
+
+
 def test_a_called_function_comes_with_what_it_uses(tmp_path):
     """Its source, the functions, constants and imports of its notebook, once; and its arguments."""
     steps = [history.call(job, (5,), {}, (0, 1)), history.call(functools.partial(job, k=2), (), {}, (0, 1))]
