@@ -305,12 +305,13 @@ def _definition(draft: Draft, name: str, value: Value, ranks: Sequence[int]) -> 
         text += f"\n{name} = {value.text}" if source and name != value.text != "<lambda>" else ""
     if not text:
         return [(ranks, _missing(draft, name, value, "the notebook had it"))]
-    others = draft.ranks_without(name, text, ranks)
-    if not others:
-        return []
+    # a list or dict comes anew from the notebook with each call, which may have changed it
+    others = (
+        tuple(ranks) if text.startswith((f"{name} = [", f"{name} = {{")) else draft.ranks_without(name, text, ranks)
+    )
     draft.make(name, others, text)
     spaced = f"\n\n{text}\n\n\n" if "\n" in text else f"{text}\n"
-    return [*(_names_of(draft, value, ranks) if source else []), (others, spaced)]
+    return [*(_names_of(draft, value, ranks) if source else []), *([(others, spaced)] if others else [])]
 
 
 def _missing(draft: Draft, name: str, value: Value, whose: str) -> str:

@@ -123,6 +123,24 @@ def test_what_was_pushed_is_written_or_asked_for(tmp_path):
     assert "define by hand, where the script says so: w (Tensor)" in repr(report)
 
 
+def factorial(rank, world_size, n=3):
+    LOG.append(n)
+    return n * factorial(rank, world_size, n - 1) if n > ZERO else 1
+
+
+LOG, ZERO = [], 0
+
+
+def test_a_name_that_changed_between_two_calls_is_written_again(tmp_path, monkeypatch):
+    """What a function uses is looked at for each call, also when the function is the same, and lists are made anew."""
+    steps = [history.call(factorial, (), {}, (0, 1))]
+    monkeypatch.setitem(globals(), "ZERO", 1)
+    steps += [history.call(factorial, (), {}, (0, 1)), history.call(lambda r, n: factorial(r, n), (), {}, (0, 1))]
+    text, _ = script(tmp_path, steps)
+    assert [text.count(line) for line in ("ZERO = 0\n", "ZERO = 1\n", "LOG = []\n", "def factorial(")] == [1, 1, 3, 1]
+    assert text.index("ZERO = 0\n") < text.index("show_value(factorial(") < text.index("ZERO = 1\n")
+
+
 def test_a_push_is_written_for_its_ranks_each_time(tmp_path):
     """The same value for another rank, and one for the same ranks, which cells may have changed since."""
     pushes = [history.push({"x": [1]}, ranks) for ranks in ((0,), (1,), (1,), (0, 1))]
