@@ -6,6 +6,7 @@ level of a file, as the cells were, and needs nothing of distlab. rewriting.py t
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import os
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from distlab.history import Step, Value
 
 GIVEN = ("rank", "world_size", "torch", "dist")  # what distlab defines on every rank, and the script at its top
 BY_CELL = ""  # in place of the lines from the notebook that define a name
+# what Python defines in a script too; IPython adds names of its own
+BUILTIN = {*vars(builtins)} - {"display", "get_ipython"}
 Lines = list[tuple[tuple[int, ...], str]]  # code, each part with the ranks that it is for
 HEAD = '''\
 """Cells of a notebook, for {n} ranks.
@@ -124,6 +127,7 @@ class Draft:
     cells: int = 0
     left_out: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    displays: bool = False  # whether something calls display without defining it
     # by name and rank: the lines from the notebook that define it so far, or BY_CELL
     made: dict[str, dict[int, str]] = field(default_factory=dict)
 
@@ -172,7 +176,7 @@ def export(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int
     command = f"{several}torchrun --standalone --nproc-per-node {n} {path.name}"
     futures = "".join(f"\n{line}\n" for line in sorted(draft.futures))
     head = HEAD.format(n=n, command=command, backend=backend, futures=futures)
-    if "display" in used and "display" not in draft.made:
+    if draft.displays or ("display" in used and "display" not in draft.made):
         head += DISPLAY
     path.write_text("\n\n".join([head, *draft.parts, TAIL]), encoding="utf-8")
     return Export(str(path), command, draft.cells, tuple(draft.left_out), tuple(dict.fromkeys(draft.missing)))
@@ -287,9 +291,17 @@ def _expression(draft: Draft, value: Value | None, definitions: Lines, what: str
 def _names_of(draft: Draft, value: Value, ranks: Sequence[int]) -> Lines:
     """What the source of a function or class needs of its notebook, on the ranks where no cell defines it."""
     lines: Lines = []
-    for name in sorted((rewriting.global_names(rewriting.source_of(value)) - {*GIVEN}) & {*value.names}):
-        if others := draft.ranks_without(name, BY_CELL, ranks):
+    for name in sorted(rewriting.global_names(rewriting.source_of(value)) - {*GIVEN}):
+        others = draft.ranks_without(name, BY_CELL, ranks)
+        if name in value.names and others:
             lines += _definition(draft, name, value.names[name], others)
+        elif name == "display":
+            draft.displays |= bool(others)
+        elif others and name not in BUILTIN and name not in draft.made and not name.startswith("__"):
+            line = f"# define {name} here, which {value.text} uses: the notebook does not have it\n"
+            draft.missing.append(f"{name}, which {value.text} uses")
+            draft.make(name, others, line)
+            lines.append((others, line))
     return lines
 
 
@@ -298,7 +310,7 @@ def _definition(draft: Draft, name: str, value: Value, ranks: Sequence[int]) -> 
     source = rewriting.source_of(value) if value.code else ""
     if value.line:
         text = value.line if name == value.text else f"{value.line} as {name}"
-    elif value.code and not source:
+    elif not source and (value.code or not value.text):
         text = ""
     else:
         text = source if source and value.text != "<lambda>" else f"{name} = {source or value.text}"

@@ -141,6 +141,107 @@ def test_a_name_that_changed_between_two_calls_is_written_again(tmp_path, monkey
     assert text.index("ZERO = 0\n") < text.index("show_value(factorial(") < text.index("ZERO = 1\n")
 
 
+NOTEBOOK = """
+import functools
+from collections import OrderedDict as Base
+from typing import Optional
+
+STEPS, DEPTH, WIDTH, SIZE = 2, 3, 4, 5
+WEIGHTS = torch.ones(2)
+
+
+def loud(function):
+    @functools.wraps(function)
+    def louder(*args):
+        print("loud")
+        return function(*args)
+
+    return louder
+
+
+class Net(Base):
+    @staticmethod
+    def depth():
+        return DEPTH
+
+    @property
+    def width(self):
+        return WIDTH
+
+    @classmethod
+    @loud
+    def size(cls):
+        return SIZE
+
+
+class Still:
+    @staticmethod
+    def depth():
+        return DEPTH
+
+
+@loud
+def train(rank, world_size, steps=STEPS, x: Optional[int] = None):
+    net = Net(a=1)
+    display(rank)
+    return steps, net.depth(), net.width, Net.size(), Still.depth(), len(net)
+
+
+@torch.no_grad()
+def quiet(rank, world_size):
+    return torch.is_grad_enabled(), __name__
+
+
+def lost(rank, world_size):
+    return WEIGHTS, nowhere, rank, get_ipython
+
+
+def plain(rank, world_size):
+    return 1
+
+
+wrapped = torch.no_grad()(plain)
+"""
+
+
+@pytest.fixture
+def notebook():
+    """The names of a notebook in which NOTEBOOK has run."""
+    import linecache
+
+    linecache.cache["/notebook/cell.py"] = (len(NOTEBOOK), None, NOTEBOOK.splitlines(keepends=True), "cell.py")
+    names = {"__name__": "__main__", "torch": torch}
+    exec(compile(NOTEBOOK, "/notebook/cell.py", "exec", dont_inherit=True), names)
+    yield names
+    del linecache.cache["/notebook/cell.py"]
+
+
+def test_a_function_comes_with_all_that_its_source_names(notebook, tmp_path, capsys):
+    """Defaults, annotations, decorators, base classes, and what static methods, class methods and properties use."""
+    steps = [history.call(notebook[name], (), {}, (0, 1)) for name in ("train", "quiet")]
+    text, report = script(tmp_path, steps)
+    assert report.missing == ()
+    # the definitions alone, without the group that the top of the script builds, define all that the calls need
+    body = (
+        text[text.index("def display(") :].replace("_end_of_cell()", "").replace("if _dist.is_initialized():", "if 0:")
+    )
+    shown = []
+    exec(body, {"__name__": "__main__", "torch": torch, "_show_value": shown.append, "_RANK": 1, "_WORLD_SIZE": 2})
+    assert shown == [(2, 3, 4, 5, 3, 1), (False, "__main__")]
+    assert capsys.readouterr().out.splitlines() == ["loud", "1", "loud"]
+
+
+def test_what_no_script_can_have_of_a_function_is_told(notebook, tmp_path):
+    """A tensor, a name that nobody defines, what IPython gives, and a function that was wrapped later."""
+    lost, wrapped = notebook["lost"], notebook["wrapped"]
+    text, report = script(tmp_path, [history.call(lost, args, {}, (0, 1)) for args in ((), (wrapped,))])
+    asked = ("WEIGHTS (Tensor)", "get_ipython, which lost uses", "nowhere, which lost uses")
+    assert report.missing == (*asked, "argument 0 of lost (function)")
+    assert text.count("# define nowhere here, which lost uses: the notebook does not have it\n") == 1
+    _, report = script(tmp_path, [cell("nowhere = WEIGHTS = 1"), history.call(lost, (), {}, (0, 1))])
+    assert report.missing == ("get_ipython, which lost uses",)
+
+
 def test_a_push_is_written_for_its_ranks_each_time(tmp_path):
     """The same value for another rank, and one for the same ranks, which cells may have changed since."""
     pushes = [history.push({"x": [1]}, ranks) for ranks in ((0,), (1,), (1,), (0, 1))]
