@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distlab import rewriting
+from distlab.arguments import MPI_BACKEND
 from distlab.errors import rank_list, refuse
 from distlab.history import Step, Value
 
@@ -43,7 +44,7 @@ if "RANK" not in _os.environ:
 if _sys.platform == "linux" and _os.environ["LOCAL_WORLD_SIZE"] == _os.environ["WORLD_SIZE"]:
     _os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
 
-dist.init_process_group("{backend}")  # torchrun has put rank, world size and the address of rank 0 into the environment
+{gpu}dist.init_process_group("{backend}")  # torchrun has put rank, world size and the address of rank 0 into os.environ
 rank, world_size = _RANK, _WORLD_SIZE = dist.get_rank(), dist.get_world_size()
 
 _PRINTED, _VALUES = _io.StringIO(), []  # what this rank prints, and the value of a cell's last line, wait their turn
@@ -99,7 +100,7 @@ class Export:
     Args:
         path: where it is. command: starts it.
         cells: how many cells and calls it has.
-        left_out: what is in it as a comment only, with the reason.
+        left_out: what is not in it, or as a comment only, with the reason.
         missing: what only the notebook had, to be defined in the script by hand.
     """
 
@@ -175,7 +176,13 @@ def export(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int
     several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
     command = f"{several}torchrun --standalone --nproc-per-node {n} {path.name}"
     futures = "".join(f"\n{line}\n" for line in sorted(draft.futures))
-    head = HEAD.format(n=n, command=command, backend=backend, futures=futures)
+    gpu = ""
+    if backend == "nccl":  # objects and barriers travel by way of the current GPU, which is 0 at first
+        gpu = 'torch.cuda.set_device(int(_os.environ["LOCAL_RANK"]))\n'
+    elif backend == MPI_BACKEND:
+        draft.left_out.insert(0, f"the backend {backend}, which needs mpiexec: under torchrun the script uses gloo")
+        backend = "gloo"
+    head = HEAD.format(n=n, command=command, backend=backend, gpu=gpu, futures=futures)
     if draft.displays or ("display" in used and "display" not in draft.made):
         head += DISPLAY
     path.write_text("\n\n".join([head, *draft.parts, TAIL]), encoding="utf-8")

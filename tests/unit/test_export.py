@@ -361,6 +361,19 @@ def test_the_command_gives_the_ranks_their_threads(tmp_path):
     assert script(tmp_path, [], threads=2)[1].command.startswith("OMP_NUM_THREADS=2 torchrun ")
 
 
+def test_the_backend_is_one_that_torchrun_can_start(tmp_path):
+    """gloo in place of mpi4py, which the report tells; with nccl each rank takes its GPU before the group is built."""
+    text, report = script(tmp_path, [], backend="mpi4py")
+    assert 'dist.init_process_group("gloo")' in text
+    told = "  left out: the backend mpi4py, which needs mpiexec: under torchrun the script uses gloo"
+    assert told in repr(report).splitlines()
+    text, report = script(tmp_path, [], backend="nccl")
+    device = 'torch.cuda.set_device(int(_os.environ["LOCAL_RANK"]))'
+    assert f'\n{device}\ndist.init_process_group("nccl")' in text
+    assert report.left_out == ()
+    assert "cuda" not in script(tmp_path, [])[0]
+
+
 def test_display_is_defined_where_a_cell_uses_it(tmp_path):
     """A notebook's display is text in a script, and no script defines it without need."""
     assert "def display(" in script(tmp_path, [cell("display(1)")])[0]
