@@ -6,71 +6,81 @@ level of a file, as the cells were, and needs nothing of distlab. rewriting.py t
 
 from __future__ import annotations
 
+import builtins
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distlab import rewriting
+from distlab.arguments import MPI_BACKEND
 from distlab.errors import rank_list, refuse
 from distlab.history import Step, Value
 
 GIVEN = ("rank", "world_size", "torch", "dist")  # what distlab defines on every rank, and the script at its top
+BY_CELL = ""  # in place of the lines from the notebook that define a name
+# what Python defines in a script too; IPython adds names of its own
+BUILTIN = {*vars(builtins)} - {"display", "get_ipython"}
+Lines = list[tuple[tuple[int, ...], str]]  # code, each part with the ranks that it is for
 HEAD = '''\
 """Cells of a notebook, for {n} ranks.
 
     {command}
 """
 {futures}
-import atexit
-import io
-import os
-import sys
+import atexit as _atexit  # cells may use any name that does not begin with an underscore
+import io as _io
+import os as _os
+import sys as _sys
 
 import torch
 import torch._dynamo  # before the group: in torch 2.13 gloo's threads outlive a group that is older than this import
 import torch.distributed as dist
+import torch.distributed as _dist
 
-if "RANK" not in os.environ:
+if "RANK" not in _os.environ:
     raise SystemExit("torchrun starts this script: {command}")
-if sys.platform == "linux" and os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
+if _sys.platform == "linux" and _os.environ["LOCAL_WORLD_SIZE"] == _os.environ["WORLD_SIZE"]:
+    _os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
 
-dist.init_process_group("{backend}")  # torchrun has put rank, world size and the address of rank 0 into the environment
-rank, world_size = dist.get_rank(), dist.get_world_size()
+{gpu}dist.init_process_group("{backend}")  # torchrun has put rank, world size and the address of rank 0 into os.environ
+rank, world_size = _RANK, _WORLD_SIZE = dist.get_rank(), dist.get_world_size()
 
-written, values = io.StringIO(), []  # what this rank prints, and the value of a cell's last line, wait for their turn
-sys.stdout = written
+_PRINTED, _VALUES = _io.StringIO(), []  # what this rank prints, and the value of a cell's last line, wait their turn
+_TURNS = range(_WORLD_SIZE)
+_sys.stdout = _PRINTED
 
 
-def show(value):
+def _show_value(value):
     """Keep the value of a cell's last line for the end of the cell."""
     if value is not None:
-        values.append(repr(value))
+        _VALUES.append(f"{{value!r}}")
 
 
-def print_mine():
+def _print_mine():
     """Print what this rank has kept, with its rank in front."""
-    for line in written.getvalue().splitlines():
-        print(f"rank {{rank}}: {{line}}".rstrip(), file=sys.__stdout__)
-    for value in values:
-        print(f"rank {{rank}} -> {{value}}", file=sys.__stdout__)
-    sys.__stdout__.flush()
-    written.seek(0)
-    written.truncate()
-    values.clear()
+    screen = _sys.__stdout__
+    for line in _PRINTED.getvalue().splitlines():
+        screen.write(f"rank {{_RANK}}: {{line}}".rstrip() + "\\n")
+    for value in _VALUES:
+        screen.write(f"rank {{_RANK}} -> {{value}}\\n")
+    screen.flush()
+    _PRINTED.seek(0)
+    _PRINTED.truncate()
+    _VALUES.clear()
 
 
-def end_of_cell():
+def _end_of_cell():
     """Let the ranks print, one after the other."""
-    for turn in range(world_size):
-        if turn == rank:
-            print_mine()
-        if dist.is_initialized():
-            dist.barrier()
+    for turn in _TURNS:
+        if turn == _RANK:
+            _print_mine()
+        if _dist.is_initialized():
+            _dist.barrier()
 
 
-atexit.register(print_mine)  # also what was printed before an error'''
+_atexit.register(_print_mine)  # also what was printed before an error'''
 DISPLAY = '''
 
 
@@ -78,8 +88,8 @@ def display(*things):
     """What a notebook shows as pictures and tables is text here."""
     print(*things, sep="\\n")'''
 TAIL = """\
-if dist.is_initialized():
-    dist.destroy_process_group()
+if _dist.is_initialized():
+    _dist.destroy_process_group()
 """
 
 
@@ -90,7 +100,7 @@ class Export:
     Args:
         path: where it is. command: starts it.
         cells: how many cells and calls it has.
-        left_out: what is in it as a comment only, with the reason.
+        left_out: what is not in it, or as a comment only, with the reason.
         missing: what only the notebook had, to be defined in the script by hand.
     """
 
@@ -118,8 +128,18 @@ class Draft:
     cells: int = 0
     left_out: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    by_cells: set[str] = field(default_factory=set)  # names that the cells so far define
-    written: dict[str, str] = field(default_factory=dict)  # what of the notebook's is defined so far, by name
+    displays: bool = False  # whether something calls display without defining it
+    # by name and rank: the lines from the notebook that define it so far, or BY_CELL
+    made: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def make(self, name: str, ranks: Sequence[int], text: str) -> None:
+        """Remember that `text` defines a name on some ranks."""
+        self.made.setdefault(name, {}).update(dict.fromkeys(ranks, text))
+
+    def ranks_without(self, name: str, text: str, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Those of `ranks` on which something else than `text` defines a name, or nothing does."""
+        made = self.made.get(name, {})
+        return tuple(rank for rank in ranks if made.get(rank) != text)
 
 
 def check_path(path: str | os.PathLike, force: bool) -> Path:
@@ -156,8 +176,14 @@ def export(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int
     several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
     command = f"{several}torchrun --standalone --nproc-per-node {n} {path.name}"
     futures = "".join(f"\n{line}\n" for line in sorted(draft.futures))
-    head = HEAD.format(n=n, command=command, backend=backend, futures=futures)
-    if "display" in used - draft.by_cells:
+    gpu = ""
+    if backend == "nccl":  # objects and barriers travel by way of the current GPU, which is 0 at first
+        gpu = 'torch.cuda.set_device(int(_os.environ["LOCAL_RANK"]))\n'
+    elif backend == MPI_BACKEND:
+        draft.left_out.insert(0, f"the backend {backend}, which needs mpiexec: under torchrun the script uses gloo")
+        backend = "gloo"
+    head = HEAD.format(n=n, command=command, backend=backend, gpu=gpu, futures=futures)
+    if draft.displays or ("display" in used and "display" not in draft.made):
         head += DISPLAY
     path.write_text("\n\n".join([head, *draft.parts, TAIL]), encoding="utf-8")
     return Export(str(path), command, draft.cells, tuple(draft.left_out), tuple(dict.fromkeys(draft.missing)))
@@ -175,11 +201,10 @@ def add_cell(draft: Draft, step: Step) -> None:
         return
     draft.cells += 1
     draft.futures |= set(cell.futures)
-    draft.by_cells |= cell.defines
     for name in cell.defines:
-        draft.written.pop(name, None)
+        draft.make(name, step.ranks, BY_CELL)
     draft.left_out += [f"a line of cell {number} that only a notebook runs: {line}" for line in cell.own_lines]
-    _add(draft, f"cell {number}", step, cell.text)
+    _add(draft, f"cell {number}", step, [(step.ranks, cell.text)])
 
 
 def add_run(draft: Draft, step: Step) -> None:
@@ -190,41 +215,56 @@ def add_run(draft: Draft, step: Step) -> None:
         draft.parts.append(f"# --- call {draft.number} is left out: cluster.run({name}), {why} ---\n")
         return
     draft.cells += 1
-    definitions: list[str] = []
-    parts = [_expression(draft, step.fn, definitions, "the function"), "rank", "world_size"]
-    parts += [_expression(draft, arg, definitions, f"argument {i} of {name}") for i, arg in enumerate(step.args)]
-    parts += [f"{key}={_expression(draft, arg, definitions, key)}" for key, arg in step.kwargs.items()]
-    text = f"show({parts[0]}({', '.join(parts[1:])}))\n"
+    definitions: Lines = []
+
+    def expression(value: Value | None, what: str) -> str:
+        return _expression(draft, value, definitions, what, step.ranks)
+
+    function = expression(step.fn, "the function")
+    numbered = [expression(arg, f"argument {i} of {name}") for i, arg in enumerate(step.first + step.args)]
+    numbered[len(step.first) : len(step.first)] = ["_RANK", "_WORLD_SIZE"]
+    named = [f"{key}={expression(arg, key)}" for key, arg in step.kwargs.items()]
+    text = f"_show_value({function}({', '.join(numbered + named)}))\n"
     if definitions:
-        draft.parts.append(f"# --- what call {draft.number} needs ---\n{''.join(definitions).lstrip()}")
-    _add(draft, f"call {draft.number}: cluster.run({name})", step, text)
+        draft.parts.append(f"# --- what call {draft.number} needs ---\n{_joined(draft, definitions)}")
+    _add(draft, f"call {draft.number}: cluster.run({name})", step, [(step.ranks, text)])
 
 
 def add_push(draft: Draft, step: Step, used: set[str]) -> None:
     """Add what was pushed, where it is short enough to be written; else a line that asks for it."""
-    lines: list[str] = []
+    lines: Lines = []
     for name, value in step.names.items() if not step.failed else ():
         if value.text or value.code:
-            lines += _definition(draft, name, value)
+            draft.make(name, step.ranks, BY_CELL)  # so that it is written, also where it was before
+            lines += _definition(draft, name, value, step.ranks)
         elif name in used:
-            lines.append(_missing(draft, name, value, "the notebook pushed it"))
+            lines.append((step.ranks, _missing(draft, name, value, "the notebook pushed it")))
         else:
-            lines.append(f"# {name} ({value.kind}) is not here: no cell uses it\n")
+            lines.append((step.ranks, f"# {name} ({value.kind}) is not here: no cell uses it\n"))
     if lines:
-        _add(draft, "pushed from the notebook", replace(step, waited=False), "".join(lines).lstrip())
+        _add(draft, "pushed from the notebook", replace(step, waited=False), lines)
 
 
-def _add(draft: Draft, title: str, step: Step, text: str) -> None:
-    """Add code under its title, for the ranks that ran it; then all ranks print in turn."""
+def _add(draft: Draft, title: str, step: Step, lines: Lines) -> None:
+    """Add code under its title; then all ranks print in turn."""
     # all ranks meet at a cell's end, which one that was not waited for must not ask of those that run the next cell
-    end = "end_of_cell()\n" if step.waited else ""
-    ranks, where = sorted(step.ranks), ""
-    if len(ranks) < draft.n:
-        where = f", on {rank_list(ranks)} only"
-        condition = f"rank == {ranks[0]}" if len(ranks) == 1 else f"rank in {tuple(ranks)}"
-        # a block of comments only is no block
-        text = f"if {condition}:\n{rewriting.indented(text if _has_code(text) else text + 'pass' + chr(10))}"
-    draft.parts.append(f"# --- {title}{where} ---\n{text}{end}")
+    end = "_end_of_cell()\n" if step.waited else ""
+    where = f", on {rank_list(sorted(step.ranks))} only" if len(step.ranks) < draft.n else ""
+    draft.parts.append(f"# --- {title}{where} ---\n{_joined(draft, lines)}{end}")
+
+
+def _joined(draft: Draft, lines: Lines) -> str:
+    """The code as one text, each part under a condition where it is not for all ranks."""
+    text = ""
+    for ranks, group in itertools.groupby(lines, key=lambda line: tuple(sorted(line[0]))):
+        part = "".join(code for _, code in group)
+        if len(ranks) < draft.n:
+            condition = f"_RANK == {ranks[0]}" if len(ranks) == 1 else f"_RANK in {ranks}"
+            part = part.strip("\n") + "\n"
+            # a block of comments only is no block
+            part = f"if {condition}:\n{rewriting.indented(part if _has_code(part) else part + 'pass' + chr(10))}"
+        text += part
+    return text.lstrip("\n")
 
 
 def _has_code(text: str) -> bool:
@@ -241,43 +281,56 @@ def _why_failed(step: Step) -> str:
     return "" if step.pending.successful() else "it failed"
 
 
-def _expression(draft: Draft, value: Value | None, definitions: list[str], what: str) -> str:
+def _expression(draft: Draft, value: Value | None, definitions: Lines, what: str, ranks: Sequence[int]) -> str:
     """How a call names a value; its import or source is added to `definitions`."""
     if value is None or not (value.text or value.code):
         kind = value.kind if value else "object"
-        definitions.append(_missing(draft, what, value or Value(kind), "the notebook sent it"))
+        definitions.append((ranks, _missing(draft, what, value or Value(kind), "the notebook sent it")))
         return "..."
     if value.line or value.code:
         if value.text == "<lambda>":
-            definitions += _names_of(draft, value)
+            definitions += _names_of(draft, value, ranks)
             return f"({rewriting.source_of(value)})"
-        definitions += _definition(draft, value.text, value)
+        definitions += _definition(draft, value.text, value, ranks)
     return value.text
 
 
-def _names_of(draft: Draft, value: Value) -> list[str]:
-    """What the source of a function or class needs of its notebook, unless the cells define it."""
-    wanted = rewriting.global_names(rewriting.source_of(value)) - draft.by_cells - {*GIVEN}
-    return [line for name in sorted(wanted & {*value.names}) for line in _definition(draft, name, value.names[name])]
+def _names_of(draft: Draft, value: Value, ranks: Sequence[int]) -> Lines:
+    """What the source of a function or class needs of its notebook, on the ranks where no cell defines it."""
+    lines: Lines = []
+    for name in sorted(rewriting.global_names(rewriting.source_of(value)) - {*GIVEN}):
+        others = draft.ranks_without(name, BY_CELL, ranks)
+        if name in value.names and others:
+            lines += _definition(draft, name, value.names[name], others)
+        elif name == "display":
+            draft.displays |= bool(others)
+        elif others and name not in BUILTIN and name not in draft.made and not name.startswith("__"):
+            line = f"# define {name} here, which {value.text} uses: the notebook does not have it\n"
+            draft.missing.append(f"{name}, which {value.text} uses")
+            draft.make(name, others, line)
+            lines.append((others, line))
+    return lines
 
 
-def _definition(draft: Draft, name: str, value: Value) -> list[str]:
-    """Lines that define a name, with what they need before; none when it is defined already."""
+def _definition(draft: Draft, name: str, value: Value, ranks: Sequence[int]) -> Lines:
+    """Lines that define a name on some ranks, with what they need before; none where it is defined already."""
     source = rewriting.source_of(value) if value.code else ""
     if value.line:
         text = value.line if name == value.text else f"{value.line} as {name}"
-    elif value.code and not source:
+    elif not source and (value.code or not value.text):
         text = ""
     else:
         text = source if source and value.text != "<lambda>" else f"{name} = {source or value.text}"
         text += f"\n{name} = {value.text}" if source and name != value.text != "<lambda>" else ""
     if not text:
-        return [_missing(draft, name, value, "the notebook had it")]
-    if draft.written.get(name) == text:
-        return []
-    draft.written[name] = text
+        return [(ranks, _missing(draft, name, value, "the notebook had it"))]
+    # a list or dict comes anew from the notebook with each call, which may have changed it
+    others = (
+        tuple(ranks) if text.startswith((f"{name} = [", f"{name} = {{")) else draft.ranks_without(name, text, ranks)
+    )
+    draft.make(name, others, text)
     spaced = f"\n\n{text}\n\n\n" if "\n" in text else f"{text}\n"
-    return [*(_names_of(draft, value) if source else []), spaced]
+    return [*(_names_of(draft, value, ranks) if source else []), *([(others, spaced)] if others else [])]
 
 
 def _missing(draft: Draft, name: str, value: Value, whose: str) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from distlab import rewriting
 from distlab.source import is_learners
 
 MOST_ELEMENTS, LONGEST_TEXT = 32, 200  # of a value that is written into a script as it stands
@@ -47,6 +48,7 @@ class Step:
 
     Args:
         source: the cell. fn, args, kwargs: the call. names: what was pushed.
+        first: arguments of the call that come before rank and world_size, as those of functools.partial do.
         failed: the name of the error that it ended with; "" when it ended well.
         pending: the AsyncResult of a cell that was sent with --noblock, and so has not ended here.
         waited: whether the notebook waited for its end before it did anything else.
@@ -56,6 +58,7 @@ class Step:
     ranks: tuple[int, ...]
     source: str = ""
     fn: Value | None = None
+    first: tuple[Value, ...] = ()
     args: tuple[Value, ...] = ()
     kwargs: Mapping[str, Value] = field(default_factory=dict)
     names: Mapping[str, Value] = field(default_factory=dict)
@@ -77,13 +80,13 @@ def noting(steps: list[Step], step: Step) -> Iterator[None]:
 
 def call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ranks: Sequence[int]) -> Step:
     """The step of cluster.run(fn, *args, **kwargs)."""
+    first: tuple[Any, ...] = ()
     if isinstance(fn, functools.partial):
-        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+        fn, first, kwargs = fn.func, fn.args, {**fn.keywords, **kwargs}
     seen: set[CodeType] = set()
+    before, after = (tuple(value_of(value, seen) for value in values) for values in (first, args))
     named = {name: value_of(value, seen) for name, value in kwargs.items()}
-    return Step(
-        "run", tuple(ranks), fn=value_of(fn, seen), args=tuple(value_of(arg, seen) for arg in args), kwargs=named
-    )
+    return Step("run", tuple(ranks), fn=value_of(fn, seen), first=before, args=after, kwargs=named)
 
 
 def push(names: Mapping[str, Any], ranks: Sequence[int]) -> Step:
@@ -103,13 +106,19 @@ def value_of(value: Any, seen: set[CodeType] | None = None) -> Value:
         name = value.__name__
         return Value(kind, name.rpartition(".")[2], f"import {name}" if "." not in name else _from(name))
     if callable(value):
-        code = _own_code(value)
-        if code is not None:
-            known = code in seen
-            seen.add(code)
-            names = {} if known else _used(value, seen)
-            return Value(kind, value.__name__, "", code, value.__name__ if isinstance(value, type) else "", names)
-        return _importable(value, kind)
+        function = _own_function(value)
+        if function is None:
+            return _importable(value, kind)
+        owner = value.__name__ if isinstance(value, type) else ""
+        made = Value(kind, value.__name__, "", function.__code__, owner)
+        source = rewriting.source_of(made)
+        wrapped_later = function is not value and not owner and not source.startswith("@")
+        if wrapped_later or (made.text == "<lambda>" and not source):
+            return Value(kind)
+        if function.__code__ in seen:
+            return made
+        seen.add(function.__code__)
+        return replace(made, names=_used(value, source, seen))
     return Value(kind, literal(value))
 
 
@@ -131,13 +140,26 @@ def literal(value: Any, depth: int = 3) -> str:
     return text if len(text) <= LONGEST_TEXT else ""
 
 
-def _own_code(value: Any) -> CodeType | None:
-    """The code of a function that a person wrote, or of one method of such a class."""
-    functions = [value] if isinstance(value, FunctionType) else []
-    if isinstance(value, type) and value.__module__ == "__main__":
-        functions = [method for method in vars(value).values() if isinstance(method, FunctionType)]
-    codes = [function.__code__ for function in functions]
-    return next((code for code in codes if is_learners(code.co_filename)), None)
+def _own_function(value: Any) -> FunctionType | None:
+    """A function that a person wrote, without its decorators, or one method of such a class."""
+    functions = [value]
+    if isinstance(value, type):
+        functions = _methods(value) if value.__module__ == "__main__" else []
+    own = (function for function in map(_undecorated, functions) if isinstance(function, FunctionType))
+    return next((function for function in own if is_learners(function.__code__.co_filename)), None)
+
+
+def _undecorated(function: Any) -> Any:
+    """The function that functools.wraps has noted, inside of every decorator."""
+    while "__wrapped__" in getattr(function, "__dict__", ()):
+        function = function.__wrapped__
+    return function
+
+
+def _methods(owner: type) -> list[Any]:
+    """The functions in a class, also those of its static and class methods and its properties."""
+    members = vars(owner).values()
+    return [getattr(member, "__func__", None) or getattr(member, "fget", None) or member for member in members]
 
 
 def _importable(value: Any, kind: str) -> Value:
@@ -149,24 +171,16 @@ def _importable(value: Any, kind: str) -> Value:
     return Value(kind, name, "" if module == "builtins" else f"from {module} import {name}")
 
 
-def _used(value: Any, seen: set[CodeType]) -> dict[str, Value]:
-    """The names of its notebook that a function or class may use, and those of the function around it."""
-    functions = [value] if isinstance(value, FunctionType) else list(vars(value).values())
-    found: dict[str, Value] = {}
-    for function in functions:
-        if not isinstance(function, FunctionType):
-            continue
-        wanted, own = _names(function.__code__), function.__globals__
-        around = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
-        for name in sorted(wanted | {*around}):
-            if name in around or name in own:
-                found[name] = value_of(around.get(name, own.get(name)), seen)
-    return found
-
-
-def _names(code: CodeType) -> set[str]:
-    inner = (const for const in code.co_consts if isinstance(const, CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+def _used(value: Any, source: str, seen: set[CodeType]) -> dict[str, Value]:
+    """The names of its notebook that a function or class uses, and those of the function around it."""
+    own: dict[str, Any] = {}
+    for function in _methods(value) if isinstance(value, type) else [value]:
+        inner = _undecorated(function)
+        if isinstance(inner, FunctionType):
+            around = inspect.getclosurevars(inner).nonlocals if inner.__closure__ else {}
+            own = inner.__globals__ | own | around
+    wanted = sorted(name for name in rewriting.global_names(source) if name in own and not name.startswith("__"))
+    return {name: value_of(own[name], seen) for name in wanted}
 
 
 def _from(name: str) -> str:

@@ -1,11 +1,13 @@
 """A cell's source as a part of a script: its value shown, a notebook's own lines commented, and what names it uses.
 
-Runs on the notebook's kernel, called by export.py. Text is changed only where it must be: comments and layout stay.
+Runs on the notebook's kernel, called by history.py and export.py. Text is changed only where it must be:
+comments and layout stay.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import linecache
 import symtable
@@ -14,8 +16,10 @@ import token
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from distlab.history import Value
+if TYPE_CHECKING:
+    from distlab.history import Value
 
 AWAITS = "it awaits at its top level, which a script cannot"
 
@@ -55,7 +59,7 @@ def cell(source: str) -> Rewritten:
             futures.append(_segment(plain, statement))
             edits.append((statement, "pass  # its import from __future__ is at the top of this script"))
         elif statement is tree.body[-1] and _has_value(statement) and not _is_silenced(plain, statement):
-            edits.append((statement, f"show({_segment(plain, statement)})"))
+            edits.append((statement, f"_show_value({_as_argument(_segment(plain, statement))})"))
     text = _edited(plain, edits).rstrip() + "\n"
     try:
         compile(text, "<cell>", "exec", dont_inherit=True)
@@ -104,11 +108,7 @@ def source_of(value: Value) -> str:
     if code is None:
         return ""
     text = "".join(linecache.getlines(code.co_filename))
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return ""
-    found = [node for node in ast.walk(tree) if _is_source(node, value)]
+    found = [node for node in _definitions(text) if _is_source(node, value)]
     if len(found) > 1:  # several lambdas on a line
         same = (code.co_code, code.co_consts[1:], code.co_names, code.co_varnames)
         found = [node for node in found if _compiled(node) == same]
@@ -118,6 +118,17 @@ def source_of(value: Value) -> str:
         return _segment(text, found[0])
     first = min([found[0].lineno, *(decorator.lineno for decorator in found[0].decorator_list)])
     return textwrap.dedent("\n".join(text.splitlines()[first - 1 : found[0].end_lineno]))
+
+
+@functools.lru_cache(maxsize=16)  # each call looks for several functions in the same few files
+def _definitions(text: str) -> tuple[ast.AST, ...]:
+    """The functions, lambdas and classes of a file."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return ()
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+    return tuple(node for node in ast.walk(tree) if isinstance(node, kinds))
 
 
 def indented(source: str) -> str:
@@ -165,6 +176,13 @@ def _has_value(statement: ast.stmt) -> bool:
         return False
     function = getattr(statement.value, "func", None)
     return not (isinstance(function, ast.Name) and function.id in ("print", "display"))
+
+
+def _as_argument(expression: str) -> str:
+    """An expression as the only argument of a call: a tuple that has no parentheses gets them."""
+    call = ast.parse(f"f({expression})", mode="eval").body
+    bare = len(call.args) != 1 or isinstance(call.args[0], ast.Starred) or expression.rstrip().endswith(",")
+    return f"({expression})" if bare else expression
 
 
 def _is_silenced(text: str, node: ast.AST) -> bool:

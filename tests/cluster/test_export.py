@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import distlab
+from distlab.export import export
+from distlab.history import Step
 
 from .conftest import processes_of, wait_until_gone
 from .test_px import Notebook
@@ -87,6 +89,25 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
     words = re.sub(r"\s+", " ", " ".join(shown))
     assert "ranks 0-1: one two ranks 0-1 -> tensor(6.)" in words
     assert "rank 1: adam a b rank 1 -> [0, 3]" in words
+
+
+def test_cells_use_any_name_without_touching_the_script(tmp_path):
+    """Names of the script's own lines, of its modules and of Python itself are the cells' to define."""
+    cells = [
+        ("values = [torch.zeros(1), torch.zeros(1)]\ndist.all_gather(values, torch.ones(1))\nprint(values)", (0, 1)),
+        ("print(len(values))\nvalues", (0, 1)),
+        ("written = show = turn = sys = os = io = atexit = 'mine'\nfor rank in range(3): print(rank)", (0, 1)),
+        ("dist = repr = range = end_of_cell = print_mine = None\nworld_size = 1", (0, 1)),
+        ("print('here', rank, world_size)", (0,)),
+        ("print(written, show, sys)", (1,)),
+    ]
+    path = tmp_path / "names.py"
+    export([Step("cell", ranks, source) for source, ranks in cells], path, 2, "gloo", 1)
+    both = ["[tensor([1.]), tensor([1.])]", "2", "0", "1", "2"]
+    printed = run_script(path)
+    assert [line for line in printed[0] if "->" not in line] == [f"rank 0: {x}" for x in [*both, "here 2 1"]]
+    assert [line for line in printed[1] if "->" not in line] == [f"rank 1: {x}" for x in [*both, "mine mine mine"]]
+    assert printed[1][2] == "rank 1 -> [tensor([1.]), tensor([1.])]"
 
 
 def test_an_export_that_cannot_be_is_refused_before_its_cell_runs(notebook, tmp_path):

@@ -39,9 +39,14 @@ def script(tmp_path, steps, n=2, **how):
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("x = 1\nx + 1", "x = 1\nshow(x + 1)\n"),
-        ("x = 'é'; x  # why", "x = 'é'; show(x)  # why\n"),
-        ("(1,\n 2)", "show((1,\n 2))\n"),
+        ("x = 1\nx + 1", "x = 1\n_show_value(x + 1)\n"),
+        ("x = 'é'; x  # why", "x = 'é'; _show_value(x)  # why\n"),
+        ("(1,\n 2)", "_show_value((1,\n 2))\n"),
+        ("x, y", "_show_value((x, y))\n"),
+        ("x,", "_show_value((x,))\n"),
+        ("*x,", "_show_value((*x,))\n"),
+        ("(x), (y)  # why", "_show_value(((x), (y)))  # why\n"),
+        ("(x := 1)", "_show_value((x := 1))\n"),
         ("x;", "x;\n"),
         ("x ; # not shown", "x ; # not shown\n"),
         ("if x:\n    x", "if x:\n    x\n"),
@@ -58,7 +63,7 @@ def test_a_notebooks_own_lines_become_comments():
     made = rewriting.cell("!ls -l\nif x:\n    %time y = 1\nfiles = !ls\nx")
     assert made.own_lines == ("!ls -l", "%time y = 1", "files = !ls")
     assert made.text.count("pass  # only a notebook runs this line: ") == 3
-    assert made.text.endswith("show(x)\n")
+    assert made.text.endswith("_show_value(x)\n")
     assert "get_ipython" not in made.text
 
 
@@ -94,9 +99,9 @@ def test_indenting_changes_no_text_in_strings(source):
 def test_a_cell_of_some_ranks_runs_on_these_only(tmp_path):
     """Only they run it; at its end all ranks meet, unless the notebook did not wait for it."""
     text, _ = script(tmp_path, [cell("x = 1", (1,)), cell("y = 1", (2, 0), waited=False), cell("z = 1", (0, 1, 2))], 3)
-    assert "if rank == 1:\n    x = 1\nend_of_cell()" in text
-    assert "on ranks 0 and 2 only ---\nif rank in (0, 2):\n    y = 1\n\n\n" in text
-    assert "# --- cell 3 ---\nz = 1\nend_of_cell()" in text
+    assert "if _RANK == 1:\n    x = 1\n_end_of_cell()" in text
+    assert "on ranks 0 and 2 only ---\nif _RANK in (0, 2):\n    y = 1\n\n\n" in text
+    assert "# --- cell 3 ---\nz = 1\n_end_of_cell()" in text
 
 
 def test_a_failed_cell_is_a_comment(tmp_path):
@@ -118,23 +123,168 @@ def test_what_was_pushed_is_written_or_asked_for(tmp_path):
     assert "define by hand, where the script says so: w (Tensor)" in repr(report)
 
 
+def factorial(rank, world_size, n=3):
+    LOG.append(n)
+    return n * factorial(rank, world_size, n - 1) if n > ZERO else 1
+
+
+LOG, ZERO = [], 0
+
+
+def test_a_name_that_changed_between_two_calls_is_written_again(tmp_path, monkeypatch):
+    """What a function uses is looked at for each call, also when the function is the same, and lists are made anew."""
+    steps = [history.call(factorial, (), {}, (0, 1))]
+    monkeypatch.setitem(globals(), "ZERO", 1)
+    steps += [history.call(factorial, (), {}, (0, 1)), history.call(lambda r, n: factorial(r, n), (), {}, (0, 1))]
+    text, _ = script(tmp_path, steps)
+    assert [text.count(line) for line in ("ZERO = 0\n", "ZERO = 1\n", "LOG = []\n", "def factorial(")] == [1, 1, 3, 1]
+    assert text.index("ZERO = 0\n") < text.index("show_value(factorial(") < text.index("ZERO = 1\n")
+
+
+NOTEBOOK = """
+import functools
+from collections import OrderedDict as Base
+from typing import Optional
+
+STEPS, DEPTH, WIDTH, SIZE = 2, 3, 4, 5
+WEIGHTS = torch.ones(2)
+
+
+def loud(function):
+    @functools.wraps(function)
+    def louder(*args):
+        print("loud")
+        return function(*args)
+
+    return louder
+
+
+class Net(Base):
+    @staticmethod
+    def depth():
+        return DEPTH
+
+    @property
+    def width(self):
+        return WIDTH
+
+    @classmethod
+    @loud
+    def size(cls):
+        return SIZE
+
+
+class Still:
+    @staticmethod
+    def depth():
+        return DEPTH
+
+
+@loud
+def train(rank, world_size, steps=STEPS, x: Optional[int] = None):
+    net = Net(a=1)
+    display(rank)
+    return steps, net.depth(), net.width, Net.size(), Still.depth(), len(net)
+
+
+@torch.no_grad()
+def quiet(rank, world_size):
+    return torch.is_grad_enabled(), __name__
+
+
+def lost(rank, world_size):
+    return WEIGHTS, nowhere, rank, get_ipython
+
+
+def plain(rank, world_size):
+    return 1
+
+
+wrapped = torch.no_grad()(plain)
+"""
+
+
+@pytest.fixture
+def notebook():
+    """The names of a notebook in which NOTEBOOK has run."""
+    import linecache
+
+    linecache.cache["/notebook/cell.py"] = (len(NOTEBOOK), None, NOTEBOOK.splitlines(keepends=True), "cell.py")
+    names = {"__name__": "__main__", "torch": torch}
+    exec(compile(NOTEBOOK, "/notebook/cell.py", "exec", dont_inherit=True), names)
+    yield names
+    del linecache.cache["/notebook/cell.py"]
+
+
+def test_a_function_comes_with_all_that_its_source_names(notebook, tmp_path, capsys):
+    """Defaults, annotations, decorators, base classes, and what static methods, class methods and properties use."""
+    steps = [history.call(notebook[name], (), {}, (0, 1)) for name in ("train", "quiet")]
+    text, report = script(tmp_path, steps)
+    assert report.missing == ()
+    # the definitions alone, without the group that the top of the script builds, define all that the calls need
+    body = (
+        text[text.index("def display(") :].replace("_end_of_cell()", "").replace("if _dist.is_initialized():", "if 0:")
+    )
+    shown = []
+    exec(body, {"__name__": "__main__", "torch": torch, "_show_value": shown.append, "_RANK": 1, "_WORLD_SIZE": 2})
+    assert shown == [(2, 3, 4, 5, 3, 1), (False, "__main__")]
+    assert capsys.readouterr().out.splitlines() == ["loud", "1", "loud"]
+
+
+def test_what_no_script_can_have_of_a_function_is_told(notebook, tmp_path):
+    """A tensor, a name that nobody defines, what IPython gives, and a function that was wrapped later."""
+    lost, wrapped = notebook["lost"], notebook["wrapped"]
+    text, report = script(tmp_path, [history.call(lost, args, {}, (0, 1)) for args in ((), (wrapped,))])
+    asked = ("WEIGHTS (Tensor)", "get_ipython, which lost uses", "nowhere, which lost uses")
+    assert report.missing == (*asked, "argument 0 of lost (function)")
+    assert text.count("# define nowhere here, which lost uses: the notebook does not have it\n") == 1
+    _, report = script(tmp_path, [cell("nowhere = WEIGHTS = 1"), history.call(lost, (), {}, (0, 1))])
+    assert report.missing == ("get_ipython, which lost uses",)
+
+
+def test_a_push_is_written_for_its_ranks_each_time(tmp_path):
+    """The same value for another rank, and one for the same ranks, which cells may have changed since."""
+    pushes = [history.push({"x": [1]}, ranks) for ranks in ((0,), (1,), (1,), (0, 1))]
+    text, _ = script(tmp_path, pushes)
+    assert text.count("if _RANK == 0:\n    x = [1]\n") == 1
+    assert text.count("if _RANK == 1:\n    x = [1]\n") == 2
+    assert text.count("\nx = [1]\n") == 1
+
+
+def test_what_a_call_uses_is_defined_where_no_cell_did(tmp_path):
+    """A cell or a push of one rank defines a name there and leaves it to the notebook on the others."""
+    text, _ = script(tmp_path, [cell("SCALE = 9", (0,)), history.call(job, (), {}, (0, 1))])
+    assert "if _RANK == 1:\n    SCALE = 3\n\n\ndef helper(x):" in text
+    text, _ = script(tmp_path, [history.push({"SCALE": 3}, (0,)), history.call(job, (), {}, (0, 1))])
+    assert text.count("SCALE = 3\n") == 2
+    text, _ = script(tmp_path, [history.call(job, (), {}, ranks) for ranks in ((2,), (0, 1, 2))], 3)
+    assert [text.count(line) for line in ("if _RANK == 2:\n    from", "if _RANK in (0, 1):\n    from")] == [1, 1]
+    assert text.count("    SCALE = 3\n") == 2
+
+
 def test_a_called_function_comes_with_what_it_uses(tmp_path):
     """Its source, the functions, constants and imports of its notebook, once; and its arguments."""
     steps = [history.call(job, (5,), {}, (0, 1)), history.call(functools.partial(job, k=2), (), {}, (0, 1))]
     text, report = script(tmp_path, steps)
     assert text.count("SCALE = 3\n") == text.count("def helper(x):") == text.count("def job(") == 1
     assert "from collections import Counter\n" in text
-    assert "show(job(rank, world_size, 5))\n" in text
-    assert "show(job(rank, world_size, k=2))\n" in text
+    assert "_show_value(job(_RANK, _WORLD_SIZE, 5))\n" in text
+    assert "_show_value(job(_RANK, _WORLD_SIZE, k=2))\n" in text
     assert report.missing == ()
+
+
+def test_arguments_of_a_partial_keep_their_places(tmp_path):
+    """Its positional ones come before the rank, those of cluster.run after it, as in the call itself."""
+    step = history.call(functools.partial(helper, 10, k=2), (5,), {"k": 3}, (0, 1))
+    assert "_show_value(helper(10, _RANK, _WORLD_SIZE, 5, k=3))\n" in script(tmp_path, [step])[0]
 
 
 def test_lambdas_are_told_apart(tmp_path):
     """Two on one line are both written, each in its call."""
     both = [lambda rank, world_size: rank * 2, lambda rank, world_size: rank * 3]
     text, _ = script(tmp_path, [history.call(fn, (), {}, (0, 1)) for fn in both])
-    assert "show((lambda rank, world_size: rank * 2)(rank, world_size))" in text
-    assert "show((lambda rank, world_size: rank * 3)(rank, world_size))" in text
+    assert "_show_value((lambda rank, world_size: rank * 2)(_RANK, _WORLD_SIZE))" in text
+    assert "_show_value((lambda rank, world_size: rank * 3)(_RANK, _WORLD_SIZE))" in text
 
 
 def test_names_of_the_ranks_are_not_overwritten(tmp_path):
@@ -209,6 +359,19 @@ def test_the_command_gives_the_ranks_their_threads(tmp_path):
     """torchrun gives one thread to each; a cluster whose ranks have more says so."""
     assert script(tmp_path, [], 4)[1].command == "torchrun --standalone --nproc-per-node 4 made.py"
     assert script(tmp_path, [], threads=2)[1].command.startswith("OMP_NUM_THREADS=2 torchrun ")
+
+
+def test_the_backend_is_one_that_torchrun_can_start(tmp_path):
+    """gloo in place of mpi4py, which the report tells; with nccl each rank takes its GPU before the group is built."""
+    text, report = script(tmp_path, [], backend="mpi4py")
+    assert 'dist.init_process_group("gloo")' in text
+    told = "  left out: the backend mpi4py, which needs mpiexec: under torchrun the script uses gloo"
+    assert told in repr(report).splitlines()
+    text, report = script(tmp_path, [], backend="nccl")
+    device = 'torch.cuda.set_device(int(_os.environ["LOCAL_RANK"]))'
+    assert f'\n{device}\ndist.init_process_group("nccl")' in text
+    assert report.left_out == ()
+    assert "cuda" not in script(tmp_path, [])[0]
 
 
 def test_display_is_defined_where_a_cell_uses_it(tmp_path):
