@@ -6,6 +6,7 @@ is 1e9 bytes.
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -110,8 +111,8 @@ def measure_each(
             fn(*args)
     seconds = torch.zeros(len(functions), repeat, dtype=torch.float64)
     for i in range(repeat):
-        for turn in range(len(functions)):
-            which = (turn + i) % len(functions)  # none is always the first
+        # in another order each time, the same on all ranks: a function may leave slower caches to the one after it
+        for which in random.Random(i).sample(range(len(functions)), len(functions)):
             dist.barrier(group)
             began = time.perf_counter()
             functions[which](*args)
