@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -177,10 +176,18 @@ def _used(value: Any, source: str, seen: set[CodeType]) -> dict[str, Value]:
     for function in _methods(value) if isinstance(value, type) else [value]:
         inner = _undecorated(function)
         if isinstance(inner, FunctionType):
-            around = inspect.getclosurevars(inner).nonlocals if inner.__closure__ else {}
-            own = inner.__globals__ | own | around
+            own = inner.__globals__ | own | _around(inner)
     wanted = sorted(name for name in rewriting.global_names(source) if name in own and not name.startswith("__"))
     return {name: value_of(own[name], seen) for name in wanted}
+
+
+def _around(function: FunctionType) -> dict[str, Any]:
+    """The variables of the function around it that have a value."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has none yet
+            found[name] = cell.cell_contents
+    return found
 
 
 def _from(name: str) -> str:

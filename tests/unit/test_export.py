@@ -393,3 +393,16 @@ def test_a_nested_function_is_written_without_its_indentation(tmp_path):
     assert "k = 4\n" in text
     assert textwrap.dedent(text) == text
     assert "\ndef inner(rank, world_size):\n    return k * rank\n" in text
+
+
+def test_a_variable_without_a_value_yet_is_no_error():
+    """The function around has not come to it; noting a call must not fail where the call does not."""
+
+    def around():
+        def job(rank, world_size):
+            return later
+
+        return job
+        later = 1
+
+    assert history.call(around(), (), {}, [0]).fn.names == {}
