@@ -28,6 +28,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from distlab import mpi_world
+from distlab.mpi_progress import progress
 from distlab.mpi_tensors import (
     NAME,
     bytes_by_rank,
@@ -44,7 +45,7 @@ from distlab.mpi_tensors import (
     refuse,
     row_bytes,
 )
-from distlab.mpi_work import Work, progress, words
+from distlab.mpi_work import Work, words
 
 
 def register() -> None:

@@ -13,8 +13,8 @@ from datetime import timedelta
 import torch.distributed as dist
 from mpi4py import MPI
 
+from distlab.mpi_progress import progress
 from distlab.mpi_tensors import NAME, refuse
-from distlab.mpi_work import progress
 
 
 def fill_environment() -> None:

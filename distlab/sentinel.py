@@ -206,7 +206,7 @@ def free(thread: int, mine: frozenset[tuple[int, int]], store_port: int) -> None
     """Bring back a thread that waits in communication: from gloo and MPI first, from the store if that did not help."""
     before = _position(thread)
     NOTES.freed += 1
-    if (mpi := sys.modules.get("distlab.mpi_work")) is not None:
+    if (mpi := sys.modules.get("distlab.mpi_progress")) is not None:
         mpi.free()
     shut(mine, spare=store_port)
     deadline = time.monotonic() + PATIENCE_SECONDS

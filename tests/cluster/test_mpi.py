@@ -221,7 +221,7 @@ def test_what_a_freed_rank_waited_for_is_kept_from_reuse(cluster):
         dist.recv(torch.zeros(1000), src=1)
 
     def kept(rank, world_size):
-        from distlab.mpi_work import progress
+        from distlab.mpi_progress import progress
 
         return [(work.what, work.result()[0].numel()) for work in progress()._abandoned[-1:]]
 
@@ -435,7 +435,7 @@ def test_one_that_fails_of_several_keeps_the_memory_of_the_others():
     ended = mpi_script(
         1,
         """
-        from distlab.mpi_work import progress
+        from distlab.mpi_progress import progress
         group, first, second = dist.group.WORLD, torch.zeros(4), torch.zeros(4)
         group._start_coalescing(torch.device("cpu"))
         group.recv([first], 0, 1)
