@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distlab import arguments, display, history, payload
 from distlab.cell import Cell
-from distlab.errors import ClusterError, SerializationError, rank_list, refuse
+from distlab.errors import ClusterError, rank_list, refuse
 from distlab.processes import Processes, check_launcher
 from distlab.ranks import Plan, Ranks
 from distlab.remote import on_rank
@@ -190,7 +190,7 @@ class Cluster:
         if timeout is not None:
             arguments.check_seconds("timeout", timeout)
         targets = self.check_ranks(ranks)
-        packed = _pack((fn, args, kwargs), "The function or one of its arguments")
+        packed = payload.pack((fn, args, kwargs), "The function or one of its arguments")
         cell = (
             self._on(targets, "checked_call", self.ranks.checks(), *packed)
             if check
@@ -198,7 +198,7 @@ class Cluster:
         )
         with history.noting(self.steps, history.call(fn, args, kwargs, targets)):
             replies = cell.finish(timeout)
-        return self._values(replies, targets)
+        return payload.unpack(replies, targets)
 
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1}).
@@ -212,7 +212,7 @@ class Cluster:
         for name in names:
             arguments.check_name(name, example)
         targets = self.check_ranks(ranks)
-        cell = self._on(targets, "push", *_pack(dict(names), f"A value of {', '.join(names)}"))
+        cell = self._on(targets, "push", *payload.pack(dict(names), f"A value of {', '.join(names)}"))
         with history.noting(self.steps, history.push(names, targets)):
             cell.finish()
 
@@ -232,7 +232,7 @@ class Cluster:
             where = rank_list([rank for rank, missed in missing.items() if missed == name])
             advice = f'It is not on {where}. Define it there: cluster.push({{"{name}": ...}}).'
             refuse("names", "defined on every rank that is asked", name, advice)
-        values = self._values(replies, targets)
+        values = payload.unpack(replies, targets)
         return values if listed else [value[0] for value in values]
 
     def export(self, path: str | os.PathLike, force: bool = False) -> Export:
@@ -294,15 +294,6 @@ class Cluster:
         result = self.client.direct_view(targets).apply_async(on_rank, name, *args)
         return Cell(self.ranks, result, targets)
 
-    def _values(self, replies: list[Any], targets: list[int]) -> list[Any]:
-        for rank, reply in zip(targets, replies, strict=True):
-            if reply[0] == "unsendable":
-                raise SerializationError(
-                    f"The value of rank {rank}, {reply[1]}, cannot be sent to the notebook ({reply[2]}). "
-                    "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
-                )
-        return [payload.loads(reply[1], reply[2:]) for reply in replies]
-
     # --- state ---
 
     @property
@@ -360,10 +351,7 @@ class Cluster:
 
         Memory counts shared pages by their share (PSS) where the system tells it, else whole (RSS); None after death.
         """
-        if self._ranks is None:
-            return []
-        doing = self._ranks.doing()
-        return [_row(rank, self._ranks, doing[rank]) for rank in range(self.n)]
+        return [] if self._ranks is None else self._ranks.describe()
 
     def __repr__(self) -> str:
         return display.cluster_text(self._headline(), self.describe())
@@ -375,31 +363,6 @@ class Cluster:
         if self._ranks is None:
             return f"Cluster({self.n}) {self._why_stopped}"
         return f"Cluster({self.n}): backend {self.backend}, engines {self.engines}"
-
-
-def _row(rank: int, ranks: Ranks, doing: str) -> dict[str, Any]:
-    import psutil
-
-    megabytes, pid = None, ranks.pids[rank]
-    state = ranks.lost.get(rank, doing)
-    try:
-        memory = psutil.Process(pid).memory_full_info()
-        megabytes = getattr(memory, "pss", memory.rss) / 1e6
-    except psutil.NoSuchProcess:
-        state = ranks.lost.get(rank, "has ended")
-    except psutil.Error:
-        megabytes = None  # the system does not say
-    return {"rank": rank, "pid": pid, "megabytes": megabytes, "state": state}
-
-
-def _pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
-    try:
-        return payload.dumps(value)
-    except Exception as error:
-        raise SerializationError(
-            f"{what} cannot be sent to the ranks ({type(error).__name__}: {error}). "
-            "Open files, locks, sockets and generators stay where they are: make them inside the function."
-        ) from error
 
 
 def _register_magics() -> None:

@@ -1,6 +1,6 @@
 """Objects on their way between notebook and ranks: one header of bytes and the large tensors' own memory beside it.
 
-Called by cluster.py in the notebook's kernel and by worker.py on every rank, so it knows torch and cloudpickle only.
+Called by cluster.py in the notebook's kernel and by worker.py on every rank.
 Functions and classes that were written in a notebook travel by value (cloudpickle). The memory of a dense
 CPU tensor travels out of band (pickle protocol 5), so a large tensor is not copied into a pickle first; small ones, and
 those after the first MOST_BUFFERS, are.
@@ -19,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 
+from distlab.errors import SerializationError
 from distlab.source import is_learners
 
 MOST_BUFFERS = 32  # ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
@@ -57,6 +58,34 @@ def loads(header: bytes, buffers: Sequence[Any]) -> Any:
     Runs on: anywhere.
     """
     return pickle.loads(header, buffers=[bytearray(buffer) for buffer in buffers])
+
+
+def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
+    """As `dumps`, for the ranks; SerializationError, which names `what`, where that is not possible.
+
+    Runs on: the notebook's kernel.
+    """
+    try:
+        return dumps(value)
+    except Exception as error:
+        raise SerializationError(
+            f"{what} cannot be sent to the ranks ({type(error).__name__}: {error}). "
+            "Open files, locks, sockets and generators stay where they are: make them inside the function."
+        ) from error
+
+
+def unpack(replies: list[Any], targets: list[int]) -> list[Any]:
+    """The values in the ranks' replies; SerializationError where a rank could not send its own.
+
+    Runs on: the notebook's kernel.
+    """
+    for rank, reply in zip(targets, replies, strict=True):
+        if reply[0] == "unsendable":
+            raise SerializationError(
+                f"The value of rank {rank}, {reply[1]}, cannot be sent to the notebook ({reply[2]}). "
+                "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
+            )
+    return [loads(reply[1], reply[2:]) for reply in replies]
 
 
 @contextlib.contextmanager

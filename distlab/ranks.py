@@ -215,10 +215,16 @@ class Ranks:
         """The line to the sentinels."""
         return self._processes.line
 
-    def doing(self) -> list[str]:
-        """What each rank does now, in words, by rank."""
+    def describe(self) -> list[dict[str, Any]]:
+        """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
         answers, with_work = self.line.ask(range(self.plan.n)), self.with_work()
-        return [report.activity(State.of(rank, answers.get(rank), rank in with_work)) for rank in range(self.plan.n)]
+        rows = []
+        for rank, pid in enumerate(self.pids):
+            state = report.activity(State.of(rank, answers.get(rank), rank in with_work))
+            ended, megabytes = _memory(pid)
+            state = self.lost.get(rank, "has ended" if ended else state)
+            rows.append({"rank": rank, "pid": pid, "megabytes": megabytes, "state": state})
+        return rows
 
     def checks(self) -> tuple[str, str, int, float]:
         """Arguments for worker.begin_checks, new for every cell that is checked."""
@@ -274,3 +280,16 @@ def _loss(answer: dict[str, Any] | None) -> str:
     if names is None:
         return "and its variables are lost"
     return f"and its variables are lost: {', '.join(names)}" if names else "and it had no variables"
+
+
+def _memory(pid: int) -> tuple[bool, float | None]:
+    """Whether a process has ended, and its memory in megabytes; None where the system does not say."""
+    import psutil
+
+    try:
+        memory = psutil.Process(pid).memory_full_info()
+    except psutil.NoSuchProcess:
+        return True, None
+    except psutil.Error:
+        return False, None
+    return False, getattr(memory, "pss", memory.rss) / 1e6
