@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distlab import payload
-from distlab.errors import RanksFailed, SerializationError, SweepError, refuse
+from distlab.errors import RanksFailed, SweepError, refuse
 from distlab.measured import Point, Sweep
 from distlab.progress import progress
 from distlab.remote import on_rank
@@ -242,13 +242,7 @@ def check_group(functions: Mapping[str, Callable[..., Any]], n: int) -> None:
 
 
 def _pack(name: str, fn: Callable[..., Any]) -> Packed:
-    try:
-        header, buffers = payload.dumps((fn,))
-    except Exception as error:
-        raise SerializationError(
-            f"functions[{name!r}] cannot be sent to the ranks ({type(error).__name__}: {error}). "
-            "Open files, locks and sockets stay where they are: make them inside the function."
-        ) from error
+    header, buffers = payload.pack((fn,), f"functions[{name!r}]")
     return header, [bytes(buffer) for buffer in buffers]
 
 
