@@ -32,9 +32,9 @@ def our_processes() -> list[psutil.Process]:
     return tagged + [process for process in children if process not in tagged]
 
 
-def wait_until_gone(count, seconds: float) -> list:
-    """What `count()` still returns after at most `seconds`; an empty list as soon as nothing is left."""
-    deadline = time.monotonic() + seconds
+def wait_until_gone(count) -> list:
+    """What `count()` still returns after at most 20 s; an empty list as soon as nothing is left."""
+    deadline = time.monotonic() + 20
     while (left := count()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
@@ -42,10 +42,10 @@ def wait_until_gone(count, seconds: float) -> list:
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_left():
-    """After the tests of a module, no process of ours is left within 10 s."""
+    """After the tests of a module, no process of ours is left."""
     before = {p.pid for p in our_processes()}
     yield
-    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 10) == []
+    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before]) == []
 
 
 @pytest.fixture(scope="module")

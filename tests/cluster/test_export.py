@@ -55,7 +55,7 @@ def notebook():
     yield book
     book.client.stop_channels()
     book.manager.shutdown_kernel(now=True)
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-"), 10) == []
+    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
 
 
 def run_script(path: Path, n: int = 2) -> dict[int, list[str]]:

@@ -24,7 +24,7 @@ def test_a_cluster_of_any_size_works_and_leaves_nothing(n):
         assert cluster.run(sum_of_ranks) == [float(sum(range(n)))] * n
         folder = cluster.ranks._processes.folder
         assert os.path.isdir(folder)
-    assert wait_until_gone(our_processes, 10) == []
+    assert wait_until_gone(our_processes) == []
     assert not os.path.exists(folder)
 
 
@@ -43,7 +43,7 @@ def test_a_new_cluster_replaces_the_old_one_at_another_size():
     first = distlab.Cluster(2)
     old = first.run(pid_on_rank)
     with distlab.Cluster(3) as second:
-        assert wait_until_gone(lambda: [pid for pid in old if psutil.pid_exists(pid)], 5) == []
+        assert wait_until_gone(lambda: [pid for pid in old if psutil.pid_exists(pid)]) == []
         with pytest.raises(distlab.ClusterError) as caught:
             first.run(pid_on_rank)
         assert str(caught.value) == (
@@ -229,8 +229,8 @@ def test_a_killed_notebook_leaves_nothing_within_ten_seconds():
     assert len(guard.find(tag)) >= 3
     process.kill()
     process.wait()
-    assert wait_until_gone(lambda: guard.find(tag), 10) == []
-    assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else [], 5) == []
+    assert wait_until_gone(lambda: guard.find(tag)) == []
+    assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else []) == []
 
 
 def test_a_script_that_forgets_stop_ends_cleanly():
@@ -239,8 +239,8 @@ def test_a_script_that_forgets_stop_ends_cleanly():
     out, _ = process.communicate(timeout=60)
     _, tag, folder = out.splitlines()[0].split()
     assert (process.returncode, out.splitlines()[1]) == (0, "[0, 1]")
-    assert wait_until_gone(lambda: guard.find(tag), 10) == []
-    assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else [], 5) == []
+    assert wait_until_gone(lambda: guard.find(tag)) == []
+    assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else []) == []
 
 
 FORK_ONLY = """
@@ -262,7 +262,7 @@ def test_fork_launcher_ends_with_the_process_that_used_it():
     process.kill()
     process.communicate()
     try:
-        assert wait_until_gone(lambda: [pid for pid in ours if psutil.pid_exists(pid)], 5) == []
+        assert wait_until_gone(lambda: [pid for pid in ours if psutil.pid_exists(pid)]) == []
     finally:
         psutil.Process(controller).terminate()  # ipyparallel's own, and it stays as with any launcher
 

@@ -285,7 +285,7 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back()
         cluster.restart()
         pids = cluster.run(pid_on_rank)
         os.kill(pids[2], signal.SIGKILL)
-        assert wait_until_gone(lambda: cluster.client.ids, 20) == []
+        assert wait_until_gone(lambda: cluster.client.ids) == []
         with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank \d died\."):
             cluster.run(sum_of_ranks)
         cluster.restart()
@@ -308,7 +308,7 @@ def test_mpiexec_ends_with_a_killed_notebook():
     assert any(name.startswith("mpiexec") for name in names), names
     process.kill()
     process.wait()
-    assert wait_until_gone(lambda: living(tag), 15) == []
+    assert wait_until_gone(lambda: living(tag)) == []
 
 
 def living(tag):
@@ -488,4 +488,4 @@ def test_cells_run_on_ranks_of_mpiexec(nothing_left):
     finally:
         book.client.stop_channels()
         book.manager.shutdown_kernel(now=True)
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-"), 15) == []
+    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []

@@ -75,7 +75,7 @@ def test_what_gloo_can_do(pair):
     pair.push({"mine": 7})
     pids, before = pair.run(pid_on_rank), {process.pid for process in our_processes()}
     probe = distlab.probe(pair, ["gloo", "mpi"])
-    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 5) == []
+    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before]) == []
     assert pair.run(pid_on_rank) == pids
     assert pair.pull("mine") == [7, 7]
     assert pair.run(sum_of_ranks) == [1.0, 1.0]
@@ -124,7 +124,7 @@ def test_processes_that_mpiexec_starts(pair):
     todo = [(Column("gloo", "cpu"), name) for name in NAMES]
     found = run_cases(2, todo, [], pair.ranks.environment, _starter("mpi", 2))[Column("gloo", "cpu")]
     assert {outcome.kind for outcome in found.values()} == {"works"}
-    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 5) == []
+    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before]) == []
 
 
 def test_a_backend_that_nobody_registered(pair):
@@ -154,7 +154,7 @@ def test_what_hangs_is_ended(pair, zoo):
     found = run_cases(2, todo, zoo, pair.ranks.environment, seconds=1.0)[Column("zoo_hangs", "cpu")]
     assert found["all_reduce"].kind == "hangs"
     assert found["broadcast"].kind == "refused"
-    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before], 5) == []
+    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before]) == []
 
 
 BAD_END = """

@@ -54,7 +54,7 @@ def notebook():
     assert processes_of(f"{book.pid}-")
     book.client.stop_channels()
     book.manager.shutdown_kernel(now=True)
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-"), 10) == []
+    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
 
 
 @pytest.fixture(autouse=True)

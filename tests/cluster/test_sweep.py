@@ -158,7 +158,7 @@ def notebook(nothing_left):
     yield book
     book.client.stop_channels()
     book.manager.shutdown_kernel(now=True)
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-"), 10) == []
+    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
 
 
 SWEEP = "swept = distlab.sweep(cluster, dist.all_reduce, [256, 1024], repeat=2)"
