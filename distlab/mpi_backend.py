@@ -32,6 +32,7 @@ from distlab.mpi_progress import progress
 from distlab.mpi_tensors import (
     NAME,
     bytes_by_rank,
+    check_count,
     check_list,
     check_shares,
     check_tag,
@@ -65,8 +66,11 @@ class Group(dist.ProcessGroup):
     """A process group whose ranks talk through an MPI communicator of its own.
 
     torch makes it, by `init_process_group` and `new_group`, and calls its methods with torch's own arguments: tensors
-    in lists, ranks of the group. Collectives take tensors of any layout; messages and `all_to_all_single` must be
+    in lists, ranks of the group. Collectives take tensors of any strides; messages and `all_to_all_single` must be
     contiguous, as on gloo. After a wait that ran out of time the group is broken, as gloo's is.
+
+    Attributes:
+        timeout: the limit of a wait that is given none otherwise.
 
     Raises:
         RuntimeError: the processes were not started by one mpiexec; on a call, what this backend cannot do.
@@ -74,9 +78,8 @@ class Group(dist.ProcessGroup):
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
         super().__init__(rank, size)
-        self._size, self._seconds = size, timeout.total_seconds()  # torch's size() takes 10 microseconds
+        self._size, self.timeout = size, timeout  # torch's size() takes 10 microseconds
         self._broken: list[str] = []  # why; shared with what outlives the group
-        self._together: list[tuple] | None = None
         self._name = ""
         self._comm = mpi_world.communicator(store, rank, size, timeout)
         weakref.finalize(self, mpi_world.free, self._comm, self._broken).atexit = False
@@ -103,9 +106,6 @@ class Group(dist.ProcessGroup):
 
     abort = shutdown
 
-    def _set_default_timeout(self, timeout: timedelta) -> None:
-        self._seconds = timeout.total_seconds()
-
     # --- collectives that compute ---
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
@@ -117,6 +117,7 @@ class Group(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         what = "all_reduce_coalesced"
+        movable(what, tensors)
         begins, finishes, buffers = zip(*(self._all_reduce(what, tensor, opts) for tensor in tensors), strict=True)
 
         def finish() -> None:
@@ -249,6 +250,7 @@ class Group(dist.ProcessGroup):
         self, what: str, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
         """The lists are by rank, and in each are the outputs by input."""
+        check_count(what, output_lists, self._size)
         outputs = [list(column) for column in zip(*output_lists, strict=True)]  # by input, then by rank
         for column, given in zip(outputs, inputs, strict=True):
             check_list(what, column, given, self._size)
@@ -327,9 +329,9 @@ class Group(dist.ProcessGroup):
         return self._begin("scatter", begin, outputs, lambda: give(output, got), opts, (flat, got))
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        check_count("all_to_all", outputs, self._size)
+        check_count("all_to_all", inputs, self._size)
         movable("all_to_all", [*outputs, *inputs])
-        if len(outputs) != self._size or len(inputs) != self._size:
-            refuse(f"all_to_all needs {self._size} tensors to send and as many to receive, one a rank of the group.")
         flat = torch.cat([one.detach().reshape(-1) for one in inputs])
         got = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
         sizes = [[one.nbytes for one in tensors] for tensors in (inputs, outputs)]
@@ -416,11 +418,10 @@ class Group(dist.ProcessGroup):
         opts: Any = None,
         memory: Any = None,
         status: MPI.Status | None = None,
-    ) -> Work | None:
+    ) -> Work:
         """Begin MPI's operation and wrap it.
 
-        `memory` is what MPI uses until it has ended, `status` where it describes the message that came. Between
-        `_start_coalescing` and `_end_coalescing` it is only noted, and there is no Work.
+        `memory` is what MPI uses until it has ended, `status` where it describes the message that came.
         """
         if self._broken:
             refuse(f"{what} cannot begin: the group is broken ({self._broken[0]}). Destroy it and make it again.")
@@ -429,28 +430,6 @@ class Group(dist.ProcessGroup):
         except MPI.Exception as error:
             raise RuntimeError(f"{what} failed in MPI: {words(error)}") from error
         pending = [(request, status) for request in (requests if isinstance(requests, list) else [requests])]
-        if self._together is not None:
-            self._together.append((pending, result, finish, memory))
-            return None
-        work = Work(what, opts, self._seconds, pending, result, finish, self._broken, memory)
+        work = Work(what, opts, self.timeout, pending, result, finish, self._broken, memory)
         progress().keep(work, is_waited_for=not getattr(opts, "asyncOp", True))
-        return work
-
-    def _start_coalescing(self, device: torch.device) -> None:
-        if self._together:  # an error left the last ones behind; MPI may still use their memory
-            self._end_coalescing(device)
-        self._together = []
-
-    def _end_coalescing(self, device: torch.device) -> Work:
-        parts, self._together = self._together, None
-
-        def finish() -> None:
-            for _, _, its_finish, _ in parts:
-                if its_finish is not None:
-                    its_finish()
-
-        pending = [one for part in parts for one in part[0]]
-        result = [tensor for part in parts for tensor in part[1]]
-        work = Work("coalesced", None, self._seconds, pending, result, finish, self._broken, parts)
-        progress().keep(work)
         return work

@@ -7,6 +7,7 @@ Work was dropped, and Futures that C++ waits for, as DDP does.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import sys
 import threading
@@ -45,7 +46,7 @@ class Progress:
         self._pending.pop(id(work), None)
 
     def hurry(self) -> None:
-        """Look now: somebody waits for a Future."""
+        """Look more often: somebody waits for a Future."""
         self._wake.set()
 
     def abandon(self, work: Work) -> None:
@@ -68,7 +69,7 @@ class Progress:
 
     def holds(self, broken: list[str]) -> bool:
         """Whether something of this group never ended."""
-        return any(work.broken is broken for work in self._abandoned)
+        return any(work.broken is broken and not work.is_let_go() for work in self._abandoned)
 
     def _run(self) -> None:
         while not self._ending:
@@ -92,12 +93,17 @@ class Progress:
         return WATCHED_SECONDS if any(work.watched and not work.waited and not work.done for work in works) else pause
 
     def _end(self) -> None:
-        """At exit: MPI must not be finalized under the thread, nor while a peer's message may still come."""
+        """At exit: MPI must not be finalized under the thread, nor when it would wait for what never comes.
+
+        What nobody waited for may still end: MPI is finalized later than Python, which must leave its memory alone.
+        """
         self._ending = True
         self._wake.set()
         self._thread.join()
-        if self._abandoned:
-            names = ", ".join(sorted({work.what for work in self._abandoned}))
+        for work in self._pending.values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
+        if stuck := [work for work in self._abandoned if not work.is_let_go()]:
+            names = ", ".join(sorted({work.what for work in stuck}))
             print(f"MPI cannot end while {names} is pending: all its processes are ended.", file=sys.stderr, flush=True)
             MPI.COMM_WORLD.Abort(1)
 

@@ -7,7 +7,7 @@ bytes, so every dtype does.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -89,6 +89,8 @@ def give_shares(tensors: list[torch.Tensor], flat: torch.Tensor) -> None:
 def movable(what: str, tensors: Iterable[torch.Tensor], contiguous: bool = False) -> list[torch.Tensor]:
     """Dense tensors of one dtype in the memory of this process, whose bytes can be sent."""
     tensors = list(tensors)
+    if not tensors:
+        refuse(f"{what} needs a tensor, got an empty list.")
     dtype = tensors[0].dtype
     for tensor in tensors:
         if not tensor.is_cpu or tensor.layout is not torch.strided:
@@ -101,10 +103,15 @@ def movable(what: str, tensors: Iterable[torch.Tensor], contiguous: bool = False
     return tensors
 
 
-def check_list(what: str, tensors: list[torch.Tensor], one: torch.Tensor, size: int) -> None:
-    """As many tensors as there are ranks, each of the shape of `one`."""
+def check_count(what: str, tensors: Sequence[Any], size: int) -> None:
+    """As many tensors, or lists of them, as there are ranks."""
     if len(tensors) != size:
         refuse(f"{what} needs a list of {size} tensors, one a rank of the group, got {len(tensors)}.")
+
+
+def check_list(what: str, tensors: list[torch.Tensor], one: torch.Tensor, size: int) -> None:
+    """As many tensors as there are ranks, each of the shape of `one`."""
+    check_count(what, tensors, size)
     movable(what, [*tensors, one])
     for index, tensor in enumerate(tensors):
         if tensor.shape != one.shape:

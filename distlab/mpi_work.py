@@ -10,6 +10,7 @@ the level that mpi4py asks for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -35,7 +36,7 @@ class Work(dist.Work):
 
     Args:
         what: the operation's name, for errors. limit: torch's options, which may have a timeout for this call.
-        seconds: limit for a wait that is given none otherwise.
+        timeout: the group's, for a wait that is given none otherwise.
         requests: MPI's, each with where MPI describes the message that came, for a recv.
         result: the tensors that the operation gives.
         finish: called once by the thread that finds the requests complete, where something is left to do then.
@@ -56,8 +57,8 @@ class Work(dist.Work):
         "_memory",
         "_requests",
         "_result",
-        "_seconds",
         "_status",
+        "_timeout",
         "broken",
         "waited",
         "what",
@@ -67,7 +68,7 @@ class Work(dist.Work):
         self,
         what: str,
         limit: Any,
-        seconds: float,
+        timeout: timedelta,
         requests: list[tuple[MPI.Request, MPI.Status | None]],
         result: Sequence[torch.Tensor],
         finish: Callable[[], None] | None,
@@ -75,7 +76,7 @@ class Work(dist.Work):
         memory: Any,
     ):
         super().__init__()
-        self.what, self._limit, self._seconds = what, limit, seconds
+        self.what, self._limit, self._timeout = what, limit, timeout
         self._requests, self._result, self._finish = requests, result, finish
         self.broken, self._memory = broken, memory
         self._lock = threading.RLock()
@@ -88,7 +89,7 @@ class Work(dist.Work):
     def seconds(self) -> float:
         """The limit of the call or of its group; looked up when it matters, because a call should not wait for it."""
         limit = getattr(self._limit, "timeout", None)
-        return limit.total_seconds() if limit is not None and limit > timedelta(0) else self._seconds
+        return (limit if limit is not None and limit > timedelta(0) else self._timeout).total_seconds()
 
     @property
     def watched(self) -> bool:
@@ -200,6 +201,12 @@ class Work(dist.Work):
                 self.broken.append(reason)
                 progress().abandon(self)
                 self._end(RuntimeError(reason))
+
+    def is_let_go(self) -> bool:
+        """Whether MPI has no use for its memory any more; of one that was given up, too."""
+        with self._lock, contextlib.suppress(MPI.Exception):
+            return self._tested(0.0)
+        return False
 
     def overdue(self) -> bool:
         """Whether it was begun longer ago than its limit."""

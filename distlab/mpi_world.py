@@ -18,10 +18,10 @@ from distlab.mpi_tensors import NAME, refuse
 
 
 def fill_environment() -> None:
-    """Under mpiexec, what torchrun would set, told by MPI, unless somebody has set it."""
+    """Under mpiexec, what torchrun would set, told by MPI, where nobody has set it; nothing where RANK is set."""
     started = MPI.COMM_WORLD.size > 1 or any(name.startswith(("PMI_", "PMIX_", "OMPI_")) for name in os.environ)
-    if started and not {"RANK", "MASTER_ADDR"} & {*os.environ}:
-        os.environ.update(_environment(MPI.COMM_WORLD))
+    if started and "RANK" not in os.environ:
+        os.environ.update(_environment(MPI.COMM_WORLD) | os.environ)
 
 
 def _environment(world: MPI.Comm) -> dict[str, str]:

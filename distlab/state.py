@@ -219,7 +219,7 @@ def _members(name: str) -> tuple[list[int], bool]:
     c10d = dist.distributed_c10d
     for group, its_name in list(c10d._world.pg_names.items()):
         if its_name == name:
-            limit = c10d.default_pg_timeout
+            limit = getattr(group, "timeout", c10d.default_pg_timeout)  # of a group in Python, as over mpi4py
             with contextlib.suppress(Exception):  # private, and not every backend has options
                 limit = group._get_backend(group._device_types[0]).options._timeout
             return dist.get_process_group_ranks(group), limit < c10d.default_pg_timeout

@@ -5,6 +5,7 @@ small whole numbers, so that sums are exact in every dtype and in every order.
 """
 
 import math
+import time
 
 import torch
 import torch.distributed as dist
@@ -271,15 +272,18 @@ def asynchronous(rank, world_size):
 
 
 def a_work_that_is_dropped(rank, world_size):
-    """isend and all_reduce whose Work nobody keeps, received much later."""
+    """An all_reduce whose Work nobody keeps comes to its end, and a tensor whose send is under way is held."""
     box, total = torch.zeros(100_000), torch.ones(100_000)
-    works = [dist.irecv(box, (rank - 1) % world_size)]
-    keep = dist.isend(torch.full((100_000,), float(rank)), (rank + 1) % world_size)
+    received = dist.irecv(box, (rank - 1) % world_size)
+    sent = dist.isend(torch.full((100_000,), float(rank)), (rank + 1) % world_size)
     dist.all_reduce(total, async_op=True)
     dist.barrier()
-    works[0].wait()
-    keep.wait()
-    return box[-1].item()
+    received.wait()
+    sent.wait()
+    until = time.monotonic() + 20
+    while total.min() < world_size and time.monotonic() < until:
+        time.sleep(0.001)
+    return box[-1].item(), total.min().item()
 
 
 def subgroups(rank, world_size):
@@ -329,7 +333,8 @@ def training(rank, world_size):
             torch.nn.functional.mse_loss(net(x), y).backward()
             optimizer.step()
         trained.append(torch.cat([p.detach().reshape(-1) for p in net.parameters()]))
-    return torch.allclose(*trained, atol=1e-12)
+    assert torch.allclose(*trained, atol=1e-12)
+    return tuple(trained[1].shape)
 
 
 def sharded_training(rank, world_size):
@@ -345,7 +350,9 @@ def sharded_training(rank, world_size):
     fully_shard(sharded, mesh=mesh)
     whole(batch).square().mean().backward()
     sharded(batch[rank * 2 : rank * 2 + 2]).square().mean().backward()
-    return torch.allclose(sharded.weight.grad.full_tensor(), whole.weight.grad, atol=1e-12)
+    gradient = sharded.weight.grad.full_tensor()
+    assert torch.allclose(gradient, whole.weight.grad, atol=1e-12)
+    return tuple(gradient.shape)
 
 
 def functional(rank, world_size):

@@ -91,6 +91,9 @@ def refused(rank, world_size):
         lambda: dist.broadcast(torch.ones(2).to_sparse(), 0),
         lambda: dist.all_reduce(torch.ones(2, device="meta")),
         lambda: dist.send(ones, (rank + 1) % world_size, tag=-1),
+        lambda: dist.all_gather([], ones),
+        lambda: dist.all_to_all([], [ones] * world_size),
+        lambda: dist.all_reduce_coalesced([]),
     )
     for call in calls:
         try:
@@ -120,6 +123,11 @@ def test_what_is_not_supported_is_refused_in_words(cluster):
     assert said[0][9].startswith("broadcast on mpi4py needs dense CPU tensors, got a torch.sparse_coo tensor.")
     assert said[0][10].startswith("all_reduce on mpi4py needs dense CPU tensors, got a meta tensor.")
     assert said[0][11].startswith("tag must be from 0 to ")
+    assert said[0][12:] == [
+        f"all_gather needs a list of {n} tensors, one a rank of the group, got 0.",
+        f"all_to_all needs a list of {n} tensors, one a rank of the group, got 0.",
+        "all_reduce_coalesced needs a tensor, got an empty list.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -173,6 +181,30 @@ def test_a_deadlock_over_mpi_is_named_and_freed(cluster):
     with pytest.raises(distlab.DeadlockError, match=rf"^Ranks 1-{n - 1} wait in all_reduce for rank 0, which has"):
         cluster.run(alone)
     assert cluster.pull("kept") == [7] * n
+
+
+def too_late(rank, world_size):
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    said, group = "", dist.new_group([0, 1], timeout=datetime.timedelta(seconds=3))
+    if rank == 0:
+        try:
+            dist.all_reduce(torch.ones(1), group=group)
+        except RuntimeError as error:
+            said = str(error)
+    dist.barrier()
+    if rank == 1:
+        dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+    return said
+
+
+def test_a_group_whose_time_ends_first_is_no_deadlock(cluster):
+    """Rank 0 waits for nobody, and its own error ends that: the others may wait for it."""
+    assert cluster.run(too_late)[0] == "Timed out waiting 3000ms for all_reduce operation to complete"
 
 
 def test_a_rank_that_raises_frees_those_that_wait_in_mpi(cluster):
@@ -325,7 +357,7 @@ SCRIPT = """
     import torch.distributed as dist
     from distlab import mpi_backend
     mpi_backend.register()
-    dist.init_process_group("mpi4py", timeout=timedelta(seconds=2))
+    dist.init_process_group("mpi4py", timeout=timedelta(seconds=60))
     rank, n = dist.get_rank(), dist.get_world_size()
 """
 
@@ -363,22 +395,20 @@ def test_a_wait_that_is_too_long_is_told_and_breaks_the_group():
     ended = mpi_script(
         2,
         """
-        import time
+        group = dist.new_group(timeout=timedelta(seconds=1))
         if rank == 0:
             try:
-                dist.all_reduce(torch.ones(1))
+                dist.all_reduce(torch.ones(1), group=group)
             except RuntimeError as error:
                 print("first:", error)
             try:
-                dist.barrier()
+                dist.barrier(group)
             except RuntimeError as error:
                 print("then:", error, flush=True)
-        else:
-            time.sleep(2.5)
-        dist.destroy_process_group()
-        dist.init_process_group("mpi4py")
+        dist.barrier()
+        dist.destroy_process_group(group)
         total = torch.ones(1)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=dist.new_group())
         os.write(1, f"again: {total.item()}\\n".encode())
         dist.barrier()
         """,
@@ -387,8 +417,8 @@ def test_a_wait_that_is_too_long_is_told_and_breaks_the_group():
     assert lines == [
         "again: 2.0",
         "again: 2.0",
-        "first: Timed out waiting 2000ms for all_reduce operation to complete",
-        "then: barrier cannot begin: the group is broken (Timed out waiting 2000ms for all_reduce operation to "
+        "first: Timed out waiting 1000ms for all_reduce operation to complete",
+        "then: barrier cannot begin: the group is broken (Timed out waiting 1000ms for all_reduce operation to "
         "complete). Destroy it and make it again.",
     ], ended.stderr
     assert "MPI cannot end while all_reduce is pending: all its processes are ended." in ended.stderr
@@ -399,19 +429,62 @@ def test_a_backward_that_is_too_long_raises():
     ended = mpi_script(
         2,
         """
-        import time
         from torch.nn.parallel import DistributedDataParallel
-        net = DistributedDataParallel(torch.nn.Linear(2, 2))
+        net = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=dist.new_group(timeout=timedelta(seconds=3)))
         if rank == 0:
             try:
                 net(torch.ones(1, 2)).sum().backward()
             except RuntimeError as error:
                 os.write(1, f"{error}\\n".encode())
-        else:
-            time.sleep(2.5)
+        dist.barrier()
         """,
     )
-    assert "Timed out waiting 2000ms for all_reduce operation to complete" in ended.stdout, ended.stderr
+    assert "Timed out waiting 3000ms for all_reduce operation to complete" in ended.stdout, ended.stderr
+
+
+def test_what_comes_after_its_time_is_no_failure():
+    """A recv that was given up and came nevertheless does not keep MPI from ending."""
+    ended = mpi_script(
+        2,
+        """
+        group = dist.new_group(timeout=timedelta(seconds=1))
+        if rank == 0:
+            try:
+                dist.recv(torch.ones(1), 1, group=group)
+            except RuntimeError as error:
+                print(error, flush=True)
+        dist.barrier()
+        if rank == 1:
+            dist.send(torch.ones(1), 0, group=group)
+        dist.barrier()
+        """,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "Timed out waiting 1000ms for recv operation to complete\n")
+
+
+def test_a_message_that_nobody_waited_for_arrives():
+    """Its memory is left alone until MPI has ended, which is later than Python."""
+    ended = mpi_script(
+        2,
+        """
+        if rank == 0:
+            dist.isend(torch.full((1_000_000,), 7.0), 1)
+        else:
+            import time
+            time.sleep(1)  # rank 0 is at its end meanwhile
+            box = torch.zeros(1_000_000)
+            dist.recv(box, 0)
+            print(box.min().item(), box.max().item(), flush=True)
+        """,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "7.0 7.0\n"), ended.stderr
+
+
+def test_an_address_that_is_given_is_kept(monkeypatch):
+    """What mpiexec's user has set stays, and the rest is filled in."""
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    ended = mpi_script(2, """os.write(1, f"{os.environ['MASTER_ADDR']} {os.environ['WORLD_SIZE']}\\n".encode())""")
+    assert (ended.returncode, ended.stdout) == (0, "localhost 2\n" * 2), ended.stderr
 
 
 def test_what_then_is_given_may_wait_for_another_future():
@@ -435,13 +508,14 @@ def test_one_that_fails_of_several_keeps_the_memory_of_the_others():
     ended = mpi_script(
         1,
         """
+        from mpi4py import MPI
         from distlab.mpi_progress import progress
-        group, first, second = dist.group.WORLD, torch.zeros(4), torch.zeros(4)
-        group._start_coalescing(torch.device("cpu"))
-        group.recv([first], 0, 1)
-        group.recv([second], 0, 2)
-        work = group._end_coalescing(torch.device("cpu"))
-        group.send([torch.ones(8)], 0, 2).wait()
+        from distlab.mpi_tensors import raw
+        from distlab.mpi_work import Work
+        world, first, second = MPI.COMM_WORLD, torch.zeros(4), torch.zeros(4)
+        requests = [(world.Irecv(raw(box), 0, tag), MPI.Status()) for box, tag in ((first, 1), (second, 2))]
+        work = Work("both", None, timedelta(seconds=60), requests, [first, second], None, [], None)
+        world.Isend(raw(torch.ones(8)), 0, 2)
         try:
             work.wait()
         except RuntimeError as error:
@@ -450,7 +524,7 @@ def test_one_that_fails_of_several_keeps_the_memory_of_the_others():
         """,
     )
     assert ended.stdout.splitlines() == [
-        "coalesced failed in MPI: the message is longer than the tensor that receives it; "
+        "both failed in MPI: the message is longer than the tensor that receives it; "
         "send and recv tensors of one size.",
         "[True, False]",
     ], ended.stderr
