@@ -1,11 +1,15 @@
 """Runs the project's tests part by part and ends with one line for each. Called by: make test.
 
-Arguments are the names of the parts to run; none means all. The exit status is 1 when any part failed.
+Arguments are the names of the parts to run; none means all. The exit status is 1 when any part failed. Half of the time
+a test waits, for a kernel or for a rank that hangs: two parts run side by side where there are two cores or more.
 """
 
+import os
+import queue
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,8 +19,6 @@ PARTS = {
     "lint": [sys.executable, "-m", "ruff", "check", "."],
     "unit": [*PYTEST, "tests/unit"],
     "cluster": [*PYTEST, "tests/cluster"],
-    "notebooks": [*PYTEST, "tests/notebooks"],
-    "browser": [*PYTEST, "tests/browser"],
     # Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.
     "nbval": [
         *PYTEST,
@@ -26,24 +28,43 @@ PARTS = {
         "--nbval-cell-timeout=100",
         "notebooks",
     ],
+    "notebooks": [*PYTEST, "tests/notebooks"],
+    "browser": [*PYTEST, "tests/browser"],
 }
+LANES = (("lint", "unit", "cluster"), ("nbval", "notebooks", "browser"))  # each takes about as long as the other
 
 
-def run_part(command: list[str]) -> tuple[int, str]:
-    """Runs one part with its output shown as it comes; returns its exit status and its last line."""
-    colour = ["--color=yes"] if sys.stdout.isatty() and "pytest" in command else []
-    process = subprocess.Popen(
-        command + colour, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
-    last = ""
-    try:
+class Part:
+    """One part of the tests, and what it writes.
+
+    Attributes:
+        lines: its output as it comes, None at its end. status, last, seconds: as it ended.
+    """
+
+    def __init__(self, name: str):
+        self.name, self.lines = name, queue.SimpleQueue()
+        self.status, self.last, self.seconds = 1, "did not run", 0.0
+
+    def run(self) -> None:
+        """Run it to its end."""
+        command, started = PARTS[self.name], time.perf_counter()
+        colour = ["--color=yes"] if sys.stdout.isatty() and "pytest" in command else []
+        process = subprocess.Popen(
+            command + colour, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
         for line in process.stdout:
-            print(line, end="", flush=True)
-            last = line.strip() or last
-    finally:
-        status = process.wait()
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", last)
-    return status, plain.strip("= ")
+            self.lines.put(line)
+            self.last = line.strip() or self.last
+        self.last = re.sub(r"\x1b\[[0-9;]*m", "", self.last).strip("= ")
+        self.status, self.seconds = process.wait(), time.perf_counter() - started
+
+
+def run_lane(parts: list[Part], ended: threading.Event) -> None:
+    """Run one part after the other, until a person ends it: Ctrl-C reaches the part that runs by itself."""
+    for part in parts:
+        if not ended.is_set():
+            part.run()
+        part.lines.put(None)
 
 
 def main(names: list[str]) -> int:
@@ -53,16 +74,29 @@ def main(names: list[str]) -> int:
             f'PARTS must be among {", ".join(PARTS)}, got {unknown[0]!r}. Try: make test PARTS="unit"', file=sys.stderr
         )
         return 2
-    summary = []
-    for name in names or PARTS:
-        print(f"\n----- {name}", flush=True)
-        started = time.perf_counter()
-        status, last = run_part(PARTS[name])
-        summary.append((name, status, last, time.perf_counter() - started))
+    lanes = [[Part(name) for name in lane if not names or name in names] for lane in LANES]
+    parts = [part for lane in lanes for part in lane]
+    ended = threading.Event()
+    threads = [
+        threading.Thread(target=run_lane, args=(lane, ended))
+        for lane in (lanes if (os.cpu_count() or 1) > 1 else [parts])
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for part in parts:  # what the other lane writes meanwhile waits in its queue
+            print(f"\n----- {part.name}", flush=True)
+            for line in iter(part.lines.get, None):
+                print(line, end="", flush=True)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
     print("\n----- summary")
-    for name, status, last, seconds in summary:
-        print(f"{name:<10} {'ok' if status == 0 else f'FAILED ({status})':<11} {seconds:6.1f} s   {last}")
-    return int(any(status for _, status, _, _ in summary))
+    for part in parts:
+        outcome = "ok" if part.status == 0 else f"FAILED ({part.status})"
+        print(f"{part.name:<10} {outcome:<11} {part.seconds:6.1f} s   {part.last}")
+    return int(any(part.status for part in parts))
 
 
 if __name__ == "__main__":
