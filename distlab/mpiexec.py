@@ -20,7 +20,7 @@ NAME = "mpi"  # of ipyparallel's launcher
 INSTALL = "pip install mpich mpi4py"
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"
 # ipyparallel's nanny of engine 1 writes this when the engine has gone; a "." and the id stand after the name
-NANNY = re.compile(r"\[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ exited)")
+NANNY = re.compile(r"(\S+ \S+) \[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ exited)")
 
 
 def find() -> str | None:
@@ -53,5 +53,5 @@ def first_to_end(log: str) -> int | None:
 
     How it ended nobody tells: what mpiexec says at the end is made of the exit statuses of all that it has killed.
     """
-    found = NANNY.search(log)
-    return int(found.group(1)) if found else None
+    found = NANNY.findall(log)  # mpiexec may pass on the lines of two nannies in another order than they were written
+    return int(min(found)[1]) if found else None

@@ -18,6 +18,7 @@ from distlab import diagnosis, live, mpiexec, report
 from distlab.deadlock import State
 from distlab.errors import ClusterError, rank_list
 from distlab.line import COME_BACK, FREE
+from distlab.lookout import ANSWER_SECONDS
 from distlab.processes import Processes, start_processes
 from distlab.remote import on_rank
 
@@ -175,7 +176,7 @@ class Ranks:
         hopeless = unfinished() if self.can_respawn else []
         if not hopeless:
             return {}
-        names = self.line.ask(hopeless, variables=True)
+        names = self.line.ask(hopeless, ANSWER_SECONDS, variables=True)
         self.signal(hopeless, signal.SIGKILL)
         result.wait(PATIENCE_SECONDS)
         for rank in hopeless:
@@ -217,7 +218,7 @@ class Ranks:
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
-        answers, with_work = self.line.ask(range(self.plan.n)), self.with_work()
+        answers, with_work = self.line.ask(range(self.plan.n), ANSWER_SECONDS), self.with_work()
         rows = []
         for rank, pid in enumerate(self.pids):
             state = report.activity(State.of(rank, answers.get(rank), rank in with_work))

@@ -126,7 +126,9 @@ def test_nothing_covers_the_lesson(page, lab):
     open_notebook(page, lab, LESSON)
     page.wait_for_timeout(2000)  # the question about news comes a moment after the notebook
     assert page.locator(".Toastify__toast").count() == 0
-    assert page.evaluate("() => [...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    page.wait_for_function(
+        "() => [...document.images].every(image => image.complete && image.naturalWidth > 0)", timeout=60_000
+    )
 
 
 def test_a_built_notebook_shows_its_diagrams(page, lab):

@@ -102,20 +102,21 @@ def test_threads_are_set_before_torch_loads():
         assert seen == [(expected, str(expected))] * 2
 
 
-def test_a_deadlock_ends_by_the_groups_timeout():
+def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
     """A timeout that is over before a deadlock is proven: who waited is told after it, and variables are kept."""
 
     def deadlock(rank, world_size):
         if rank < 2:
             dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821
 
-    with distlab.Cluster(3, timeout=0.4) as cluster:
+    monkeypatch.setattr("distlab.lookout.UNMOVED_SECONDS", 60)
+    with distlab.Cluster(3, timeout=3) as cluster:
         cluster.push({"kept": 11})
         with pytest.raises(distlab.RankError) as caught:
             cluster.run(deadlock)
         line = deadlock.__code__.co_firstlineno + 2
         assert str(caught.value) == (
-            "ranks 0-1 waited for each other, and nothing came for 0.4 s.\n"
+            "ranks 0-1 waited for each other, and nothing came for 3 s.\n"
             f"  ranks 0-1   line {line} in deadlock   dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821\n"
             "Rank 2 finished.\n"
             "The process group is rebuilt and variables are kept: change the cell and run it again."
@@ -271,9 +272,9 @@ def test_ipyparallels_send_signal_works_without_a_nanny():
     """Client.send_signal reaches the forked engines: their control threads answer it."""
     with distlab.Cluster(2) as cluster:
         sleeping = cluster.client[:].apply_async(time.sleep, 30)
-        time.sleep(0.3)
+        assert wait_until_gone(lambda: [row for row in cluster.describe() if "computes" not in row["state"]]) == []
         cluster.client.send_signal("SIGINT", block=True)
-        errors = sleeping.get(timeout=5, return_exceptions=True)
+        errors = sleeping.get(timeout=20, return_exceptions=True)
         assert [error.ename for error in errors] == ["KeyboardInterrupt"] * 2
         assert cluster.run(sum_of_ranks) == [1.0, 1.0]
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 
-import psutil
 import pytest
 
 import distlab
@@ -340,11 +339,7 @@ def test_mpiexec_ends_with_a_killed_notebook():
     assert any(name.startswith("mpiexec") for name in names), names
     process.kill()
     process.wait()
-    assert wait_until_gone(lambda: living(tag)) == []
-
-
-def living(tag):
-    return [found for found in guard.find(tag) if found.status() != psutil.STATUS_ZOMBIE]
+    assert wait_until_gone(lambda: processes_of(tag)) == []
 
 
 # --- the backend without a cluster ---

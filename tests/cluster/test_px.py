@@ -199,17 +199,25 @@ def test_a_syntax_error_has_its_line(notebook):
     assert text == "RankError: ranks 0-3 raised SyntaxError: invalid syntax\n  ranks 0-3   line 3   y = = 2"
 
 
-def test_timeout_frees_the_ranks(notebook):
+@pytest.fixture
+def no_proof(notebook):
+    """No deadlock is told, however long a rank waits."""
+    notebook.run("from distlab import lookout; seconds, lookout.UNMOVED_SECONDS = lookout.UNMOVED_SECONDS, 60")
+    yield
+    notebook.run("lookout.UNMOVED_SECONDS = seconds")
+
+
+def test_timeout_frees_the_ranks(notebook, no_proof):
     """--timeout ends a cell that does not come back, and variables stay."""
     notebook.run("%px kept = rank")
     began = time.monotonic()
-    text = notebook.text("%%px --timeout 0.5\nif rank == 0:\n    dist.recv(torch.zeros(1), src=1)")
+    text = notebook.text("%%px --timeout 2\nif rank == 0:\n    dist.recv(torch.zeros(1), src=1)")
     assert time.monotonic() - began < 10
     assert freed(text) == (
-        "    1  %%px --timeout 0.5\n"
+        "    1  %%px --timeout 2\n"
         "    2  if rank == 0:\n"
         ">   3      dist.recv(torch.zeros(1), src=1)   rank 0: recv(src=1) float32[1]\n"
-        "RankTimeout: rank 0 did not come back within 0.5 s.\n"
+        "RankTimeout: rank 0 did not come back within 2 s.\n"
         "  rank 0     recv(src=1)  float32[1]  line 3  dist.recv(torch.zeros(1), src=1)\n"
         "  ranks 1-3  finished\n"
         "Freed after <time>. Variables are kept and the process group is rebuilt: change the cell and run it again."
@@ -221,9 +229,9 @@ def test_timeout_frees_the_ranks(notebook):
     ("line", "doing"),
     [("dist.recv(torch.zeros(1), src=0)", "recv(src=0)  float32[1]"), ("while True: pass", "computes")],
 )
-def test_the_interrupt_button(notebook, line, doing):
+def test_the_interrupt_button(notebook, no_proof, line, doing):
     """Interrupting the kernel frees ranks that block in gloo or loop, fails the cell, and says where they were."""
-    threading.Timer(0.4, os.kill, (notebook.pid, signal.SIGINT)).start()
+    threading.Timer(2, os.kill, (notebook.pid, signal.SIGINT)).start()
     began = time.monotonic()
     text = notebook.text(f"%%px --targets 1:\n{line}")
     assert time.monotonic() - began < 10
@@ -285,7 +293,7 @@ def freed(text):
 
 def test_an_interrupt_that_kills(notebook):
     """--signal-on-interrupt SIGKILL ends the ranks; the cell says so, and the next one has new ranks."""
-    threading.Timer(0.7, os.kill, (notebook.pid, signal.SIGINT)).start()
+    threading.Timer(2, os.kill, (notebook.pid, signal.SIGINT)).start()
     text = notebook.text("%%px --targets 2 --signal-on-interrupt SIGKILL\nwhile True: pass")
     assert text.startswith("RankDied: rank 2 was killed by SIGKILL")
     assert notebook.text("%px rank + world_size") == "rank 0 -> 4\nrank 1 -> 5\nrank 2 -> 6\nrank 3 -> 7"

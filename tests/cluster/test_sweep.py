@@ -211,4 +211,5 @@ distlab.sweep(cluster, {"slow": slow}, [256, 1024], repeat=2)
 def _interrupt_when(path, pid):
     while not os.path.exists(path):
         time.sleep(0.02)
+    time.sleep(0.5)  # every rank has what it is to do
     os.kill(pid, signal.SIGINT)

@@ -185,7 +185,7 @@ def test_a_rank_that_cannot_be_freed_is_replaced(three):
     """A rank that swallows every interrupt is ended; the message says which variables went with it."""
     three.push({"model": 1, "data": 2})
     with pytest.raises(distlab.RankTimeout) as caught:
-        three.run(stubborn, timeout=0.5)
+        three.run(stubborn, timeout=2)
     words = "Rank 1 could not be freed: a new process took its place, and its variables are lost: data, model."
     assert words in str(caught.value)
     assert three.run(sum_of_ranks) == [3.0] * 3
@@ -200,7 +200,7 @@ def test_a_stopped_rank_is_told_and_replaced(three):
             os.kill(os.getpid(), signal.SIGSTOP)
 
     with pytest.raises(distlab.RankTimeout) as caught:
-        three.run(stop, timeout=0.5)
+        three.run(stop, timeout=2)
     assert "does not answer: it is stopped, or compiled code holds Python's lock" in str(caught.value)
     assert "Rank 2 could not be freed: a new process took its place" in str(caught.value)
     assert three.run(sum_of_ranks) == [3.0] * 3
@@ -219,7 +219,7 @@ def test_compiled_code_that_holds_pythons_lock_is_told(three):
         dist.barrier()
 
     with pytest.raises(distlab.RankTimeout) as caught:
-        three.run(hold, timeout=0.5)
+        three.run(hold, timeout=2)
     said = str(caught.value).splitlines()
     assert said[1].startswith("  rank 0     does not answer")
     assert said[2].startswith("  ranks 1-2  barrier()")
@@ -229,7 +229,7 @@ def test_compiled_code_that_holds_pythons_lock_is_told(three):
 def test_a_second_interrupt_does_not_wait(three):
     """Interrupted twice, a rank that swallows interrupts is ended at once."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timers = [threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)) for wait in (0.4, 0.9)]
+    timers = [threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)) for wait in (2, 3)]
     for timer in timers:
         timer.start()
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -252,9 +252,9 @@ def test_the_cluster_tells_what_its_ranks_do(three):
         dist.barrier()
 
     three.client[:].apply_async(wait)
-    states = ["idle"]
-    deadline = time.monotonic() + 20
-    while ("idle" in states or sum("barrier()" in state for state in states) < 2) and time.monotonic() < deadline:
+    states, deadline = [""], time.monotonic() + 20
+    expected = ["barrier()", "computes", "barrier()"]
+    while [state.partition(",")[0] for state in states] != expected and time.monotonic() < deadline:
         states = [row["state"] for row in three.describe()]
     three.interrupt()
     line = wait.__code__.co_firstlineno
@@ -313,7 +313,7 @@ def test_a_crashed_controller_ends_the_ranks_and_nothing_else(three):
         assert other.stdout.readline() == "[0, 1]\n"
         others = len(processes_of(str(other.pid)))
         tag = three.ranks._processes.tag
-        threading.Timer(0.3, three.ranks._processes._ipp_cluster.controller.process.kill).start()
+        threading.Timer(2, three.ranks._processes._ipp_cluster.controller.process.kill).start()
         with pytest.raises(distlab.ClusterError, match="controller process has ended"):
             three.run(lambda rank, world_size: time.sleep(60))
         assert wait_until_gone(lambda: processes_of(tag)) == []

@@ -628,7 +628,7 @@ def test_a_pool_acts_while_it_works(others):
 
 def test_a_loop_on_a_thread_may_act(others):
     """asyncio's sleep is nobody's frame."""
-    thread = threading.Thread(target=asyncio.run, args=(asyncio.sleep(0.2),))
+    thread = threading.Thread(target=asyncio.run, args=(asyncio.sleep(1),))
     thread.start()
     others.at_end(thread.join)
     assert others.may_act()

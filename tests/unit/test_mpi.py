@@ -10,6 +10,7 @@ from distlab import diagnosis, mpiexec
 
 LOG = """\
 2026-01-01 10:00:00.100 [KernelNanny.0] Nanny watching parent pid 100.
+2026-01-01 10:00:09.110 [KernelNanny.1] Pipe closed, parent 101 has status: gone
 2026-01-01 10:00:09.100 [KernelNanny.2] Pipe closed, parent 102 has status: zombie
 2026-01-01 10:00:09.101 [KernelNanny.2] Notifying Hub that our parent has shut down
 2026-01-01 10:00:09.120 [KernelNanny.0] Parent 100 exited with status None.
@@ -78,7 +79,7 @@ def test_open_mpi_is_told_that_ranks_may_share_cores(monkeypatch, version, user,
 
 
 def test_who_ended_first_is_read_from_the_log():
-    """The nanny that misses its engine first names it."""
+    """The nanny that misses its engine first names it, wherever mpiexec has put its line."""
     assert mpiexec.first_to_end(LOG) == 2
     assert mpiexec.first_to_end("=   PID 100 RUNNING AT vm") is None
 
