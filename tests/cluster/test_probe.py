@@ -10,7 +10,6 @@ from distlab import mpiexec
 from distlab.probing import _starter
 from distlab.probing.driver import AGAIN, Limits, run_cases
 from distlab.probing.names import Column
-from distlab.probing.place import Place, holds
 
 from .conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
 
@@ -311,11 +310,3 @@ def test_backends_are_names(nothing_left, backends):
     """Anything but a list of names is refused."""
     with distlab.Cluster(2) as cluster, pytest.raises(distlab.ArgumentTypeError, match=r"^backends must be a list"):
         distlab.probe(cluster, backends)
-
-
-def test_every_case_works_on_a_place_alone():
-    """A case that only looks at its own rank needs no group: the helpers of a place are right."""
-    place = Place(rank=2, size=4, device="cpu", seconds=1.0)
-    assert place.mine.tolist() == [3.0] * 4
-    assert place.total == 10
-    assert holds(place.full(2, 3), 2)
