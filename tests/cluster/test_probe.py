@@ -268,7 +268,7 @@ def test_a_bad_end_is_not_the_fault_of_the_next_case(pair, bad_end, zoo, act):
 def test_processes_that_do_not_start_again(pair, bad_end):
     """What was found before stays, the rest is called not tried, and no more processes are started in vain."""
     modules = bad_end("os.kill(os.getpid(), signal.SIGSEGV)", once=True)
-    found = run_cases(2, TWO_COLUMNS, modules, pair.ranks.environment)
+    found = run_cases(2, TWO_COLUMNS, modules, pair.ranks.environment, limits=(AGAIN, AGAIN))  # once must be enough
     first, second = (cases["barrier"] for cases in found.values())
     assert first.kind == "works"
     assert second == ("not tried", "its processes did not start: ended with exit status 1")
