@@ -61,19 +61,20 @@ def check_init_method(init_method: Any) -> str:
 
 
 def check_backend(backend: Any, n: int) -> str:
-    """A backend that can serve `n` ranks here; torch is asked, and imported, for others than gloo only."""
-    if backend in ("gloo", MPI_BACKEND):
-        return backend
-    if isinstance(backend, str) and backend.lower() == "nccl":
+    """A backend that can serve `n` ranks here, in small letters; torch is imported for others than gloo and mpi4py."""
+    asked = backend.lower() if isinstance(backend, str) else ""
+    if asked in ("gloo", MPI_BACKEND):
+        return asked
+    if asked == "nccl":
         return check_nccl(n)
     import torch.distributed as dist
 
     known = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
     here = [name for name in known if dist.is_backend_available(name)]
-    if not isinstance(backend, str) or backend.lower() not in here:
+    if asked not in here:
         rule = f"a backend that this torch has ({', '.join(map(repr, here))})"
-        refuse("backend", rule, backend, _instead_of(backend.lower() if isinstance(backend, str) else "", known))
-    return backend.lower()
+        refuse("backend", rule, backend, _instead_of(asked, known))
+    return asked
 
 
 def _instead_of(backend: str, known: Sequence[str]) -> str:
@@ -88,7 +89,7 @@ def _instead_of(backend: str, known: Sequence[str]) -> str:
 
 
 def check_mpi(backend: str, engines: str) -> None:
-    """The backend over mpi4py goes with ranks that mpiexec starts."""
+    """The backend over mpi4py, as `check_backend` returns it, goes with ranks that mpiexec starts."""
     if backend == MPI_BACKEND and engines != "mpi":
         call = f'Call Cluster(n, engines="mpi", backend="{MPI_BACKEND}").'
         refuse("engines", f'"mpi" for backend "{MPI_BACKEND}"', engines, f"MPI knows only what mpiexec starts. {call}")

@@ -67,13 +67,15 @@ class Cluster:
     ):
         self._ranks: Ranks | None = None
         self._why_stopped = "did not start"
-        arguments.check_mpi(backend, check_launcher(engines))
         self.steps: list[history.Step] = []
+        engines = check_launcher(engines)
+        n, backend = arguments.check_size(n, engines), arguments.check_backend(backend, n)
+        arguments.check_mpi(backend, engines)
         self._plan = Plan(
-            n=arguments.check_size(n, check_launcher(engines)),
-            backend=arguments.check_backend(backend, n),
+            n=n,
+            backend=backend,
             init_method=arguments.check_init_method(init_method),
-            engines=check_launcher(engines),
+            engines=engines,
             timeout=arguments.check_seconds("timeout", timeout),
             threads=arguments.check_threads(threads) or max(1, (os.cpu_count() or 1) // n),
         )

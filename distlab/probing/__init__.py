@@ -28,7 +28,8 @@ def probe(cluster: Cluster, backends: str | Sequence[str] = BACKENDS, modules: s
     """Try every function that communicates, and every ReduceOp with every dtype, on each backend and device.
 
     Each case runs on as many processes as the cluster has ranks, but at most 4, with small tensors, and its result is
-    compared with the right one. The ranks of the cluster are not used, and keep what they have.
+    compared with the right one. One that seems to hang is tried once more, with more time. The ranks of the cluster are
+    not used, and keep what they have.
 
     Runs on: the notebook's kernel.
 

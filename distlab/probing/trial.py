@@ -2,7 +2,8 @@
 
 Started by driver.py, one process a rank, with a plan in JSON as its argument: `python -m distlab.probing.trial PLAN`.
 It is no rank of the learner's cluster: a case that hangs or ends it harms nobody. All ranks compare what came of a case
-before the next begins; where it did not work on all of them the group is built anew, since it may be damaged.
+before the next begins; where it did not work on all of them the group is built anew, since it may be damaged. The ranks
+meet before, so that what one of them needs to leave a group is not taken from the time of the next case.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ class Trial:
         self.group_store = dist.FileStore(f"{plan['store']}-groups", self.size)
         self.group_store.set_timeout(self.limit)
         self.log = open(f"{plan['log']}-{rank}", "a", buffering=1)  # noqa: SIM115 - open until the process ends
-        self.groups = 0
+        self.groups = self.meetings = 0
 
     def meet(self) -> None:
-        """Return when every process is there: one that still imports torch must not be taken for a case that hangs."""
-        self.store.set(f"here/{self.rank}", "")
+        """Return when every process is there: what one of them still does must not be taken for a case that hangs."""
+        self.meetings += 1
+        self.store.set(f"here/{self.meetings}/{self.rank}", "")
         for rank in range(self.size):
-            self.store.get(f"here/{rank}")
+            self.store.get(f"here/{self.meetings}/{rank}")
 
     def write(self, *entry: Any) -> None:
         self.log.write(json.dumps(entry) + "\n")
@@ -60,22 +62,28 @@ class Trial:
         why = missing(backend, device)
         for name in names:
             self.write("begin", backend, device, name)
-            kind, message = why or self.agreed(backend, device, name)
-            self.write("end", backend, device, name, kind, message)
+            kind, message, late = (*why, False) if why else self.agreed(backend, device, name)
+            self.write("end", backend, device, name, kind, message, late)
+            if kind != "works" and not why:
+                self.leave()
         self.leave()
 
-    def agreed(self, backend: str, device: str, name: str) -> tuple[str, str]:
-        """What came of a case on all ranks together: the first of them where it did not work."""
+    def agreed(self, backend: str, device: str, name: str) -> tuple[str, str, bool]:
+        """What came of a case on all ranks together: the first of them where it did not work.
+
+        Returns:
+            Its kind, torch's message, and whether a rank has waited in vain.
+        """
         mine = self.attempt(backend, device, name)
         key = f"{backend}/{device}/{name}"
         self.store.set(f"{key}/{self.rank}", json.dumps(mine))
         # each rank answers for itself: a lost one is found by the driver
         outcomes = [tuple(json.loads(self.store.get(f"{key}/{rank}"))) for rank in range(self.size)]
+        late = any(kind == "hangs" for kind, _ in outcomes)
         failed = [outcome for outcome in outcomes if outcome[0] != "works"]
-        if failed:
-            self.leave()
         # that it waited for another rank is a consequence of what happened there
-        return min(failed, key=lambda outcome: outcome[0] == "hangs") if failed else outcomes[0]
+        kind, message = min(failed, key=lambda outcome: outcome[0] == "hangs") if failed else outcomes[0]
+        return kind, message, late
 
     def attempt(self, backend: str, device: str, name: str) -> tuple[str, str]:
         """What came of a case on this rank: its kind, and torch's message."""
@@ -99,9 +107,11 @@ class Trial:
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=self.limit)
 
     def leave(self) -> None:
+        """Leave the group, if there is one, and wait until every rank has left it."""
         if dist.is_initialized():
             with contextlib.suppress(Exception):
                 dist.destroy_process_group()
+        self.meet()
 
 
 def missing(backend: str, device: str) -> tuple[str, str] | None:

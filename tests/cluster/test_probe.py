@@ -8,9 +8,8 @@ import pytest
 import distlab
 from distlab import mpiexec
 from distlab.probing import _starter
-from distlab.probing.driver import run_cases
+from distlab.probing.driver import AGAIN, Limits, run_cases
 from distlab.probing.names import Column
-from distlab.probing.place import Place, holds
 
 from .conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
 
@@ -54,6 +53,8 @@ for kind in ("zoo_wrong", "zoo_hangs", "zoo_dies"):
     dist.Backend.register_backend(kind, create, devices=["cpu"])
 """
 NAMES = ("barrier", "all_reduce", "broadcast")
+# a call has the usual time, and the more when it is tried again; what never returns is waited for shortly
+QUICK = (Limits(call=2.0, silence=2.0), Limits(call=10.0, silence=6.0))
 
 
 @pytest.fixture(scope="module")
@@ -148,13 +149,80 @@ def test_a_backend_of_ours_is_registered_however_it_is_named(pair, backends, mon
 
 
 def test_what_hangs_is_ended(pair, zoo):
-    """A case that never returns is given up, its processes are ended, and the rest is tried."""
+    """A case that never returns, the second time neither, is given up, its processes end, and the rest is tried."""
     todo = [(Column("zoo_hangs", "cpu"), name) for name in NAMES]
     before = {process.pid for process in our_processes()}
-    found = run_cases(2, todo, zoo, pair.ranks.environment, seconds=1.0)[Column("zoo_hangs", "cpu")]
-    assert found["all_reduce"].kind == "hangs"
+    found = run_cases(2, todo, zoo, pair.ranks.environment, limits=QUICK)[Column("zoo_hangs", "cpu")]
+    assert found["all_reduce"] == ("hangs", "it did not return within 6 s")
     assert found["broadcast"].kind == "refused"
     assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before]) == []
+
+
+STALL = """
+import os, pathlib, time
+import torch.distributed as dist
+
+stalled, all_reduce = pathlib.Path(__file__).with_name("stalled"), dist.all_reduce
+
+
+def stall_once(*args, **options):
+    if os.environ["DISTLAB_PROBE_RANK"] == "1" and not stalled.exists():
+        stalled.touch()
+        time.sleep({seconds})
+    return all_reduce(*args, **options)
+
+
+dist.all_reduce = stall_once
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first"), [(600, Limits(call=2.0, silence=2.0)), (2.5, Limits(call=1.0, silence=20.0))]
+)
+def test_what_stalls_once_works(pair, zoo, tmp_path, seconds, first):
+    """A rank that stops for a while, once, does not make its case hang, whoever gives up: the notebook or gloo."""
+    (tmp_path / "stall.py").write_text(STALL.format(seconds=seconds))
+    todo = [(Column("gloo", "cpu"), name) for name in NAMES]
+    found = run_cases(2, todo, ["stall"], pair.ranks.environment, limits=(first, AGAIN))[Column("gloo", "cpu")]
+    assert (tmp_path / "stalled").exists()
+    assert {outcome.kind for outcome in found.values()} == {"works"}, found
+
+
+LATE_LEAVE = """
+import os, pathlib, time
+import torch.distributed as dist
+
+left, rank = pathlib.Path(__file__).with_name("left"), os.environ["DISTLAB_PROBE_RANK"]
+join, destroy = dist.init_process_group, dist.destroy_process_group
+groups = []
+
+
+def leave_late():
+    destroy()
+    if rank == "1":
+        time.sleep(0.5)
+        left.touch()
+
+
+def join_after(*args, **options):
+    if groups and not left.exists():
+        left.with_name("early").touch()
+    groups.append(0)
+    join(*args, **options)
+
+
+dist.destroy_process_group, dist.init_process_group = leave_late, join_after
+"""
+
+
+def test_a_case_begins_when_all_have_left_the_group_before(pair, zoo, tmp_path):
+    """After a case that was refused no rank goes on while another still leaves its group."""
+    (tmp_path / "late_leave.py").write_text(LATE_LEAVE)
+    todo = [(Column("gloo", "cpu"), name) for name in ("BAND float32", "barrier")]
+    found = run_cases(2, todo, ["late_leave"], pair.ranks.environment)[Column("gloo", "cpu")]
+    assert [outcome.kind for outcome in found.values()] == ["refused", "works"], found
+    assert (tmp_path / "left").exists()
+    assert not (tmp_path / "early").exists()
 
 
 BAD_END = """
@@ -183,24 +251,24 @@ def bad_end(zoo, tmp_path):
 @pytest.mark.parametrize("act", ["os.kill(os.getpid(), signal.SIGSEGV)", "time.sleep(600)"])
 def test_a_bad_end_after_the_last_case_loses_nothing(pair, bad_end, act):
     """Processes that crash or stop between two cases: what they had found stays, and the rest is tried."""
-    found = run_cases(2, TWO_COLUMNS, bad_end(act), pair.ranks.environment, seconds=1.0)
+    found = run_cases(2, TWO_COLUMNS, bad_end(act), pair.ranks.environment, limits=QUICK)
     kinds = {column.backend: cases["barrier"].kind for column, cases in found.items()}
     assert kinds == {"gloo": "works", "carrier_pigeon": "not built"}
 
 
 @pytest.mark.parametrize("act", ["(time.sleep(0.5), os.kill(os.getpid(), signal.SIGSEGV))", "time.sleep(600)"])
 def test_a_bad_end_is_not_the_fault_of_the_next_case(pair, bad_end, zoo, act):
-    """One process crashes or stops between two cases, while the other has begun the next: that one is tried again."""
+    """One process crashes or stops between two cases, where the other waits for it: the next case is tried anew."""
     modules = bad_end(f'os.environ["DISTLAB_PROBE_RANK"] == "1" and {act}')
     todo = [(Column(backend, "cpu"), "barrier") for backend in ("gloo", "zoo_wrong")]
-    found = run_cases(2, todo, [*zoo, *modules], pair.ranks.environment, seconds=1.0)
+    found = run_cases(2, todo, [*zoo, *modules], pair.ranks.environment, limits=QUICK)
     assert [cases["barrier"].kind for cases in found.values()] == ["works", "works"]
 
 
 def test_processes_that_do_not_start_again(pair, bad_end):
     """What was found before stays, the rest is called not tried, and no more processes are started in vain."""
     modules = bad_end("os.kill(os.getpid(), signal.SIGSEGV)", once=True)
-    found = run_cases(2, TWO_COLUMNS, modules, pair.ranks.environment)
+    found = run_cases(2, TWO_COLUMNS, modules, pair.ranks.environment, limits=(AGAIN, AGAIN))  # once must be enough
     first, second = (cases["barrier"] for cases in found.values())
     assert first.kind == "works"
     assert second == ("not tried", "its processes did not start: ended with exit status 1")
@@ -242,11 +310,3 @@ def test_backends_are_names(nothing_left, backends):
     """Anything but a list of names is refused."""
     with distlab.Cluster(2) as cluster, pytest.raises(distlab.ArgumentTypeError, match=r"^backends must be a list"):
         distlab.probe(cluster, backends)
-
-
-def test_every_case_works_on_a_place_alone():
-    """A case that only looks at its own rank needs no group: the helpers of a place are right."""
-    place = Place(rank=2, size=4, device="cpu", seconds=1.0)
-    assert place.mine.tolist() == [3.0] * 4
-    assert place.total == 10
-    assert holds(place.full(2, 3), 2)

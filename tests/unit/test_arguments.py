@@ -82,6 +82,12 @@ def test_backends_that_take_a_build_from_source(backend, advice):
     assert distlab.Cluster.current is None
 
 
+@pytest.mark.parametrize("backend", ["gloo", "GLOO", "mpi4py", "MPI4PY"])
+def test_backends_in_either_case(backend):
+    """A backend's name may be in capitals, as torch's own."""
+    assert arguments.check_backend(backend, 2) == backend.lower()
+
+
 def test_init_methods_as_torch_writes_them():
     """ "env" and "env://" are the same; others are refused."""
     assert [arguments.check_init_method(name) for name in ("env", "env://", "tcp://", "file://")] == [

@@ -42,9 +42,10 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, 
     )
 
 
-def test_the_backend_over_mpi_needs_ranks_of_mpiexec():
-    """With another launcher MPI would know each rank as a world of its own."""
-    assert refusal(2, engines="local", backend="mpi4py") == (
+@pytest.mark.parametrize("backend", ["mpi4py", "MPI4PY"])
+def test_the_backend_over_mpi_needs_ranks_of_mpiexec(backend):
+    """With another launcher MPI would know each rank as a world of its own; so it says however it is written."""
+    assert refusal(2, engines="local", backend=backend) == (
         'engines must be "mpi" for backend "mpi4py", got \'local\'. MPI knows only what mpiexec starts. '
         'Call Cluster(n, engines="mpi", backend="mpi4py").'
     )

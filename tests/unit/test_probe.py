@@ -60,6 +60,14 @@ def test_parts_are_compared_in_their_order():
     assert not place.holds(tensor, 1)
 
 
+def test_a_place_knows_its_numbers():
+    """A rank's tensor has its number plus one, the total is the sum of all ranks' and `full` has any value."""
+    here = place.Place(rank=2, size=4, device="cpu", seconds=1.0)
+    assert here.mine.tolist() == [3.0] * 4
+    assert here.total == 10
+    assert place.holds(here.full(2, 3), 2)
+
+
 def test_the_text_numbers_the_messages():
     """A refusal stands with a number, and its message below, once; what was not tried is named by its columns."""
     refused = Outcome("refused", "no such scalar")
