@@ -41,6 +41,7 @@ class Limits(NamedTuple):
 
 
 FIRST, AGAIN = Limits(call=2.0, silence=20.0), Limits(call=10.0, silence=40.0)
+MOST_AGAIN = 10  # cases that are tried again; where more wait in vain, it is the backend and not the machine
 
 
 @dataclass
@@ -124,7 +125,8 @@ def run_cases(
 ) -> Found:
     """Try cases on `size` processes of their own, and say what came of each.
 
-    A case in which a rank waited in vain is tried again by itself, and what comes of it then is its outcome.
+    A case in which a rank waited in vain is tried again by itself, and what comes of it then is its outcome; of many
+    such cases, the first MOST_AGAIN.
 
     Runs on: the notebook's kernel.
 
@@ -144,7 +146,7 @@ def run_cases(
     def say(case: str) -> None:
         tell(sum(len(cases) for cases in found.values()), case)
 
-    for case in try_cases(todo, found, begin, say, first):
+    for case in try_cases(todo, found, begin, say, first)[:MOST_AGAIN]:
         try_cases([case], found, begin, say, again)
     return found
 
