@@ -54,11 +54,12 @@ def cell(source: str) -> Rewritten:
         if any(isinstance(node, ast.Name) and node.id == "get_ipython" for node in ast.walk(statement)):
             line = _segment(_original(source, plain), statement)
             own.append(line.splitlines()[0])
-            edits.append((statement, f"pass  # only a notebook runs this line: {own[-1]}"))
+            edits.append((statement, _pass(plain, statement, f"only a notebook runs this line: {own[-1]}")))
         elif isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
             futures.append(_segment(plain, statement))
-            edits.append((statement, "pass  # its import from __future__ is at the top of this script"))
-        elif statement is tree.body[-1] and _has_value(statement) and not _is_silenced(plain, statement):
+            why = "its import from __future__ is at the top of this script"
+            edits.append((statement, _pass(plain, statement, why)))
+        elif statement is tree.body[-1] and _has_value(statement) and not _semicolon_follows(plain, statement):
             edits.append((statement, f"_show_value({_as_argument(_segment(plain, statement))})"))
     text = _edited(plain, edits).rstrip() + "\n"
     try:
@@ -164,10 +165,8 @@ def _original(source: str, plain: str) -> str:
 
 
 def _segment(text: str, node: ast.AST) -> str:
-    """A node's source; whole lines where the text is not the one that was parsed."""
-    found = ast.get_source_segment(text, node)
-    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
-    return found if found is not None and "get_ipython" not in found else "\n".join(lines).strip()
+    """A node's source, also in a text whose lines are shorter than those that were parsed."""
+    return ast.get_source_segment(text, node) or ""
 
 
 def _has_value(statement: ast.stmt) -> bool:
@@ -185,8 +184,13 @@ def _as_argument(expression: str) -> str:
     return f"({expression})" if bare else expression
 
 
-def _is_silenced(text: str, node: ast.AST) -> bool:
-    """Whether a semicolon after the last value keeps a notebook from showing it."""
+def _pass(text: str, node: ast.AST, why: str) -> str:
+    """What stands in place of a statement; the reason only where it would not hide another statement of the line."""
+    return "pass" if _semicolon_follows(text, node) else f"pass  # {why}"
+
+
+def _semicolon_follows(text: str, node: ast.AST) -> bool:
+    """Whether a semicolon comes after a statement; after the last value it keeps a notebook from showing it."""
     lines = text.encode().splitlines()[node.end_lineno - 1 :]
     return b"\n".join([lines[0][node.end_col_offset :], *lines[1:]]).lstrip().startswith(b";")
 

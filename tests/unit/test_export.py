@@ -82,6 +82,17 @@ def test_imports_from_the_future_go_to_the_top(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("first", "own"),
+    [("from __future__ import annotations", ()), ("get_ipython().banner", ("get_ipython().banner",))],
+)
+def test_what_follows_on_the_line_of_a_statement_left_out_runs(first, own):
+    """No comment hides it, and it is not told as left out."""
+    made = rewriting.cell(f"{first}; x = 1  # why\nx")
+    assert made.text == "pass; x = 1  # why\n_show_value(x)\n"
+    assert made.own_lines == own
+
+
+@pytest.mark.parametrize(
     "source",
     [
         's = """a\n  b\n"""\nprint(s)\n',
