@@ -11,7 +11,6 @@ import functools
 import io
 import linecache
 import symtable
-import textwrap
 import token
 import tokenize
 from collections.abc import Iterator, Sequence
@@ -104,7 +103,10 @@ def global_names(source: str) -> set[str]:
 
 
 def source_of(value: Value) -> str:
-    """The source of a function, lambda or class that a person wrote, without indentation; "" when it is not found."""
+    """The source of a function, lambda or class that a person wrote, without indentation.
+
+    It is "" when it is not found, or does not stand alone, as with the variables of a function around it (nonlocal).
+    """
     code = value.code
     if code is None:
         return ""
@@ -116,9 +118,12 @@ def source_of(value: Value) -> str:
     if len(found) != 1:
         return ""
     if isinstance(found[0], ast.Lambda):
-        return _segment(text, found[0])
-    first = min([found[0].lineno, *(decorator.lineno for decorator in found[0].decorator_list)])
-    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : found[0].end_lineno]))
+        segment = _segment(text, found[0])
+        source = f"({segment})" if "\n" in segment else segment
+    else:
+        first = min([found[0].lineno, *(decorator.lineno for decorator in found[0].decorator_list)])
+        source = _dedented("\n".join(text.splitlines()[first - 1 : found[0].end_lineno]))
+    return source if _stands_alone(source) else ""
 
 
 @functools.lru_cache(maxsize=16)  # each call looks for several functions in the same few files
@@ -134,6 +139,21 @@ def _definitions(text: str) -> tuple[ast.AST, ...]:
 
 def indented(source: str) -> str:
     """The source four columns to the right, but for lines that begin inside of a string."""
+    inside = _inside_strings(source)
+    lines = source.splitlines(keepends=True)
+    return "".join(line if i in inside or not line.strip() else f"    {line}" for i, line in enumerate(lines, 1))
+
+
+def _dedented(source: str) -> str:
+    """The source of a definition without the margin of its first line, but for lines that begin inside of a string."""
+    margin = source[: len(source) - len(source.lstrip())]
+    inside = _inside_strings(source)
+    lines = source.splitlines(keepends=True)
+    return "".join(line if i in inside else line.removeprefix(margin) for i, line in enumerate(lines, 1))
+
+
+def _inside_strings(source: str) -> set[int]:
+    """The numbers, from 1, of the lines that begin inside of a string."""
     inside: set[int] = set()
     starts: list[int] = []
     for piece in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -144,8 +164,16 @@ def indented(source: str) -> str:
             starts.append(piece.start[0])
         elif name.endswith("STRING_END"):
             inside.update(range(starts.pop() + 1, piece.end[0] + 1))
-    lines = source.splitlines(keepends=True)
-    return "".join(line if i in inside or not line.strip() else f"    {line}" for i, line in enumerate(lines, 1))
+    return inside
+
+
+def _stands_alone(source: str) -> bool:
+    """Whether it is Python at the top of a file."""
+    try:
+        symtable.symtable(source, "<source>", "exec")
+    except SyntaxError:
+        return False
+    return True
 
 
 def commented(source: str) -> str:

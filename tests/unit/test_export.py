@@ -36,6 +36,16 @@ def script(tmp_path, steps, n=2, **how):
     return text, report
 
 
+def run(text, rank=0):
+    """The values that a rank shows when it runs the script, but for its group, on its own."""
+    body = text.partition("_atexit.register(_print_mine)")[2]
+    body = body.replace("_end_of_cell()", "pass").replace("if _dist.is_initialized():", "if 0:")
+    shown = []
+    names = {"__name__": "__main__", "torch": torch, "_show_value": shown.append, "_RANK": rank, "_WORLD_SIZE": 2}
+    exec(compile(body, "made.py", "exec", dont_inherit=True), names)
+    return shown
+
+
 @pytest.mark.parametrize(
     ("source", "text"),
     [
@@ -233,12 +243,7 @@ def test_a_function_comes_with_all_that_its_source_names(notebook, tmp_path, cap
     text, report = script(tmp_path, steps)
     assert report.missing == ()
     # the definitions alone, without the group that the top of the script builds, define all that the calls need
-    body = (
-        text[text.index("def display(") :].replace("_end_of_cell()", "").replace("if _dist.is_initialized():", "if 0:")
-    )
-    shown = []
-    exec(body, {"__name__": "__main__", "torch": torch, "_show_value": shown.append, "_RANK": 1, "_WORLD_SIZE": 2})
-    assert shown == [(2, 3, 4, 5, 3, 1), (False, "__main__")]
+    assert run(text, 1) == [(2, 3, 4, 5, 3, 1), (False, "__main__")]
     assert capsys.readouterr().out.splitlines() == ["loud", "1", "loud"]
 
 
@@ -404,6 +409,40 @@ def test_a_nested_function_is_written_without_its_indentation(tmp_path):
     assert "k = 4\n" in text
     assert textwrap.dedent(text) == text
     assert "\ndef inner(rank, world_size):\n    return k * rank\n" in text
+
+
+def test_strings_of_a_nested_function_keep_their_columns(tmp_path):
+    """The margin that goes is that of the code, also where a line of a string, or of a list, begins left of it."""
+
+    # fmt: off
+    def inner(rank, world_size):
+        return """
+begin
+        in between
+""", [
+    rank]
+
+    steps = [history.call(fn, (), {}, (0, 1)) for fn in (inner, lambda rank, world_size:
+        (rank, inner(rank, world_size)))]
+    # fmt: on
+
+    text, report = script(tmp_path, steps)
+    assert run(text, 1) == [inner(1, 2), (1, inner(1, 2))]
+    assert report.missing == ()
+
+
+def test_a_nested_function_that_does_not_stand_alone_is_missing(tmp_path):
+    """It changes a variable of the function around it; the script is Python and says so."""
+    total = 0
+
+    def count(rank, world_size):
+        nonlocal total
+        total += 1
+        return total
+
+    text, report = script(tmp_path, [history.call(count, (), {}, (0, 1))])
+    assert report.missing == ("count (function)",)
+    assert 'raise NotImplementedError("define count here (function): the notebook had it' in text
 
 
 def test_a_variable_without_a_value_yet_is_no_error():
