@@ -297,6 +297,8 @@ def _expression(draft: Draft, value: Value | None, definitions: Lines, what: str
 
 def _names_of(draft: Draft, value: Value, ranks: Sequence[int]) -> Lines:
     """What the source of a function or class needs of its notebook, on the ranks where no cell defines it."""
+    if value.names is None:
+        return []
     lines: Lines = []
     for name in sorted(rewriting.global_names(rewriting.source_of(value)) - {*GIVEN}):
         others = draft.ranks_without(name, BY_CELL, ranks)

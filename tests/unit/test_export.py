@@ -164,8 +164,11 @@ def test_a_name_that_changed_between_two_calls_is_written_again(tmp_path, monkey
 
 NOTEBOOK = """
 import functools
+import math
 from collections import OrderedDict as Base
 from typing import Optional
+
+from torch import nn
 
 STEPS, DEPTH, WIDTH, SIZE = 2, 3, 4, 5
 WEIGHTS = torch.ones(2)
@@ -222,6 +225,23 @@ def plain(rank, world_size):
 
 
 wrapped = torch.no_grad()(plain)
+
+
+def fact(rank, world_size, n=3):
+    return math.prod([n, fact(rank, world_size, n - 1)]) if n else 1
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super(Layer, self).__init__()
+
+
+def width(net):
+    return math.prod([WIDTH, len(list(net.parameters())) + 1])
+
+
+def measure(rank, world_size, by):
+    return by(Layer()), width(Layer())
 """
 
 
@@ -245,6 +265,16 @@ def test_a_function_comes_with_all_that_its_source_names(notebook, tmp_path, cap
     # the definitions alone, without the group that the top of the script builds, define all that the calls need
     assert run(text, 1) == [(2, 3, 4, 5, 3, 1), (False, "__main__")]
     assert capsys.readouterr().out.splitlines() == ["loud", "1", "loud"]
+
+
+@pytest.mark.parametrize(("name", "args", "shown"), [("fact", (), 6), ("measure", ("width",), (4, 4))])
+def test_what_values_of_a_call_share_is_defined_once(notebook, tmp_path, name, args, shown):
+    """Also where a function or a class names itself, and where an argument is what the function uses too."""
+    step = history.call(notebook[name], tuple(notebook[arg] for arg in args), {}, (0, 1))
+    text, report = script(tmp_path, [step])
+    assert report.missing == ()
+    assert text.count("import math\n") == 1
+    assert run(text) == [shown]
 
 
 def test_what_no_script_can_have_of_a_function_is_told(notebook, tmp_path):
