@@ -11,11 +11,12 @@ import functools
 import io
 import linecache
 import symtable
+import sys
 import token
 import tokenize
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distlab.history import Value
@@ -28,14 +29,15 @@ class Rewritten:
     """A cell as a part of a script.
 
     Args:
-        text: Python that ends with a line break. defines: names that it binds at its top level.
+        text: Python that ends with a line break.
+        defines: names that it binds for the ranks, each with the statement that does, "" where several do.
         own_lines: lines that only a notebook runs, which are comments in the text.
         futures: imports from __future__, which belong at the top of a script.
         refused: why it cannot be part of a script; "" when it can.
     """
 
     text: str = ""
-    defines: frozenset[str] = frozenset()
+    defines: Mapping[str, str] = field(default_factory=dict)
     own_lines: tuple[str, ...] = ()
     futures: tuple[str, ...] = ()
     refused: str = ""
@@ -65,7 +67,7 @@ def cell(source: str) -> Rewritten:
         compile(text, "<cell>", "exec", dont_inherit=True)
     except SyntaxError as error:
         return Rewritten(refused=AWAITS if "await" in error.msg or "async" in error.msg else f"of {error.msg}")
-    return Rewritten(text, frozenset(_bound(text)), tuple(own), tuple(futures))
+    return Rewritten(text, _bindings(text), tuple(own), tuple(futures))
 
 
 def as_python(source: str) -> str:
@@ -102,6 +104,14 @@ def global_names(source: str) -> set[str]:
     return found
 
 
+def is_same(name: str, one: str, other: str) -> bool:
+    """Whether two pieces of code define a name alike: but for comments and layout, or as imports of one thing."""
+    if ast.dump(ast.parse(one)) == ast.dump(ast.parse(other)):
+        return True
+    imported = _imported(name, one)
+    return imported is not None and imported is _imported(name, other)
+
+
 def source_of(value: Value) -> str:
     """The source of a function, lambda or class that a person wrote, without indentation.
 
@@ -121,8 +131,7 @@ def source_of(value: Value) -> str:
         segment = _segment(text, found[0])
         source = f"({segment})" if "\n" in segment else segment
     else:
-        first = min([found[0].lineno, *(decorator.lineno for decorator in found[0].decorator_list)])
-        source = _dedented("\n".join(text.splitlines()[first - 1 : found[0].end_lineno]))
+        source = _dedented(_lines_of(text, found[0]))
     return source if _stands_alone(source) else ""
 
 
@@ -197,6 +206,12 @@ def _segment(text: str, node: ast.AST) -> str:
     return ast.get_source_segment(text, node) or ""
 
 
+def _lines_of(text: str, node: ast.AST) -> str:
+    """The lines of a statement that holds others, with its decorators."""
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
+    return "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+
+
 def _has_value(statement: ast.stmt) -> bool:
     """Whether a statement is an expression that may have a value to show; print has none."""
     if not isinstance(statement, ast.Expr):
@@ -235,9 +250,39 @@ def _edited(text: str, edits: list[tuple[ast.stmt, str]]) -> str:
     return whole.decode()
 
 
+def _bindings(text: str) -> dict[str, str]:
+    """The names that code binds at its top level or as global, each with its statement, "" where several bind it."""
+    found: dict[str, str] = {}
+    for node in ast.parse(text).body:
+        statement = _lines_of(text, node) if hasattr(node, "body") else _segment(text, node)
+        found |= {name: "" if name in found else statement for name in _bound(statement)}
+    return found
+
+
 def _bound(text: str) -> set[str]:
-    table = symtable.symtable(text, "<cell>", "exec")
-    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    top = symtable.symtable(text, "<cell>", "exec")
+    found = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    pending = top.get_children()
+    while pending:
+        table = pending.pop()
+        pending += table.get_children()
+        found |= {s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
+    return found
+
+
+def _imported(name: str, statement: str) -> Any:
+    """What an import binds to a name, as far as this process has imported it; None where it is no import of it."""
+    node = ast.parse(statement).body[:1]
+    if not node or not isinstance(node[0], (ast.Import, ast.ImportFrom)):
+        return None
+    home = getattr(node[0], "module", None)
+    for alias in node[0].names:
+        if (alias.asname or alias.name.partition(".")[0]) != name:
+            continue
+        if home is None:
+            return sys.modules.get(alias.name if alias.asname else name)
+        return getattr(sys.modules.get(home), alias.name, None)
+    return None
 
 
 def _is_source(node: ast.AST, value: Value) -> bool:

@@ -42,8 +42,8 @@ def run(text, rank=0):
     body = body.replace("_end_of_cell()", "pass").replace("if _dist.is_initialized():", "if 0:")
     shown = []
     names = {"__name__": "__main__", "torch": torch, "_show_value": shown.append, "_RANK": rank, "_WORLD_SIZE": 2}
-    exec(compile(body, "made.py", "exec", dont_inherit=True), names)
-    return shown
+    exec(compile(body, "made.py", "exec", dont_inherit=True), names | {"rank": rank, "world_size": 2})
+    return [value for value in shown if value is not None]
 
 
 @pytest.mark.parametrize(
@@ -240,6 +240,13 @@ def width(net):
     return math.prod([WIDTH, len(list(net.parameters())) + 1])
 
 
+rank = 7
+
+
+def outer(r, n):
+    return WIDTH, rank
+
+
 def measure(rank, world_size, by):
     return by(Layer()), width(Layer())
 """
@@ -284,8 +291,13 @@ def test_what_no_script_can_have_of_a_function_is_told(notebook, tmp_path):
     asked = ("WEIGHTS (Tensor)", "get_ipython, which lost uses", "nowhere, which lost uses")
     assert report.missing == (*asked, "argument 0 of lost (function)")
     assert text.count("# define nowhere here, which lost uses: the notebook does not have it\n") == 1
-    _, report = script(tmp_path, [cell("nowhere = WEIGHTS = 1"), history.call(lost, (), {}, (0, 1))])
-    assert report.missing == ("get_ipython, which lost uses",)
+    steps = [cell("nowhere = WEIGHTS = 1"), history.call(lost, (), {}, (0, 1)), cell("WEIGHTS")]
+    text, report = script(tmp_path, steps)
+    assert report.missing == ("WEIGHTS (Tensor)", "get_ipython, which lost uses")
+    by_hand = text.replace("raise NotImplementedError(", "get_ipython, WEIGHTS = str(").replace(
+        'cannot hold it")', '")[:2]'
+    )
+    assert run(by_hand, 1) == [("e", 1, 1, "d"), 1]
 
 
 def test_a_push_is_written_for_its_ranks_each_time(tmp_path):
@@ -298,9 +310,12 @@ def test_a_push_is_written_for_its_ranks_each_time(tmp_path):
 
 
 def test_what_a_call_uses_is_defined_where_no_cell_did(tmp_path):
-    """A cell or a push of one rank defines a name there and leaves it to the notebook on the others."""
-    text, _ = script(tmp_path, [cell("SCALE = 9", (0,)), history.call(job, (), {}, (0, 1))])
-    assert "if _RANK == 1:\n    SCALE = 3\n\n\ndef helper(x):" in text
+    """A cell of one rank keeps its own value of a name; a push of one rank leaves the others without."""
+    text, _ = script(tmp_path, [cell("SCALE = 9", (0,)), history.call(job, (), {}, (0, 1)), cell("SCALE", (0,))])
+    assert "needs ---\nif _RANK == 0:\n    _KEPT = {name: _NAMES[name] for name in ('SCALE',)" in text
+    assert "\nSCALE = 3\n\n\ndef helper(x):" in text
+    assert "_show_value(job(_RANK, _WORLD_SIZE))\nif _RANK == 0:\n    _NAMES.update(_KEPT)\n_end_of_cell()" in text
+    assert [run(text, rank) for rank in (0, 1)] == [[0, 9], [3]]
     text, _ = script(tmp_path, [history.push({"SCALE": 3}, (0,)), history.call(job, (), {}, (0, 1))])
     assert text.count("SCALE = 3\n") == 2
     text, _ = script(tmp_path, [history.call(job, (), {}, ranks) for ranks in ((2,), (0, 1, 2))], 3)
@@ -333,15 +348,97 @@ def test_lambdas_are_told_apart(tmp_path):
     assert "_show_value((lambda rank, world_size: rank * 3)(_RANK, _WORLD_SIZE))" in text
 
 
-def test_names_of_the_ranks_are_not_overwritten(tmp_path):
-    """A cell's definition of a name is kept, and a `rank` of the notebook never takes the place of the rank."""
-    space = {}
-    exec("def f(rank, world_size):\n    return shared, rank, torch", space | {"rank": 7, "shared": 1}, space)
-    space["f"].__globals__.update(rank=7, shared=1)
-    step = history.call(space["f"], (), {}, (0, 1))
-    text, _ = script(tmp_path, [cell("shared = 2"), step])
+def test_names_of_the_ranks_are_not_overwritten(notebook, tmp_path):
+    """A cell's own value is back after the call, and a `rank` of the notebook never takes the place of the rank."""
+    steps = [cell("WIDTH = 2"), history.call(notebook["outer"], (), {}, (0, 1)), cell("WIDTH")]
+    text, _ = script(tmp_path, steps)
     assert "rank = 7" not in text
-    assert "shared = 1" not in text
+    assert run(text, 1) == [(4, 1), 2]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "SCALE = 9",
+        "if world_size == 2:\n    SCALE = 9",
+        "def change():\n    global SCALE\n    SCALE = 9\n\n\nchange()",
+        "SCALE = 3\nSCALE += 6",
+        "def helper(x): return 0\n\n\nSCALE = 9",
+        "def job(rank, world_size): return 0\n\n\nCounter, SCALE = None, 9",
+    ],
+)
+def test_a_call_has_the_notebooks_values_and_a_cell_its_own(tmp_path, source):
+    """As on the ranks: a function brings the notebook's names along and touches none of theirs, call after call."""
+    steps = [cell(source), history.call(job, (), {}, (0, 1)), cell("SCALE")]
+    text, report = script(tmp_path, [*steps, *steps[1:]])
+    assert run(text, 1) == [3, 9, 3, 9]
+    assert report.missing == ()
+
+
+def test_a_name_that_only_some_ranks_came_to_define_is_kept_there(tmp_path):
+    """A cell that all ran defined it under a condition."""
+    steps = [cell("if rank: SCALE = 9"), history.call(job, (), {}, (0, 1)), cell("if rank: print(SCALE)")]
+    text, _ = script(tmp_path, steps)
+    assert [run(text, rank) for rank in (0, 1)] == [[0], [3]]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "SCALE = 3  # as there",
+        "from collections import Counter, OrderedDict",
+        "import collections as Counter\nfrom collections import Counter",
+        "def helper(x):\n    # as there\n    return (SCALE * x + len(Counter()))",
+        "other = 3",
+        "@torch.no_grad()\ndef other(): return 3",
+    ],
+)
+def test_what_notebook_and_cell_define_alike_is_not_kept(tmp_path, source):
+    """The same number, the same import however it is written, the same function but for comments and layout."""
+    text, _ = script(tmp_path, [cell(source), history.call(job, (), {}, (0, 1))])
+    assert ("_KEPT" in text) == ("as Counter" in source)
+    assert run(text, 1) == [3]
+
+
+def test_a_module_is_the_same_however_it_is_imported():
+    """By what this process has under the names; a name that it does not have is another."""
+    notebook = history.value_of(torch.nn.functional).line + " as F"
+    assert rewriting.is_same("F", "import torch.nn.functional as F", notebook)
+    assert not rewriting.is_same("F", "import torch.nn as F", notebook)
+    assert not rewriting.is_same("F", "import not_there as F", notebook)
+    assert not rewriting.is_same("F", "F = 1", notebook)
+    loader = history.value_of(torch.utils.data.DataLoader).line
+    assert rewriting.is_same("DataLoader", "from torch.utils.data import Dataset, DataLoader", loader)
+
+
+def test_a_list_of_the_notebook_is_another_than_that_of_a_cell(tmp_path, monkeypatch):
+    """Also where both began alike: what a call appends, the cell's own does not get."""
+    monkeypatch.setitem(globals(), "ZERO", 0)
+    steps = [cell("LOG = []\nLOG.append(7)"), history.call(factorial, (), {}, (0, 1)), cell("LOG")]
+    text, _ = script(tmp_path, steps)
+    assert run(text) == [6, [7]]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_pushed_function_has_the_notebooks_values_for_good(tmp_path, before):
+    """As on the ranks, where it has names of its own: cells that define the same, before or later, do not change it."""
+    own, pushed = cell("SCALE = 9"), history.push({"helper": helper, "again": helper}, (0, 1))
+    steps = [*([own, pushed] if before else [pushed, own]), cell("helper(1), again(1), SCALE")]
+    text, report = script(tmp_path, steps)
+    assert run(text) == [(3, 3, 9)]
+    assert report.missing == ()
+    assert "_KEPT" not in text
+
+
+def test_a_pushed_function_is_written_plainly_where_no_name_is_in_its_way(tmp_path, monkeypatch):
+    """A later call that has another value leaves the pushed function its own."""
+    steps = [history.push({"helper": helper}, (0, 1))]
+    monkeypatch.setitem(globals(), "SCALE", 5)
+    steps += [history.call(job, (), {}, (0, 1)), cell("helper(1)")]
+    text, _ = script(tmp_path, steps)
+    assert "\nSCALE = 3\n\n\ndef helper(x):" in text
+    assert "def _pushed" not in text
+    assert run(text, 1) == [5, 3]
 
 
 @pytest.mark.parametrize(
