@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from distlab.errors import rank_list, refuse
 from distlab.history import Step, Value
 
 GIVEN = ("rank", "world_size", "torch", "dist")  # what distlab defines on every rank, and the script at its top
-BY_CELL = ""  # in place of the lines from the notebook that define a name
 # what Python defines in a script too; IPython adds names of its own
 BUILTIN = {*vars(builtins)} - {"display", "get_ipython"}
 Lines = list[tuple[tuple[int, ...], str]]  # code, each part with the ranks that it is for
@@ -87,6 +86,9 @@ DISPLAY = '''
 def display(*things):
     """What a notebook shows as pictures and tables is text here."""
     print(*things, sep="\\n")'''
+KEEPS = """
+
+_NAMES, _KEPT = globals(), {}  # what cells have defined, and what a call must not change of it"""
 TAIL = """\
 if _dist.is_initialized():
     _dist.destroy_process_group()
@@ -117,6 +119,18 @@ class Export:
         return "\n".join([*lines, f"Run it: {self.command}"])
 
 
+@dataclass(frozen=True)
+class Made:
+    """What defines a name on a rank, as far as the script is written.
+
+    Args:
+        text: the code. of_rank: whether a cell or a push has put it there; else a call needed it.
+    """
+
+    text: str
+    of_rank: bool = False
+
+
 @dataclass
 class Draft:
     """A script while it is written."""
@@ -129,17 +143,26 @@ class Draft:
     left_out: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     displays: bool = False  # whether something calls display without defining it
-    # by name and rank: the lines from the notebook that define it so far, or BY_CELL
-    made: dict[str, dict[int, str]] = field(default_factory=dict)
+    keeps: bool = False  # whether a call uses a name that the notebook and the ranks define differently
+    bound: dict[str, set[str]] = field(default_factory=dict)  # by name: the code of all cells and pushes that define it
+    made: dict[str, dict[int, Made]] = field(default_factory=dict)  # by name and rank
+    kept: dict[str, dict[int, Made]] = field(default_factory=dict)  # those that are to be as before after this call
 
-    def make(self, name: str, ranks: Sequence[int], text: str) -> None:
+    def make(self, name: str, ranks: Sequence[int], text: str, of_rank: bool = False) -> None:
         """Remember that `text` defines a name on some ranks."""
-        self.made.setdefault(name, {}).update(dict.fromkeys(ranks, text))
+        self.made.setdefault(name, {}).update(dict.fromkeys(ranks, Made(text, of_rank)))
 
-    def ranks_without(self, name: str, text: str, ranks: Sequence[int]) -> tuple[int, ...]:
-        """Those of `ranks` on which something else than `text` defines a name, or nothing does."""
-        made = self.made.get(name, {})
-        return tuple(rank for rank in ranks if made.get(rank) != text)
+    def has(self, name: str, rank: int, text: str) -> bool:
+        """Whether a rank has a name as `text` defines it."""
+        made = self.made.get(name, {}).get(rank, Made(""))
+        return made.text == text or (made.of_rank and rewriting.is_same(name, made.text, text))
+
+    def keep(self, name: str, ranks: Sequence[int]) -> None:
+        """Remember, until the call has been written, what cells and pushes made of a name on some ranks."""
+        made = {rank: made for rank, made in self.made.get(name, {}).items() if rank in ranks and made.of_rank}
+        if made:
+            self.keeps = True
+            self.kept.setdefault(name, {}).update(made)
 
 
 def check_path(path: str | os.PathLike, force: bool) -> Path:
@@ -162,7 +185,7 @@ def export(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int
     Args:
         n, backend, threads: the cluster's.
     """
-    draft = Draft(n)
+    draft = Draft(n, bound=_bound([step for step in steps if not step.failed]))
     used = rewriting.names_used([step.source for step in steps if step.kind == "cell" and not step.failed])
     for step in steps:
         draft.number += step.kind != "push"
@@ -185,8 +208,21 @@ def export(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int
     head = HEAD.format(n=n, command=command, backend=backend, gpu=gpu, futures=futures)
     if draft.displays or ("display" in used and "display" not in draft.made):
         head += DISPLAY
+    if draft.keeps:
+        head += KEEPS
     path.write_text("\n\n".join([head, *draft.parts, TAIL]), encoding="utf-8")
     return Export(str(path), command, draft.cells, tuple(draft.left_out), tuple(dict.fromkeys(draft.missing)))
+
+
+def _bound(steps: Sequence[Step]) -> dict[str, set[str]]:
+    """The names that cells and pushes define on the ranks, with the code that does."""
+    found: dict[str, set[str]] = {}
+    for step in steps:
+        cells = rewriting.cell(step.source).defines if step.kind == "cell" else {}
+        pushed = {name: _text(name, value) for name, value in step.names.items()}
+        for name, text in {**cells, **pushed}.items():
+            found.setdefault(name, set()).add(text)
+    return found
 
 
 def add_cell(draft: Draft, step: Step) -> None:
@@ -201,14 +237,17 @@ def add_cell(draft: Draft, step: Step) -> None:
         return
     draft.cells += 1
     draft.futures |= set(cell.futures)
-    for name in cell.defines:
-        draft.make(name, step.ranks, BY_CELL)
+    for name, statement in cell.defines.items():
+        draft.make(name, step.ranks, statement, of_rank=True)
     draft.left_out += [f"a line of cell {number} that only a notebook runs: {line}" for line in cell.own_lines]
     _add(draft, f"cell {number}", step, [(step.ranks, cell.text)])
 
 
 def add_run(draft: Draft, step: Step) -> None:
-    """Add a call by cluster.run: the function's source, what it uses of the notebook, and the call."""
+    """Add a call by cluster.run: the function's source, what it uses of the notebook, and the call.
+
+    Where the notebook and a cell define a name, the function has the notebook's, and cells have their own afterwards.
+    """
     name = (step.fn.text if step.fn else "") or "a function"
     if why := _why_failed(step):
         draft.left_out.append(f"call {draft.number} ({why}): cluster.run({name})")
@@ -225,24 +264,73 @@ def add_run(draft: Draft, step: Step) -> None:
     numbered[len(step.first) : len(step.first)] = ["_RANK", "_WORLD_SIZE"]
     named = [f"{key}={expression(arg, key)}" for key, arg in step.kwargs.items()]
     text = f"_show_value({function}({', '.join(numbered + named)}))\n"
+    keep, restore = _keep_and_restore(draft)
     if definitions:
-        draft.parts.append(f"# --- what call {draft.number} needs ---\n{_joined(draft, definitions)}")
-    _add(draft, f"call {draft.number}: cluster.run({name})", step, [(step.ranks, text)])
+        draft.parts.append(f"# --- what call {draft.number} needs ---\n{_joined(draft, keep + definitions)}")
+    _add(draft, f"call {draft.number}: cluster.run({name})", step, [(step.ranks, text), *restore])
+
+
+def _keep_and_restore(draft: Draft) -> tuple[Lines, Lines]:
+    """Lines that keep what the ranks have of names that a call needs otherwise, and lines that bring it back."""
+    names: dict[int, tuple[str, ...]] = {}
+    for name, made in draft.kept.items():
+        draft.made[name] |= made
+        names |= {rank: (*names.get(rank, ()), name) for rank in made}
+    draft.kept.clear()
+    keep: Lines = []
+    for some in dict.fromkeys(names.values()):
+        ranks = tuple(rank for rank in names if names[rank] == some)
+        keep.append((ranks, f"_KEPT = {{name: _NAMES[name] for name in {some} if name in _NAMES}}  # the ranks' own\n"))
+    return keep, [(tuple(names), "_NAMES.update(_KEPT)\n")] if names else []
 
 
 def add_push(draft: Draft, step: Step, used: set[str]) -> None:
     """Add what was pushed, where it is short enough to be written; else a line that asks for it."""
     lines: Lines = []
     for name, value in step.names.items() if not step.failed else ():
-        if value.text or value.code:
-            draft.make(name, step.ranks, BY_CELL)  # so that it is written, also where it was before
-            lines += _definition(draft, name, value, step.ranks)
+        if _text(name, value):
+            lines += _pushed(draft, name, value, step.ranks)
         elif name in used:
             lines.append((step.ranks, _missing(draft, name, value, "the notebook pushed it")))
         else:
             lines.append((step.ranks, f"# {name} ({value.kind}) is not here: no cell uses it\n"))
     if lines:
         _add(draft, "pushed from the notebook", replace(step, waited=False), lines)
+
+
+def _pushed(draft: Draft, name: str, value: Value, ranks: Sequence[int]) -> Lines:
+    """Lines that define what was pushed. A function has the notebook's names for good, whatever cells define."""
+    needs = dict(_needs(value))
+    if any(_clashes(draft, needed, inner) for needed, inner in needs.items()):
+        apart = Draft(draft.n, missing=draft.missing)
+        inside = "".join(code for _, code in _definition(apart, name, value, ranks)).lstrip("\n")
+        draft.displays |= apart.displays
+        text = f"def _pushed():\n{rewriting.indented(inside)}    return {name}\n\n\n{name} = _pushed()"
+        draft.make(name, ranks, text, of_rank=True)
+        return [(ranks, f"\n\n{text}\n")]
+    draft.make(name, ranks, "")  # so that it is written, also where it was before
+    lines = _definition(draft, name, value, ranks)
+    for own, inner in {**needs, name: value}.items():
+        if text := _text(own, inner):
+            draft.make(own, ranks, text, of_rank=True)
+    return lines
+
+
+def _needs(value: Value) -> Iterator[tuple[str, Value]]:
+    """What a function or class uses of its notebook, and what that uses."""
+    for name, inner in (value.names or {}).items():
+        if name not in GIVEN:
+            yield name, inner
+            yield from _needs(inner)
+
+
+def _clashes(draft: Draft, name: str, value: Value) -> bool:
+    """Whether the ranks have, or will have, something else under the name of a value."""
+    text = _text(name, value)
+    theirs = {made.text for made in draft.made.get(name, {}).values() if made.of_rank} | draft.bound.get(name, set())
+    return bool(theirs) and (
+        not text or _is_anew(name, text) or not all(rewriting.is_same(name, their, text) for their in theirs)
+    )
 
 
 def _add(draft: Draft, title: str, step: Step, lines: Lines) -> None:
@@ -296,41 +384,53 @@ def _expression(draft: Draft, value: Value | None, definitions: Lines, what: str
 
 
 def _names_of(draft: Draft, value: Value, ranks: Sequence[int]) -> Lines:
-    """What the source of a function or class needs of its notebook, on the ranks where no cell defines it."""
+    """What the source of a function or class needs of its notebook."""
+    if value.names is None:
+        return []
     lines: Lines = []
     for name in sorted(rewriting.global_names(rewriting.source_of(value)) - {*GIVEN}):
-        others = draft.ranks_without(name, BY_CELL, ranks)
-        if name in value.names and others:
-            lines += _definition(draft, name, value.names[name], others)
+        if name in value.names:
+            lines += _definition(draft, name, value.names[name], ranks)
         elif name == "display":
-            draft.displays |= bool(others)
-        elif others and name not in BUILTIN and name not in draft.made and not name.startswith("__"):
+            draft.displays |= not {*ranks} <= {*draft.made.get(name, ())}
+        elif name not in BUILTIN and name not in draft.made and not name.startswith("__"):
             line = f"# define {name} here, which {value.text} uses: the notebook does not have it\n"
             draft.missing.append(f"{name}, which {value.text} uses")
-            draft.make(name, others, line)
-            lines.append((others, line))
+            draft.make(name, ranks, line)
+            lines.append((ranks, line))
     return lines
 
 
 def _definition(draft: Draft, name: str, value: Value, ranks: Sequence[int]) -> Lines:
-    """Lines that define a name on some ranks, with what they need before; none where it is defined already."""
-    source = rewriting.source_of(value) if value.code else ""
-    if value.line:
-        text = value.line if name == value.text else f"{value.line} as {name}"
-    elif not source and (value.code or not value.text):
-        text = ""
-    else:
-        text = source if source and value.text != "<lambda>" else f"{name} = {source or value.text}"
-        text += f"\n{name} = {value.text}" if source and name != value.text != "<lambda>" else ""
+    """Lines that define a name as the notebook does, with what they need before; none where it is so already."""
+    text = _text(name, value)
     if not text:
+        draft.keep(name, ranks)
+        draft.make(name, ranks, "")
         return [(ranks, _missing(draft, name, value, "the notebook had it"))]
-    # a list or dict comes anew from the notebook with each call, which may have changed it
-    others = (
-        tuple(ranks) if text.startswith((f"{name} = [", f"{name} = {{")) else draft.ranks_without(name, text, ranks)
-    )
+    others = tuple(rank for rank in ranks if _is_anew(name, text) or not draft.has(name, rank, text))
+    draft.keep(name, others)
     draft.make(name, others, text)
     spaced = f"\n\n{text}\n\n\n" if "\n" in text else f"{text}\n"
-    return [*(_names_of(draft, value, ranks) if source else []), *([(others, spaced)] if others else [])]
+    needs = _names_of(draft, value, ranks) if value.code else []
+    return [*needs, *([(others, spaced)] if others else [])]
+
+
+def _is_anew(name: str, text: str) -> bool:
+    """Whether each call gets its own: a list or dict of the notebook, which the call or the notebook may change."""
+    return text.startswith((f"{name} = [", f"{name} = {{"))
+
+
+def _text(name: str, value: Value) -> str:
+    """The code that defines a name; "" where a script cannot hold the value."""
+    if value.line:
+        return value.line if name == value.text else f"{value.line} as {name}"
+    if not value.code:
+        return f"{name} = {value.text}" if value.text else ""
+    source = rewriting.source_of(value)
+    if value.text == "<lambda>":
+        return f"{name} = {source}" if source else ""
+    return f"{source}\n{name} = {value.text}" if source and name != value.text else source
 
 
 def _missing(draft: Draft, name: str, value: Value, whose: str) -> str:

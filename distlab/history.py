@@ -30,7 +30,8 @@ class Value:
         text: an expression that makes it; "" when there is none, as for a tensor.
         line: the import that `text` needs; "" when it needs none.
         code: of a function, or of a method of a class, that a person has written; its source defines the value.
-        owner: the name of that class. names: what the source uses of its notebook.
+        owner: the name of that class.
+        names: what the source uses of its notebook; None where another value of the same step tells it.
     """
 
     kind: str
@@ -38,7 +39,7 @@ class Value:
     line: str = ""
     code: CodeType | None = None
     owner: str = ""
-    names: Mapping[str, Value] = field(default_factory=dict)
+    names: Mapping[str, Value] | None = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,10 @@ def call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ranks: Sequenc
     if isinstance(fn, functools.partial):
         fn, first, kwargs = fn.func, fn.args, {**fn.keywords, **kwargs}
     seen: set[CodeType] = set()
+    function = value_of(fn, seen)  # first, as in the script, where names come with the first value that needs them
     before, after = (tuple(value_of(value, seen) for value in values) for values in (first, args))
     named = {name: value_of(value, seen) for name, value in kwargs.items()}
-    return Step("run", tuple(ranks), fn=value_of(fn, seen), first=before, args=after, kwargs=named)
+    return Step("run", tuple(ranks), fn=function, first=before, args=after, kwargs=named)
 
 
 def push(names: Mapping[str, Any], ranks: Sequence[int]) -> Step:
@@ -115,7 +117,7 @@ def value_of(value: Any, seen: set[CodeType] | None = None) -> Value:
         if wrapped_later or (made.text == "<lambda>" and not source):
             return Value(kind)
         if function.__code__ in seen:
-            return made
+            return replace(made, names=None)
         seen.add(function.__code__)
         return replace(made, names=_used(value, source, seen))
     return Value(kind, literal(value))

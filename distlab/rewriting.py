@@ -11,12 +11,12 @@ import functools
 import io
 import linecache
 import symtable
-import textwrap
+import sys
 import token
 import tokenize
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distlab.history import Value
@@ -29,14 +29,15 @@ class Rewritten:
     """A cell as a part of a script.
 
     Args:
-        text: Python that ends with a line break. defines: names that it binds at its top level.
+        text: Python that ends with a line break.
+        defines: names that it binds for the ranks, each with the statement that does, "" where several do.
         own_lines: lines that only a notebook runs, which are comments in the text.
         futures: imports from __future__, which belong at the top of a script.
         refused: why it cannot be part of a script; "" when it can.
     """
 
     text: str = ""
-    defines: frozenset[str] = frozenset()
+    defines: Mapping[str, str] = field(default_factory=dict)
     own_lines: tuple[str, ...] = ()
     futures: tuple[str, ...] = ()
     refused: str = ""
@@ -54,18 +55,19 @@ def cell(source: str) -> Rewritten:
         if any(isinstance(node, ast.Name) and node.id == "get_ipython" for node in ast.walk(statement)):
             line = _segment(_original(source, plain), statement)
             own.append(line.splitlines()[0])
-            edits.append((statement, f"pass  # only a notebook runs this line: {own[-1]}"))
+            edits.append((statement, _pass(plain, statement, f"only a notebook runs this line: {own[-1]}")))
         elif isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
             futures.append(_segment(plain, statement))
-            edits.append((statement, "pass  # its import from __future__ is at the top of this script"))
-        elif statement is tree.body[-1] and _has_value(statement) and not _is_silenced(plain, statement):
+            why = "its import from __future__ is at the top of this script"
+            edits.append((statement, _pass(plain, statement, why)))
+        elif statement is tree.body[-1] and _has_value(statement) and not _semicolon_follows(plain, statement):
             edits.append((statement, f"_show_value({_as_argument(_segment(plain, statement))})"))
     text = _edited(plain, edits).rstrip() + "\n"
     try:
         compile(text, "<cell>", "exec", dont_inherit=True)
     except SyntaxError as error:
         return Rewritten(refused=AWAITS if "await" in error.msg or "async" in error.msg else f"of {error.msg}")
-    return Rewritten(text, frozenset(_bound(text)), tuple(own), tuple(futures))
+    return Rewritten(text, _bindings(text), tuple(own), tuple(futures))
 
 
 def as_python(source: str) -> str:
@@ -102,8 +104,19 @@ def global_names(source: str) -> set[str]:
     return found
 
 
+def is_same(name: str, one: str, other: str) -> bool:
+    """Whether two pieces of code define a name alike: but for comments and layout, or as imports of one thing."""
+    if ast.dump(ast.parse(one)) == ast.dump(ast.parse(other)):
+        return True
+    imported = _imported(name, one)
+    return imported is not None and imported is _imported(name, other)
+
+
 def source_of(value: Value) -> str:
-    """The source of a function, lambda or class that a person wrote, without indentation; "" when it is not found."""
+    """The source of a function, lambda or class that a person wrote, without indentation.
+
+    It is "" when it is not found, or does not stand alone, as with the variables of a function around it (nonlocal).
+    """
     code = value.code
     if code is None:
         return ""
@@ -115,9 +128,11 @@ def source_of(value: Value) -> str:
     if len(found) != 1:
         return ""
     if isinstance(found[0], ast.Lambda):
-        return _segment(text, found[0])
-    first = min([found[0].lineno, *(decorator.lineno for decorator in found[0].decorator_list)])
-    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : found[0].end_lineno]))
+        segment = _segment(text, found[0])
+        source = f"({segment})" if "\n" in segment else segment
+    else:
+        source = _dedented(_lines_of(text, found[0]))
+    return source if _stands_alone(source) else ""
 
 
 @functools.lru_cache(maxsize=16)  # each call looks for several functions in the same few files
@@ -133,6 +148,21 @@ def _definitions(text: str) -> tuple[ast.AST, ...]:
 
 def indented(source: str) -> str:
     """The source four columns to the right, but for lines that begin inside of a string."""
+    inside = _inside_strings(source)
+    lines = source.splitlines(keepends=True)
+    return "".join(line if i in inside or not line.strip() else f"    {line}" for i, line in enumerate(lines, 1))
+
+
+def _dedented(source: str) -> str:
+    """The source of a definition without the margin of its first line, but for lines that begin inside of a string."""
+    margin = source[: len(source) - len(source.lstrip())]
+    inside = _inside_strings(source)
+    lines = source.splitlines(keepends=True)
+    return "".join(line if i in inside else line.removeprefix(margin) for i, line in enumerate(lines, 1))
+
+
+def _inside_strings(source: str) -> set[int]:
+    """The numbers, from 1, of the lines that begin inside of a string."""
     inside: set[int] = set()
     starts: list[int] = []
     for piece in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -143,8 +173,16 @@ def indented(source: str) -> str:
             starts.append(piece.start[0])
         elif name.endswith("STRING_END"):
             inside.update(range(starts.pop() + 1, piece.end[0] + 1))
-    lines = source.splitlines(keepends=True)
-    return "".join(line if i in inside or not line.strip() else f"    {line}" for i, line in enumerate(lines, 1))
+    return inside
+
+
+def _stands_alone(source: str) -> bool:
+    """Whether it is Python at the top of a file."""
+    try:
+        symtable.symtable(source, "<source>", "exec")
+    except SyntaxError:
+        return False
+    return True
 
 
 def commented(source: str) -> str:
@@ -164,10 +202,14 @@ def _original(source: str, plain: str) -> str:
 
 
 def _segment(text: str, node: ast.AST) -> str:
-    """A node's source; whole lines where the text is not the one that was parsed."""
-    found = ast.get_source_segment(text, node)
-    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
-    return found if found is not None and "get_ipython" not in found else "\n".join(lines).strip()
+    """A node's source, also in a text whose lines are shorter than those that were parsed."""
+    return ast.get_source_segment(text, node) or ""
+
+
+def _lines_of(text: str, node: ast.AST) -> str:
+    """The lines of a statement that holds others, with its decorators."""
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
+    return "\n".join(text.splitlines()[first - 1 : node.end_lineno])
 
 
 def _has_value(statement: ast.stmt) -> bool:
@@ -185,8 +227,13 @@ def _as_argument(expression: str) -> str:
     return f"({expression})" if bare else expression
 
 
-def _is_silenced(text: str, node: ast.AST) -> bool:
-    """Whether a semicolon after the last value keeps a notebook from showing it."""
+def _pass(text: str, node: ast.AST, why: str) -> str:
+    """What stands in place of a statement; the reason only where it would not hide another statement of the line."""
+    return "pass" if _semicolon_follows(text, node) else f"pass  # {why}"
+
+
+def _semicolon_follows(text: str, node: ast.AST) -> bool:
+    """Whether a semicolon comes after a statement; after the last value it keeps a notebook from showing it."""
     lines = text.encode().splitlines()[node.end_lineno - 1 :]
     return b"\n".join([lines[0][node.end_col_offset :], *lines[1:]]).lstrip().startswith(b";")
 
@@ -203,9 +250,39 @@ def _edited(text: str, edits: list[tuple[ast.stmt, str]]) -> str:
     return whole.decode()
 
 
+def _bindings(text: str) -> dict[str, str]:
+    """The names that code binds at its top level or as global, each with its statement, "" where several bind it."""
+    found: dict[str, str] = {}
+    for node in ast.parse(text).body:
+        statement = _lines_of(text, node) if hasattr(node, "body") else _segment(text, node)
+        found |= {name: "" if name in found else statement for name in _bound(statement)}
+    return found
+
+
 def _bound(text: str) -> set[str]:
-    table = symtable.symtable(text, "<cell>", "exec")
-    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    top = symtable.symtable(text, "<cell>", "exec")
+    found = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    pending = top.get_children()
+    while pending:
+        table = pending.pop()
+        pending += table.get_children()
+        found |= {s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
+    return found
+
+
+def _imported(name: str, statement: str) -> Any:
+    """What an import binds to a name, as far as this process has imported it; None where it is no import of it."""
+    node = ast.parse(statement).body[:1]
+    if not node or not isinstance(node[0], (ast.Import, ast.ImportFrom)):
+        return None
+    home = getattr(node[0], "module", None)
+    for alias in node[0].names:
+        if (alias.asname or alias.name.partition(".")[0]) != name:
+            continue
+        if home is None:
+            return sys.modules.get(alias.name if alias.asname else name)
+        return getattr(sys.modules.get(home), alias.name, None)
+    return None
 
 
 def _is_source(node: ast.AST, value: Value) -> bool:

@@ -26,10 +26,21 @@ CELLS = [
     "%%px --targets 1\ninbox = torch.zeros(1)\ndist.recv(inbox, 0)\ninbox.item()",
     "%px print('one line')",
     "SCALE = 2\ndef double(rank, world_size, tail):\n    print('called')\n    return SCALE * rank, tail",
+    "%px SCALE = 9",
     "cluster.run(double, 'end', ranks=[1])",
+    "cluster.push({'twice': double})",
+    "%px twice(rank, 2, SCALE)",
 ]
 EXPECTED = {
-    0: ["rank 0: one", "rank 0:   two", "rank 0 -> tensor(6.)", "rank 0: one line", "rank 0 -> {'sum': 1}"],
+    0: [
+        "rank 0: one",
+        "rank 0:   two",
+        "rank 0 -> tensor(6.)",
+        "rank 0: one line",
+        "rank 0: called",
+        "rank 0 -> (0, 9)",
+        "rank 0 -> {'sum': 1}",
+    ],
     1: [
         "rank 1: one",
         "rank 1:   two",
@@ -41,6 +52,8 @@ EXPECTED = {
         "rank 1: one line",
         "rank 1: called",
         "rank 1 -> (2, 'end')",
+        "rank 1: called",
+        "rank 1 -> (2, 9)",
         "rank 1 -> {'sum': 1}",
     ],
 }
@@ -70,7 +83,7 @@ def run_script(path: Path, n: int = 2) -> dict[int, list[str]]:
 
 
 def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
-    """Values, prints, pushed names, cells of one rank, sent without waiting, and calls: the same for every rank."""
+    """Values, prints, pushes, cells of one rank, sent without waiting, calls with the notebook's values: as it was."""
     shown = []
     for source in CELLS:
         shown.append(notebook.text(source))
@@ -79,7 +92,7 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
     last = notebook.run(f"%%px --export {path}\nt = torch.tensor(rank)\ndist.all_reduce(t)\n{{'sum': t.item()}}")
     report = last[-1]["data"]["text/plain"]
     assert report.splitlines() == [
-        f"{path}: 8 cells",
+        f"{path}: 10 cells",
         "  left out: cell 3 (it failed with RankError): print('before it fails')",
         "  left out: a line of cell 4 that only a notebook runs: %time y = 1",
         "Run it: torchrun --standalone --nproc-per-node 2 cells.py",
@@ -89,6 +102,8 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
     words = re.sub(r"\s+", " ", " ".join(shown))
     assert "ranks 0-1: one two ranks 0-1 -> tensor(6.)" in words
     assert "rank 1: adam a b rank 1 -> [0, 3]" in words
+    assert "[(2, 'end')]" in words
+    assert "rank 0 -> (0, 9) rank 1 -> (2, 9)" in words
 
 
 def test_cells_use_any_name_without_touching_the_script(tmp_path):

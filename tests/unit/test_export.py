@@ -36,6 +36,16 @@ def script(tmp_path, steps, n=2, **how):
     return text, report
 
 
+def run(text, rank=0):
+    """The values that a rank shows when it runs the script, but for its group, on its own."""
+    body = text.partition("_atexit.register(_print_mine)")[2]
+    body = body.replace("_end_of_cell()", "pass").replace("if _dist.is_initialized():", "if 0:")
+    shown = []
+    names = {"__name__": "__main__", "torch": torch, "_show_value": shown.append, "_RANK": rank, "_WORLD_SIZE": 2}
+    exec(compile(body, "made.py", "exec", dont_inherit=True), names | {"rank": rank, "world_size": 2})
+    return [value for value in shown if value is not None]
+
+
 @pytest.mark.parametrize(
     ("source", "text"),
     [
@@ -79,6 +89,17 @@ def test_imports_from_the_future_go_to_the_top(tmp_path):
     """Python wants them before anything else."""
     text, _ = script(tmp_path, [cell("x = 1"), cell("from __future__ import annotations\nx")])
     assert ast.parse(text).body[1].module == "__future__"
+
+
+@pytest.mark.parametrize(
+    ("first", "own"),
+    [("from __future__ import annotations", ()), ("get_ipython().banner", ("get_ipython().banner",))],
+)
+def test_what_follows_on_the_line_of_a_statement_left_out_runs(first, own):
+    """No comment hides it, and it is not told as left out."""
+    made = rewriting.cell(f"{first}; x = 1  # why\nx")
+    assert made.text == "pass; x = 1  # why\n_show_value(x)\n"
+    assert made.own_lines == own
 
 
 @pytest.mark.parametrize(
@@ -143,8 +164,11 @@ def test_a_name_that_changed_between_two_calls_is_written_again(tmp_path, monkey
 
 NOTEBOOK = """
 import functools
+import math
 from collections import OrderedDict as Base
 from typing import Optional
+
+from torch import nn
 
 STEPS, DEPTH, WIDTH, SIZE = 2, 3, 4, 5
 WEIGHTS = torch.ones(2)
@@ -201,6 +225,30 @@ def plain(rank, world_size):
 
 
 wrapped = torch.no_grad()(plain)
+
+
+def fact(rank, world_size, n=3):
+    return math.prod([n, fact(rank, world_size, n - 1)]) if n else 1
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super(Layer, self).__init__()
+
+
+def width(net):
+    return math.prod([WIDTH, len(list(net.parameters())) + 1])
+
+
+rank = 7
+
+
+def outer(r, n):
+    return WIDTH, rank
+
+
+def measure(rank, world_size, by):
+    return by(Layer()), width(Layer())
 """
 
 
@@ -222,13 +270,18 @@ def test_a_function_comes_with_all_that_its_source_names(notebook, tmp_path, cap
     text, report = script(tmp_path, steps)
     assert report.missing == ()
     # the definitions alone, without the group that the top of the script builds, define all that the calls need
-    body = (
-        text[text.index("def display(") :].replace("_end_of_cell()", "").replace("if _dist.is_initialized():", "if 0:")
-    )
-    shown = []
-    exec(body, {"__name__": "__main__", "torch": torch, "_show_value": shown.append, "_RANK": 1, "_WORLD_SIZE": 2})
-    assert shown == [(2, 3, 4, 5, 3, 1), (False, "__main__")]
+    assert run(text, 1) == [(2, 3, 4, 5, 3, 1), (False, "__main__")]
     assert capsys.readouterr().out.splitlines() == ["loud", "1", "loud"]
+
+
+@pytest.mark.parametrize(("name", "args", "shown"), [("fact", (), 6), ("measure", ("width",), (4, 4))])
+def test_what_values_of_a_call_share_is_defined_once(notebook, tmp_path, name, args, shown):
+    """Also where a function or a class names itself, and where an argument is what the function uses too."""
+    step = history.call(notebook[name], tuple(notebook[arg] for arg in args), {}, (0, 1))
+    text, report = script(tmp_path, [step])
+    assert report.missing == ()
+    assert text.count("import math\n") == 1
+    assert run(text) == [shown]
 
 
 def test_what_no_script_can_have_of_a_function_is_told(notebook, tmp_path):
@@ -238,8 +291,13 @@ def test_what_no_script_can_have_of_a_function_is_told(notebook, tmp_path):
     asked = ("WEIGHTS (Tensor)", "get_ipython, which lost uses", "nowhere, which lost uses")
     assert report.missing == (*asked, "argument 0 of lost (function)")
     assert text.count("# define nowhere here, which lost uses: the notebook does not have it\n") == 1
-    _, report = script(tmp_path, [cell("nowhere = WEIGHTS = 1"), history.call(lost, (), {}, (0, 1))])
-    assert report.missing == ("get_ipython, which lost uses",)
+    steps = [cell("nowhere = WEIGHTS = 1"), history.call(lost, (), {}, (0, 1)), cell("WEIGHTS")]
+    text, report = script(tmp_path, steps)
+    assert report.missing == ("WEIGHTS (Tensor)", "get_ipython, which lost uses")
+    by_hand = text.replace("raise NotImplementedError(", "get_ipython, WEIGHTS = str(").replace(
+        'cannot hold it")', '")[:2]'
+    )
+    assert run(by_hand, 1) == [("e", 1, 1, "d"), 1]
 
 
 def test_a_push_is_written_for_its_ranks_each_time(tmp_path):
@@ -252,9 +310,12 @@ def test_a_push_is_written_for_its_ranks_each_time(tmp_path):
 
 
 def test_what_a_call_uses_is_defined_where_no_cell_did(tmp_path):
-    """A cell or a push of one rank defines a name there and leaves it to the notebook on the others."""
-    text, _ = script(tmp_path, [cell("SCALE = 9", (0,)), history.call(job, (), {}, (0, 1))])
-    assert "if _RANK == 1:\n    SCALE = 3\n\n\ndef helper(x):" in text
+    """A cell of one rank keeps its own value of a name; a push of one rank leaves the others without."""
+    text, _ = script(tmp_path, [cell("SCALE = 9", (0,)), history.call(job, (), {}, (0, 1)), cell("SCALE", (0,))])
+    assert "needs ---\nif _RANK == 0:\n    _KEPT = {name: _NAMES[name] for name in ('SCALE',)" in text
+    assert "\nSCALE = 3\n\n\ndef helper(x):" in text
+    assert "_show_value(job(_RANK, _WORLD_SIZE))\nif _RANK == 0:\n    _NAMES.update(_KEPT)\n_end_of_cell()" in text
+    assert [run(text, rank) for rank in (0, 1)] == [[0, 9], [3]]
     text, _ = script(tmp_path, [history.push({"SCALE": 3}, (0,)), history.call(job, (), {}, (0, 1))])
     assert text.count("SCALE = 3\n") == 2
     text, _ = script(tmp_path, [history.call(job, (), {}, ranks) for ranks in ((2,), (0, 1, 2))], 3)
@@ -287,15 +348,97 @@ def test_lambdas_are_told_apart(tmp_path):
     assert "_show_value((lambda rank, world_size: rank * 3)(_RANK, _WORLD_SIZE))" in text
 
 
-def test_names_of_the_ranks_are_not_overwritten(tmp_path):
-    """A cell's definition of a name is kept, and a `rank` of the notebook never takes the place of the rank."""
-    space = {}
-    exec("def f(rank, world_size):\n    return shared, rank, torch", space | {"rank": 7, "shared": 1}, space)
-    space["f"].__globals__.update(rank=7, shared=1)
-    step = history.call(space["f"], (), {}, (0, 1))
-    text, _ = script(tmp_path, [cell("shared = 2"), step])
+def test_names_of_the_ranks_are_not_overwritten(notebook, tmp_path):
+    """A cell's own value is back after the call, and a `rank` of the notebook never takes the place of the rank."""
+    steps = [cell("WIDTH = 2"), history.call(notebook["outer"], (), {}, (0, 1)), cell("WIDTH")]
+    text, _ = script(tmp_path, steps)
     assert "rank = 7" not in text
-    assert "shared = 1" not in text
+    assert run(text, 1) == [(4, 1), 2]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "SCALE = 9",
+        "if world_size == 2:\n    SCALE = 9",
+        "def change():\n    global SCALE\n    SCALE = 9\n\n\nchange()",
+        "SCALE = 3\nSCALE += 6",
+        "def helper(x): return 0\n\n\nSCALE = 9",
+        "def job(rank, world_size): return 0\n\n\nCounter, SCALE = None, 9",
+    ],
+)
+def test_a_call_has_the_notebooks_values_and_a_cell_its_own(tmp_path, source):
+    """As on the ranks: a function brings the notebook's names along and touches none of theirs, call after call."""
+    steps = [cell(source), history.call(job, (), {}, (0, 1)), cell("SCALE")]
+    text, report = script(tmp_path, [*steps, *steps[1:]])
+    assert run(text, 1) == [3, 9, 3, 9]
+    assert report.missing == ()
+
+
+def test_a_name_that_only_some_ranks_came_to_define_is_kept_there(tmp_path):
+    """A cell that all ran defined it under a condition."""
+    steps = [cell("if rank: SCALE = 9"), history.call(job, (), {}, (0, 1)), cell("if rank: print(SCALE)")]
+    text, _ = script(tmp_path, steps)
+    assert [run(text, rank) for rank in (0, 1)] == [[0], [3]]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "SCALE = 3  # as there",
+        "from collections import Counter, OrderedDict",
+        "import collections as Counter\nfrom collections import Counter",
+        "def helper(x):\n    # as there\n    return (SCALE * x + len(Counter()))",
+        "other = 3",
+        "@torch.no_grad()\ndef other(): return 3",
+    ],
+)
+def test_what_notebook_and_cell_define_alike_is_not_kept(tmp_path, source):
+    """The same number, the same import however it is written, the same function but for comments and layout."""
+    text, _ = script(tmp_path, [cell(source), history.call(job, (), {}, (0, 1))])
+    assert ("_KEPT" in text) == ("as Counter" in source)
+    assert run(text, 1) == [3]
+
+
+def test_a_module_is_the_same_however_it_is_imported():
+    """By what this process has under the names; a name that it does not have is another."""
+    notebook = history.value_of(torch.nn.functional).line + " as F"
+    assert rewriting.is_same("F", "import torch.nn.functional as F", notebook)
+    assert not rewriting.is_same("F", "import torch.nn as F", notebook)
+    assert not rewriting.is_same("F", "import not_there as F", notebook)
+    assert not rewriting.is_same("F", "F = 1", notebook)
+    loader = history.value_of(torch.utils.data.DataLoader).line
+    assert rewriting.is_same("DataLoader", "from torch.utils.data import Dataset, DataLoader", loader)
+
+
+def test_a_list_of_the_notebook_is_another_than_that_of_a_cell(tmp_path, monkeypatch):
+    """Also where both began alike: what a call appends, the cell's own does not get."""
+    monkeypatch.setitem(globals(), "ZERO", 0)
+    steps = [cell("LOG = []\nLOG.append(7)"), history.call(factorial, (), {}, (0, 1)), cell("LOG")]
+    text, _ = script(tmp_path, steps)
+    assert run(text) == [6, [7]]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_pushed_function_has_the_notebooks_values_for_good(tmp_path, before):
+    """As on the ranks, where it has names of its own: cells that define the same, before or later, do not change it."""
+    own, pushed = cell("SCALE = 9"), history.push({"helper": helper, "again": helper}, (0, 1))
+    steps = [*([own, pushed] if before else [pushed, own]), cell("helper(1), again(1), SCALE")]
+    text, report = script(tmp_path, steps)
+    assert run(text) == [(3, 3, 9)]
+    assert report.missing == ()
+    assert "_KEPT" not in text
+
+
+def test_a_pushed_function_is_written_plainly_where_no_name_is_in_its_way(tmp_path, monkeypatch):
+    """A later call that has another value leaves the pushed function its own."""
+    steps = [history.push({"helper": helper}, (0, 1))]
+    monkeypatch.setitem(globals(), "SCALE", 5)
+    steps += [history.call(job, (), {}, (0, 1)), cell("helper(1)")]
+    text, _ = script(tmp_path, steps)
+    assert "\nSCALE = 3\n\n\ndef helper(x):" in text
+    assert "def _pushed" not in text
+    assert run(text, 1) == [5, 3]
 
 
 @pytest.mark.parametrize(
@@ -393,6 +536,40 @@ def test_a_nested_function_is_written_without_its_indentation(tmp_path):
     assert "k = 4\n" in text
     assert textwrap.dedent(text) == text
     assert "\ndef inner(rank, world_size):\n    return k * rank\n" in text
+
+
+def test_strings_of_a_nested_function_keep_their_columns(tmp_path):
+    """The margin that goes is that of the code, also where a line of a string, or of a list, begins left of it."""
+
+    # fmt: off
+    def inner(rank, world_size):
+        return """
+begin
+        in between
+""", [
+    rank]
+
+    steps = [history.call(fn, (), {}, (0, 1)) for fn in (inner, lambda rank, world_size:
+        (rank, inner(rank, world_size)))]
+    # fmt: on
+
+    text, report = script(tmp_path, steps)
+    assert run(text, 1) == [inner(1, 2), (1, inner(1, 2))]
+    assert report.missing == ()
+
+
+def test_a_nested_function_that_does_not_stand_alone_is_missing(tmp_path):
+    """It changes a variable of the function around it; the script is Python and says so."""
+    total = 0
+
+    def count(rank, world_size):
+        nonlocal total
+        total += 1
+        return total
+
+    text, report = script(tmp_path, [history.call(count, (), {}, (0, 1))])
+    assert report.missing == ("count (function)",)
+    assert 'raise NotImplementedError("define count here (function): the notebook had it' in text
 
 
 def test_a_variable_without_a_value_yet_is_no_error():
