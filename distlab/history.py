@@ -1,7 +1,7 @@
 """What has run on the ranks of a cluster, in order, remembered so that it can be written down as a script.
 
-Runs on the notebook's kernel: cluster.py and magics.py note each cell, call and push; export.py reads the notes. A note
-keeps no tensor alive: of values it has only what can be written into a script.
+Runs on the notebook's kernel: cluster.py and magics.py note each cell, call and push; drafting.py reads the notes. A
+note keeps no tensor alive: of values it has only what can be written into a script.
 """
 
 from __future__ import annotations

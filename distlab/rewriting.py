@@ -1,6 +1,6 @@
 """A cell's source as a part of a script: its value shown, a notebook's own lines commented, and what names it uses.
 
-Runs on the notebook's kernel, called by history.py and export.py. Text is changed only where it must be:
+Runs on the notebook's kernel, called by history.py, export.py and drafting.py. Text is changed only where it must be:
 comments and layout stay.
 """
 
