@@ -122,14 +122,15 @@ class Cell:
         """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
         replies = live.Watch(self._result, self._targets).replies()
         raised = {r: reply for r, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
-        asked = {rank: self._ranks.client[rank].apply_async(on_rank, "last_failure") for rank in raised}
+        there = raised.keys() & set(self._ranks.client.ids)  # with mpiexec, one may have been ended since
+        asked = {rank: self._ranks.client[rank].apply_async(on_rank, "last_failure") for rank in there}
         deadline = time.monotonic() + GRACE_SECONDS
         failures = []
         for rank, reply in replies.items():
             if _is_death(reply):
                 self._ranks.note_death(rank)
             elif rank in raised:
-                failures.append(_failure_of_cell(rank, reply, asked[rank], deadline - time.monotonic()))
+                failures.append(_failure_of_cell(rank, reply, asked.get(rank), deadline - time.monotonic()))
             elif _is_failure(reply):
                 failures.append(diagnosis.failure(rank, reply[1]))
         return failures
@@ -177,10 +178,12 @@ class Cell:
 
 
 def _failure_of_cell(rank: int, reply: Any, asked: Any, patience: float) -> Failure:
-    """What a %%px cell raised on a rank, as the rank tells it; what ipyparallel knows while the rank is busy."""
+    """What a %%px cell raised on a rank, as the rank tells it; what ipyparallel knows where it is busy or has ended."""
     try:
-        told = asked.get(timeout=max(0.0, patience))
-    except TimeoutError:
+        told = asked.get(timeout=max(0.0, patience)) if asked is not None else None
+    except Exception as error:
+        if not (isinstance(error, TimeoutError) or _is_death(error)):
+            raise
         told = None
     if told is None or told["kind"] != getattr(reply, "ename", told["kind"]):
         return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
