@@ -61,10 +61,14 @@ class Part:
 
 def run_lane(parts: list[Part], ended: threading.Event) -> None:
     """Run one part after the other, until a person ends it: Ctrl-C reaches the part that runs by itself."""
-    for part in parts:
-        if not ended.is_set():
-            part.run()
-        part.lines.put(None)
+    try:
+        for part in parts:
+            if not ended.is_set():
+                part.run()
+            part.lines.put(None)
+    finally:
+        for part in parts:  # also when one could not be started
+            part.lines.put(None)
 
 
 def main(names: list[str]) -> int:
