@@ -34,43 +34,31 @@ from distlab.line import COME_BACK, FREE
 from distlab.notes import NOTES
 
 THREAD_NAME = "distlab-sentinel"
-AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun sets it for its ranks: the store is there already
 SHARED_MEMORY = "distlab.algorithms.segment"  # where the main thread waits for other ranks without leaving Python
 MPI_BEGINS = "distlab.mpi_backend"  # an exception from outside would lose what MPI has just begun to use
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
 
-def connect(host: str, port: int, init_method: str = "tcp") -> Any:
+def connect(host: str, port: int) -> Any:
     """This rank's one connection to the cluster's TCPStore; made anew only after it was shut down.
 
     Runs on: a rank.
-
-    Args:
-        host, port: where the store is served.
-        init_method: "tcp", or "env" to take host, port, rank and world size from the environment.
     """
-    url = "env://" if init_method == "env" else f"tcp://{host}:{port}"
-    store = _connection(url)
+    store = _connection(host, port)
     try:
         store.num_keys()
     except Exception:
         _connection.cache_clear()
-        store = _connection(url)
+        store = _connection(host, port)
     return store
 
 
 @functools.cache
-def _connection(url: str) -> Any:
-    import torch.distributed as dist
+def _connection(host: str, port: int) -> Any:
+    """A client of the store on every rank; torch's own rendezvous would let rank 0 serve a second one."""
+    from torch.distributed import TCPStore
 
-    numbers = {} if url == "env://" else {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-    # the store is served already: rank 0 must connect to it, not serve a second one
-    agent = os.environ.get(AGENT)
-    os.environ[AGENT] = "True"
-    try:
-        return next(dist.rendezvous(url, **numbers, timeout=timedelta(seconds=60)))[0]
-    finally:
-        os.environ.pop(AGENT) if agent is None else os.environ.update({AGENT: agent})
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60))
 
 
 def watch(before: tuple[frozenset[tuple[int, int]], set[int]], meeting: Any) -> None:
