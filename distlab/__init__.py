@@ -81,9 +81,15 @@ ROOMS = ("algorithms", "checkpoints")  # modules that are names of their own
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}.")
-    if name in ROOMS:
-        return importlib.import_module(f"distlab.{name}")
-    return getattr(importlib.import_module(f"distlab.{HOMES.get(name, 'errors')}"), name)
+    try:
+        room = importlib.import_module(f"distlab.{name if name in ROOMS else HOMES.get(name, 'errors')}")
+    except (ImportError, AttributeError) as error:
+        from distlab.errors import ClusterError, namesake
+
+        if words := namesake(error):
+            raise ClusterError(f"distlab.{name} cannot be imported: {error}.\n{words}") from error
+        raise
+    return room if name in ROOMS else getattr(room, name)
 
 
 def __dir__() -> list[str]:

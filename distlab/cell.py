@@ -52,7 +52,10 @@ class Cell:
             ClusterError: the process that carries messages between notebook and ranks has ended.
         """
         watch = live.Watch(self._result, self._targets, live_after)
-        self.wait(timeout, interrupt_with, watch, lambda: self._show(groupby, watch))
+        try:
+            self.wait(timeout, interrupt_with, watch, lambda: self._show(groupby, watch))
+        finally:
+            watch.place.erase()
         return self.replies()
 
     def _show(self, groupby: str, watch: live.Watch) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlab.errors import rank_list
-from distlab.frontend import notebook_shell, publish
+from distlab.frontend import Place, notebook_shell, publish
 
 LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can show without becoming slow
 
@@ -125,12 +125,14 @@ def chips(ranks: Sequence[int]) -> str:
     return shown + '<span style="margin-right:4px"></span>'
 
 
-def show(result: Any, targets: Sequence[int], groupby: str = "type", place: Any = None, patience: float = 1.0) -> None:
+def show(
+    result: Any, targets: Sequence[int], groupby: str = "type", place: Place | None = None, patience: float = 1.0
+) -> None:
     """Show what the ranks wrote: in a notebook as a table, elsewhere as text on this process's stdout.
 
     Args:
         patience: seconds to wait for output that is on its way; a rank that has died sends no end of it.
-        place: the `DisplayHandle` of the live view that this takes the place of.
+        place: where the live view is that this takes the place of.
     """
     result.wait_for_output(patience)
     blocks: list[list[Item]] = []
@@ -138,15 +140,10 @@ def show(result: Any, targets: Sequence[int], groupby: str = "type", place: Any 
         if item.data or not blocks or blocks[-1][0].data:
             blocks.append([])
         blocks[-1].append(item)
-    for block in blocks or ([[]] if place else []):
-        bundle = _bundle(block)
-        if place is not None:
-            place, handle = None, place
-            publish(bundle, update=handle)
-        elif notebook_shell() is None:
-            print(bundle["text/plain"])
-        else:
-            publish(bundle)
+    place = place or Place()
+    for block in blocks:
+        place.leave(_bundle(block))
+    place.erase()
 
 
 def show_source(states: Mapping[int, Any], cell: str) -> None:
@@ -169,7 +166,7 @@ def _bundle(block: list[Item]) -> dict[str, Any]:
             rich = f"{chips(item.ranks)}{item.label}{item.data['text/html']}"
             return {**item.data, "text/plain": head, "text/html": rich}
         return {**item.data, "text/plain": head}
-    return {"text/plain": as_text(block), "text/html": as_html(block)} if block else {"text/plain": ""}
+    return {"text/plain": as_text(block), "text/html": as_html(block)}
 
 
 # --- the cluster itself ---

@@ -24,6 +24,8 @@ the ranks are distlab's own and explain nothing.
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -173,3 +175,18 @@ def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
         words.extend([f"{first}-{last}"] if fold else map(str, range(first, last + 1)))
     joined = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
     return f"rank{'s' if len(ranks) > 1 else ''} {joined}"
+
+
+def namesake(error: BaseException) -> str:
+    """What to do when an import failed because a file of the working folder has the name of the module that was meant.
+
+    Returns:
+        a sentence that names the file; "" when the error has another reason.
+    """
+    if not isinstance(error, (ImportError, AttributeError)):
+        return ""
+    module = sys.modules.get((error.name or "").partition(".")[0]) if isinstance(error, ImportError) else error.obj
+    file = getattr(module, "__file__", None) or ""
+    if not file or os.path.dirname(os.path.abspath(file)) != os.getcwd():
+        return ""
+    return f"{file} was imported instead of the module of that name: rename this file, then restart the kernel."

@@ -256,6 +256,15 @@ def _wait_for(path: str, channel: socket.socket, patience: float = 60.0) -> None
     sys.exit(f"the connection file {path} did not arrive in {patience:g} s")
 
 
+def command(module: str) -> list[str]:
+    """The command line that runs a module as `python -m` does, but without the working folder on the path.
+
+    Python's own modules are imported by their names: a learner's random.py or queue.py is not one of them.
+    """
+    bare = "import sys; sys.path[:] = filter(None, sys.path); import runpy"
+    return [sys.executable, "-c", f"{bare}; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"]
+
+
 def start(
     profile_dir: str,
     cluster_id: str,
@@ -292,7 +301,7 @@ def start(
     known = {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": profile_dir}
     with there, open(os.path.join(logs, f"{name}.log"), "ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "distlab.forkserver", json.dumps(plan)],
+            [*command("distlab.forkserver"), json.dumps(plan)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

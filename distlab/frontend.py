@@ -1,11 +1,12 @@
 """Whom the output is for: a person at a front end, a program that runs a notebook, or a terminal.
 
-Called by display.py and live.py, on the notebook's kernel.
+Called by display.py, live.py and progress.py, on the notebook's kernel.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from typing import Any
 
@@ -50,3 +51,41 @@ def publish(bundle: dict[str, Any], handle: bool = False, update: Any = None) ->
         return fresh
     ipython_display(bundle, raw=True)
     return None
+
+
+class Place:
+    """Where a person sees something change: an output of the notebook's cell, or one line of a terminal.
+
+    Where nobody watches, as in a file or a pipe, nothing is shown before `leave`.
+    """
+
+    def __init__(self) -> None:
+        self._watched, self._in_notebook = somebody_watches(), notebook_shell() is not None
+        self._handle: Any = None
+        self._width = 0  # of what stands on the terminal's line
+
+    def show(self, bundle: dict[str, Any]) -> None:
+        """Show a MIME bundle in place of the one before; on a terminal, the first line of its text."""
+        if self._watched and self._in_notebook:
+            self._handle = publish(bundle, handle=True, update=self._handle)
+        elif self._watched:
+            line = bundle["text/plain"].partition("\n")[0][: shutil.get_terminal_size().columns - 1]
+            print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
+            self._width = max(self._width, len(line))
+
+    def leave(self, bundle: dict[str, Any]) -> None:
+        """Show what stays, in place of what was shown until now; outside of a notebook as text on stdout."""
+        if self._in_notebook:
+            publish(bundle, update=self._handle)
+            self._handle = None
+        else:
+            self.erase()
+            print(bundle["text/plain"])
+
+    def erase(self) -> None:
+        """Remove what is shown and was not left."""
+        if self._handle is not None:
+            self.leave({"text/plain": ""})
+        elif self._width:
+            print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
+            self._width = 0

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,7 +38,7 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
 
     def find_args(self) -> list[str]:
         """The command line of the fork server, without its plan."""
-        return [sys.executable, "-m", "distlab.forkserver"]
+        return forkserver.command("distlab.forkserver")
 
     def start(self, n: int) -> int:
         """Start the fork server and have it fork `n` engines, with ids 0 to n - 1, when it is ready."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import html
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 from distlab.display import Item, as_html, as_text, collect
 from distlab.errors import rank_list
-from distlab.frontend import notebook_shell, publish, somebody_watches
+from distlab.frontend import Place, notebook_shell
 
 LIVE_AFTER_SECONDS = 1.0
 TICK_SECONDS = 0.25
@@ -27,11 +26,14 @@ class Watch:
     Args:
         result: ipyparallel's AsyncResult. targets: its ranks.
         live_after: seconds before the newest lines are shown; None never.
+
+    Attributes:
+        place: where they are shown.
     """
 
     def __init__(self, result: Any, targets: Sequence[int], live_after: float | None = LIVE_AFTER_SECONDS):
         self._result, self._targets, self._live_after = result, list(targets), live_after
-        self.place: Any = None
+        self.place = Place()
 
     def wait(self, limit: float | None, on_tick: Callable[[], str | bool]) -> bool:
         """True when every rank has ended, False after `limit` seconds (None: no limit).
@@ -65,51 +67,37 @@ class Watch:
         return list(zip(self._targets, self._result._children, strict=True))
 
     def _update(self, seconds: float, doing: str) -> None:
-        if not somebody_watches():
-            return
         busy = self.unfinished()
         head = doing or f"{rank_list(busy)} busy" if busy else "collecting output"
         head = f"{seconds:.0f} s: {head}"
         items = [
             Item(i.kind, i.ranks, "\n".join(i.text.splitlines()[-5:])) for i in collect(self._result, self._targets)
         ]
-        bundle = {"text/plain": f"{head}\n{as_text(items)}", "text/html": f"<i>{html.escape(head)}</i>{as_html(items)}"}
-        if self.place is None:
-            self.place = publish(bundle, handle=True)
-        else:
-            publish(bundle, update=self.place)
+        words = {"text/plain": f"{head}\n{as_text(items)}", "text/html": f"<i>{html.escape(head)}</i>{as_html(items)}"}
+        self.place.show(words)
 
 
 @contextlib.contextmanager
 def starting(n: int, backend: str) -> Iterator[None]:
     """A sign of life while ranks start; afterwards one line that is the same on every run."""
-    ready = threading.Event()
-    handle = None
+    place, ready = Place(), threading.Event()
+    words = f"starting {n} rank{'s' if n > 1 else ''} ..."
 
     def tick() -> None:
         began = time.monotonic()
         while not ready.wait(0.5):
-            line = f"starting {n} rank{'s' if n > 1 else ''} ... {time.monotonic() - began:.0f} s"
-            if handle is not None:
-                publish({"text/plain": line}, update=handle)
-            else:
-                print(f"\r{line}", end="", file=sys.stderr, flush=True)
+            place.show({"text/plain": f"{words} {time.monotonic() - began:.0f} s"})
 
-    shell, live = notebook_shell(), somebody_watches()
-    if live and shell is not None:
-        handle = publish({"text/plain": f"starting {n} rank{'s' if n > 1 else ''} ..."}, handle=True)
+    place.show({"text/plain": words})
     thread = threading.Thread(target=tick, daemon=True)
-    if live:
-        thread.start()
+    thread.start()
     line = f"The cluster did not start: {n} ranks were asked for."
     try:
         yield
         line = f"{n} rank{'s are' if n > 1 else ' is'} ready ({backend})."
     finally:
         ready.set()
-        if live:
-            thread.join()
-        if shell is not None:
-            publish({"text/plain": line}, update=handle)
-        elif live:
-            print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
+        thread.join()
+        if notebook_shell() is not None:
+            place.leave({"text/plain": line})
+        place.erase()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab import forkserver, guard, mpiexec
-from distlab.errors import ClusterError, refuse
+from distlab.errors import ClusterError, namesake, refuse
 from distlab.line import Line
 from distlab.rendezvous import Rendezvous, loopback_interface
 
@@ -103,10 +103,9 @@ class Processes:
         except BaseException as error:
             logs, died = self._last_lines(), self.controller_died()
             self.stop()
-            if isinstance(error, Exception) and died:
-                raise ControllerEndedError(f"The ranks did not start: {error}\n{logs}".rstrip()) from error
             if isinstance(error, Exception):
-                raise ClusterError(f"The ranks did not start: {error}\n{logs}".rstrip()) from error
+                words = "\n".join(filter(None, (f"The ranks did not start: {error}", logs, namesake(error))))
+                raise (ControllerEndedError if died else ClusterError)(words) from error
             raise
 
     def _start(self, n: int) -> None:
@@ -138,7 +137,8 @@ class Processes:
             # a launcher on this machine reads the connection file, which need not be there when it starts
             send_engines_connection_env=self.engines != FORK,
         )
-        self._in_loop(self._ipp_cluster.start_controller(controller_args=_controller_args()))
+        command = {"controller_cmd": forkserver.command("ipyparallel.controller")}
+        self._in_loop(self._ipp_cluster.start_controller(**command, controller_args=_controller_args(self.folder)))
         Path(self.folder, guard.CONTROLLER).write_text(str(self._ipp_cluster.controller.process.pid))
         self._in_loop(self._ipp_cluster.start_engines(n, **({"server": server} if server else {})))
         self.client = self._in_loop(self._ipp_cluster.connect_client(), self.check_controller)
@@ -288,8 +288,9 @@ def _thread_variables(threads: int) -> dict[str, str]:
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
 
 
-def _controller_args() -> list[str]:
+def _controller_args(folder: str) -> list[str]:
     return [
+        f"--work-dir={folder}",  # ipyparallel puts it first on the path
         "--ip=127.0.0.1",
         "--usethreads",
         f"--IPController.ports={','.join(map(str, _free_ports(24)))}",
@@ -329,6 +330,9 @@ def _config(environment: dict[str, str], engines: str) -> Any:
     config.LocalControllerLauncher.environment = environment
     for name in ("Fork", "Local", "MPI", "SSH", "Slurm"):
         config[f"{name}EngineSetLauncher"].environment = environment
+    # as forkserver.command does it, for the nanny of each engine too; worker.join takes it back
+    config.LocalEngineSetLauncher.environment = {**environment, "PYTHONSAFEPATH": "1"}
+    config.MPIEngineSetLauncher.environment = config.LocalEngineSetLauncher.environment
     config.LocalEngineSetLauncher.delay = 0.0
     if engines == mpiexec.NAME:
         config.MPIEngineSetLauncher.mpi_cmd = [mpiexec.find()]

@@ -39,6 +39,7 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     """
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(meeting.world_size), LOCAL_RANK=str(rank))
     os.environ.update(LOCAL_WORLD_SIZE=str(meeting.world_size))
+    os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
     calls.install()
     before = sentinel.sockets(), sentinel.threads()
     build(rank, meeting)

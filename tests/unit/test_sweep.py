@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
+from distlab import frontend
 from distlab import progress as progress_room
 from distlab.measured import FIELDS, Point, Sweep
 from distlab.tables import Table
@@ -317,7 +318,7 @@ def test_progress_in_a_terminal_is_erased(monkeypatch):
     """One line on stderr, written over, and blanks at the end."""
     screen = io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(progress_room, "somebody_watches", lambda: True)
+    monkeypatch.setattr(frontend, "somebody_watches", lambda: True)
     with progress_room.progress(2) as tell:
         tell(0, "the first, a long one")
         tell(1, "more")
