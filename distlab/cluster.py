@@ -19,6 +19,7 @@ from distlab.errors import ClusterError, rank_list, refuse
 from distlab.processes import Processes, check_launcher
 from distlab.ranks import Plan, Ranks
 from distlab.remote import on_rank
+from distlab.versions import warn_of_newer_torch
 
 if TYPE_CHECKING:
     from distlab.export import Export
@@ -79,6 +80,7 @@ class Cluster:
             timeout=arguments.check_seconds("timeout", timeout),
             threads=arguments.check_threads(threads) or max(1, (os.cpu_count() or 1) // n),
         )
+        warn_of_newer_torch()
         self._start()
 
     # --- life ---
