@@ -17,7 +17,8 @@ def test_a_clone_called_distlab_is_imported_from_its_parent(tmp_path):
         shutil.copy(ROOT / name, clone)
     shutil.copytree(ROOT / "distlab", clone / "distlab", ignore=shutil.ignore_patterns("__pycache__"))
     build = "import sys; from setuptools import build_meta; print(build_meta.build_editable(sys.argv[1]))"
-    done = subprocess.run([sys.executable, "-c", build, tmp_path], cwd=clone, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", build, tmp_path]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=True)
     site = tmp_path / "site-packages"
     with zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]) as wheel:
         wheel.extractall(site)
