@@ -88,6 +88,11 @@ class Cell:
             return
         if not self._lookout.needs:
             self._lookout.report()
+        if number == 0:
+            show()
+            advice = "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
+            states = {rank: self._lookout.states[rank] for rank in late}
+            raise Interrupted("\n".join([report.late(late, None), report.table(states), advice]))
         waiting = {rank for rank, state in self._lookout.states.items() if state.doing == COMMUNICATING}
         replaced = self._ranks.bring_back(self._result, watch.unfinished, number, waiting)
         seconds = time.monotonic() - self._began
@@ -168,7 +173,8 @@ class Cell:
         waiting = [r for r in states if states[r].doing == COMMUNICATING]
         found = tuple(Failure(r, "Waiting", report.call_words(states[r].call), states[r].lines) for r in waiting)
         first = report.headline(needs, self._lookout.states, self._targets) if needs else report.late(late, timeout)
-        message = "\n".join([first, report.table(states), report.outcome(seconds, busy, replaced, subgroups)])
+        outcome = report.outcome(seconds, busy, replaced, subgroups, self._ranks.plan.n)
+        message = "\n".join([first, report.table(states), outcome])
         display.show_source(states, self._source)
         if needs:
             raise DeadlockError(message, found)

@@ -44,8 +44,17 @@ def find(tag: str) -> list[psutil.Process]:
 
 
 def leftovers() -> list[psutil.Process]:
-    """Processes of clusters whose notebook is gone."""
-    return [process for process in find("") if not _owner_lives(process)]
+    """Processes of clusters whose notebook is gone; not those of a container, which count their pids anew."""
+    here = _pid_namespace("self")
+    return [p for p in find("") if _pid_namespace(p.pid) == here and not _owner_lives(p)]
+
+
+def _pid_namespace(pid: int | str) -> str:
+    """Name of the namespace in which a process has its number; "" where that is not told, or there is only one."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
 
 
 def end(processes: list[psutil.Process], patience: float = 1.0) -> None:

@@ -19,7 +19,7 @@ from IPython.display import display as ipython_display
 from distlab import display, history, live
 from distlab.arguments import check_seconds
 from distlab.cell import Cell
-from distlab.errors import ClusterError, refuse
+from distlab.errors import ClusterError, rank_list, refuse
 from distlab.export import check_path
 from distlab.remote import on_rank
 
@@ -107,6 +107,8 @@ class PxMagics(ParallelMagics):
         if self._trace and not block:
             refuse("--trace", "without --noblock", "--noblock", "Leave one of them out.")
         cluster.ready()
+        if self.verbose:
+            print(f"{'Parallel' if block else 'Async parallel'} execution on {rank_list(targets)}")
         with self._traced(cluster, targets):
             ranks = cluster.client.direct_view(targets)
             if self._check:
@@ -124,8 +126,6 @@ class PxMagics(ParallelMagics):
             if not block:
                 cluster.steps.append(replace(step, pending=result, waited=self._local))
                 return result
-            if self.verbose:
-                print(f"Parallel execution on {targets}")
             stream = self.stream_output if stream_output is None else stream_output
             patience = self.progress_after_seconds if progress_after is None else progress_after
             live_after = None if not stream or patience < 0 else min(patience, live.LIVE_AFTER_SECONDS)

@@ -137,8 +137,9 @@ class Processes:
             # a launcher on this machine reads the connection file, which need not be there when it starts
             send_engines_connection_env=self.engines != FORK,
         )
-        command = {"controller_cmd": forkserver.command("ipyparallel.controller")}
-        self._in_loop(self._ipp_cluster.start_controller(**command, controller_args=_controller_args(self.folder)))
+        command = forkserver.command("ipyparallel.controller")
+        arguments = [f"--work-dir={self.folder}", *_controller_args()]  # ipyparallel puts that folder first on the path
+        self._in_loop(self._ipp_cluster.start_controller(controller_cmd=command, controller_args=arguments))
         Path(self.folder, guard.CONTROLLER).write_text(str(self._ipp_cluster.controller.process.pid))
         self._in_loop(self._ipp_cluster.start_engines(n, **({"server": server} if server else {})))
         self.client = self._in_loop(self._ipp_cluster.connect_client(), self.check_controller)
@@ -288,9 +289,8 @@ def _thread_variables(threads: int) -> dict[str, str]:
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
 
 
-def _controller_args(folder: str) -> list[str]:
+def _controller_args() -> list[str]:
     return [
-        f"--work-dir={folder}",  # ipyparallel puts it first on the path
         "--ip=127.0.0.1",
         "--usethreads",
         f"--IPController.ports={','.join(map(str, _free_ports(24)))}",

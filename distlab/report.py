@@ -182,19 +182,21 @@ def late(ranks: Sequence[int], timeout: float | None) -> str:
     return f"{who} did not come back within {timeout:g} s." if timeout else f"{_capital(who)} had not ended."
 
 
-def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], subgroups: int) -> str:
+def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], subgroups: int, n: int) -> str:
     """What was done about the ranks, and what to do now.
 
     Args:
         seconds: from the start of the cell until its ranks were free. busy: ranks that could not be freed.
         replaced: what was lost with ranks that could not be freed. subgroups: how many groups are gone.
+        n: number of ranks in the cluster.
     """
     if busy:
         return f"{_capital(rank_list(tuple(busy)))} could not be freed: call cluster.restart()."
     lost = " Groups made with dist.new_group are gone: make them again." if subgroups else ""
     kept = "Variables are kept and the process group is rebuilt: change the cell and run it again."
     if replaced:
-        kept = "The other ranks keep their variables, and the process group is rebuilt."
+        kept = "The other ranks keep their variables, and the " if len(replaced) < n else "The "
+        kept += "process group is rebuilt."
     words = [f"Freed after {seconds:.1f} s."]
     words += [
         f"Rank {rank} could not be freed: a new process took its place, {what}." for rank, what in replaced.items()

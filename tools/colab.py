@@ -27,7 +27,7 @@ import importlib.util
 
 
 def install_distlab():
-    import base64, importlib.metadata, pathlib, tempfile
+    import base64, importlib.metadata, pathlib, site, tempfile
 
     folder = pathlib.Path(tempfile.mkdtemp(prefix="distlab-"))
     wheel = folder / "{name}"
@@ -36,6 +36,8 @@ def install_distlab():
     pins.write_text("".join(f"{{name}}=={{importlib.metadata.version(name)}}\\n" for name in ("torch", "numpy")))
     %pip install -q --constraint "{{pins}}" "{{wheel}}{extras}" ipyparallel
     importlib.invalidate_caches()
+    if importlib.util.find_spec("distlab") is None:  # pip made a user's folder that is new to this kernel
+        site.addsitedir(site.getusersitepackages())
     if importlib.util.find_spec("distlab") is None:
         raise RuntimeError("distlab could not be installed: read pip's message above. It needs {requirements}.")
 

@@ -66,6 +66,12 @@ function (img) {
     svg.querySelectorAll("g.chip").forEach(chip => chip.remove());
     playing.textContent = "play";
   };
+  // A click counts from where the one before it leads, and does not wait until that is shown.
+  const settle = () => {
+    const moving = frame;
+    stop();
+    if (moving) show(at + 1);
+  };
 
   // What is sent moves beside its arrow; then the next picture is shown.
   const move = then => {
@@ -104,20 +110,21 @@ function (img) {
   };
 
   button("\\u2039", "one step back", () => {
-    stop();
+    settle();
     show(at - 1);
   });
   const playing = button("play", "play or pause", () => {
-    if (timer || frame) return stop();
+    const pause = playing.textContent === "pause";
+    settle();
+    if (pause) return;
     if (at === last) show(0);
     playing.textContent = "pause";
     timer = setTimeout(play, RESTING / 2);
   });
   playing.style.minWidth = "4.5em";
   button("\\u203a", "one step on", () => {
-    const moving = frame;
-    stop();
-    if (moving) show(at + 1); else if (at < last) move(() => {});
+    settle();
+    if (at < last) move(() => {});
   });
   const slider = make("input", "flex:1");
   Object.assign(slider, {type: "range", min: 0, max: last, step: 1});

@@ -299,6 +299,27 @@ def test_an_interrupt_that_kills(notebook):
     assert notebook.text("%px rank + world_size") == "rank 0 -> 4\nrank 1 -> 5\nrank 2 -> 6\nrank 3 -> 7"
 
 
+def test_an_interrupt_that_leaves_the_ranks_alone(notebook):
+    """--signal-on-interrupt 0 only ends the wait: the ranks go on, and the next cell comes after them."""
+    threading.Timer(2, os.kill, (notebook.pid, signal.SIGINT)).start()
+    text = notebook.text("%%px --signal-on-interrupt 0\nimport time\ntime.sleep(6)\nslept = True")
+    assert text == (
+        "Interrupted: Ranks 0-3 had not ended.\n  ranks 0-3  computes  line 3  time.sleep(6)\n"
+        "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
+    )
+    assert notebook.text("%px slept") == "ranks 0-3 -> True"
+
+
+def test_verbose_says_where_a_cell_runs(notebook):
+    """After %pxconfig --verbose each cell is announced, whether or not it is waited for."""
+    notebook.run("%pxconfig --verbose")
+    try:
+        assert notebook.text("%px 1").startswith("Parallel execution on ranks 0-3\n")
+        assert notebook.text("%%px --noblock --targets 2\n1").startswith("Async parallel execution on rank 2\n")
+    finally:
+        notebook.run("%pxconfig --no-verbose")
+
+
 def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
     """With somebody there, newest lines are shown while the cell runs and replaced at its end by the sorted form."""
     source = "%%px\nimport time\nfor i in range(16): print(i); time.sleep(0.25)"

@@ -234,6 +234,33 @@ def test_no_index_is_asked_for_distlab(tool, small_notebook, tmp_path):
     assert line == '%pip install -q --constraint "{pins}" "{wheel}" ipyparallel'
 
 
+USERS_FIRST_INSTALL = """
+import site, sys, zipfile
+sys.path.append({packages!r})  # without its .pth files: distlab is not there
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+folder = site.getusersitepackages()
+shell.register_magic_function(lambda line: zipfile.ZipFile({wheel!r}).extractall(folder), "line", "pip")
+shell.run_cell({source!r}).raise_error()
+import distlab
+print(distlab.__file__)
+"""
+
+
+def test_the_first_install_of_a_user_is_found_at_once(tool, tmp_path):
+    """Where pip makes a folder for the user's packages that the kernel did not know, the first cell finds it."""
+    wheel = tmp_path / "distlab-0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("distlab/__init__.py", "")
+    source = tool.install_cell(wheel, "torch").source
+    code = USERS_FIRST_INSTALL.format(packages=str(Path(nbformat.__file__).parents[1]), wheel=str(wheel), source=source)
+    variables = {"PYTHONUSERBASE": str(tmp_path / "user"), "HOME": str(tmp_path)}
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.stdout.startswith(str(tmp_path / "user")), done.stdout + done.stderr
+
+
 def test_mpi_is_installed_where_a_notebook_starts_ranks_by_it(tool, tmp_path):
     """MPICH and mpi4py are an extra of the wheel; only a notebook that needs them brings them."""
     path = tmp_path / "with_mpi.ipynb"

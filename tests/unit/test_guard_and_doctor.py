@@ -1,11 +1,13 @@
 """Finding and ending processes by their tag, and the doctor's findings."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 
 import psutil
+import pytest
 
 from distlab import doctor, guard
 
@@ -47,6 +49,25 @@ def test_leftovers_are_those_whose_owner_is_gone():
             process.kill()
             process.wait()
             process.stdout.close()
+
+
+def test_processes_of_a_container_are_no_leftovers():
+    """Seen from outside of its container, a live cluster's owner has another number: its processes are let alone."""
+    unshare = ["unshare", "--pid", "--fork", "--kill-child"]
+    if not shutil.which("unshare") or subprocess.call([*unshare, "true"], stderr=subprocess.DEVNULL):
+        pytest.skip("this user may not make a pid namespace")
+    tag = f"{os.getpid()}-1.00-in-a-container"
+    code = "import time; print(); time.sleep(60)"
+    command = [*unshare, "env", f"{guard.TAG}={tag}", sys.executable, "-uc", code]
+    container = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        container.stdout.readline()
+        (inside,) = guard.find(tag)
+        assert inside.pid not in [process.pid for process in guard.leftovers()]
+    finally:
+        container.kill()
+        container.wait()
+        container.stdout.close()
 
 
 def test_the_guard_ends_a_cluster_when_its_owner_dies(tmp_path):

@@ -350,17 +350,23 @@ KEPT = "Variables are kept and the process group is rebuilt: change the cell and
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((1.23, [], {}, 0), f"Freed after 1.2 s. {KEPT}"),
-        ((1.0, [], {}, 2), f"Freed after 1.0 s. {KEPT} Groups made with dist.new_group are gone: make them again."),
-        ((9.0, [1, 2], {}, 0), "Ranks 1-2 could not be freed: call cluster.restart()."),
+        ((1.23, [], {}, 0, 4), f"Freed after 1.2 s. {KEPT}"),
+        ((1.0, [], {}, 2, 4), f"Freed after 1.0 s. {KEPT} Groups made with dist.new_group are gone: make them again."),
+        ((9.0, [1, 2], {}, 0, 4), "Ranks 1-2 could not be freed: call cluster.restart()."),
         (
-            (2.0, [], {1: "and its variables are lost: x"}, 0),
+            (2.0, [], {1: "and its variables are lost: x"}, 0, 4),
             "Freed after 2.0 s. "
             "Rank 1 could not be freed: a new process took its place, and its variables are lost: x. "
             "The other ranks keep their variables, and the process group is rebuilt.",
         ),
+        (
+            (2.0, [], {0: "and its variables are lost: x"}, 0, 1),
+            "Freed after 2.0 s. "
+            "Rank 0 could not be freed: a new process took its place, and its variables are lost: x. "
+            "The process group is rebuilt.",
+        ),
     ],
-    ids=["freed", "with groups", "not freed", "replaced"],
+    ids=["freed", "with groups", "not freed", "replaced", "all replaced"],
 )
 def test_what_was_done_about_them(arguments, words):
     """What is left of the ranks' variables and groups, and what to do now."""
