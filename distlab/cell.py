@@ -15,11 +15,11 @@ from distlab.deadlock import COMMUNICATING
 from distlab.errors import DeadlockError, Failure, Interrupted, RankTimeout
 from distlab.line import FREE
 from distlab.lookout import Lookout
+from distlab.patience import AGAIN_SECONDS
 from distlab.ranks import Ranks
 from distlab.remote import on_rank
 
 OUTPUT_SECONDS = 60.0  # for what ranks have written, which may be much, to arrive
-GRACE_SECONDS = 2.0  # for a rank that has failed to say how, and for one that got another signal than ours to end
 
 
 class Cell:
@@ -87,7 +87,7 @@ class Cell:
             show()
             return
         if not self._lookout.needs:
-            self._lookout.report()
+            self._lookout.report(self._ranks.ask)
         if number == 0:
             show()
             advice = "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
@@ -132,13 +132,14 @@ class Cell:
         raised = {r: reply for r, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
         there = raised.keys() & set(self._ranks.client.ids)  # with mpiexec, one may have been ended since
         asked = {rank: self._ranks.client[rank].apply_async(on_rank, "last_failure") for rank in there}
-        deadline = time.monotonic() + GRACE_SECONDS
-        failures = []
+        patience, failures = self._ranks.patience(asked), []
+        while (silent := [rank for rank in asked if not asked[rank].ready()]) and not patience.given_up(silent):
+            asked[silent[0]].wait(AGAIN_SECONDS)
         for rank, reply in replies.items():
             if _is_death(reply):
                 self._ranks.note_death(rank)
             elif rank in raised:
-                failures.append(_failure_of_cell(rank, reply, asked.get(rank), deadline - time.monotonic()))
+                failures.append(_failure_of_cell(rank, reply, asked.get(rank)))
             elif _is_failure(reply):
                 failures.append(diagnosis.failure(rank, reply[1]))
         return failures
@@ -186,10 +187,10 @@ class Cell:
             raise diagnosis.rank_error(failures, self._targets, self._ranks.plan.timeout, True, subgroups)
 
 
-def _failure_of_cell(rank: int, reply: Any, asked: Any, patience: float) -> Failure:
+def _failure_of_cell(rank: int, reply: Any, asked: Any) -> Failure:
     """What a %%px cell raised on a rank, as the rank tells it; what ipyparallel knows where it is busy or has ended."""
     try:
-        told = asked.get(timeout=max(0.0, patience)) if asked is not None else None
+        told = asked.get(timeout=0.0) if asked is not None else None
     except Exception as error:
         if not (isinstance(error, TimeoutError) or _is_death(error)):
             raise

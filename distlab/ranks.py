@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ from distlab.deadlock import State
 from distlab.errors import ClusterError, rank_list
 from distlab.line import COME_BACK, FREE
 from distlab.lookout import ANSWER_SECONDS
+from distlab.patience import AGAIN_SECONDS, PATIENCE_SECONDS, Patience, ask
 from distlab.processes import Processes, start_processes
 from distlab.remote import on_rank
 
 BUILD_SECONDS = 60.0
-AGAIN_SECONDS, PATIENCE_SECONDS = 0.2, 2.0  # before a rank that does not come back is asked again, and given up
-LONG_PATIENCE_SECONDS = 10.0  # the same for one that has not begun with what it was sent
+KILL_SECONDS = 10.0  # for the notebook to hear that a rank that it ended has ended
 
 
 @dataclass(frozen=True)
@@ -167,28 +166,30 @@ class Ranks:
                 self.signal(unfinished(), number)
                 result.wait(PATIENCE_SECONDS)
                 return {}
-            began = time.monotonic()
-            while (busy := unfinished()) and not self._hopeless(busy, time.monotonic() - began):
+            patience, given_up = self.patience(unfinished()), set()
+            while busy := [rank for rank in unfinished() if rank not in given_up]:
                 self.signal([rank for rank in busy if rank in waiting], FREE)
                 self.signal([rank for rank in busy if rank not in waiting], COME_BACK)
                 waiting = set()
                 result.wait(AGAIN_SECONDS)
+                given_up |= patience.given_up(busy)
         hopeless = unfinished() if self.can_respawn else []
         if not hopeless:
             return {}
-        names = self.line.ask(hopeless, ANSWER_SECONDS, variables=True)
+        names = self.ask(hopeless, ANSWER_SECONDS, variables=True)
         self.signal(hopeless, signal.SIGKILL)
-        result.wait(PATIENCE_SECONDS)
+        result.wait(KILL_SECONDS)
         for rank in hopeless:
             self.note_death(rank)
         return {rank: _loss(names.get(rank)) for rank in hopeless}
 
-    def _hopeless(self, busy: list[int], seconds: float) -> bool:
-        """Whether ranks that are still busy after so many seconds will not come back; one that has not begun will."""
-        if PATIENCE_SECONDS < seconds < LONG_PATIENCE_SECONDS:
-            answers = self.line.ask(busy)
-            return any(rank not in answers or answers[rank].get("doing") != "idle" for rank in busy)
-        return seconds >= LONG_PATIENCE_SECONDS
+    def patience(self, ranks: Iterable[int]) -> Patience:
+        """Patience with these ranks, which begins now."""
+        return Patience(self.line, {rank: self.pids[rank] for rank in ranks})
+
+    def ask(self, ranks: Iterable[int], seconds: float, **what: Any) -> dict[int, dict[str, Any]]:
+        """What the ranks answer on the line; one that only waits for a CPU gets more than so many seconds."""
+        return ask(self.line, {rank: self.pids[rank] for rank in ranks}, seconds, **what)
 
     def with_work(self) -> set[int]:
         """The ranks that were sent something which they have not answered yet."""
@@ -218,7 +219,7 @@ class Ranks:
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
-        answers, with_work = self.line.ask(range(self.plan.n), ANSWER_SECONDS), self.with_work()
+        answers, with_work = self.ask(range(self.plan.n), ANSWER_SECONDS), self.with_work()
         rows = []
         for rank, pid in enumerate(self.pids):
             state = report.activity(State.of(rank, answers.get(rank), rank in with_work))
