@@ -158,7 +158,6 @@ def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool, las
         respawn: whether new ranks take their place by themselves.
         last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
     """
-    rows = "; ".join(f"rank {rank} {how}" for rank, how in sorted(died.items()))
     places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
     if respawn:
         advice = f"The next cell starts {places} variables, and rebuilds the process group."
@@ -172,7 +171,7 @@ def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool, las
     failures = tuple(
         Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in sorted(died.items())
     )
-    return RankDied(f"{rows}.\n{advice}{rest}", failures, tuple(others))
+    return RankDied(f"{deaths(died)}.\n{advice}{rest}", failures, tuple(others))
 
 
 def all_died(lost: Mapping[int, str]) -> RankDied:
@@ -182,12 +181,27 @@ def all_died(lost: Mapping[int, str]) -> RankDied:
         lost: how, in words, by rank; of those that were ended, mpiexec.WITH_ANOTHER.
     """
     first = {rank: how for rank, how in sorted(lost.items()) if how != mpiexec.WITH_ANOTHER}
-    rows = "; ".join(f"rank {rank} {how}" for rank, how in first.items())
     others = [rank for rank in lost if rank not in first]
     rest = f"MPI ends a whole program when one of its processes ends: mpiexec has ended {rank_list(others)} too."
     advice = "All variables are lost: call cluster.restart() for new ranks."
     failures = tuple(Failure(rank, "RankDied", lost[rank]) for rank in (*first, *others))
-    return RankDied(f"{rows}.\n{rest}\n{advice}", failures)
+    return RankDied(f"{deaths(first)}.\n{rest}\n{advice}", failures)
+
+
+def died_between_cells(died: Mapping[int, str]) -> str:
+    """One line about ranks that died while no cell was waited for, and are replaced before the next one."""
+    several = len(died) > 1
+    places = "new processes take their places, and their" if several else "a new process takes its place, and its"
+    return f"{_capital(deaths(died))} since the last cell: {places} variables are lost."
+
+
+def deaths(died: Mapping[int, str]) -> str:
+    """Which ranks died how, in words; those that died alike together."""
+    alike: dict[str, list[int]] = {}
+    for rank, how in sorted(died.items()):
+        alike.setdefault(how, []).append(rank)
+    rows = [(rank_list(ranks), how) for how, ranks in alike.items()]
+    return "; ".join(f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows)
 
 
 def exit_words(status: int | None) -> str:
