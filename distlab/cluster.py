@@ -380,7 +380,8 @@ class Cluster:
     def _headline(self) -> str:
         if self._ranks is None:
             return f"Cluster({self.n}) {self._why_stopped}"
-        return f"Cluster({self.n}): backend {self.backend}, engines {self.engines}"
+        engines = "" if self.engines == check_launcher(None) else f", engines {self.engines}"
+        return f"Cluster({self.n}): backend {self.backend}{engines}"
 
 
 def _register_magics() -> None:

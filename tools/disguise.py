@@ -55,6 +55,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="another machine ", ignore_cleanup_errors=True) as folder:
         environment = put_on(Path(folder))
         leave_cores()
+        # matplotlib looks for the fonts once in each home, and says so in the output of a cell when that takes long
+        subprocess.call([sys.executable, "-c", "import matplotlib.font_manager"], env=environment)
         return subprocess.call([sys.executable, *arguments], cwd=Path(folder) / "course", env=environment)
 
 
