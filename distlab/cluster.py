@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from distlab import arguments, diagnosis, display, history, interrupts, payload
+from distlab import arguments, diagnosis, display, history, interrupts, limits, payload
 from distlab.cell import Cell
 from distlab.errors import ClusterError, rank_list, refuse
 from distlab.processes import Processes, check_launcher
@@ -72,6 +72,7 @@ class Cluster:
         engines = check_launcher(engines)
         n, backend = arguments.check_size(n, engines), arguments.check_backend(backend, n)
         arguments.check_mpi(backend, engines)
+        limits.check(n)
         self._plan = Plan(
             n=n,
             backend=backend,
