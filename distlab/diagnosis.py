@@ -21,7 +21,7 @@ GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: mak
 ADVICE = (
     (
         r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered",
-        "This was made on a process group that was rebuilt since, and is gone with it. Make it again: a device mesh with "
+        "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "
         "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them.",
     ),
     (

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 import threading
 import time
 
@@ -166,6 +167,30 @@ def test_subgroups_are_said_to_be_gone(usable):
     with pytest.raises(distlab.RankError) as caught:
         usable.run(fails)
     assert str(caught.value).endswith("Groups made with dist.new_group, and device meshes, are gone: make them again.")
+
+
+def test_a_device_mesh_is_made_again_after_heal(usable):
+    """One that was made before belongs to groups that are gone: the error says so, and what it says to do works."""
+
+    def make(rank, world_size):
+        from torch.distributed.device_mesh import init_device_mesh
+
+        sys.modules["__main__"].mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+
+    def add_rows(rank, world_size):
+        total = torch.tensor([rank + 1])
+        dist.all_reduce(total, group=mesh.get_group("rows"))  # noqa: F821
+        return total.item()
+
+    usable.run(make)
+    assert usable.run(add_rows) == [4, 6, 4, 6]
+    usable.heal()
+    with pytest.raises(distlab.RankError) as caught:
+        usable.run(add_rows)
+    assert "RuntimeError: Could not resolve the process group registered under the name" in str(caught.value)
+    assert "a device mesh with mesh = init_device_mesh(...)" in str(caught.value)
+    usable.run(make)
+    assert usable.run(add_rows) == [4, 6, 4, 6]
 
 
 def test_a_message_left_over_is_not_taken_by_the_next_cell(usable):

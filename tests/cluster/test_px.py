@@ -64,6 +64,19 @@ def usable(notebook):
     assert notebook.text("%px dist.barrier()") == ""
 
 
+def test_a_process_cannot_find_a_function_of_a_cell(notebook, tmp_path):
+    """mp.spawn in a cell says why, and what it says to do works."""
+    spawn = "import torch.multiprocessing as mp\nmp.spawn(work, nprocs=1)"
+    said = notebook.text(f"%%px --targets 0\ndef work(number):\n    print(number)\n{spawn}")
+    assert "rank 0 raised ProcessExitedException: process 0 terminated with exit code 1" in said
+    assert "%%writefile work.py, and import it (from work import f)" in said
+    body = f"open({str(tmp_path / 'done')!r}, 'w').write(f'child {{number}}')"
+    notebook.text(f"%%writefile {tmp_path}/work_of_a_child.py\ndef work(number):\n    {body}")
+    found = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom work_of_a_child import work\n{spawn}"
+    assert notebook.text(f"%%px --targets 0\n{found}") == ""
+    assert (tmp_path / "done").read_text() == "child 0"
+
+
 def test_output_is_sorted_by_rank_and_folded(notebook):
     """Prints and values are shown by rank; what ranks have in common is shown once."""
     source = "%%px\nimport time\ntime.sleep(0.1 * (3 - rank))\nprint('hello', rank // 2)\nrank if rank else None"

@@ -5,6 +5,7 @@ import pytest
 import distlab
 from tests.cluster.conftest import sum_of_ranks
 from tests.cluster.zoo import ZOO
+from tests.cluster.zoo_of_peers import RIGHT
 
 ROWS = sorted(ZOO, key=lambda row: row[0])
 
@@ -45,3 +46,10 @@ def test_a_broken_program_explains_itself(ranks_of, n, program, error, sentence,
     assert cluster.run(sum_of_ranks) == [n * (n - 1) / 2] * n
     if error != "RankDied":
         assert cluster.pull("kept") == [n] * n
+
+
+@pytest.mark.parametrize("program", RIGHT, ids=[program.__name__ for program in RIGHT])
+def test_a_right_program_is_not_refused(ranks_of, program):
+    """It runs on four ranks, checked too, and gives what it must."""
+    for check in (False, True):
+        assert ranks_of(4).run(program, check=check) == [True] * 4

@@ -68,11 +68,49 @@ def test_a_communication_fault_without_a_timeout_is_told_as_it_is():
         ("[a/pair.cc:553] Connection closed by peer [127.0.0.1]:13706", "Connection closed by peer"),
         ("plain [1, 2] text", "plain [1, 2] text"),
         ("first\nException raised from run at x.cpp:1\nframe #0", "first"),
+        ("part of group <torch.ProcessGroup object at 0x7f5a3cf8aef0>", "part of group <torch.ProcessGroup object>"),
     ],
 )
 def test_messages_are_made_readable(raw, message):
-    """Paths of gloo's sources, byte-swapped ports and C++ stacks are left out."""
+    """Paths of gloo's sources, byte-swapped ports, addresses and C++ stacks are left out."""
     assert diagnosis.readable(raw) == message
+
+
+def test_known_messages_come_with_advice():
+    """The message stays, and what to do stands once below all that raised, however their messages differ."""
+    said = "Could not resolve the process group registered under the name"
+    gone = [failed(rank, "RuntimeError", f"{said} {rank}", (RECV,)) for rank in (0, 1)]
+    text = str(diagnosis.rank_error(gone, [0, 1], 3, healed=False, subgroups=0))
+    assert text.splitlines()[:2] == [
+        f"rank 0 raised RuntimeError: {said} 0",
+        "  rank 0   line 4   dist.recv(t, src=1)",
+    ]
+    assert text.splitlines()[4] == (
+        "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "
+        "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them."
+    )
+    assert text.count("init_device_mesh") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "advice"),
+    [
+        ("ValueError", "Group <torch.ProcessGroup object> is not registered, please create group", "Make it again"),
+        ("ValueError", "Global rank 1 is not part of group -100", "This rank is not in that group"),
+        ("ValueError", "Global rank 9 is not part of group <torch.ProcessGroup object>", "ranks of the world"),
+        ("ProcessExitedException", "process 0 terminated with exit code 1", "%%writefile work.py"),
+        ("ProcessExitedException", "process 0 terminated with signal SIGKILL", ""),
+        ("ProcessRaisedException", "\n-- Process 0 terminated with the following error:\n1/0", ""),
+        ("PicklingError", "Can't pickle <function f>: attribute lookup f on __main__ failed", "%%writefile work.py"),
+        ("ValueError", "bad batch", ""),
+    ],
+)
+def test_advice_fits_its_message(kind, message, advice):
+    """What torch and Python say of these is explained; other errors are left as they are."""
+    lines = str(diagnosis.rank_error([failed(0, kind, message, ())], [0], 3, healed=False, subgroups=0)).splitlines()
+    told = [line for line in lines if line in {words for _, words in diagnosis.ADVICE}]
+    assert len(told) == bool(advice)
+    assert all(advice in line for line in told)
 
 
 @pytest.mark.parametrize(

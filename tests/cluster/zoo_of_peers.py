@@ -1,0 +1,362 @@
+"""More of the zoo: ranks, groups and functions that are not where they are looked for; and programs that are right.
+
+The broken ones join `ZOO`. `RIGHT` holds programs that nothing may refuse: each returns True on every rank.
+"""
+
+import torch
+import torch.distributed as dist
+
+from tests.cluster.zoo import breaks, ones
+
+RIGHT = []
+
+
+def right(program):
+    RIGHT.append(program)
+    return program
+
+
+# --- messages to nobody ---
+
+
+@breaks(2, 4, error="RankError")
+def a_chain_without_an_end(rank, n):
+    """got {n}. The last rank has no next one: use (rank + 1) % world_size, or skip it."""
+    if rank > 0:
+        dist.recv(ones(), src=rank - 1)
+    dist.send(ones(), dst=rank + 1)
+
+
+@breaks(2, 4, error="RankError")
+def a_chain_without_a_beginning(rank, n):
+    """got -1. Rank 0 has no previous one: use (rank - 1) % world_size, or skip it."""
+    dist.recv(ones(), src=rank - 1)
+    if rank < n - 1:
+        dist.send(ones(), dst=rank + 1)
+
+
+@breaks(4, error="RankError")
+def a_recv_from_the_rank_after_the_last(rank, n):
+    """src must be a rank from 0 to LAST, got {n}. The last rank has no next one:"""
+    if rank == n - 1:
+        dist.recv(ones(), src=rank + 1)
+
+
+@breaks(4, error="RankError")
+def a_send_to_the_rank_before_the_first(rank, n):
+    """dst must be a rank from 0 to LAST, got -1. Rank 0 has no previous one:"""
+    works = [dist.isend(ones(), dst=rank - 1), dist.irecv(ones(), src=(rank + 1) % n)]
+    for work in works:
+        work.wait()
+
+
+@breaks(4, error="RankError")
+def a_send_to_a_rank_far_away(rank, n):
+    """dst must be a rank from 0 to 3, got 7. Use a rank below the number of ranks, which is 4 here."""
+    if rank == 0:
+        dist.send(ones(), dst=7)
+
+
+@breaks(3, error="RankError")
+def a_rank_that_is_a_text(rank, n):
+    """dst must be a rank from 0 to 2, got '1'."""
+    if rank == 0:
+        dist.send(ones(), dst="1")
+    elif rank == 1:
+        dist.recv(ones(), src=0)
+
+
+@breaks(4, error="RankError")
+def a_batch_with_both_neighbours(rank, n):
+    """peer must be a rank from 0 to LAST, got {n}. The last rank has no next one:"""
+    pairs = ((dist.isend, rank + 1), (dist.irecv, (rank - 1) % n))
+    for work in dist.batch_isend_irecv([dist.P2POp(op, ones(), peer) for op, peer in pairs]):
+        work.wait()
+
+
+@breaks(3, error="RankError")
+def objects_for_the_next_rank(rank, n):
+    """dst must be a rank from 0 to LAST, got {n}. The last rank has no next one:"""
+    if rank > 0:
+        dist.recv_object_list([None], src=rank - 1)
+    dist.send_object_list([rank], dst=rank + 1)
+
+
+@breaks(3, error="RankError")
+def objects_from_the_previous_rank(rank, n):
+    """src must be a rank from 0 to LAST, got -1. Rank 0 has no previous one:"""
+    dist.recv_object_list([None], src=rank - 1)
+
+
+@breaks(3, error="RankError", check=True)
+def checked_and_no_next_rank(rank, n):
+    """dst must be a rank from 0 to LAST, got {n}. The last rank has no next one:"""
+    if rank == n - 1:
+        dist.send(ones(), dst=rank + 1)
+
+
+@breaks(3, 4)
+def an_error_that_is_caught_before_a_deadlock(rank, n):
+    """Rank LAST waits for a message from rank 0, which has finished without sending it."""
+    if rank == n - 1:
+        try:
+            dist.send(ones(), dst=n)
+        except ValueError:
+            dist.recv(ones(), src=0)
+
+
+@breaks(2, error="RankError")
+def a_recv_from_oneself(rank, n):
+    """On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."""
+    dist.recv(ones(), src=rank)
+
+
+@breaks(2, error="RankError")
+def an_isend_to_oneself(rank, n):
+    """On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."""
+    works = [dist.isend(ones(), dst=rank), dist.irecv(ones(), src=rank)]
+    for work in works:
+        work.wait()
+
+
+@breaks(2, error="RankError")
+def a_send_to_oneself(rank, n):
+    """destination rank should not be the same as the rank of the current process."""
+    dist.send(ones(), dst=rank)
+
+
+# --- collectives with a root that is none ---
+
+
+@breaks(2, 4, error="RankError")
+def a_broadcast_from_nobody(rank, n):
+    """src must be a rank from 0 to LAST, got 9. Use a rank below the number of ranks, which is {n} here."""
+    dist.broadcast(ones(), src=9)
+
+
+@breaks(3, error="RankError")
+def a_reduce_to_the_last_as_python_counts(rank, n):
+    """dst must be a rank from 0 to 2, got -1."""
+    dist.reduce(ones(), dst=-1)
+
+
+@breaks(3, error="RankError")
+def a_gather_to_nobody(rank, n):
+    """dst must be a rank from 0 to 2, got 3."""
+    dist.gather(ones(), None, dst=n)
+
+
+@breaks(3, error="RankError")
+def a_scatter_from_nobody(rank, n):
+    """src must be a rank from 0 to 2, got 3."""
+    dist.scatter(ones(), None, src=n)
+
+
+@breaks(3, error="RankError")
+def a_root_beyond_the_last_on_one_rank(rank, n):
+    """rank 1 raised ArgumentError: src must be a rank from 0 to 2, got 3."""
+    dist.broadcast(ones(), src=n if rank == 1 else 0)
+    dist.barrier()
+
+
+@breaks(2, error="RankError")
+def objects_broadcast_from_nobody(rank, n):
+    """src must be a rank from 0 to 1, got 2."""
+    dist.broadcast_object_list([rank], src=n)
+
+
+@breaks(2, error="RankError")
+def objects_gathered_at_nobody(rank, n):
+    """dst must be a rank from 0 to 1, got 2."""
+    dist.gather_object(rank, None, dst=n)
+
+
+@breaks(2, error="RankError")
+def objects_scattered_from_nobody(rank, n):
+    """src must be a rank from 0 to 1, got 2."""
+    dist.scatter_object_list([None], None, src=n)
+
+
+@breaks(3, error="RankError", check=True)
+def checked_and_a_root_that_is_none(rank, n):
+    """dst must be a rank from 0 to 2, got 5."""
+    dist.reduce(ones(), dst=5)
+
+
+# --- groups ---
+
+
+@breaks(4, error="RankError")
+def a_rank_of_the_world_that_is_not_in_the_group(rank, n):
+    """src, dst and peer are ranks of the world that dist.get_process_group_ranks(group) lists;"""
+    group = dist.new_group([1, 3])
+    if rank == 1:
+        dist.send(ones(), dst=2, group=group)
+
+
+@breaks(4, error="RankError")
+def a_rank_of_the_world_given_as_one_of_the_group(rank, n):
+    """group_dst must be a rank of its group, from 0 to 1, got 3."""
+    group = dist.new_group([1, 3])
+    if rank == 1:
+        dist.send(ones(), group_dst=3, group=group)
+
+
+@breaks(4, error="RankError")
+def a_root_that_is_not_in_the_group(rank, n):
+    """group_src must be a rank of its group, from 0 to 1, got 2."""
+    group = dist.new_group([1, 3])
+    if rank in (1, 3):
+        dist.broadcast(ones(), group_src=2, group=group)
+
+
+@breaks(3, error="RankError")
+def a_send_in_a_group_without_this_rank(rank, n):
+    """This rank is not in that group: make the call on its members alone (if rank in ...)."""
+    group = dist.new_group([0, 1])
+    if rank == 2:
+        dist.send(ones(), dst=0, group=group)
+
+
+@breaks(2, error="RankError")
+def a_group_that_was_destroyed(rank, n):
+    """Make it again: a device mesh with mesh = init_device_mesh(...), a group with dist.new_group(...),"""
+    group = dist.new_group([0, 1])
+    dist.destroy_process_group(group)
+    dist.isend(ones(), dst=1 - rank, group=group)
+
+
+# --- what a call returns, and where a function is ---
+
+
+@breaks(2, error="RankError")
+def a_wait_for_what_is_over(rank, n):
+    """Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for."""
+    dist.all_reduce(ones()).wait()
+
+
+@breaks(2, error="RankError")
+def a_function_that_no_file_has(rank, n):
+    """A new process looks for its function in a file, and a cell is no file: write the function into one with"""
+
+    def work(number):
+        print(number)
+
+    torch.multiprocessing.spawn(work, nprocs=1)
+
+
+# --- programs that are right ---
+
+
+@right
+def a_ring(rank, n):
+    received = torch.zeros(1)
+    work = dist.isend(torch.tensor([float(rank)]), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    work.wait()
+    return received.item() == (rank - 1) % n
+
+
+@right
+def a_chain_with_both_ends(rank, n):
+    received = torch.zeros(1)
+    if rank > 0:
+        dist.recv(received, src=rank - 1)
+    if rank < n - 1:
+        dist.send(received + 1, dst=rank + 1)
+    return received.item() == rank
+
+
+@right
+def translated_ranks(rank, n):
+    """In a group of ranks 1 and 3, rank 3 is dst=3 and group_dst=1."""
+    group, received = dist.new_group([1, 3]), torch.zeros(2)
+    if rank == 1:
+        dist.send(ones(1), dst=3, group=group)
+        dist.send(ones(1), group_dst=1, group=group)
+    elif rank == 3:
+        dist.recv(received[:1], src=1, group=group)
+        dist.recv(received[1:], group_src=0, group=group)
+    return rank != 3 or received.tolist() == [1, 1]
+
+
+@right
+def any_source_in_a_group(rank, n):
+    group, received = dist.new_group([0, 3]), torch.zeros(1)
+    if rank == 3:
+        dist.send(ones(1), dst=0, group=group)
+    return rank != 0 or dist.recv(received, group=group) == 3
+
+
+@right
+def every_root_of_a_group(rank, n):
+    group = dist.new_group([1, 3])
+    tensor = torch.tensor([float(rank)])
+    if rank in (1, 3):
+        dist.broadcast(tensor, src=3, group=group)
+        dist.reduce(tensor, dst=1, group=group)
+        dist.broadcast(tensor, group_src=0, group=group)
+    return tensor.item() == (6 if rank in (1, 3) else rank)
+
+
+@right
+def a_group_without_this_rank(rank, n):
+    """torch warns, and does nothing: a program may call it on every rank."""
+    group, total = dist.new_group([0, 1]), ones(1)
+    dist.all_reduce(total, group=group)
+    return total.item() == (2 if rank < 2 else 1)
+
+
+@right
+def batches_without_the_missing_neighbours(rank, n):
+    peers = [peer for peer in (rank - 1, rank + 1) if 0 <= peer < n]
+    ops = [dist.P2POp(op, ones(1), peer) for peer in peers for op in (dist.isend, dist.irecv)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return True
+
+
+@right
+def a_batch_in_a_group(rank, n):
+    """P2POp takes ranks of the world, or of the group."""
+    group, received = dist.new_group([1, 3]), torch.zeros(1)
+    if rank in (1, 3):
+        ops = [dist.P2POp(dist.isend, ones(1), 4 - rank, group=group)]
+        ops.append(dist.P2POp(dist.irecv, received, group_peer=int(rank == 1), group=group))
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+    return received.item() == (rank in (1, 3))
+
+
+@right
+def ranks_that_are_numpys(rank, n):
+    import numpy
+
+    following, previous = numpy.array([(rank + 1) % n, (rank - 1) % n])
+    work = dist.isend(ones(1), dst=following)
+    dist.recv(torch.zeros(1), src=previous)
+    work.wait()
+    dist.broadcast(ones(1), src=numpy.int64(n - 1))
+    return True
+
+
+@right
+def methods_of_the_group_itself(rank, n):
+    world, received = dist.group.WORLD, torch.zeros(1)
+    work = world.send([ones(1)], (rank + 1) % n, 5)
+    world.recv([received], (rank - 1) % n, 5).wait()
+    work.wait()
+    world.broadcast(received, root=n - 1).wait()
+    return received.item() == 1
+
+
+@right
+def objects_around(rank, n):
+    received = [None]
+    for sender in range(n):
+        if rank == sender:
+            dist.send_object_list([rank], dst=(rank + 1) % n)
+        elif rank == (sender + 1) % n:
+            dist.recv_object_list(received, src=sender)
+    dist.gather_object(rank, [None] * n if rank == n - 1 else None, dst=n - 1)
+    return received == [(rank - 1) % n]
