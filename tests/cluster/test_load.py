@@ -30,7 +30,7 @@ def stuck(rank, world_size):
 
 
 class Costly(Exception):
-    """A stand-in for a long traceback: to put it into words takes a rank a tenth of a second of its CPU, several times."""
+    """A stand-in for a long traceback: to put it into words takes a rank some tenths of a second of its CPU."""
 
     def __str__(self):
         import time
