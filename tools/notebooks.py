@@ -15,6 +15,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"}  # nbconvert names its scripts by it
 CELL_TIMEOUT = 300
 
 
@@ -36,7 +37,7 @@ def execute(path: Path) -> nbformat.NotebookNode:
 
 def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Drops from `notebook`, in place, the metadata that changes without the lesson changing."""
-    notebook.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": LANGUAGE})
     for cell in notebook.cells:
         kept = {key: value for key, value in cell.metadata.items() if key in ("tags", "jupyter")}
         cell.metadata = nbformat.from_dict(kept)
