@@ -10,6 +10,7 @@ Names are loaded when they are first used: `import distlab` alone costs nothing,
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -102,3 +103,18 @@ def load_ipython_extension(shell: Any) -> None:
     from distlab.magics import register
 
     register(shell, lambda: Cluster.current)
+
+
+def _offer_px() -> None:
+    """In IPython, make %%px known: before there is a cluster, it says how to make one."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None and "px" not in shell.magics_manager.magics["cell"]:
+
+        def px(line: str, cell: str | None = None) -> Any:
+            load_ipython_extension(shell)
+            return shell.run_line_magic("px", line) if cell is None else shell.run_cell_magic("px", line, cell)
+
+        shell.register_magic_function(px, "line_cell")
+
+
+_offer_px()

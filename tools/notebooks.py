@@ -15,6 +15,8 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+# nbconvert makes a script by these; the author's version of Python is not among them
+LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "nbconvert_exporter": "python"}
 CELL_TIMEOUT = 300
 
 
@@ -36,7 +38,7 @@ def execute(path: Path) -> nbformat.NotebookNode:
 
 def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Drops from `notebook`, in place, the metadata that changes without the lesson changing."""
-    notebook.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": LANGUAGE})
     for cell in notebook.cells:
         kept = {key: value for key, value in cell.metadata.items() if key in ("tags", "jupyter")}
         cell.metadata = nbformat.from_dict(kept)

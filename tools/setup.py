@@ -19,7 +19,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 10)
-NEEDED_GB = 3  # the environment with CPU torch takes 2 GB, and pip unpacks beside it
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+# The environment takes 2 GB with torch's CPU build and 6 GB with PyPI's on Linux, made for CUDA; pip unpacks beside it.
+CPU_GB, CUDA_GB = 3, 9
 TAIL = 12  # lines of pip's output that a failure shows
 
 # JupyterLab's own place for defaults inside an environment; the user's settings in the home directory are not touched.
@@ -30,7 +32,7 @@ ADVICE = [
     (
         r"No space left on device",
         "the disk is full: free space; on Linux the CPU build of torch is gigabytes smaller: "
-        "make clean; make lab TORCH_INDEX=https://download.pytorch.org/whl/cpu",
+        "make clean; make lab TORCH_INDEX=" + CPU_INDEX,
     ),
     (
         r"name resolution|Name or service|Connection(Error| refused| reset)|Max retries|timed out|SSLError",
@@ -80,13 +82,16 @@ def check_venv_modules(version):
             )
 
 
-def check_disk(directory, needed_gb=NEEDED_GB):
-    """Raises SetupError when `directory` has less free disk than the environment takes."""
+def check_disk(directory, torch_index):
+    """Raises SetupError when `directory` has less free disk than the environment takes with torch from that index."""
+    cuda = sys.platform == "linux" and not torch_index.endswith("/cpu")
+    needed_gb = CUDA_GB if cuda else CPU_GB
     free_gb = shutil.disk_usage(str(directory)).free / 1e9
     if free_gb < needed_gb:
+        smaller = f", or take torch's CPU build, {CPU_GB} GB: make lab TORCH_INDEX={CPU_INDEX}" if cuda else ""
         raise SetupError(
             f"about {needed_gb} GB of free disk are needed, got {free_gb:.1f} GB in {directory}: free some space, "
-            "then run the same command again"
+            f"then run the same command again{smaller}"
         )
 
 
@@ -176,6 +181,7 @@ def run_pip(venv, arguments, log):
     # PIP_USER or a target directory in the user's configuration cannot work inside an environment.
     environment = dict(os.environ, PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1", PYTHONUNBUFFERED="1")
     started = shown = time.time()
+    free = shutil.disk_usage(str(venv)).free
     doing = "starting pip"
     tail = []
     with open(str(log), "a") as file:
@@ -199,7 +205,8 @@ def run_pip(venv, arguments, log):
                     tail = ([*tail, line.rstrip()])[-200:]
                 if re.match(r" *(Collecting|Downloading|Processing|Installing|Building|Preparing)", line):
                     doing = re.sub(r"/\S*/", "", line.strip()).split(" (from")[0][:90]
-                shown = show_progress(doing, started, shown)
+                written = max(0, free - shutil.disk_usage(str(venv)).free) / 1e9  # pip says nothing while it unpacks
+                shown = show_progress(f"{written:4.1f} GB  {doing}", started, shown)
             process.wait()
         except BaseException:
             process.terminate()
@@ -251,14 +258,14 @@ def set_up(root, venv, torch_index="", python_chosen=False, pins=None):
     if not usable:
         check_python(sys.version_info)
         check_venv_modules(sys.version_info)
-        check_disk(root)
+        check_disk(root, torch_index)
         remove_venv(venv)
         print(f"Making {venv.name} with Python {here}; the first time takes one to ten minutes.", flush=True)
         make_venv(venv)
     else:
         print(f"Bringing {venv.name} (Python {version}) up to date.", flush=True)
         if not any(venv.glob("lib/python*/site-packages/torch")):
-            check_disk(root)
+            check_disk(root, torch_index)
     log = venv / "setup.log"
     log.write_text("")
     install(root, venv, torch_index, log, pins)

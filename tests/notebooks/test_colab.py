@@ -22,7 +22,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 COLAB = ROOT / ".venv-colab"
-COLAB_PACKAGES = ["ipykernel", "torch", "matplotlib", "ipywidgets", "numpy", "pandas", "scikit-learn"]
+COLAB_PACKAGES = ["ipykernel", "torch", "matplotlib", "numpy", "pandas", "scikit-learn"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 
 PIXEL = (

@@ -1,10 +1,12 @@
 """The form that every committed notebook has. What it claims is compared by pytest --nbval."""
 
+import ast
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
+from nbconvert.exporters import ScriptExporter
 from nbval.plugin import comment_markers, find_comment_markers, find_metadata_tags, metadata_tags
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +82,16 @@ def test_the_kernel_is_python3(path):
     metadata = read(path).metadata
     assert metadata.kernelspec.name == "python3"
     assert metadata.kernelspec.language == "python"
-    assert "version" not in metadata.get("language_info", {})
+    language = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "nbconvert_exporter": "python"}
+    assert metadata.language_info == language
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[:1], ids=lambda path: path.stem)
+def test_it_is_converted_to_a_python_file(path):
+    """nbconvert --to script NAME.ipynb writes NAME.py, its magics as calls: it goes by what the notebook says."""
+    script, resources = ScriptExporter().from_filename(str(path))
+    assert resources["output_extension"] == ".py"
+    assert ast.parse(script)
 
 
 @each_notebook

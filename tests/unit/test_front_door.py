@@ -28,6 +28,21 @@ def test_import_is_light():
     assert done.stdout == "set()\n"
 
 
+def test_px_is_known_once_distlab_is_imported():
+    """In a restarted kernel, %%px after the import says how to make a cluster; the import alone stays light."""
+    code = (
+        "import sys\nfrom IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\nshell.run_cell('import distlab').raise_error()\n"
+        "print('ipyparallel' in sys.modules)\n"
+        "for cell in ('%%px\\n1', '%px 1'):\n    print(repr(shell.run_cell(cell).error_in_exec))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = "ClusterError('No cluster is running here. Make one first: cluster = distlab.Cluster(4).')"
+    assert [line for line in done.stdout.splitlines() if line.startswith(("ClusterError(", "False"))] == [
+        "False", told, told,
+    ]  # fmt: skip
+
+
 def test_the_error_tree():
     """Each error is also the built-in error that a program would expect."""
     assert issubclass(distlab.ArgumentError, ValueError)

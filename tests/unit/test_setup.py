@@ -90,15 +90,28 @@ def test_the_missing_debian_package_is_named(setup, monkeypatch, missing):
     )
 
 
-def test_little_disk_is_refused_before_anything_is_made(setup, project, monkeypatch):
-    """With less than 3 GB free nothing is made, and the message says how much there is."""
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+OR_CPU = f", or take torch's CPU build, 3 GB: make lab TORCH_INDEX={CPU_INDEX}"
+
+
+@pytest.mark.parametrize(
+    ("platform", "index", "free", "needed", "more"),
+    [("linux", "", 8.04e9, 9, OR_CPU), ("linux", CPU_INDEX, 1.04e9, 3, ""), ("darwin", "", 1.04e9, 3, "")],
+    ids=["PyPI's torch on Linux", "the CPU build", "macOS"],
+)
+def test_little_disk_is_refused_before_anything_is_made(
+    setup, project, monkeypatch, platform, index, free, needed, more
+):
+    """With less free disk than this torch takes nothing is made, and the message says how much there is."""
     root, calls = project
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(setup.shutil, "disk_usage", lambda path: usage(10e9, 9e9, 1.04e9))
+    monkeypatch.setattr(setup.shutil, "disk_usage", lambda path: usage(10e9, 10e9 - free, free))
+    monkeypatch.setattr(setup.sys, "platform", platform)
     with pytest.raises(setup.SetupError) as error:
-        setup.set_up(root, root / ".venv")
+        setup.set_up(root, root / ".venv", index)
     assert str(error.value) == (
-        f"about 3 GB of free disk are needed, got 1.0 GB in {root}: free some space, then run the same command again"
+        f"about {needed} GB of free disk are needed, got {free / 1e9:.1f} GB in {root}: free some space, "
+        f"then run the same command again{more}"
     )
     assert calls == []
     assert not (root / ".venv").exists()
@@ -222,6 +235,21 @@ def test_jupyters_news_question_is_off_in_this_environment(setup, project):
 def test_a_failed_pip_says_what_to_do(setup, output, what):
     """The usual reasons why pip fails each have their advice."""
     assert what in setup.advice(output)
+
+
+def test_progress_grows_while_pip_says_nothing(setup, tmp_path, monkeypatch):
+    """Unpacking torch takes minutes without a line of pip's: what has been written to the disk is shown meanwhile."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho 'Installing collected packages: torch'\n")
+    python.chmod(0o755)
+    usage = namedtuple("usage", "free")
+    free = iter([10.0e9, 8.76e9, 8.0e9])
+    monkeypatch.setattr(setup.shutil, "disk_usage", lambda path: usage(next(free)))
+    shown = []
+    monkeypatch.setattr(setup, "show_progress", lambda line, started, last: shown.append(line))
+    setup.run_pip(tmp_path, ["torch"], tmp_path / "setup.log")
+    assert shown[0] == " 1.2 GB  Installing collected packages: torch"
 
 
 def test_pips_last_lines_and_log_are_shown(setup, tmp_path, capsys):
