@@ -1,10 +1,12 @@
 """distlab.trace: from what ranks recorded to events, messages and collectives; recordings are written by hand."""
 
 import gzip
+import io
 import json
 from math import inf
 
 import pytest
+from PIL import Image
 
 import distlab
 from distlab.trace import Trace
@@ -393,7 +395,8 @@ def test_the_repr_counts():
     assert repr(trace) == "Trace: 2 ranks, 2 messages, 1 without a partner, 1 collective, 8.00 ms"
     data, size = trace._repr_png_()
     assert data.startswith(b"\x89PNG")
-    assert size["width"] == 900
+    assert size["width"] == 750
+    assert Image.open(io.BytesIO(data)).convert("RGBA").getpixel((0, 0))[3] == 0  # packed, it still has no background
 
 
 @pytest.mark.parametrize("window", [5, (1,), (2, 1), (9, 12), ("a", "b"), (-5, 0)])
