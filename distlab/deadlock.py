@@ -38,6 +38,7 @@ class State:
     file: str = ""
     seconds: float | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    begun: Mapping[str, tuple[int, Sequence[int]]] = field(default_factory=dict)
     groups: int = 0
     history: tuple[Mapping[str, Any], ...] = ()
     traffic: tuple[tuple[Any, ...], ...] = ()
@@ -52,12 +53,13 @@ class State:
             return cls(rank, SILENT)
         return cls(
             rank,
-            BETWEEN if with_work and answer["doing"] == IDLE else answer["doing"],
+            BETWEEN if with_work and answer["idle"] else answer["doing"],
             answer["call"],
             tuple(line_from(*line) for line in answer["lines"]),
             _file(*answer["lines"][-1]) if answer["lines"] else "",
             answer["seconds"],
             answer["counts"],
+            answer["begun"],
             answer["groups"],
             tuple(answer["history"]),
             tuple(tuple(row) for row in answer["traffic"]),
@@ -130,6 +132,8 @@ def need(state: State, states: Mapping[int, State]) -> Need | None:
         return _need_of_message(state, states)
     if call["kind"] == "collective":
         return _need_of_collective(state, states)
+    if call["kind"] == "functional":
+        return _need_of_functional(state, states)
     others = [s for r, s in states.items() if r in call["members"] and r != state.rank]
     if call["op"] == "new_group" and call["sequence"]:
         return _need_of_new_group(state, others)
@@ -140,13 +144,28 @@ def need(state: State, states: Mapping[int, State]) -> Need | None:
     return Need(clash=f"Every rank waits in {what}.")
 
 
+def _need_of_functional(state: State, states: Mapping[int, State]) -> Need | None:
+    """The members of a group that have begun fewer of its collectives; of several such groups, any may be meant."""
+    behind = []
+    for group, (count, members) in state.begun.items():
+        others = [r for r in members if r in states and r != state.rank]
+        behind.append([r for r in others if states[r].begun.get(group, (0, ()))[0] < count])
+    missing = tuple(sorted({rank for ranks in behind for rank in ranks}))
+    return Need(missing, one_suffices=sum(map(bool, behind)) > 1) if missing else None
+
+
 def _need_of_new_group(state: State, others: Sequence[State]) -> Need | None:
     """The members that have made fewer groups, or none when others are at a later one, which has another name."""
-    made = state.call["sequence"]
+    call, made = state.call, state.call["sequence"]
     missing, ahead = [s.rank for s in others if s.groups < made], [s.rank for s in others if s.groups > made]
     if missing:
         return Need(tuple(missing))
-    rule = "every rank must call new_group, also for a group that it is not in"
+    rule = "every rank must call new_group, also for a group that it is not in, and in the same order"
+    for other in others:
+        theirs = other.call or {}
+        if theirs.get("op") == "new_group" and theirs["sequence"] == made and theirs["members"] != call["members"]:
+            groups = f"of {rank_list(call['members'])}, but in rank {other.rank}'s of {rank_list(theirs['members'])}"
+            return Need(clash=f"In rank {state.rank}'s new_group number {made - 1} is a group {groups}: {rule}.")
     if not ahead:
         return None
     further = f"{rank_list(ahead)} {'have' if len(ahead) > 1 else 'has'} made more of them"
@@ -192,7 +211,7 @@ def _wrong_tag(state: State, other: State) -> str:
     call, theirs = state.call, other.call
     if theirs is None or theirs["kind"] != "message":
         return ""
-    if (theirs["peer"], theirs["group"]) != (state.rank, call["group"]):
+    if theirs["group"] != call["group"] or theirs["peer"] != state.rank:
         return ""
     if theirs["is_send"] == call["is_send"] or theirs["tag"] == call["tag"]:
         return ""

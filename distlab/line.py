@@ -11,7 +11,6 @@ import contextlib
 import json
 import secrets
 import select
-import signal
 import socket
 import time
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from typing import Any
 
 from distlab.rendezvous import listen
 
-FREE, COME_BACK = signal.SIGUSR2, signal.SIGUSR1  # what the sentinel makes of each: sentinel.py
+FREE, COME_BACK = "free", "come back"  # what a sentinel can be told to do: sentinel.py
 PATIENCE_SECONDS = 0.25  # what a rank has to answer; one that does not is stopped, or holds Python's lock
 HELLO_BYTES = 4096  # more than a rank says before it is known
 
@@ -44,7 +43,8 @@ class Line:
         """What the ranks answer within `patience` seconds; one that does not is left out.
 
         Args:
-            what: variables=True asks for the names of the learner's variables instead of for the state.
+            what: variables=True asks for the names of the learner's variables instead of for the state; do=FREE or
+                do=COME_BACK has it done.
         """
         deadline = time.monotonic() + patience
         self._number += 1

@@ -135,6 +135,7 @@ class Notes:
     """All that one rank remembers of its calls; one object a process, `NOTES`."""
 
     def __init__(self) -> None:
+        self.rank, self.world_size = 0, 1  # of the cluster; the environment, which says the same, is the learner's
         self.now: dict[int, Note] = {}  # by thread: the call that it waits in
         self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
         self.counts: dict[str, int] = {}  # collectives by group

@@ -214,8 +214,14 @@ class Ranks:
         """Whether the processes have been ended, or given away."""
         return self._processes is None
 
-    def signal(self, ranks: Iterable[int], number: int) -> None:
-        """Send a signal to the processes of `ranks`; one that has ended is passed over."""
+    def signal(self, ranks: Iterable[int], number: int | str) -> None:
+        """Send a signal to the processes of `ranks`, or have their sentinels do something: FREE or COME_BACK.
+
+        One that has ended is passed over.
+        """
+        if number in (FREE, COME_BACK):
+            self.line.ask(ranks, 0, do=number)
+            return
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pids[rank], number)

@@ -1,19 +1,20 @@
-"""The sentinel: one daemon thread a rank that brings the main thread back when a signal asks for it.
+"""The sentinel: one daemon thread a rank that brings the main thread back when the notebook asks for it.
 
 Runs on every rank, started by worker.py. While the main thread waits inside gloo no Python code runs on it, so that
-neither KeyboardInterrupt nor gloo's own abort reaches it. The C part of Python's signal handling still writes the
-signal's number to a wakeup descriptor; this thread reads it and shuts down gloo's TCP sockets: the blocked call raises
-at once. A main thread that waits in a store instead loses its connection to that. The group is broken then and must be
-rebuilt; variables stay.
+neither KeyboardInterrupt nor gloo's own abort reaches it. This thread shuts down gloo's TCP sockets: the blocked call
+raises at once. A main thread that waits in a store instead loses its connection to that. The group is broken then and
+must be rebuilt; variables stay.
 
-The notebook sends `FREE`, which frees a rank that waits in communication and leaves others alone, or `COME_BACK`, which
-also interrupts one that computes, but not one that is just telling of an exception. On a second way, a connection to
-the notebook's `line.Line`, it asks what the main thread does; state.py has the answer. The thread needs Python's lock
-for that: a rank whose compiled code holds it does not answer.
+The notebook's `line.Line` asks what the main thread does; state.py has the answer. Over the same connection it orders
+`FREE`, which frees a rank that waits in communication and leaves others alone, or `COME_BACK`, which also interrupts
+one that computes, but not one that is just telling of an exception. SIGINT from elsewhere frees a rank too: Python
+writes its number to a wakeup descriptor. The thread needs Python's lock for all that: a rank whose compiled code holds
+it does not answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import importlib._bootstrap
@@ -27,19 +28,27 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from distlab import state
+from distlab import between, quiet, state
 from distlab.line import COME_BACK, FREE
 from distlab.notes import NOTES
 from distlab.source import is_learners
 
 THREAD_NAME = "distlab-sentinel"
+# what the main thread gets from this one: signals that a learner's program does not use, where the system has them
+_REAL_TIME = getattr(signal, "SIGRTMIN", None)
+LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.SIGUSR1, signal.SIGUSR2)
 SHARED_MEMORY = "distlab.algorithms.segment"  # where the main thread waits for other ranks without leaving Python
 MPI_BEGINS = "distlab.mpi_backend"  # an exception from outside would lose what MPI has just begun to use
 IMPORT_SECONDS = 0.05  # between two looks whether an import is done that an interrupt waits for
+TELLING = {  # functions that an exception from outside must not hit
+    ("IPython.core.interactiveshell", "showtraceback"),
+    ("distlab.worker", "describe_failure"),
+    ("distlab.sentinel", "settle"),
+}
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
 
@@ -75,22 +84,28 @@ def watch(before: tuple[frozenset[tuple[int, int]], set[int]], meeting: Any) -> 
             sockets are never shut down, and what these threads do does not count.
         meeting: the meeting at which the group was built, a `rendezvous.Meeting`.
     """
-    if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
+    if _running() is not None:
         return
     listening, wakeup = socket.socketpair()
     wakeup.setblocking(False)
     earlier = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
-    signal.signal(COME_BACK, _leave_python)
-    signal.signal(FREE, _leave_python)
-    _take_over_interrupts()
     line = _connect_line(*meeting.line)
     others = before[0] | {_identity(end.fileno()) for end in (listening, wakeup, line)}
     ours = before[1] - {threading.get_native_id()}  # a forked process's main_thread().native_id is its parent's
-    _Thread((listening, wakeup), line, earlier, threading.main_thread().ident, (others, ours), meeting.port).start()
+    loop = asyncio._get_running_loop()
+    thread = _Thread((listening, wakeup), line, earlier, (others, ours), meeting.port, loop)
+    handlers = {LEAVE: _leave_python, INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
+    between.keep(handlers, wakeup.fileno())
+    thread.start()
+
+
+def _running() -> _Thread | None:
+    """The thread of this process, if it runs."""
+    return next((thread for thread in threading.enumerate() if isinstance(thread, _Thread)), None)
 
 
 def _leave_python(number: int, frame: Any) -> None:
-    """What both signals do on the main thread, whose wait in shared memory or for MPI is Python code."""
+    """Ends a wait of the main thread in shared memory or for MPI, which is Python code."""
     if (mpi := sys.modules.get("distlab.mpi_work")) is not None:
         mpi.end_wait(frame)
     if frame is not None and frame.f_globals.get("__name__") == SHARED_MEMORY:
@@ -101,7 +116,7 @@ def _connect_line(host: str, port: int, token: str) -> socket.socket:
     """The connection over which the notebook asks."""
     line = socket.create_connection((host, port), timeout=10)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    line.sendall(json.dumps({"token": token, "rank": int(os.environ["RANK"]), "pid": os.getpid()}).encode() + b"\n")
+    line.sendall(json.dumps({"token": token, "rank": NOTES.rank, "pid": os.getpid()}).encode() + b"\n")
     line.settimeout(None)
     return line
 
@@ -112,61 +127,71 @@ def threads() -> set[int]:
 
 
 def settle() -> None:
-    """Return when the thread has acted on every signal that has come.
+    """Return when the thread has done all that it was told.
 
-    Called before a group is built: a signal that was meant for the call before must not break the new group.
+    Called before a group is built: an order that was meant for the call before must not break the new group.
 
     Runs on: a rank, on its main thread.
     """
-    acting = next((t for t in threading.enumerate() if t.name == THREAD_NAME), None)
+    acting = _running()
     while acting is not None and not acting.idle():
         time.sleep(0.001)
 
 
 class _Thread(threading.Thread):
-    """The sentinel's thread: reads the numbers of signals from one end of a socket pair, and acts on them."""
+    """The sentinel's thread: reads the notebook's line and the numbers of signals, and acts on them."""
 
     def __init__(
         self,
         ends: tuple[socket.socket, socket.socket],
         line: socket.socket | None,
         earlier: int,
-        main: int,
         before: tuple[frozenset, set[int]],
         port: int,
+        loop: asyncio.AbstractEventLoop | None,
     ):
         super().__init__(name=THREAD_NAME, daemon=True)
         self._listening, self._wakeup = ends
         self._line, self._heard = line, b""
-        self._earlier, self._main, self._port = earlier, main, port
+        self._earlier, self._main, self._port = earlier, threading.main_thread().ident, port
         self._others, self._ours = before
+        self._loop = loop
         self._acting = threading.Lock()
         self._postponed = False  # whether the main thread is to be interrupted when its import is done
 
     def run(self) -> None:
         while True:
-            ends = [end for end in (self._listening, self._line) if end is not None]
-            ready, _, _ = select.select(ends, [], [], IMPORT_SECONDS if self._postponed else None)
+            ready, _, _ = select.select(self._ends(), [], [], IMPORT_SECONDS if self._postponed else None)
             with self._acting:
                 if self._listening in ready:
-                    self._act(self._listening.recv(64))
-                elif self._postponed:
+                    self._pass_on(self._listening.recv(64))
+                if self._line in ready:
+                    self._hear()
+                if self._postponed:
                     self._come_back()
-            if self._line in ready:
-                self._hear()
+
+    def _ends(self) -> list[socket.socket]:
+        return [end for end in (self._listening, self._line) if end is not None]
 
     def idle(self) -> bool:
         """Whether it has nothing to act on."""
         with self._acting:
-            return not self._postponed and not select.select([self._listening], [], [], 0)[0]
+            return not self._postponed and not select.select(self._ends(), [], [], 0)[0]
 
-    def _act(self, numbers: bytes) -> None:
+    def _pass_on(self, numbers: bytes) -> None:
+        """Signals have come, from anywhere: SIGINT frees a rank that waits, and its handler interrupts others."""
         if self._earlier >= 0:
             os.write(self._earlier, numbers)
-        asked = {signal.SIGINT, FREE, COME_BACK} & set(numbers)
-        if asked and state.communication(self._main):
-            free(self._main, sockets() - self._others, self._port)
-        elif COME_BACK in asked:
+        if signal.SIGINT in numbers:
+            self._act(FREE)
+
+    def _act(self, order: str) -> None:
+        """Free the main thread, and interrupt it where that is asked for and it computes."""
+        signal.pthread_kill(self._main, LEAVE)
+        thread = state.waiter(self._main, quiet.actors(self._main, self._ours))
+        if state.communication(thread):
+            free(thread, sockets() - self._others, self._port)
+        elif order == COME_BACK:
             self._come_back()
 
     def _come_back(self) -> None:
@@ -174,10 +199,19 @@ class _Thread(threading.Thread):
         frame = sys._current_frames().get(self._main)
         self._postponed = importing(frame)
         if interruptible(frame):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.pthread_kill(self._main, INTERRUPT)
+
+    def interrupt(self, number: int, frame: Any) -> None:
+        """The handler of SIGINT: a KeyboardInterrupt where it does no harm or after an import, nothing elsewhere."""
+        if interruptible(frame):
+            raise KeyboardInterrupt
+        if importing(frame):
+            self._postponed = True
+            with contextlib.suppress(OSError):  # full: the thread is about to look in any case
+                self._wakeup.send(b"\0")
 
     def _hear(self) -> None:
-        """Answer what the notebook asks on the line; forget the line when the notebook is gone."""
+        """Do what the notebook orders on the line, or answer; forget the line when the notebook is gone."""
         received = b""
         with contextlib.suppress(OSError):
             received = self._line.recv(4096)
@@ -195,9 +229,12 @@ class _Thread(threading.Thread):
                 self._line.sendall(json.dumps({**answer, "number": asked["number"]}).encode() + b"\n")
 
     def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if asked.get("do"):
+            self._act(asked["do"])
+            return {}
         if asked.get("variables"):
             return {"variables": state.variables()}
-        summary = state.summary(self._main, self._ours, self._of_gloo)
+        summary = state.summary(self._main, self._ours, self._of_gloo, self._loop)
         return {**summary, "importing": importing(sys._current_frames().get(self._main))}
 
     def _of_gloo(self) -> list[tuple[int, int]]:
@@ -232,13 +269,9 @@ def interruptible(frame: Any) -> bool:
 
     Runs on: a rank, in any thread.
     """
-    names = {outer.f_code.co_name for outer in _outwards(frame)}
-    names |= {outer.f_globals.get("__name__") for outer in _outwards(frame)}
-    return (
-        state.executing(frame)
-        and not importing(frame)
-        and not names & {"showtraceback", "describe_failure", "settle", MPI_BEGINS}
-    )
+    places = {state.place(outer) for outer in quiet.outwards(frame)}
+    told = places & TELLING or MPI_BEGINS in {module for module, _ in places}
+    return state.executing(frame) and not importing(frame) and not told
 
 
 def importing(frame: Any) -> bool:
@@ -250,35 +283,13 @@ def importing(frame: Any) -> bool:
     """
     machinery = vars(importlib._bootstrap), vars(importlib._bootstrap_external)
     inner = None
-    for outer in _outwards(frame):
+    for outer in quiet.outwards(frame):
         if not any(outer.f_globals is namespace for namespace in machinery):
             inner = outer
         elif inner is None or not is_learners(inner.f_code.co_filename):
             return state.executing(frame)
     return False
 
-
-def _outwards(frame: Any) -> Iterator[Any]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    """The handler of SIGINT: a KeyboardInterrupt where it does no harm or after an import, nothing elsewhere."""
-    if interruptible(frame):
-        raise KeyboardInterrupt
-    if importing(frame):
-        os.kill(os.getpid(), COME_BACK)
-
-
-def _take_over_interrupts() -> None:
-    """Let `_interrupt` handle SIGINT; ipykernel would put its own handler in place for every message."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    kernel = getattr(shell, "kernel", None)
-    if kernel is not None:
-        kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
-    signal.signal(signal.SIGINT, _interrupt)
 
 
 def sockets() -> frozenset[tuple[int, int]]:

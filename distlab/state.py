@@ -1,73 +1,79 @@
 """What this rank is doing, told from another thread than the one that does it: idle, computing, or in which call.
 
-Runs on every rank, on the sentinel's thread, when the notebook asks. Everything is read from outside: the main
-thread's Python frames, the notes of calls.py, and what the system knows of threads and sockets.
+Runs on every rank, on the sentinel's thread, when the notebook asks. Everything is read from outside: the threads'
+Python frames, the notes of calls.py, and what quiet.py finds.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import socket
-import struct
 import sys
-import termios
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
 import torch.distributed as dist
 
+from distlab import quiet
 from distlab.notes import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REDUCING, REMEMBERED, ROOTED, Note
 from distlab.source import is_learners, line_of
 
 TORCH = "torch."
 BACKWARD = "torch.autograd"
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
-GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets
-WAITING_FOR_WORK = (
-    "concurrent.futures.thread",
-    "multiprocessing.queues",
-    "tqdm._monitor",
-    "IPython.core.history",
-    "zmq.utils.garbage",  # there from the first large value on that this rank has sent to the notebook
-)
 POLLING = ("distlab.mpi_work",)  # modules that wait by looking again and again
-BUSY_IN_A_POOL = ("concurrent.futures.thread", "run")
-BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
+LAYER = "distlab.calls"
+FUNCTIONAL = "torch.distributed._functional_collectives"  # collectives that C++ makes, as for DTensor
+CELLS = {("IPython.core.interactiveshell", "run_code"), ("ipyparallel.engine.kernel", "do_apply")}
 
 
 def frames(thread: int) -> Iterator[FrameType]:
     """The Python frames of a thread, innermost first."""
-    frame = sys._current_frames().get(thread)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+    yield from quiet.outwards(sys._current_frames().get(thread))
+
+
+def place(frame: FrameType) -> tuple[str, str]:
+    """The module and the function that a frame runs; a learner's function may have any name."""
+    return frame.f_globals.get("__name__", ""), frame.f_code.co_name
 
 
 def communication(thread: int) -> str:
     """The name of what the thread waits in when it is inside torch.distributed or a backward pass; "" otherwise."""
     note = NOTES.now.get(thread)
     if note is not None:
-        return note.op or note.method
+        return "" if _interrupts(thread) else note.op or note.method
     found, innermost = "", ""
     for frame in frames(thread):
-        module = frame.f_globals.get("__name__", "")
+        module, function = place(frame)
         innermost = innermost or module
         if module == C10D:
-            found = frame.f_code.co_name
+            found = function
         elif module == DDP and innermost in (DDP, DDP_HELPERS):  # not in the model that it calls
             found = "DistributedDataParallel"
         elif module.startswith(BACKWARD) and not found:
             found = "backward"
+        elif module.startswith("torch.distributed.tensor._api"):
+            found = function
         elif module.startswith("torch.distributed") and not found:
-            found = module.rsplit(".", 1)[1]
+            found = function if module == FUNCTIONAL else module.rsplit(".", 1)[1]
         elif not module.startswith((TORCH, "distlab.")):
             break
     return found
+
+
+def _interrupts(thread: int) -> bool:
+    """Whether the learner's handler of a signal runs on top of a wait; other code there, as of a group's, may wait."""
+    handlers = None
+    for frame in frames(thread):
+        if frame.f_globals.get("__name__") == LAYER:
+            return False
+        if is_learners(frame.f_code.co_filename):
+            handlers = quiet.handlers() if handlers is None else handlers
+            if frame.f_code in handlers:
+                return True
+    return False
 
 
 def executing(frame: FrameType | None) -> bool:
@@ -76,79 +82,121 @@ def executing(frame: FrameType | None) -> bool:
     What the engine does around that code, such as unpacking a message or sending a reply, does not count.
     """
     inner = None
-    while frame is not None:
-        if frame.f_code.co_name in ("run_code", "do_apply"):
+    for outer in quiet.outwards(frame):
+        if place(outer) in CELLS:
             return inner is not None and inner.f_code.co_name.startswith("<")  # the code that exec runs
-        frame, inner = frame.f_back, frame
+        inner = outer
     return False
 
 
-def summary(main: int, ours: set[int], find_sockets: Callable[[], list[tuple[int, int]]]) -> dict[str, Any]:
-    """What the main thread does, as plain values.
+def waiter(main: int, others: list[int]) -> int:
+    """The thread that this rank waits with: the main one, or another while that is idle or waits for a thread."""
+    if communication(main):
+        return main
+    running = sys._current_frames().get(main)
+    waiting = [thread for thread in others if thread in NOTES.now and communication(thread)]
+    return waiting[0] if waiting and (not executing(running) or _waits_for_a_thread(running)) else main
+
+
+def _waits_for_a_thread(frame: FrameType | None) -> bool:
+    """Whether the main thread waits without a limit in join, result or get, which only another thread can end."""
+    return (
+        frame is not None
+        and frame.f_globals.get("__name__") == "threading"
+        and frame.f_locals.get("timeout", -1) in (None, -1)
+    )
+
+
+def summary(
+    main: int,
+    ours: set[int],
+    find_sockets: Callable[[], list[tuple[int, int]]],
+    loop: Any = None,
+) -> dict[str, Any]:
+    """What this rank does, as plain values.
 
     Runs on: a rank, on the sentinel's thread.
 
     Args:
         main: identifier of the main thread. ours: system numbers of threads that are not the learner's and not gloo's.
-        find_sockets: finds gloo's sockets as (descriptor, inode).
+        find_sockets: finds gloo's sockets as (descriptor, inode). loop: the event loop on which cells run.
 
     Returns:
-        doing ("idle", "computing", "communicating"), lines (the learner's, outermost first, as describe_failure has
-        them), call (a described call, or one with only an op; None), seconds (in the call; None), counts and history
-        (collectives by group), groups (how many were made), traffic (numbers of messages), mark (equal in two summaries
-        when nothing happened between them), quiet (nothing is on its way and no thread computes) and rounds (how often
-        gloo's own threads, which look every few milliseconds whether something came, have run).
+        doing ("idle", "computing", "communicating"), idle (whether the main thread is), lines (the learner's,
+        outermost first, as describe_failure has them), call (a described call, or one with only an op; None), seconds
+        (in the call; None), counts and history (collectives by group), begun (the same with those that C++ makes, and
+        the members), groups (how many were made), traffic (numbers of messages), mark (equal in two summaries when
+        nothing happened between them), quiet (nothing is on its way and nothing else computes or may act) and rounds
+        (how often gloo's own threads, which look every few milliseconds whether something came, have run).
     """
-    note, op = NOTES.now.get(main), communication(main)
-    first = next(frames(main), None)
-    running = executing(first)
-    here = next((frame for frame in frames(main) if frame.f_globals.get("__name__") not in POLLING), first)
+    others = quiet.actors(main, ours)
+    thread = waiter(main, others)
+    note, op = NOTES.now.get(thread), communication(thread)
+    first = next(frames(thread), None)
+    running = thread != main or executing(first)
+    here = next((frame for frame in frames(thread) if frame.f_globals.get("__name__") not in POLLING), first)
     polls = here is not first
     call = None
-    if running and note is not None:
+    if running and op and note is not None:
         call = {**describe(note), "op": op}
     elif running and op:
-        call = {"op": op, "kind": "other", **_what_is_known(main, op)}
+        call = {"op": op, **_what_is_known(thread, op)}
     doing = "communicating" if call else "computing" if running else "idle"
     # one that computes moves; to ask more would take long: Python's lock is given back at every system call
     mine = [] if doing == "computing" else find_sockets()
     still = (
         doing != "computing"
-        and _still(ours | ({_native_id(main)} if polls else set()))
-        and not _under_way(mine)
-        and not _other_threads(main, ours)
+        and set(others) <= {thread}
+        and quiet.still(ours | ({quiet.native_id(thread)} if polls else set()))
+        and not quiet.under_way(mine)
+        and not quiet.plans(loop)
     )
     return {
         "doing": doing,
-        "lines": _lines(main),
+        "idle": not executing(next(frames(main), None)),
+        "lines": _lines(thread) or _lines(main),
         "call": call,
         "seconds": time.monotonic() - note.began if note is not None and running else None,
         "counts": dict(NOTES.counts),
+        "begun": _begun(),
         "groups": dist.get_pg_count(),
         "history": [] if doing == "computing" else [describe(old, lines=False) for old in _collectives()],
         "traffic": _traffic(),
-        "mark": [id(here), here.f_lasti if here else 0, NOTES.total, _bytes_moved(mine)],
+        "mark": [*((id(here), here.f_lasti) if call else ()), NOTES.total, quiet.bytes_moved(mine)],
         "quiet": still,
-        "rounds": _rounds() if still else [],
+        "rounds": quiet.rounds() if still else [],
     }
 
 
 def _what_is_known(thread: int, op: str) -> dict[str, Any]:
     """Who takes part in a wait that no call of a group explains, and whether it may end by itself.
 
-    All may but new_group, of which it is known how many have been begun, and what C++ sends for a model in training.
+    All may but new_group, of which it is known how many have been begun, what C++ sends for a model in training, and
+    functional collectives, which C++ counts.
     """
-    everyone = list(range(int(os.environ.get("WORLD_SIZE", "1"))))
+    everyone = list(range(NOTES.world_size))
+    places = [place(frame) for frame in frames(thread)]
+    limits = [_members(name)[1] for name in list(dist.distributed_c10d._world.pg_names.values())]
+    if (FUNCTIONAL, "wait_tensor") in places:
+        return {"kind": "functional", "members": everyone, "own_limit": any(limits)}
     for frame in frames(thread) if op == "new_group" else ():
-        if frame.f_code.co_name == op:
+        if place(frame) == (C10D, op):
             ranks, limit = frame.f_locals.get("ranks"), frame.f_locals.get("timeout")
             members = everyone if ranks is None else sorted(ranks)
             # a group that only its members make is not counted
             count = 0 if frame.f_locals.get("use_local_synchronization") else dist.get_pg_count()
-            return {"members": members, "own_limit": limit is not None, "sequence": count}
+            return {"kind": "other", "members": members, "own_limit": limit is not None, "sequence": count}
     in_training = op in ("backward", "DistributedDataParallel") and os.path.isdir("/proc/self/task")
-    limits = [_members(name)[1] for name in list(dist.distributed_c10d._world.pg_names.values())]
-    return {"members": everyone, "own_limit": not in_training or any(limits)}
+    return {"kind": "other", "members": everyone, "own_limit": not in_training or any(limits)}
+
+
+def _begun() -> dict[str, tuple[int, list[int]]]:
+    """By group, how many collectives this rank has begun, also those that C++ makes, and the members."""
+    found = {}
+    for group, name in list(dist.distributed_c10d._world.pg_names.items()):
+        with contextlib.suppress(Exception):  # private, and not every backend counts
+            found[name] = group._get_sequence_number_for_group(), dist.get_process_group_ranks(group)
+    return found
 
 
 def _collectives() -> Iterator[Note]:
@@ -231,85 +279,3 @@ def _lines(thread: int) -> list[tuple[str, int, str, str, bool]]:
         if is_learners(frame.f_code.co_filename):
             found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
     return [line_of(*line) for line in reversed(found)]
-
-
-# --- whether anything happens ---
-
-
-def _still(ours: set[int]) -> bool:
-    """Whether no thread of the learner's code or of gloo's workers runs or wants to run."""
-    ours = ours | {thread.native_id for thread in threading.enumerate() if thread.name.startswith("distlab-")}
-    for number, name, status in _threads():
-        if number not in ours and name != GLOO_LOOP and status in ("R", "D"):
-            return False
-    return True
-
-
-def _native_id(thread: int) -> int | None:
-    """The system's number of a thread."""
-    return next((one.native_id for one in threading.enumerate() if one.ident == thread), None)
-
-
-def _threads() -> Iterator[tuple[int, str, str]]:
-    """The threads of this process as (the system's number, name, status letter); none where /proc is missing."""
-    for task in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ():
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/stat") as file:
-            head, _, tail = file.read().rpartition(")")
-            yield int(task), head.partition("(")[2], tail.split()[0]
-
-
-def _rounds() -> list[int]:
-    """How often each of gloo's threads that read from sockets has run."""
-    rounds = []
-    for number, name, _ in _threads():
-        if name == GLOO_LOOP:
-            with contextlib.suppress(OSError), open(f"/proc/self/task/{number}/schedstat") as file:
-                rounds.append(int(file.read().split()[2]))
-    return rounds
-
-
-def _other_threads(main: int, ours: set[int]) -> bool:
-    """Whether a thread that was started in a cell may still communicate, or lend a hand to something that does.
-
-    One that runs no code of the learner's now may run some later, as a timer does; only what waits for work is known
-    not to.
-    """
-    for thread in threading.enumerate():
-        if thread.ident in (None, main) or thread.native_id in ours or thread.name.startswith("distlab-"):
-            continue
-        stack = list(frames(thread.ident))
-        places = [(frame.f_globals.get("__name__"), frame.f_code.co_name) for frame in stack]
-        waits_for_work = any(module in WAITING_FOR_WORK for module, _ in places) and BUSY_IN_A_POOL not in places
-        if not waits_for_work or any(is_learners(frame.f_code.co_filename) for frame in stack):
-            return True
-    return False
-
-
-def _ends(identities: Iterable[tuple[int, int]]) -> Iterator[socket.socket]:
-    """The TCP sockets among the identities, as duplicates."""
-    for descriptor, inode in identities:
-        with contextlib.suppress(OSError):
-            if os.fstat(descriptor).st_ino != inode:
-                continue
-            with socket.socket(fileno=os.dup(descriptor)) as end:
-                if end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM:
-                    yield end
-
-
-def _bytes_moved(identities: Iterable[tuple[int, int]]) -> int:
-    total = 0
-    for end in _ends(identities):
-        with contextlib.suppress(OSError, AttributeError, struct.error):
-            info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
-            total += sum(struct.unpack_from("=QQ", info, BYTES_ACKED))
-    return total
-
-
-def _under_way(identities: Iterable[tuple[int, int]]) -> bool:
-    """Whether a byte waits to be sent, to be acknowledged or to be read."""
-    for end in _ends(identities):
-        for question in (termios.FIONREAD, termios.TIOCOUTQ):
-            with contextlib.suppress(OSError):
-                if struct.unpack("i", fcntl.ioctl(end, question, b"\0\0\0\0"))[0]:
-                    return True
-    return False

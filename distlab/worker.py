@@ -1,7 +1,7 @@
 """What a rank does: join, leave and rebuild the process group, run a function, tell what it returned or raised.
 
 Runs on every rank, called by cluster.py from the notebook through ipyparallel. It needs torch, cloudpickle (by way
-of payload.py) and the standard library, and finds its number where torchrun puts it: in RANK and WORLD_SIZE.
+of payload.py) and the standard library, and puts its number where torchrun puts it: into RANK and WORLD_SIZE.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(meeting.world_size), LOCAL_RANK=str(rank))
     os.environ.update(LOCAL_WORLD_SIZE=str(meeting.world_size))
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
+    calls.NOTES.rank, calls.NOTES.world_size = rank, meeting.world_size
     calls.install()
     before = sentinel.sockets(), sentinel.threads()
     build(rank, meeting)
@@ -146,7 +147,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Returns:
         ["value", header, *buffers], or ["error", failure as a dict].
     """
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, world_size = calls.NOTES.rank, calls.NOTES.world_size
     try:
         fn, args, kwargs = payload.loads(header, buffers)
         lend_names(fn)

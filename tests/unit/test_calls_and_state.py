@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # registers the backend that sends nothing
 from torch._C._distributed_c10d import FakeWork
 
-from distlab import calls, notes, state
+from distlab import calls, notes, quiet, state
 from distlab.errors import ArgumentError
 from distlab.notes import NOTES
 from distlab.rendezvous import loopback_interface
@@ -35,7 +35,7 @@ def layer(monkeypatch):
     ]:
         monkeypatch.setattr(owner, method, getattr(owner, method))  # is put back
     monkeypatch.setattr(C10D, "default_pg_timeout", LIMIT)
-    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setattr(NOTES, "world_size", 4)
     calls.install()
     yield
     if dist.is_initialized():
@@ -54,7 +54,7 @@ def four(monkeypatch):
 def alone(monkeypatch):
     """A gloo group of this process alone."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback_interface())
-    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr(NOTES, "world_size", 1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=LIMIT)
 
 
@@ -523,8 +523,10 @@ def test_a_wait_for_any_source_returns_what_the_wait_returns(four):
 
 
 def run_code(function):
-    """As IPython does: the name by which a running cell is known."""
-    exec(compile("function()", "<cell>", "exec"), {"function": function})
+    """Run it as a cell: by a function of this name in this module of IPython's."""
+    shell = {"__name__": "IPython.core.interactiveshell"}
+    exec("def run_code(code, names):\n    exec(code, names)", shell)
+    shell["run_code"](compile("function()", "<cell>", "exec"), {"function": function})
 
 
 @pytest.fixture
@@ -675,7 +677,7 @@ def others():
     ours = {thread.native_id for thread in threading.enumerate()}
     ended = []
     yield SimpleNamespace(
-        may_act=lambda: state._other_threads(threading.get_ident(), ours), at_end=lambda *calls: ended.extend(calls)
+        may_act=lambda: bool(quiet.actors(threading.get_ident(), ours)), at_end=lambda *calls: ended.extend(calls)
     )
     for end in ended:
         end()

@@ -402,7 +402,7 @@ def test_a_new_group_that_only_some_have_made_before_is_told():
         paper.new_group(rank)
     words = (
         "Rank 2 waits in its new_group number 1, and ranks 0-1 have made more of them: "
-        "every rank must call new_group, also for a group that it is not in."
+        "every rank must call new_group, also for a group that it is not in, and in the same order."
     )
     assert proof(paper.states()) == {0: Need((2,)), 1: Need((2,)), 2: Need(clash=words)}
 
@@ -521,10 +521,12 @@ def test_silent_or_missing_ranks_are_not_known_to_be_still():
 
 ANSWER = {
     "doing": "communicating",
+    "idle": False,
     "lines": [("module.py", 3, "main()", "", False), ("/tmp/ipykernel_9/1.py", 4, "dist.barrier()", "f", True)],
     "call": {"op": "barrier"},
     "seconds": 0.5,
     "counts": {"0": 1},
+    "begun": {"0": [3, [0, 1]]},
     "groups": 1,
     "history": [{"op": "barrier"}],
     "traffic": [[True, "0", 1, 0, 2, 0]],
@@ -544,6 +546,7 @@ def test_an_answer_becomes_a_state():
         file="",
         seconds=0.5,
         counts={"0": 1},
+        begun={"0": [3, [0, 1]]},
         groups=1,
         history=({"op": "barrier"},),
         traffic=((True, "0", 1, 0, 2, 0),),
@@ -562,7 +565,8 @@ def test_no_answer_is_silence(answer):
 
 def test_an_idle_rank_with_work_is_between():
     """An idle rank that has not answered what it was sent has not finished; a busy one is what it says."""
-    idle = {**ANSWER, "doing": "idle", "call": None}
+    idle = {**ANSWER, "doing": "idle", "idle": True, "call": None}
     assert State.of(0, idle, with_work=True).doing == BETWEEN
     assert State.of(0, idle).doing == IDLE
     assert State.of(0, ANSWER, with_work=True).doing == "communicating"
+    assert State.of(0, {**ANSWER, "idle": True}, with_work=True).doing == BETWEEN  # a thread of its own waits

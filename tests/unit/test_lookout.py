@@ -28,7 +28,7 @@ class FakeLine:
         return {
             **{"doing": COMMUNICATING, "lines": [], "call": {**RECV, "peer": 1 - rank}, "seconds": 1.0},
             **{"counts": {}, "groups": 1, "history": [], "traffic": [[False, "0", 1 - rank, 0, 1, 0]]},
-            **{"mark": [1, 2, 3, 4], "quiet": True},
+            **{"mark": [1, 2, 3, 4], "quiet": True, "idle": False, "begun": {}},
         }
 
     def ask(self, ranks, *patience):
@@ -139,7 +139,7 @@ def test_a_rank_that_is_silent_once_starts_the_count_again(line, clock):
 
 def test_an_idle_rank_with_work_prevents_a_proof(line, clock):
     """A rank that was sent the cell and has not begun will do its part; once it has answered, it will not."""
-    line.answers[1].update(doing="idle", call=None)
+    line.answers[1].update(doing="idle", idle=True, call=None)
     out = new_lookout(line, with_work={1})
     assert look_for(10, clock, out) is None
     assert out.states[1].doing == BETWEEN
