@@ -118,4 +118,5 @@ def put_back(kept: Kept) -> None:
 
 
 def _works(stream: Any) -> bool:
-    return callable(getattr(stream, "write", None)) and callable(getattr(stream, "flush", None)) and not getattr(stream, "closed", False)
+    usable = all(callable(getattr(stream, method, None)) for method in ("write", "flush"))
+    return usable and not getattr(stream, "closed", False)
