@@ -6,6 +6,7 @@ Lengths are in units of one lane's cell; y points down.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,7 @@ def format_value(value: float | str | None) -> str:
     return str(int(value)) if integral else f"{value:.3g}"
 
 
+@functools.cache  # one outline takes milliseconds, and a table writes the same words many times
 def text_width(text: str, size: float, family: str = "DejaVu Sans") -> float:
     """Width of a text, in units.
 
