@@ -6,17 +6,14 @@ to a cluster can be found without guessing by name, also when its notebook is go
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -26,11 +23,11 @@ from typing import Any
 from distlab import diagnosis, forkserver, guard, interrupts, mpiexec
 from distlab.errors import ClusterError, namesake, refuse
 from distlab.line import Line
-from distlab.rendezvous import Rendezvous, loopback_interface
+from distlab.rendezvous import Rendezvous, free_ports, loopback_interface
 
 STOCK, FORK = "local", "fork"
 START_SECONDS = 60.0
-THREAD_SECONDS = 5.0  # for a thread to end whose process, or loop, has ended
+THREAD_SECONDS = 5.0  # for a thread to end whose process has ended
 LOG_END_BYTES = 1 << 16
 
 
@@ -119,7 +116,9 @@ class Processes:
         server = self._server
         import ipyparallel
 
-        self._loop = _Loop()
+        from distlab.loop import Loop
+
+        self._loop = Loop()
         log = logging.getLogger("distlab.ipyparallel")
         if not log.handlers:
             log.addHandler(logging.NullHandler())
@@ -312,40 +311,6 @@ class Processes:
         return "\n".join(lines[-count:])
 
 
-class _Loop:
-    """An asyncio loop of its own, in a thread of its own, for ipyparallel's launchers."""
-
-    def __init__(self) -> None:
-        import asyncio
-
-        started: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-        async def serve() -> None:
-            ended = asyncio.Event()
-            started.set_result((asyncio.get_running_loop(), ended))
-            await ended.wait()
-
-        # asyncio.run cancels what is left, and closes the loop and its descriptors
-        self._thread = threading.Thread(target=lambda: asyncio.run(serve()), name="distlab-launcher", daemon=True)
-        self._thread.start()
-        self._loop, self._ended = started.result()
-
-    def run(self, work: Any, check: Callable[[], None] = lambda: None) -> Any:
-        """Do asynchronous work; `check` may raise meanwhile."""
-        import asyncio
-
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        while not concurrent.futures.wait([future], timeout=0.1).done:
-            check()
-        return future.result()
-
-    def end(self) -> None:
-        """End the loop and its thread."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(THREAD_SECONDS)
-
-
 def _environment(threads: int, tag: str) -> dict[str, str]:
     interface = loopback_interface()
     return {
@@ -371,7 +336,7 @@ def _controller_args() -> list[str]:
     return [
         "--ip=127.0.0.1",
         "--usethreads",
-        f"--IPController.ports={','.join(map(str, _free_ports(24)))}",
+        f"--IPController.ports={','.join(map(str, free_ports(24)))}",
         # an engine counts as registered at its first heartbeat: beat often, and allow as long a silence as before
         "--HeartMonitor.period=50",
         "--HeartMonitor.max_heartmonitor_misses=600",
@@ -380,25 +345,6 @@ def _controller_args() -> list[str]:
         "--nodb",
         "--log-level=WARN",
     ]
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports on loopback that are free now, and that nobody else is likely to take before the controller binds them.
-
-    They lie below the range of outgoing connections, in a block that belongs to this process's number:
-    clusters of several notebooks that start at the same moment do not meet.
-    """
-    first, blocks = 10_000, 22_000 // count
-    free: list[int] = []
-    for block in range(blocks):
-        start = first + (os.getpid() + block) % blocks * count
-        for port in range(start, start + count):
-            with socket.socket() as probe, contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                free.append(port)
-        if len(free) >= count:
-            break
-    return free[:count]
 
 
 def _config(environment: dict[str, str], engines: str) -> Any:

@@ -74,7 +74,8 @@ class Ranks:
             raise ClusterError(
                 f"ipyparallel numbered its engines {self.client.ids}, not {everyone}. Call Cluster again."
             )
-        infos = self._on_each(dict.fromkeys(everyone, "join"))
+        with interrupts.allowed():
+            infos = self._on_each(dict.fromkeys(everyone, "join"))
         if [info["rank"] for info in infos] != everyone:
             raise ClusterError(f"The ranks numbered themselves {[info['rank'] for info in infos]}. Call Cluster again.")
         self.pids = [info["pid"] for info in infos]
@@ -95,30 +96,38 @@ class Ranks:
         """Run worker.<name>(rank, meeting) on every rank, at a meeting that is new; its values by rank."""
         plan = self.plan
         meeting = self._processes.rendezvous.next_meeting(plan.init_method, plan.backend, plan.n, plan.timeout)
-        results = {}
         try:
-            for rank, name in sorted(names.items()):
-                results[rank] = self.client[rank].apply_async(on_rank, name, rank, meeting)
-            with interrupts.allowed():
-                return [result.get(timeout=BUILD_SECONDS) for result in results.values()]
-        except TimeoutError as error:
-            late = rank_list([rank for rank, result in results.items() if not result.ready()])
-            words = f"{late} did not come within {BUILD_SECONDS:g} s, and may be busy with an earlier cell"
-            advice = "Call cluster.interrupt() to free the ranks, or cluster.restart()."
-            raise ClusterError(f"The process group could not be built: {words}. {advice}") from error
+            client, work = self.client, sorted(names.items())
+            results = [client[rank].apply_async(on_rank, name, rank, meeting) for rank, name in work]
+            return [result.get(timeout=BUILD_SECONDS) for result in results]
         except Exception as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
 
+    def _wait_until_idle(self) -> None:
+        """Wait for what the living ranks were sent before; ClusterError when that takes too long."""
+        deadline = time.monotonic() + BUILD_SECONDS
+        while busy := self.with_work() - set(self.lost):
+            if time.monotonic() > deadline:
+                words = f"an earlier cell still runs on {rank_list([*busy])} after {BUILD_SECONDS:g} s"
+                raise ClusterError(f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first.")
+            with interrupts.allowed():
+                time.sleep(0.002)
+
+    @interrupts.held()
     def rebuild(self) -> int:
         """Build the group anew, with a new process for every rank that has died; the others keep their variables.
+
+        An interrupt ends the wait for what ranks do still, and nothing else: ranks of which some are told to meet and
+        others not would wait for each other.
 
         Returns:
             how many subgroups went with the old group.
 
         Raises:
-            ClusterError: a rank has died and the launcher cannot start single ranks.
+            ClusterError: a rank has died and the launcher cannot start single ranks; or one is busy for too long.
         """
         self.note_deaths()
+        self._wait_until_idle()
         everyone, lost = list(range(self.plan.n)), sorted(self.lost)
         if lost and not self.can_respawn:
             first = {rank: how for rank, how in self.lost.items() if how != mpiexec.WITH_ANOTHER}

@@ -1,11 +1,13 @@
 """Starting, replacing, restarting and ending clusters, and what is left of them."""
 
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import psutil
@@ -200,6 +202,31 @@ def test_the_table_shows_rank_state_memory_and_process():
             assert lines[rank + 1].startswith(f"  rank {rank}   idle")
             assert lines[rank + 1].endswith(f" MB  pid {pid}")
             assert f"pid {pid}" in cluster._repr_html_()
+
+
+@pytest.mark.timeout(600)
+def test_a_dozen_starts_leave_no_descriptor_and_no_thread():
+    """Clusters of other sizes, restarts and stops in one process: it ends with what it had after the first one."""
+
+    def open_now():
+        return (
+            len(os.listdir("/proc/self/fd")),
+            threading.active_count(),
+            len(logging.getLogger("distlab.ipyparallel").handlers),
+        )
+
+    distlab.Cluster(1).stop()
+    before = open_now()
+    for n in (1, 2, 1):
+        cluster = distlab.Cluster(n)
+        running = open_now()
+        cluster.restart()
+        distlab.Cluster(3 - n)
+        cluster = distlab.Cluster(n)
+        assert open_now() == running
+        assert cluster.run(sum_of_ranks) == [float(sum(range(n)))] * n
+        cluster.stop()
+        assert open_now() == before
 
 
 SCRIPT = """
