@@ -28,7 +28,7 @@ from distlab.probing.place import Place
 from distlab.probing.reductions import REDUCTIONS
 
 CASES = {**FUNCTIONS, **REDUCTIONS}
-# torch refuses split_group on any backend, also on gloo, which can split, where no GPU is bound
+# torch before 2.15 asks for a GPU before it looks whether the backend can split a group, as gloo can
 UNBOUND = "No device associated with the default pg"
 WANTS_A_DEVICE = "split_group of this torch wants a GPU that init_process_group(device_id=...) has bound: not tried"
 
