@@ -194,7 +194,7 @@ def _need_of_message(state: State, states: Mapping[int, State]) -> Need | None:
     if not peers:
         return Need(clash=f"Rank {state.rank} waits for a message from any other rank of a group that has no other.")
     if not served(sent):
-        return Need(peers, one_suffices=peer is None, clash="" if peer is None else _wrong_tag(state, states[peer]))
+        return Need(peers, one_suffices=peer is None, clash="" if peer is None else wrong_tag(state, states[peer]))
     if call["is_send"] or served(kept):
         return None
     lost = [r for r in peers if kept[r] < sent[r]]
@@ -206,12 +206,16 @@ def _let_go(lost: Sequence[int], receiver: int) -> str:
     return f"{whose[:1].upper()}{whose[1:]}: keep it, and call its wait()."
 
 
-def _wrong_tag(state: State, other: State) -> str:
-    """What to say when the two ends of a message wait for each other with different tags."""
+def wrong_tag(state: State, other: State, peer: int | None = -1) -> str:
+    """What to say when the two ends of a message wait for each other with different tags.
+
+    Args:
+        peer: what the other end waits for; None: any source. It may wait for another message then, which decides.
+    """
     call, theirs = state.call, other.call
     if theirs is None or theirs["kind"] != "message":
         return ""
-    if theirs["group"] != call["group"] or theirs["peer"] != state.rank:
+    if (theirs["peer"], theirs["group"]) != (state.rank if peer == -1 else peer, call["group"]):
         return ""
     if theirs["is_send"] == call["is_send"] or theirs["tag"] == call["tag"]:
         return ""

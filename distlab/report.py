@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from distlab.agreement import tensor_words
-from distlab.deadlock import BETWEEN, COMPUTING, IDLE, Need, State
+from distlab.deadlock import BETWEEN, COMPUTING, IDLE, Need, State, wrong_tag
 from distlab.diagnosis import GROUPS_GONE, line_from
 from distlab.errors import Line, rank_list
 
@@ -37,6 +37,10 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, State], targets: Se
     clashes = list(dict.fromkeys(n.clash for _, n in sorted(needs.items()) if n.clash))
     if clashes:
         return " ".join(clashes[:2])
+    sent = [states[r] for r in sorted(needs) if states[r].call["kind"] == "message" and states[r].call["is_send"]]
+    tags = [wrong_tag(s, states[s.call["peer"]], None) for s in sent if s.call["peer"] in states]
+    if any(tags):
+        return " ".join([*filter(None, tags)][:2])
     finished = [r for r, s in states.items() if s.doing == IDLE]
     causes = {r: [o for o in n.ranks if o in finished] for r, n in needs.items()}
     rooted = {r: gone for r, gone in causes.items() if gone}

@@ -3,6 +3,7 @@
 import pytest
 
 import distlab
+from tests.cluster import zoo_of_waits  # noqa: F401 - adds its programs
 from tests.cluster.conftest import sum_of_ranks
 from tests.cluster.zoo import ZOO
 from tests.cluster.zoo_of_peers import RIGHT

@@ -726,7 +726,7 @@ def test_a_loop_on_a_thread_may_act(others):
 
 
 def test_our_own_threads_do_not_count(others):
-    """Their names begin with distlab-."""
+    """Their names begin with distlab-, and they run no code of the learner's."""
     end = threading.Event()
     thread = threading.Thread(target=end.wait, args=(10,), name="distlab-something")
     thread.start()

@@ -407,6 +407,52 @@ def test_a_new_group_that_only_some_have_made_before_is_told():
     assert proof(paper.states()) == {0: Need((2,)), 1: Need((2,)), 2: Need(clash=words)}
 
 
+def test_two_groups_under_one_number_are_told():
+    """Ranks that make their groups in different orders meet at one number with different members."""
+    paper = Paper(3)
+    paper.new_group(0, [0, 1])
+    paper.new_group(1, [0, 1, 2])
+    rule = "every rank must call new_group, also for a group that it is not in, and in the same order."
+    words = f"In rank 0's new_group number 1 is a group of ranks 0-1, but in rank 1's of ranks 0-2: {rule}"
+    assert proof(paper.states())[0] == Need(clash=words)
+
+
+# --- collectives that C++ makes ---
+
+FUNCTIONAL = {"op": "full_tensor", "kind": "functional", "members": [0, 1, 2], "own_limit": False}
+
+
+def functional(*begun):
+    """Rank 0 waits in a functional collective; what each rank has begun, by group."""
+    waits = State(0, "communicating", FUNCTIONAL, begun=begun[0])
+    return {0: waits, **{rank: State(rank, IDLE, begun=its) for rank, its in enumerate(begun[1:], 1)}}
+
+
+def test_a_functional_collective_needs_the_members_that_have_begun_fewer():
+    """Of the world or of a group; the others have done their part."""
+    world, pair = [0, 1, 2], [0, 2]
+    states = functional({"0": (3, world)}, {"0": (3, world)}, {"0": (2, world)})
+    assert proof(states) == {0: Need((2,))}
+    states = functional({"0": (3, world), "1": (1, pair)}, {"0": (3, world)}, {"0": (3, world), "1": (0, pair)})
+    assert proof(states) == {0: Need((2,))}
+
+
+def test_a_functional_collective_that_everybody_has_begun_goes_on():
+    """It is about to end."""
+    begun = {"0": (3, [0, 1])}
+    assert proof(functional(begun, begun)) is None
+
+
+def test_of_several_groups_any_may_be_the_one_that_is_waited_for():
+    """A rank that may still come to one of them prevents a proof."""
+    first, second = [0, 1], [0, 2]
+    behind = {"1": (0, first)}, {"2": (0, second)}
+    states = functional({"1": (1, first), "2": (1, second)}, *behind)
+    assert proof(states) == {0: Need((1, 2), one_suffices=True)}
+    states[2] = dataclasses.replace(states[2], doing="computing")
+    assert proof(states) is None
+
+
 def test_a_group_that_its_members_make_alone_needs_them_only():
     """With local synchronisation nobody counts groups: a member that is elsewhere is missing."""
     paper = Paper(3)

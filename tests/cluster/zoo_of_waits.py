@@ -1,0 +1,104 @@
+"""More broken programs: waits that no call of a group on the main thread shows; test_zoo.py runs them with zoo.py's."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import torch.distributed as dist
+
+from tests.cluster.zoo import breaks, ones
+
+
+def distributed_tensor(n):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    return distribute_tensor(torch.arange(2.0 * n), init_device_mesh("cpu", (n,)), [Shard(0)])
+
+
+@breaks(2, 3)
+def a_full_tensor_that_one_rank_does_not_ask_for(rank, n):
+    """in full_tensor for rank LAST, which has finished without calling it."""
+    tensor = distributed_tensor(n)
+    if rank < n - 1:
+        tensor.full_tensor()
+
+
+@breaks(3)
+def a_redistribution_without_rank_1(rank, n):
+    """Ranks 0 and 2 wait in redistribute for rank 1, which has finished without calling it."""
+    from torch.distributed.tensor import Replicate
+
+    tensor = distributed_tensor(n)
+    if rank != 1:
+        tensor.redistribute(placements=[Replicate()])
+
+
+@breaks(2)
+def a_functional_collective_nobody_joins(rank, n):
+    """Rank 0 waits in wait_tensor for rank 1, which has finished without calling it."""
+    import torch.distributed._functional_collectives as functional
+
+    if rank == 0:
+        functional.all_reduce(ones(), "sum", dist.group.WORLD).wait()
+
+
+@breaks(2)
+def a_step_of_tensor_parallel_training_too_many(rank, n):
+    """for rank 1, which has finished"""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    model = parallelize_module(layers, init_device_mesh("cpu", (n,)), plan)
+    for _ in range(2 - rank):
+        model(torch.ones(1, 4)).sum().backward()
+
+
+@breaks(2, 3)
+def a_thread_that_is_joined_waits_alone(rank, n):
+    """Rank 0 waits in all_reduce for rank"""
+    if rank == 0:
+        thread = threading.Thread(target=lambda: dist.all_reduce(ones()))
+        thread.start()
+        thread.join()
+
+
+@breaks(2)
+def a_result_of_a_pool_that_never_comes(rank, n):
+    """Rank 0 waits for a message from rank 1, which has finished without sending it."""
+    if rank == 0:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(dist.recv, ones(), 1).result()
+
+
+@breaks(2)
+def a_queue_that_a_waiting_thread_was_to_fill(rank, n):
+    """2 of 2 ranks wait for each other; nobody will send."""
+    import queue
+
+    batches = queue.Queue()
+
+    def load():
+        dist.recv(ones(), src=1 - rank)
+        batches.put(1)
+
+    threading.Thread(target=load, daemon=True).start()
+    batches.get()
+
+
+@breaks(3)
+def groups_made_in_another_order(rank, n):
+    """every rank must call new_group, also for a group that it is not in, and in the same order."""
+    for members in ([0, 1], [0, 2]) if rank != 1 else ([0, 2], [0, 1]):
+        dist.new_group(members)
+
+
+@breaks(2, 3)
+def tags_that_differ_from_any_source(rank, n):
+    """Rank 1 sends with tag 4, but rank 0 waits for tag 5."""
+    if rank == 0:
+        dist.recv(ones(), tag=5)
+    elif rank == 1:
+        dist.send(ones(), dst=0, tag=4)
