@@ -1,11 +1,12 @@
 # Everything a user types. `make` alone prints the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test lint notebooks figs bench colab clean
+.PHONY: help setup lab test matrix lint notebooks figs bench colab clean
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 LABARGS ?=
 PARTS ?=
+MATRIX ?= 3.10:oldest 3.11:pinned 3.12:newest 3.13:pinned
 NB ?=
 BENCHARGS ?=
 
@@ -16,12 +17,13 @@ CHOSEN := $(if $(filter file,$(origin PYTHON)),,--python-chosen)
 help:
 	@echo "make lab        set up, check this machine, open JupyterLab on the course"
 	@echo "make test       set up, run every test and compare every notebook's output   (PARTS=\"unit nbval\" for some)"
+	@echo "make matrix     the same in environments of other versions  (MATRIX=\"$(MATRIX)\")"
 	@echo "make lint       check the code's style"
 	@echo "make notebooks  run the notebooks in place and save their outputs            (NB=notebooks/01_x.ipynb for one)"
 	@echo "make figs       draw the diagrams in figs/ again"
 	@echo "make bench      measure distlab beside its peers                             (BENCHARGS=--write: into the README)"
 	@echo "make colab      build dist/colab/: every notebook as one file that runs on its own"
-	@echo "make clean      remove .venv, dist and caches"
+	@echo "make clean      remove .venv, .matrix, dist and caches"
 	@echo "Options: PYTHON=python3.12   LABARGS=\"--port 9000\"   TORCH_INDEX=https://download.pytorch.org/whl/cpu"
 
 setup:
@@ -42,6 +44,9 @@ lab: setup
 test: setup
 	@$(ENV_PYTHON) tools/run_tests.py $(PARTS)
 
+matrix: setup
+	@TORCH_INDEX="$(TORCH_INDEX)" $(ENV_PYTHON) tools/matrix.py --parts "$(or $(PARTS),unit cluster nbval)" $(MATRIX)
+
 lint: setup
 	@$(ENV_PYTHON) -m ruff check .
 
@@ -59,5 +64,5 @@ colab: setup
 	@$(ENV_PYTHON) tools/colab.py
 
 clean:
-	rm -rf .venv .venv-colab dist build distlab.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-colab .matrix dist build distlab.egg-info .pytest_cache .ruff_cache
 	find . -path ./.git -prune -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

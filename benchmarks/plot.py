@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from distlab.plotting.style import GREY, INK, new_figure, rank_color, style
+from distlab.plotting.style import INK, curve_color, new_figure, style
 
 
 def startup_bars(seconds: dict[str, list[float]], n: int, path: Path) -> None:
@@ -16,9 +16,9 @@ def startup_bars(seconds: dict[str, list[float]], n: int, path: Path) -> None:
         ax = figure.add_subplot()
         for place, name in enumerate(names):
             median = statistics.median(seconds[name])
-            color = rank_color(0) if name == "distlab" else GREY
-            ax.barh(place, median, height=0.62, color=color)
-            ax.plot([min(seconds[name]), max(seconds[name])], [place, place], color=INK, linewidth=1.5)
+            color = curve_color(0) if name == "distlab" else INK
+            ax.barh(place, median, height=0.62, color=color, alpha=0.5)
+            ax.plot([min(seconds[name]), max(seconds[name])], [place, place], color=color, linewidth=1.5)
             ax.text(max(seconds[name]) + 0.12, place, f"{median:.1f} s", va="center")
         labels = ["import torch, nothing else" if name == "import torch" else name for name in names]
         ax.set(yticks=range(len(names)), yticklabels=labels, xlabel="seconds, from a new Python process")

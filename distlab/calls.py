@@ -17,7 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.notes import COLLECTIVES, NOTES, POINT_TO_POINT, Note, restore, waiting_for
+from distlab.errors import refuse
+from distlab.notes import COLLECTIVES, NOTES, POINT_TO_POINT, ROOTED, Note, restore, waiting_for
 
 BLOCKING = ("send", "send_object_list")  # functions that wait for what they send
 FREED_SECONDS = 0.05  # how often a wait that only Python can end looks whether it was ended
@@ -50,10 +51,15 @@ def install_on(group: type, work: type) -> bool:
 
 def _noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """The method, with a note of each call; `ProcessGroup.send` and the rest return a Work that remembers its note."""
+    groups = dist.distributed_c10d._world
+    original = _named(name, original)
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        note = Note(name, self.group_name, args, kwargs)
+        # not self.group_name, which raises where the group is a class in Python
+        note = Note(name, groups.pg_names.get(self, ""), args, kwargs)
+        if name in ROOTED or name in ("send", "recv"):
+            _check_rank(self, note, groups.pg_group_ranks.get(self))
         if NOTES.tracer is None:
             return noted(note, self, *args, **kwargs)
         return NOTES.tracer.call(note, args, lambda: noted(note, self, *args, **kwargs))
@@ -82,6 +88,42 @@ def _noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__module__ = __name__
     return call
+
+
+def _named(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, called from a frame with its own name.
+
+    By that name pybind11 knows that it comes from the method of a class in Python, and looks for one in C++; otherwise
+    it would find the layer again, for a group whose class lacks the method.
+    """
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self, *args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_name=name)
+    return functools.wraps(original)(call)
+
+
+def _check_rank(group: dist.ProcessGroup, note: Note, members: dict[int, int] | None) -> None:
+    """Refuse a peer or a root that the group does not have: gloo would wait for it, or end the process.
+
+    Args:
+        members: of the group; None when it is gone.
+    """
+    is_message = note.method in POINT_TO_POINT
+    rank = note.peer if is_message else note.root
+    if members is None or rank in range(len(members)):
+        return
+    size, name = len(members), "dst" if note.method == "send" else ROOTED.get(note.method, "src")
+    name = "peer" if note.op == "batch_isend_irecv" else name
+    advice = f"Use a rank below the number of ranks, which is {size} here."
+    if group is not dist.group.WORLD:  # torch itself refuses a rank of the world that is not in this group
+        refuse(f"group_{name}", f"a rank of its group, from 0 to {size - 1}", rank, advice)
+    if is_message and rank == size:
+        advice = "The last rank has no next one: use (rank + 1) % world_size, or skip it."
+    elif is_message and rank == -1:
+        advice = "Rank 0 has no previous one: use (rank - 1) % world_size, or skip it."
+    refuse(name, f"a rank from 0 to {size - 1}", rank, advice)
 
 
 def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from distlab import diagnosis, display, live, mpiexec, report
+from distlab import diagnosis, display, interrupts, live, mpiexec, report
 from distlab.deadlock import COMMUNICATING
 from distlab.errors import DeadlockError, Failure, Interrupted, RankTimeout
 from distlab.line import FREE
 from distlab.lookout import Lookout
+from distlab.patience import AGAIN_SECONDS
 from distlab.ranks import Ranks
 from distlab.remote import on_rank
 
 OUTPUT_SECONDS = 60.0  # for what ranks have written, which may be much, to arrive
-GRACE_SECONDS = 2.0  # for a rank that has failed to say how, and for one that got another signal than ours to end
 
 
 class Cell:
@@ -34,6 +34,7 @@ class Cell:
         self._ranks, self._result, self._targets, self._source = ranks, result, targets, source
         self._lookout = Lookout(ranks.line, range(ranks.plan.n), ranks.with_work)
         self._began = time.monotonic()
+        self._pids, self._died = list(ranks.pids), {}  # how those of its ranks have died that did, in words
 
     def finish(
         self,
@@ -60,8 +61,10 @@ class Cell:
 
     def _show(self, groupby: str, watch: live.Watch) -> None:
         whole = not watch.unfinished() and not any(map(_is_death, watch.replies().values()))
-        display.show(self._result, self._targets, groupby, watch.place, OUTPUT_SECONDS if whole else 1.0)
+        with interrupts.allowed():
+            display.show(self._result, self._targets, groupby, watch.place, OUTPUT_SECONDS if whole else 1.0)
 
+    @interrupts.held()
     def wait(
         self,
         timeout: float | None = None,
@@ -87,7 +90,7 @@ class Cell:
             show()
             return
         if not self._lookout.needs:
-            self._lookout.report()
+            self._lookout.report(self._ranks.ask)
         if number == 0:
             show()
             advice = "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
@@ -100,8 +103,13 @@ class Cell:
         self._raise_late(late, watch.unfinished(), replaced, timeout, seconds)
 
     def replies(self) -> list[Any]:
-        """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed."""
+        """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed.
+
+        After the end of the cluster nobody can be asked about a failure: replies are all that there is then.
+        """
         replies = self._result.get(return_exceptions=True)
+        if self._ranks.stopped:
+            return replies
         failures = self._failures()
         self._raise_if_dead()
         if failures:
@@ -110,7 +118,7 @@ class Cell:
 
     def _tick(self, watch: live.Watch) -> str | bool:
         """Look after the ranks while they are waited for: False goes on, True stops, a text says what they do."""
-        self._ranks.check_controller()
+        self._ranks.check()
         if any(_is_failure(reply) for reply in watch.replies().values()):
             self._ranks.signal(watch.unfinished(), FREE)
             return False
@@ -119,12 +127,11 @@ class Cell:
     def _raise_if_dead(self) -> None:
         """Raise RankDied when the process of a rank of this cell has ended."""
         lost = self._ranks.lost
-        died = {rank: how for rank, how in lost.items() if rank in self._targets}
         if mpiexec.WITH_ANOTHER in lost.values():
             raise diagnosis.all_died(lost)
-        if died:
-            survivors = [rank for rank in range(self._ranks.plan.n) if rank not in self._ranks.lost]
-            raise diagnosis.rank_died(died, survivors, self._ranks.can_respawn, self._ranks.last_lines)
+        if self._died:
+            survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
+            raise diagnosis.rank_died(self._died, survivors, self._ranks.can_respawn, self._ranks.last_lines)
 
     def _failures(self) -> list[Failure]:
         """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
@@ -132,13 +139,14 @@ class Cell:
         raised = {r: reply for r, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
         there = raised.keys() & set(self._ranks.client.ids)  # with mpiexec, one may have been ended since
         asked = {rank: self._ranks.client[rank].apply_async(on_rank, "last_failure") for rank in there}
-        deadline = time.monotonic() + GRACE_SECONDS
-        failures = []
+        patience, failures = self._ranks.patience(asked), []
+        while (silent := [rank for rank in asked if not asked[rank].ready()]) and not patience.given_up(silent):
+            asked[silent[0]].wait(AGAIN_SECONDS)
         for rank, reply in replies.items():
             if _is_death(reply):
-                self._ranks.note_death(rank)
+                self._died[rank] = self._ranks.note_death(rank, self._pids[rank])
             elif rank in raised:
-                failures.append(_failure_of_cell(rank, reply, asked.get(rank), deadline - time.monotonic()))
+                failures.append(_failure_of_cell(rank, reply, asked.get(rank)))
             elif _is_failure(reply):
                 failures.append(diagnosis.failure(rank, reply[1]))
         return failures
@@ -186,10 +194,10 @@ class Cell:
             raise diagnosis.rank_error(failures, self._targets, self._ranks.plan.timeout, True, subgroups)
 
 
-def _failure_of_cell(rank: int, reply: Any, asked: Any, patience: float) -> Failure:
+def _failure_of_cell(rank: int, reply: Any, asked: Any) -> Failure:
     """What a %%px cell raised on a rank, as the rank tells it; what ipyparallel knows where it is busy or has ended."""
     try:
-        told = asked.get(timeout=max(0.0, patience)) if asked is not None else None
+        told = asked.get(timeout=0.0) if asked is not None else None
     except Exception as error:
         if not (isinstance(error, TimeoutError) or _is_death(error)):
             raise

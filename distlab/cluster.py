@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from distlab import arguments, display, history, payload
+from distlab import arguments, diagnosis, display, history, interrupts, limits, payload
 from distlab.cell import Cell
 from distlab.errors import ClusterError, rank_list, refuse
 from distlab.processes import Processes, check_launcher
 from distlab.ranks import Plan, Ranks
 from distlab.remote import on_rank
+from distlab.versions import warn_of_newer_torch
 
 if TYPE_CHECKING:
     from distlab.export import Export
@@ -71,6 +72,7 @@ class Cluster:
         engines = check_launcher(engines)
         n, backend = arguments.check_size(n, engines), arguments.check_backend(backend, n)
         arguments.check_mpi(backend, engines)
+        limits.check(n)
         self._plan = Plan(
             n=n,
             backend=backend,
@@ -79,15 +81,18 @@ class Cluster:
             timeout=arguments.check_seconds("timeout", timeout),
             threads=arguments.check_threads(threads) or max(1, (os.cpu_count() or 1) // n),
         )
+        warn_of_newer_torch()
         self._start()
 
     # --- life ---
 
+    @interrupts.held()
     def _start(self) -> None:
         """Start the ranks; those of the cluster that they replace, if any, end first."""
         warm = None
         if Cluster.current is not None:
             warm = Cluster.current._give_way(self._plan)
+        self._why_stopped = "did not start"
         self._ranks = Ranks(self._plan, warm)
         self.steps.clear()
         Cluster.current = self
@@ -101,6 +106,7 @@ class Cluster:
         self._end(f"was replaced by Cluster({plan.n})")
         return warm
 
+    @interrupts.held()
     def _end(self, why: str) -> None:
         if self._ranks is not None:
             ranks, self._ranks = self._ranks, None
@@ -114,12 +120,14 @@ class Cluster:
         """End every rank and process of this cluster. It may be called twice."""
         self._end("was stopped")
 
+    @interrupts.held()
     def restart(self) -> None:
         """End every rank and start as many new ones. The variables on the ranks are lost."""
         if self._ranks is not None and Cluster.current is not self:
             self._end("is restarting")
         self._start()
 
+    @interrupts.held()
     def heal(self) -> None:
         """Rebuild the process group, whatever state it is in, with new processes for ranks that have died.
 
@@ -131,6 +139,7 @@ class Cluster:
         """
         self._reached().rebuild()
 
+    @interrupts.held()
     def interrupt(self) -> None:
         """Free every rank now, whatever it does, and rebuild the process group; variables are kept.
 
@@ -193,13 +202,12 @@ class Cluster:
             arguments.check_seconds("timeout", timeout)
         targets = self.check_ranks(ranks)
         packed = payload.pack((fn, args, kwargs), "The function or one of its arguments")
-        cell = (
-            self._on(targets, "checked_call", self.ranks.checks(), *packed)
-            if check
-            else self._on(targets, "call", *packed)
-        )
-        with history.noting(self.steps, history.call(fn, args, kwargs, targets)):
-            replies = cell.finish(timeout)
+        with interrupts.held():
+            self.ready()
+            how = ("checked_call", self.ranks.checks()) if check else ("call",)
+            cell = self._on(targets, *how, *packed)
+            with history.noting(self.steps, history.call(fn, args, kwargs, targets)):
+                replies = cell.finish(timeout)
         return payload.unpack(replies, targets)
 
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
@@ -214,9 +222,12 @@ class Cluster:
         for name in names:
             arguments.check_name(name, example)
         targets = self.check_ranks(ranks)
-        cell = self._on(targets, "push", *payload.pack(dict(names), f"A value of {', '.join(names)}"))
-        with history.noting(self.steps, history.push(names, targets)):
-            cell.finish()
+        packed = payload.pack(dict(names), f"A value of {', '.join(names)}")
+        with interrupts.held():
+            self.ready()
+            cell = self._on(targets, "push", *packed)
+            with history.noting(self.steps, history.push(names, targets)):
+                cell.finish()
 
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank.
@@ -227,7 +238,9 @@ class Cluster:
         listed = isinstance(names, (list, tuple))
         wanted = [arguments.check_name(name, 'cluster.pull("x")') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
-        replies = self._on(targets, "pull", wanted).finish()
+        with interrupts.held():
+            self.ready()
+            replies = self._on(targets, "pull", wanted).finish()
         missing = {rank: reply[1] for rank, reply in zip(targets, replies, strict=True) if reply[0] == "missing"}
         if missing:
             name = next(iter(missing.values()))
@@ -292,7 +305,6 @@ class Cluster:
 
     def _on(self, targets: list[int], name: str, *args: Any) -> Cell:
         """Have some ranks call worker.<name>(*args); the cell that it is then."""
-        self.ready()
         result = self.client.direct_view(targets).apply_async(on_rank, name, *args)
         return Cell(self.ranks, result, targets)
 
@@ -338,14 +350,19 @@ class Cluster:
 
     def ready(self) -> None:
         """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
-        self._reached().note_end_of_all()
-        if self.ranks.broken:
+        if self._reached().broken:
             self.ranks.rebuild()
 
     def _reached(self) -> Ranks:
-        """The ranks; ClusterError when the process that carries messages to and from them has ended."""
+        """The ranks, after it was told which have died since the last cell.
+
+        ClusterError when the process that carries messages to and from them has ended.
+        """
         if self._ranks is not None and not self._ranks.reachable:
             self._end("has lost its controller process, and its ranks with it")
+        died = self.ranks.note_deaths()
+        if died and self.ranks.can_respawn:
+            print(diagnosis.died_between_cells(died))
         return self.ranks
 
     def describe(self) -> list[dict[str, Any]]:
@@ -364,7 +381,8 @@ class Cluster:
     def _headline(self) -> str:
         if self._ranks is None:
             return f"Cluster({self.n}) {self._why_stopped}"
-        return f"Cluster({self.n}): backend {self.backend}, engines {self.engines}"
+        engines = "" if self.engines == check_launcher(None) else f", engines {self.engines}"
+        return f"Cluster({self.n}): backend {self.backend}{engines}"
 
 
 def _register_magics() -> None:

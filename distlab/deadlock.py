@@ -157,6 +157,8 @@ def _need_of_message(state: State, states: Mapping[int, State]) -> Need | None:
     """The peer, or all that may be it, unless there is a message, or a recv, for the call already."""
     call, peer = state.call, state.call["peer"]
     receiver = peer if call["is_send"] else state.rank
+    if not {receiver, state.rank if peer is None else peer} <= states.keys():
+        return None  # a peer that no rank is: nothing can be said of it
     members = [r for r in call["members"] if r in states]
     sent = {r: _count(states[r], True, call, receiver) for r in members}
     kept = {r: sent[r] - _count(states[r], True, call, receiver, dropped=True) for r in members}

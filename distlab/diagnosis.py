@@ -16,6 +16,42 @@ from distlab.errors import Failure, Line, RankDied, RankError, rank_list
 
 # the words of gloo and of mpi_work for a wait that nothing ended; other messages say more, and are shown
 PLAIN_WAIT = re.compile(r"Timed out waiting \d+ms for \w+ operation to complete")
+GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
+# what others say on a rank, as "kind: message", and what to do about it: the first that fits
+ADVICE = (
+    (
+        r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered",
+        "This was made on a process group that was rebuilt since, and is gone with it. Make it again: a device mesh with "
+        "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them.",
+    ),
+    (
+        r"Invalid process group specified|roup -100",  # torch's mark of a group that the rank is not in
+        "This rank is not in that group: make the call on its members alone (if rank in ...).",
+    ),
+    (
+        r"rank \S+ is not part of group",
+        "src, dst and peer are ranks of the world that dist.get_process_group_ranks(group) lists; group_src, group_dst "
+        "and group_peer count them from 0.",
+    ),
+    (
+        r"Pair is not connected",
+        "On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_().",
+    ),
+    (
+        r"No backend type associated with device type",
+        "The backend of this group takes no tensors of that device, or, if it is a class in Python, has no method for "
+        "this call: move the tensors with to(...), or add the method.",
+    ),
+    (
+        r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't pickle (<func|local)",
+        "A new process looks for its function in a file, and a cell is no file: write the function into one with "
+        "%%writefile work.py, and import it (from work import f).",
+    ),
+    (
+        r"'NoneType' object has no attribute 'wait'",
+        "Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for.",
+    ),
+)
 CAUSES = {
     "SIGKILL": "often the system, out of memory, or kill -9",
     "SIGABRT": "often gloo: a send and its recv had different sizes",
@@ -41,8 +77,9 @@ def line_from(filename: str, number: int, text: str, place: str, is_cell: bool) 
 
 
 def readable(message: str) -> str:
-    """A message without what means nothing to its reader: gloo's source paths, ports that it prints byte-swapped."""
+    """A message without what means nothing to its reader: gloo's source paths, byte-swapped ports, addresses."""
     message = re.sub(r"\[[^\]\s]*\.(cc|cpp|h):\d+\]\s*", "", message)
+    message = re.sub(r" at 0x[0-9a-f]+>", ">", message)
     message = re.sub(r",?\s*(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
     return message.split("\nException raised from")[0].strip()
 
@@ -60,6 +97,7 @@ def rank_error(
     victims = [f for f in failures if f.consequence]
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
     parts = [_raised(alike) for alike in _fold(culprits)]
+    parts += dict.fromkeys(filter(None, map(_advice, culprits)))
     if culprits and victims:
         waited = rank_list([f.rank for f in victims])
         lines = "\n".join(_where(alike) for alike in _fold(victims, by_message=False))
@@ -69,8 +107,8 @@ def rank_error(
     if finished:
         parts.append(f"{_capital(rank_list(finished))} finished.")
     if healed:
-        lost = " Groups made with dist.new_group are gone: make them again." if subgroups else ""
-        parts.append(f"The process group is rebuilt and variables are kept: change the cell and run it again.{lost}")
+        kept = "The process group is rebuilt and variables are kept: change the cell and run it again."
+        parts.append(f"{kept} {GROUPS_GONE}" if subgroups else kept)
     return RankError("\n".join(parts), (*culprits, *victims), finished)
 
 
@@ -87,6 +125,11 @@ def _raised(alike: list[Failure]) -> str:
     first = alike[0]
     said = f": {first.message}" if first.message else ""
     return f"{rank_list([f.rank for f in alike])} raised {first.kind}{said}\n{_where(alike)}".rstrip()
+
+
+def _advice(failed: Failure) -> str:
+    said = f"{failed.kind}: {failed.message}"
+    return next((advice for pattern, advice in ADVICE if re.search(pattern, said)), "")
 
 
 def _where(alike: list[Failure]) -> str:
@@ -115,7 +158,6 @@ def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool, las
         respawn: whether new ranks take their place by themselves.
         last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
     """
-    rows = "; ".join(f"rank {rank} {how}" for rank, how in sorted(died.items()))
     places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
     if respawn:
         advice = f"The next cell starts {places} variables, and rebuilds the process group."
@@ -129,7 +171,7 @@ def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool, las
     failures = tuple(
         Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in sorted(died.items())
     )
-    return RankDied(f"{rows}.\n{advice}{rest}", failures, tuple(others))
+    return RankDied(f"{deaths(died)}.\n{advice}{rest}", failures, tuple(others))
 
 
 def all_died(lost: Mapping[int, str]) -> RankDied:
@@ -139,12 +181,27 @@ def all_died(lost: Mapping[int, str]) -> RankDied:
         lost: how, in words, by rank; of those that were ended, mpiexec.WITH_ANOTHER.
     """
     first = {rank: how for rank, how in sorted(lost.items()) if how != mpiexec.WITH_ANOTHER}
-    rows = "; ".join(f"rank {rank} {how}" for rank, how in first.items())
     others = [rank for rank in lost if rank not in first]
     rest = f"MPI ends a whole program when one of its processes ends: mpiexec has ended {rank_list(others)} too."
     advice = "All variables are lost: call cluster.restart() for new ranks."
     failures = tuple(Failure(rank, "RankDied", lost[rank]) for rank in (*first, *others))
-    return RankDied(f"{rows}.\n{rest}\n{advice}", failures)
+    return RankDied(f"{deaths(first)}.\n{rest}\n{advice}", failures)
+
+
+def died_between_cells(died: Mapping[int, str]) -> str:
+    """One line about ranks that died while no cell was waited for, and are replaced before the next one."""
+    several = len(died) > 1
+    places = "new processes take their places, and their" if several else "a new process takes its place, and its"
+    return f"{_capital(deaths(died))} since the last cell: {places} variables are lost."
+
+
+def deaths(died: Mapping[int, str]) -> str:
+    """Which ranks died how, in words; those that died alike together."""
+    alike: dict[str, list[int]] = {}
+    for rank, how in sorted(died.items()):
+        alike.setdefault(how, []).append(rank)
+    rows = [(rank_list(ranks), how) for how, ranks in alike.items()]
+    return "; ".join(f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows)
 
 
 def exit_words(status: int | None) -> str:

@@ -5,10 +5,8 @@ Runs in a process of its own. Each check returns one line; the machine is well w
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from distlab import guard
+from distlab import guard, limits
 from distlab.arguments import MEGABYTES_PER_PYTHON, MEGABYTES_PER_RANK
 from distlab.processes import check_launcher
 from distlab.rendezvous import loopback_interface
@@ -119,17 +117,23 @@ def check_disk() -> Iterator[Finding]:
         shared = shutil.disk_usage("/dev/shm").total / 1e6
         advice = "" if shared >= 256 else "In Docker: --shm-size=1g, for data loaders with worker processes."
         yield Finding("/dev/shm", f"{shared:.0f} MB", shared >= 256, advice)
+    elif sys.platform == "linux":
+        advice = "Data loaders with worker processes fail without it: mount -t tmpfs shm /dev/shm"
+        yield Finding("/dev/shm", "missing", False, advice)
 
 
 def check_network() -> Iterator[Finding]:
     """The loopback interface, and a free port on it."""
-    name = loopback_interface()
-    with contextlib.closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(1)
-        port = listener.getsockname()[1]
-        with contextlib.closing(socket.create_connection(("127.0.0.1", port), timeout=5)):
-            yield Finding("network", f"interface {name}, port {port} is free and answers", vital=True)
+    port = limits.check_loopback()
+    yield Finding("network", f"interface {loopback_interface()}, port {port} is free and answers", vital=True)
+
+
+def check_limits() -> Iterator[Finding]:
+    """How many files, processes and threads this user may have."""
+    for limit in limits.limits():
+        seen = f"{limit.value} {limit.what}, room for about {limit.ranks} ranks"
+        ok = limit.ranks >= 4  # as many as the lessons use
+        yield Finding("limit", seen, ok, "" if ok else limit.cure, vital=limit.ranks < 1)
 
 
 def check_leftovers() -> Iterator[Finding]:
@@ -173,6 +177,7 @@ CHECKS = (
     check_cores,
     check_memory,
     check_disk,
+    check_limits,
     check_network,
     check_leftovers,
     check_group,

@@ -35,6 +35,7 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         self.store_port = 0
         self.changed = threading.Condition()
         self._channel: socket.socket | None = None
+        self._listener: threading.Thread | None = None
 
     def find_args(self) -> list[str]:
         """The command line of the fork server, without its plan."""
@@ -61,9 +62,22 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         self.process = psutil.Process(process.pid)
         self.notify_start(process.pid)
         self._start_waiting()
-        threading.Thread(target=self._listen, args=(self._channel,), name="distlab-fork-events", daemon=True).start()
+        self._listener = threading.Thread(
+            target=self._listen, args=(self._channel,), name="distlab-fork-events", daemon=True
+        )
+        self._listener.start()
         self.fork(range(n))
         return process.pid
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """The threads of this launcher, which end when the fork server does."""
+        return [thread for thread in (self._listener, self._wait_thread) if thread is not None]
+
+    @property
+    def server_ended(self) -> bool:
+        """Whether the fork server has ended, and with it every engine."""
+        return self._listener is not None and self._channel is None
 
     @property
     def can_fork(self) -> bool:
@@ -104,12 +118,13 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         return path
 
     def _order(self, **order: Anything) -> None:
-        if self._channel is None:
+        if self._listener is None:
             raise RuntimeError("this launcher did not start the engines; only the one that did can fork more")
-        self._channel.sendall(json.dumps(order).encode() + b"\n")
+        with contextlib.suppress(OSError, AttributeError):  # the fork server has ended, which `server_ended` says
+            self._channel.sendall(json.dumps(order).encode() + b"\n")
 
     def _listen(self, channel: socket.socket) -> None:
-        with contextlib.suppress(OSError), channel.makefile() as lines:
+        with contextlib.suppress(OSError), channel, channel.makefile() as lines:
             for line in lines:
                 event = json.loads(line)
                 with self.changed:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from distlab import interrupts
 from distlab.display import Item, as_html, as_text, collect
 from distlab.errors import rank_list
 from distlab.frontend import Place, notebook_shell
@@ -45,8 +46,9 @@ class Watch:
         while True:
             seconds = time.monotonic() - began
             left = None if limit is None else limit - seconds
-            if self._result.wait(TICK_SECONDS if left is None else max(0.0, min(TICK_SECONDS, left))):
-                return True
+            with interrupts.allowed():
+                if self._result.wait(TICK_SECONDS if left is None else max(0.0, min(TICK_SECONDS, left))):
+                    return True
             if left is not None and left <= TICK_SECONDS:
                 return False
             doing = on_tick()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from distlab import deadlock
 from distlab.deadlock import Need, State
@@ -37,7 +38,7 @@ class Lookout:
         """Ask every rank; True when there is a deadlock, and nothing has moved since it was there."""
         before = self.states
         began = time.monotonic()
-        self.states = self._ask()
+        self.states = self._ask(self._line.ask)
         needs = deadlock.proof(self.states)
         if needs is None or not deadlock.unmoved(before, self.states):
             self._since = began
@@ -47,12 +48,12 @@ class Lookout:
         self.needs = needs
         return True
 
-    def report(self) -> dict[int, State]:
-        """The states now, with more patience for an answer."""
-        self.states = self._ask(ANSWER_SECONDS)
+    def report(self, ask: Callable[..., dict[int, dict[str, Any]]]) -> dict[int, State]:
+        """The states now, asked for by `ask`, which has more patience than the line."""
+        self.states = self._ask(ask, ANSWER_SECONDS)
         return self.states
 
-    def _ask(self, *patience: float) -> dict[int, State]:
+    def _ask(self, ask: Callable[..., dict[int, dict[str, Any]]], *seconds: float) -> dict[int, State]:
         with_work = self._with_work()
-        answers = self._line.ask(self._ranks, *patience)
+        answers = ask(self._ranks, *seconds)
         return {rank: State.of(rank, answers.get(rank), rank in with_work) for rank in self._ranks}

@@ -16,7 +16,7 @@ from ipyparallel.error import CompositeError, RemoteError
 from IPython.core import magic_arguments
 from IPython.display import display as ipython_display
 
-from distlab import display, history, live
+from distlab import display, history, interrupts, live
 from distlab.arguments import check_seconds
 from distlab.cell import Cell
 from distlab.errors import ClusterError, rank_list, refuse
@@ -44,7 +44,7 @@ class PxMagics(ParallelMagics):
 
     current: Callable[[], Any]
     _view: Any = None
-    _view_of: Any = None  # the ranks that the view is of: a new cluster may come with the same client
+    _view_of: Any = None  # the ranks and the client that the view is of: a new cluster may come with the same client
     _timeout: float | None = None
     _check = False
     _line = ""
@@ -63,8 +63,8 @@ class PxMagics(ParallelMagics):
     def view(self) -> Any:
         """A DirectView of the current cluster; its targets are what %pxconfig made them."""
         cluster = self.cluster
-        if self._view_of is not cluster.ranks:
-            self._view, self._view_of = cluster.client[:], cluster.ranks
+        if self._view_of != (cluster.ranks, cluster.client):
+            self._view, self._view_of = cluster.client.direct_view("all"), (cluster.ranks, cluster.client)
             self._view.block = True
         return self._view
 
@@ -89,6 +89,7 @@ class PxMagics(ParallelMagics):
             targets = self.cluster.check_ranks(list(as_list))
         return targets
 
+    @interrupts.held()
     def parallel_execute(
         self,
         cell: str,

@@ -120,6 +120,12 @@ class Note:
         return self.waits_shorter or short
 
     @property
+    def root(self) -> int:
+        """The number in the group of the rank that a collective goes out from, or ends at."""
+        options = self.args[0]
+        return getattr(options, "rootRank", options if isinstance(options, int) else 0)
+
+    @property
     def is_async(self) -> bool:
         """Whether a collective's caller waits for it later."""
         return bool(self.args) and getattr(self.args[0], "asyncOp", False)

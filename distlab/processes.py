@@ -23,13 +23,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from distlab import forkserver, guard, mpiexec
+from distlab import diagnosis, forkserver, guard, interrupts, mpiexec
 from distlab.errors import ClusterError, namesake, refuse
 from distlab.line import Line
 from distlab.rendezvous import Rendezvous, loopback_interface
 
 STOCK, FORK = "local", "fork"
 START_SECONDS = 60.0
+THREAD_SECONDS = 5.0  # for a thread to end whose process, or loop, has ended
 LOG_END_BYTES = 1 << 16
 
 
@@ -89,16 +90,19 @@ class Processes:
     def __init__(self, n: int, engines: str, threads: int):
         self.engines = engines
         self.client: Any = None
-        self.folder = tempfile.mkdtemp(prefix="distlab-")
-        self.line = Line()
+        self.line: Any = None
         self.tag = f"{guard.owner_of_this_process()}-{uuid.uuid4().hex[:8]}"
-        self._ipp_cluster: Any = None
-        self._loop: Any = None
         self.environment = _environment(threads, self.tag)
-        command = [sys.executable, guard.__file__, str(os.getpid()), self.tag, self.folder]
-        nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        self._guard = subprocess.Popen(command, cwd="/", start_new_session=True, **nothing)
+        self._ipp_cluster: Any = None
+        self._guard: Any = None
+        self._server: Any = None
+        self._loop: Any = None
+        self.folder = tempfile.mkdtemp(prefix="distlab-")
         try:
+            self.line = Line()
+            command = [sys.executable, guard.__file__, str(os.getpid()), self.tag, self.folder]
+            nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            self._guard = subprocess.Popen(command, cwd="/", start_new_session=True, **nothing)
             self._start(n)
         except BaseException as error:
             logs, died = self._last_lines(), self.controller_died()
@@ -110,17 +114,15 @@ class Processes:
 
     def _start(self, n: int) -> None:
         cluster_id = self.tag.rsplit("-", 1)[1]
-        server = None
         if self.engines == FORK:  # before anything else: it imports torch, which takes longer than all the rest
-            server = forkserver.start(self.folder, cluster_id, self.environment, ["--log-level=WARN"])
-        import asyncio
-
+            self._server = forkserver.start(self.folder, cluster_id, self.environment, ["--log-level=WARN"])
+        server = self._server
         import ipyparallel
 
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="distlab-launcher", daemon=True).start()
+        self._loop = _Loop()
         log = logging.getLogger("distlab.ipyparallel")
-        log.addHandler(logging.NullHandler())
+        if not log.handlers:
+            log.addHandler(logging.NullHandler())
         log.propagate = False
         self._ipp_cluster = ipyparallel.Cluster(
             n=n,
@@ -139,21 +141,13 @@ class Processes:
         )
         command = forkserver.command("ipyparallel.controller")
         arguments = [f"--work-dir={self.folder}", *_controller_args()]  # ipyparallel puts that folder first on the path
-        self._in_loop(self._ipp_cluster.start_controller(controller_cmd=command, controller_args=arguments))
+        self._loop.run(self._ipp_cluster.start_controller(controller_cmd=command, controller_args=arguments))
         Path(self.folder, guard.CONTROLLER).write_text(str(self._ipp_cluster.controller.process.pid))
-        self._in_loop(self._ipp_cluster.start_engines(n, **({"server": server} if server else {})))
-        self.client = self._in_loop(self._ipp_cluster.connect_client(), self.check_controller)
-        self._wait(lambda: self.client.ids == list(range(n)) and (server is None or self.launcher.store_port))
+        self._loop.run(self._ipp_cluster.start_engines(n, **({"server": server} if server else {})))
+        self.client = self._loop.run(self._ipp_cluster.connect_client(), self.check_controller)
+        there = lambda: self.client.ids == list(range(n)) and (server is None or self.launcher.store_port)  # noqa: E731
+        self._wait(there, interrupts.allowed)
         self.rendezvous = Rendezvous(self.folder, self.line.address, self.launcher.store_port if server else 0)
-
-    def _in_loop(self, work: Any, check: Callable[[], None] = lambda: None) -> Any:
-        """Do asynchronous work of ipyparallel; `check` may raise meanwhile."""
-        import asyncio
-
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        while not concurrent.futures.wait([future], timeout=0.1).done:
-            check()
-        return future.result()
 
     def controller_died(self) -> bool:
         """Whether the controller, which carries all messages, has ended."""
@@ -175,16 +169,26 @@ class Processes:
         """ipyparallel's launcher of the engines."""
         return self._ipp_cluster.engine_set
 
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        """Wait for a change of the registered engines."""
+    def _wait(
+        self,
+        condition: Callable[[], bool],
+        interruptible: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        old: Iterable[int] = (),
+    ) -> None:
+        """Wait for a change of the registered engines; `old` are the processes that may end meanwhile."""
         deadline = time.monotonic() + START_SECONDS
         while not condition():
             self.check_controller()
-            if not self.launcher.running:
+            for rank, pid in getattr(self.launcher, "pids", {}).items():
+                if pid in self.launcher.exit_codes and pid not in old:
+                    words = diagnosis.exit_words(self.launcher.exit_codes[pid])
+                    raise ClusterError(f"rank {rank} {words} before it was ready.")
+            if not self.launcher.running or self.server_ended:
                 raise ClusterError("a process ended before all engines were there.")
             if time.monotonic() > deadline:
                 raise ClusterError(f"only the engines {self.client.ids} were there after {START_SECONDS:g} s.")
-            time.sleep(0.002)
+            with interruptible():
+                time.sleep(0.002)
 
     @property
     def can_fork(self) -> bool:
@@ -199,13 +203,38 @@ class Processes:
         """
         ids, all_ids = set(ids), list(all_ids)
         unwanted = ids | (set(self.client.ids) - set(all_ids))
-        self.launcher.signal_engines(unwanted, signal.SIGKILL)
-        self._wait(lambda: not unwanted & set(self.client.ids))
-        self.launcher.fork(sorted(ids & set(all_ids)), _thread_variables(threads))
-        self._wait(lambda: self.client.ids == all_ids)
+        old = {*self.launcher.pids.values()}
+        try:
+            self.launcher.signal_engines(unwanted, signal.SIGKILL)
+            self._wait(lambda: not unwanted & set(self.client.ids), old=old)
+            self.launcher.fork(sorted(ids & set(all_ids)), _thread_variables(threads))
+            self._wait(lambda: self.client.ids == all_ids, old=old)
+        except ClusterError as error:
+            raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
 
-    def exit_status(self, pid: int, patience: float = 1.0) -> int | None:
-        """Exit status of an engine that has died (negative: killed by that signal); None when nobody knows.
+    @property
+    def server_ended(self) -> bool:
+        """Whether the fork server has ended, and all engines with it."""
+        return getattr(self.launcher, "server_ended", False)
+
+    def has_ended(self, pid: int) -> bool:
+        """Whether the launcher knows that the engine with this process number has ended."""
+        return self.server_ended or pid in getattr(self.launcher, "exit_codes", {})
+
+    def drop_engines(self) -> None:
+        """Have the client give up engines that ended with the fork server, if it has: nobody else tells it for 30 s."""
+        for engine_id in self.client.ids if self.server_ended else ():
+            self.client._io_loop.add_callback(self.client._unregister_engine, {"content": {"id": engine_id}})
+
+    def how_ended(self, pid: int, patience: float = 1.0) -> str:
+        """How an engine has died, in words."""
+        if self.server_ended and pid not in self.launcher.exit_codes:
+            how = diagnosis.exit_words(self._exit_status(self.launcher.pid, patience))
+            return f"ended with the process that forks the ranks, which {how}"
+        return diagnosis.exit_words(self._exit_status(pid, patience))
+
+    def _exit_status(self, pid: int, patience: float) -> int | None:
+        """Exit status of a process that has died (negative: killed by that signal); None when nobody knows.
 
         ipyparallel may tell of the death before the launcher has waited for the process: `patience` is in seconds.
         """
@@ -213,8 +242,8 @@ class Processes:
         while True:
             if pid in getattr(self.launcher, "exit_codes", {}):
                 return self.launcher.exit_codes[pid]
-            stopped = (getattr(self.launcher, "stop_data", None) or {}).get("engines", {})
-            for data in list(stopped.values()):
+            stopped = getattr(self.launcher, "stop_data", None) or {}
+            for data in (stopped, *list(stopped.get("engines", {}).values())):
                 if data.get("pid") == pid:
                     return data.get("exit_code")
             if time.monotonic() > deadline:
@@ -251,21 +280,70 @@ class Processes:
         """End every process of the cluster and remove its folder. Safe to repeat."""
         if self.client is not None:
             self.client.close()
-        self.line.close()
+        if self.line is not None:
+            self.line.close()
         # nothing that they hold outlives them: no need to ask politely for long
         guard.end(guard.find(self.tag), patience=0.2)
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        with contextlib.suppress(ProcessLookupError):
-            self._guard.send_signal(signal.SIGTERM)
-        self._guard.wait()
+        self._end_threads()
+        if self._server is not None:
+            process, channel = self._server
+            process.wait()
+            channel.close()
+        if self._guard is not None:
+            self._guard.terminate()
+            self._guard.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end_threads(self) -> None:
+        """Wait for the threads that wait for processes, and end ipyparallel's loop."""
+        cluster = self._ipp_cluster
+        for launcher in (cluster.controller, *cluster.engines.values()) if cluster is not None else ():
+            for part in (launcher, *getattr(launcher, "launchers", {}).values()):
+                for thread in getattr(part, "threads", [getattr(part, "_wait_thread", None)]):
+                    if thread is not None:
+                        thread.join(THREAD_SECONDS)
+        if self._loop is not None:
+            self._loop.end()
 
     def _last_lines(self, count: int = 8) -> str:
         """The last lines that the processes wrote, newest file last."""
         logs = sorted(Path(self.folder, "log").glob("*.log"), key=lambda path: path.stat().st_mtime)
         lines = [line for path in logs for line in path.read_text(errors="replace").splitlines() if line.strip()]
         return "\n".join(lines[-count:])
+
+
+class _Loop:
+    """An asyncio loop of its own, in a thread of its own, for ipyparallel's launchers."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        started: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        async def serve() -> None:
+            ended = asyncio.Event()
+            started.set_result((asyncio.get_running_loop(), ended))
+            await ended.wait()
+
+        # asyncio.run cancels what is left, and closes the loop and its descriptors
+        self._thread = threading.Thread(target=lambda: asyncio.run(serve()), name="distlab-launcher", daemon=True)
+        self._thread.start()
+        self._loop, self._ended = started.result()
+
+    def run(self, work: Any, check: Callable[[], None] = lambda: None) -> Any:
+        """Do asynchronous work; `check` may raise meanwhile."""
+        import asyncio
+
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while not concurrent.futures.wait([future], timeout=0.1).done:
+            check()
+        return future.result()
+
+    def end(self) -> None:
+        """End the loop and its thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join(THREAD_SECONDS)
 
 
 def _environment(threads: int, tag: str) -> dict[str, str]:

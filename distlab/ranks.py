@@ -8,23 +8,22 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distlab import diagnosis, live, mpiexec, report
+from distlab import diagnosis, interrupts, live, mpiexec, report
 from distlab.deadlock import State
 from distlab.errors import ClusterError, rank_list
 from distlab.line import COME_BACK, FREE
 from distlab.lookout import ANSWER_SECONDS
-from distlab.processes import Processes, start_processes
+from distlab.patience import AGAIN_SECONDS, PATIENCE_SECONDS, Patience, ask
+from distlab.processes import FORK, Processes, start_processes
 from distlab.remote import on_rank
 
 BUILD_SECONDS = 60.0
-AGAIN_SECONDS, PATIENCE_SECONDS = 0.2, 2.0  # before a rank that does not come back is asked again, and given up
-LONG_PATIENCE_SECONDS = 10.0  # the same for one that has not begun with what it was sent
+KILL_SECONDS = 10.0  # for the notebook to hear that a rank that it ended has ended
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,17 @@ class Ranks:
         """Run worker.<name>(rank, meeting) on every rank, at a meeting that is new; its values by rank."""
         plan = self.plan
         meeting = self._processes.rendezvous.next_meeting(plan.init_method, plan.backend, plan.n, plan.timeout)
-        results = [self.client[rank].apply_async(on_rank, name, rank, meeting) for rank, name in sorted(names.items())]
+        results = {}
         try:
-            return [result.get(timeout=BUILD_SECONDS) for result in results]
+            for rank, name in sorted(names.items()):
+                results[rank] = self.client[rank].apply_async(on_rank, name, rank, meeting)
+            with interrupts.allowed():
+                return [result.get(timeout=BUILD_SECONDS) for result in results.values()]
+        except TimeoutError as error:
+            late = rank_list([rank for rank, result in results.items() if not result.ready()])
+            words = f"{late} did not come within {BUILD_SECONDS:g} s, and may be busy with an earlier cell"
+            advice = "Call cluster.interrupt() to free the ranks, or cluster.restart()."
+            raise ClusterError(f"The process group could not be built: {words}. {advice}") from error
         except Exception as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
 
@@ -111,14 +118,17 @@ class Ranks:
         Raises:
             ClusterError: a rank has died and the launcher cannot start single ranks.
         """
+        self.note_deaths()
         everyone, lost = list(range(self.plan.n)), sorted(self.lost)
-        if lost:
-            if not self._processes.can_fork:
-                first = {rank: how for rank, how in self.lost.items() if how != mpiexec.WITH_ANOTHER}
-                words = "; ".join(f"rank {rank} {how}" for rank, how in sorted(first.items()))
-                advice = "Call cluster.restart(): it starts new ranks, without the variables."
-                raise ClusterError(f"The cluster is not whole: {words}. {advice}")
+        if lost and not self.can_respawn:
+            first = {rank: how for rank, how in self.lost.items() if how != mpiexec.WITH_ANOTHER}
+            advice = "Call cluster.restart(): it starts new ranks, without the variables."
+            raise ClusterError(f"The cluster is not whole: {diagnosis.deaths(first)}. {advice}")
+        if lost and self._processes.can_fork:
             self._processes.replace(lost, self.plan.threads, everyone)
+        elif lost:  # nobody is left who could fork; all ranks have ended with the fork server
+            old, self._processes = self._processes, start_processes(len(lost), self.plan.engines, self.plan.threads)
+            old.stop()
         values = self._on_each({rank: "join" if rank in lost else "rebuild" for rank in everyone})
         for rank in lost:
             self.pids[rank] = values[rank]["pid"]
@@ -136,8 +146,10 @@ class Ranks:
         Raises:
             ClusterError: a rank does not come back and cannot be replaced.
         """
-        everyone = range(self.plan.n)
-        answers = self.client.direct_view(list(everyone)).apply_async(on_rank, "settle")
+        everyone = [rank for rank in range(self.plan.n) if rank not in self.lost]
+        if not everyone:
+            return {}
+        answers = self.client.direct_view(everyone).apply_async(on_rank, "settle")
         watch = live.Watch(answers, everyone)
         states = self.line.ask(everyone)
         waiting = {rank for rank, state in states.items() if state.get("doing") == "communicating"}
@@ -162,33 +174,35 @@ class Ranks:
             for every rank that had to be ended, what is lost with it, in words.
         """
         self.broken = True
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt), interrupts.allowed():
             if number != signal.SIGINT:
                 self.signal(unfinished(), number)
                 result.wait(PATIENCE_SECONDS)
                 return {}
-            began = time.monotonic()
-            while (busy := unfinished()) and not self._hopeless(busy, time.monotonic() - began):
+            patience, given_up = self.patience(unfinished()), set()
+            while busy := [rank for rank in unfinished() if rank not in given_up]:
                 self.signal([rank for rank in busy if rank in waiting], FREE)
                 self.signal([rank for rank in busy if rank not in waiting], COME_BACK)
                 waiting = set()
                 result.wait(AGAIN_SECONDS)
+                given_up |= patience.given_up(busy)
         hopeless = unfinished() if self.can_respawn else []
         if not hopeless:
             return {}
-        names = self.line.ask(hopeless, ANSWER_SECONDS, variables=True)
+        names = self.ask(hopeless, ANSWER_SECONDS, variables=True)
         self.signal(hopeless, signal.SIGKILL)
-        result.wait(PATIENCE_SECONDS)
+        result.wait(KILL_SECONDS)
         for rank in hopeless:
             self.note_death(rank)
         return {rank: _loss(names.get(rank)) for rank in hopeless}
 
-    def _hopeless(self, busy: list[int], seconds: float) -> bool:
-        """Whether ranks that are still busy after so many seconds will not come back; one that has not begun will."""
-        if PATIENCE_SECONDS < seconds < LONG_PATIENCE_SECONDS:
-            answers = self.line.ask(busy)
-            return any(rank not in answers or answers[rank].get("doing") != "idle" for rank in busy)
-        return seconds >= LONG_PATIENCE_SECONDS
+    def patience(self, ranks: Iterable[int]) -> Patience:
+        """Patience with these ranks, which begins now."""
+        return Patience(self.line, {rank: self.pids[rank] for rank in ranks})
+
+    def ask(self, ranks: Iterable[int], seconds: float, **what: Any) -> dict[int, dict[str, Any]]:
+        """What the ranks answer on the line; one that only waits for a CPU gets more than so many seconds."""
+        return ask(self.line, {rank: self.pids[rank] for rank in ranks}, seconds, **what)
 
     def with_work(self) -> set[int]:
         """The ranks that were sent something which they have not answered yet."""
@@ -218,12 +232,14 @@ class Ranks:
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
-        answers, with_work = self.line.ask(range(self.plan.n), ANSWER_SECONDS), self.with_work()
+        lost = self.lost | {rank: self._processes.how_ended(self.pids[rank]) for rank in self._unnoted()}
+        living = [rank for rank in range(self.plan.n) if rank not in lost]
+        answers, with_work = self.ask(living, ANSWER_SECONDS), self.with_work()
         rows = []
         for rank, pid in enumerate(self.pids):
             state = report.activity(State.of(rank, answers.get(rank), rank in with_work))
             ended, megabytes = _memory(pid)
-            state = self.lost.get(rank, "has ended" if ended else state)
+            state = lost.get(rank, "has ended" if ended else state)
             rows.append({"rank": rank, "pid": pid, "megabytes": megabytes, "state": state})
         return rows
 
@@ -236,29 +252,42 @@ class Ranks:
         """Whether the process that carries messages between notebook and ranks is there."""
         return not self._processes.controller_died()
 
-    def check_controller(self) -> None:
-        """ClusterError when the ranks are not reachable."""
+    def check(self) -> None:
+        """While ranks are waited for: ClusterError when they are not reachable; no wait for those that have ended."""
+        if self._processes is None:
+            raise ClusterError("The cluster was stopped before this cell had ended, and its results are lost.")
         self._processes.check_controller()
+        self._processes.drop_engines()
 
     @property
     def can_respawn(self) -> bool:
         """Whether a rank that dies is replaced by a new one, by itself."""
-        return self._processes.can_fork
+        return self._processes.engines == FORK
 
-    def note_end_of_all(self) -> None:
-        """Notice that mpiexec has ended every rank while no cell ran."""
-        gone = set(range(self.plan.n)) - set(self.client.ids) if self._processes.end_together else set()
-        if gone and not self.lost:
-            self.note_death(min(gone))
+    def note_deaths(self) -> dict[int, str]:
+        """Notice which ranks have died since anybody looked; how, in words, by rank. Nothing is sent for this."""
+        before, unnoted = set(self.lost), self._unnoted()
+        for rank in unnoted:
+            self.note_death(rank)
+        if unnoted:  # a cell that nobody waits for now may wait for them
+            self._processes.drop_engines()
+            self.signal(self.with_work() - set(self.lost), FREE)
+        return {rank: how for rank, how in sorted(self.lost.items()) if rank not in before}
 
-    def note_death(self, rank: int) -> str:
-        """Remember that a rank has died; how, in words."""
+    def _unnoted(self) -> list[int]:
+        """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""
+        there, ended = set(self.client.ids), self._processes.has_ended
+        return [r for r, pid in enumerate(self.pids) if (r not in there or ended(pid)) and r not in self.lost]
+
+    def note_death(self, rank: int, pid: int | None = None) -> str:
+        """Remember that a rank has died; how, in words. Where `pid` is of a process before, nothing is remembered."""
+        if pid is not None and pid != self.pids[rank]:
+            return self._processes.how_ended(pid, patience=0)
         self.broken = True
         if self._processes.end_together and not self.lost:
             self._note_end_of_all(rank)
         if rank not in self.lost:
-            how = diagnosis.exit_words(self._processes.exit_status(self.pids[rank]))
-            self.lost[rank] = how
+            self.lost[rank] = self._processes.how_ended(self.pids[rank])
             self.last_lines[rank] = self._processes.log_of(rank)
         return self.lost[rank]
 

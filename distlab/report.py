@@ -13,7 +13,7 @@ from typing import Any
 
 from distlab.agreement import tensor_words
 from distlab.deadlock import BETWEEN, COMPUTING, IDLE, Need, State
-from distlab.diagnosis import line_from
+from distlab.diagnosis import GROUPS_GONE, line_from
 from distlab.errors import Line, rank_list
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
@@ -192,7 +192,7 @@ def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], su
     """
     if busy:
         return f"{_capital(rank_list(tuple(busy)))} could not be freed: call cluster.restart()."
-    lost = " Groups made with dist.new_group are gone: make them again." if subgroups else ""
+    lost = f" {GROUPS_GONE}" if subgroups else ""
     kept = "Variables are kept and the process group is rebuilt: change the cell and run it again."
     if replaced:
         kept = "The other ranks keep their variables, and the " if len(replaced) < n else "The "

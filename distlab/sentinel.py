@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib._bootstrap
+import importlib._bootstrap_external
 import json
 import os
 import select
@@ -32,45 +34,35 @@ from typing import Any
 from distlab import state
 from distlab.line import COME_BACK, FREE
 from distlab.notes import NOTES
+from distlab.source import is_learners
 
 THREAD_NAME = "distlab-sentinel"
-AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun sets it for its ranks: the store is there already
 SHARED_MEMORY = "distlab.algorithms.segment"  # where the main thread waits for other ranks without leaving Python
 MPI_BEGINS = "distlab.mpi_backend"  # an exception from outside would lose what MPI has just begun to use
+IMPORT_SECONDS = 0.05  # between two looks whether an import is done that an interrupt waits for
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
 
-def connect(host: str, port: int, init_method: str = "tcp") -> Any:
+def connect(host: str, port: int) -> Any:
     """This rank's one connection to the cluster's TCPStore; made anew only after it was shut down.
 
     Runs on: a rank.
-
-    Args:
-        host, port: where the store is served.
-        init_method: "tcp", or "env" to take host, port, rank and world size from the environment.
     """
-    url = "env://" if init_method == "env" else f"tcp://{host}:{port}"
-    store = _connection(url)
+    store = _connection(host, port)
     try:
         store.num_keys()
     except Exception:
         _connection.cache_clear()
-        store = _connection(url)
+        store = _connection(host, port)
     return store
 
 
 @functools.cache
-def _connection(url: str) -> Any:
-    import torch.distributed as dist
+def _connection(host: str, port: int) -> Any:
+    """A client of the store on every rank; torch's own rendezvous would let rank 0 serve a second one."""
+    from torch.distributed import TCPStore
 
-    numbers = {} if url == "env://" else {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-    # the store is served already: rank 0 must connect to it, not serve a second one
-    agent = os.environ.get(AGENT)
-    os.environ[AGENT] = "True"
-    try:
-        return next(dist.rendezvous(url, **numbers, timeout=timedelta(seconds=60)))[0]
-    finally:
-        os.environ.pop(AGENT) if agent is None else os.environ.update({AGENT: agent})
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60))
 
 
 def watch(before: tuple[frozenset[tuple[int, int]], set[int]], meeting: Any) -> None:
@@ -149,21 +141,24 @@ class _Thread(threading.Thread):
         self._earlier, self._main, self._port = earlier, main, port
         self._others, self._ours = before
         self._acting = threading.Lock()
+        self._postponed = False  # whether the main thread is to be interrupted when its import is done
 
     def run(self) -> None:
         while True:
             ends = [end for end in (self._listening, self._line) if end is not None]
-            ready, _, _ = select.select(ends, [], [])
-            if self._listening in ready:
-                with self._acting:
+            ready, _, _ = select.select(ends, [], [], IMPORT_SECONDS if self._postponed else None)
+            with self._acting:
+                if self._listening in ready:
                     self._act(self._listening.recv(64))
+                elif self._postponed:
+                    self._come_back()
             if self._line in ready:
                 self._hear()
 
     def idle(self) -> bool:
         """Whether it has nothing to act on."""
         with self._acting:
-            return not select.select([self._listening], [], [], 0)[0]
+            return not self._postponed and not select.select([self._listening], [], [], 0)[0]
 
     def _act(self, numbers: bytes) -> None:
         if self._earlier >= 0:
@@ -171,7 +166,14 @@ class _Thread(threading.Thread):
         asked = {signal.SIGINT, FREE, COME_BACK} & set(numbers)
         if asked and state.communication(self._main):
             free(self._main, sockets() - self._others, self._port)
-        elif COME_BACK in asked and interruptible(sys._current_frames().get(self._main)):
+        elif COME_BACK in asked:
+            self._come_back()
+
+    def _come_back(self) -> None:
+        """Interrupt the main thread, or postpone that until its import is done."""
+        frame = sys._current_frames().get(self._main)
+        self._postponed = importing(frame)
+        if interruptible(frame):
             os.kill(os.getpid(), signal.SIGINT)
 
     def _hear(self) -> None:
@@ -195,7 +197,8 @@ class _Thread(threading.Thread):
     def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         if asked.get("variables"):
             return {"variables": state.variables()}
-        return state.summary(self._main, self._ours, self._of_gloo)
+        summary = state.summary(self._main, self._ours, self._of_gloo)
+        return {**summary, "importing": importing(sys._current_frames().get(self._main))}
 
     def _of_gloo(self) -> list[tuple[int, int]]:
         """gloo's sockets, and those that the learner has opened."""
@@ -225,13 +228,34 @@ def interruptible(frame: Any) -> bool:
     """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook's runs there.
 
     It must not hit what the engine does between two of them, or a message is lost and the rank waits for ever; nor the
-    report of an exception, which would be lost with it; nor the beginning of a call of MPI.
+    report of an exception, which would be lost with it; nor the beginning of a call of MPI; nor an import.
 
     Runs on: a rank, in any thread.
     """
     names = {outer.f_code.co_name for outer in _outwards(frame)}
     names |= {outer.f_globals.get("__name__") for outer in _outwards(frame)}
-    return state.executing(frame) and not names & {"showtraceback", "describe_failure", "settle", MPI_BEGINS}
+    return (
+        state.executing(frame)
+        and not importing(frame)
+        and not names & {"showtraceback", "describe_failure", "settle", MPI_BEGINS}
+    )
+
+
+def importing(frame: Any) -> bool:
+    """Whether a cell or a call of the notebook is in an import that must not be torn: every later one would fail.
+
+    A module of the learner's own may be torn: it may compute or communicate for as long as it likes.
+
+    Runs on: a rank, in any thread.
+    """
+    machinery = vars(importlib._bootstrap), vars(importlib._bootstrap_external)
+    inner = None
+    for outer in _outwards(frame):
+        if not any(outer.f_globals is namespace for namespace in machinery):
+            inner = outer
+        elif inner is None or not is_learners(inner.f_code.co_filename):
+            return state.executing(frame)
+    return False
 
 
 def _outwards(frame: Any) -> Iterator[Any]:
@@ -241,9 +265,11 @@ def _outwards(frame: Any) -> Iterator[Any]:
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    """The handler of SIGINT: a KeyboardInterrupt where it does no harm, nothing elsewhere."""
+    """The handler of SIGINT: a KeyboardInterrupt where it does no harm or after an import, nothing elsewhere."""
     if interruptible(frame):
         raise KeyboardInterrupt
+    if importing(frame):
+        os.kill(os.getpid(), COME_BACK)
 
 
 def _take_over_interrupts() -> None:

@@ -200,8 +200,7 @@ def describe(note: Note, lines: bool = True) -> dict[str, Any]:
         return plain
     options, splits = note.args
     if note.method in ROOTED:
-        root = getattr(options, "rootRank", options if isinstance(options, int) else 0)
-        plain["root"] = members[root] if 0 <= root < len(members) else root
+        plain["root"] = members[note.root] if 0 <= note.root < len(members) else note.root
     if note.method in REDUCING and hasattr(options, "reduceOp"):
         plain["reduce_op"] = options.reduceOp.op.name
     if splits is not None:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distlab import payload
+from distlab import interrupts, payload
 from distlab.errors import RanksFailed, SweepError, refuse
 from distlab.measured import Point, Sweep
 from distlab.progress import progress
@@ -131,11 +131,12 @@ def _run(cluster: Cluster, fn: Callable[..., Any], *args: Any) -> list[Any]:
     """As cluster.run on all ranks, without the live view of a long run, which would stay behind many times."""
     from distlab.cell import Cell  # on a rank, where this module is imported too, it is not needed
 
-    cluster.ready()
-    everyone = cluster.check_ranks(None)
-    view = cluster.client.direct_view(everyone)
-    result = view.apply_async(on_rank, "call", *payload.dumps((fn, args, {})))
-    replies = Cell(cluster.ranks, result, everyone).finish(live_after=None)
+    packed = payload.dumps((fn, args, {}))
+    with interrupts.held():
+        cluster.ready()
+        everyone = cluster.check_ranks(None)
+        result = cluster.client.direct_view(everyone).apply_async(on_rank, "call", *packed)
+        replies = Cell(cluster.ranks, result, everyone).finish(live_after=None)
     return [payload.loads(reply[1], reply[2:]) for reply in replies]
 
 

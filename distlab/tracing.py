@@ -4,7 +4,8 @@ Runs on a rank, called by name from trace/record.py. Nothing of it is there whil
 
 The profiler times all that torch does, but it knows neither the group of a call, nor who sent what a rank received from
 anybody, nor when the main thread waits. So each call that Python makes is a range of the profiler's with a number, and
-so is each wait for one. Collectives that C++ calls, as DistributedDataParallel does, have no number; torch's flight
+so is each wait for one. It records the thread of the cells alone; calls and waits on others, as in a callback of a
+Future, are timed here. Collectives that C++ calls, as DistributedDataParallel does, have no number; torch's flight
 recorder knows their group.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from array import array
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
@@ -44,8 +46,9 @@ class Traced:
     root: int = -1
     source: int = -1  # who sent what was received from anybody
     failed: bool = False
-    start: int = -1  # ns since the recording began; -1 for a call on another thread, which is not recorded
+    start: int = -1  # ns since the recording began
     end: int = -1
+    elsewhere: bool = False  # on another thread than the cells
     waits: list[tuple[int, int, bool]] = field(default_factory=list)  # start, end; whether inside of the call itself
 
 
@@ -56,6 +59,7 @@ class Recording:
         self.profiler = profiler
         self.calls: list[Traced] = []
         self.waits: list[tuple[int, bool]] = []  # number of the call; whether inside of it
+        self._main, self._lock = threading.get_ident(), threading.Lock()
         self.groups: dict[tuple[str, int], tuple[int, list[int]]] = {}  # by name and generation: number, ranks
         self.generations: list[int] = []  # when the default group was made anew, in ns
         self._numbers: dict[Note, int] = {}
@@ -70,10 +74,18 @@ class Recording:
         group = self._number_of(note.group)
         call = Traced(note.op or note.method, note.method, group, num_bytes, note.peer, note.tag)
         call.root = next((value.rootRank for value in values if hasattr(value, "rootRank")), -1)
-        number = self._numbers[note] = len(self.calls)
-        self.calls.append(call)
-        with torch._C._profiler._RecordFunctionFast(f"{POST}{number}"):
+        call.elsewhere = threading.get_ident() != self._main
+        with self._lock:
+            number = self._numbers[note] = len(self.calls)
+            self.calls.append(call)
+        if not call.elsewhere:
+            with torch._C._profiler._RecordFunctionFast(f"{POST}{number}"):
+                return _told(call, make)
+        call.start = clock.now()
+        try:
             return _told(call, make)
+        finally:
+            call.end = clock.now()
 
     def wait(self, note: Note, work: Any, make: Callable[[], Any]) -> Any:
         """Make a wait for the call of a note, and record it."""
@@ -81,10 +93,16 @@ class Recording:
         if number is None:
             return make()
         inside = sys._getframe(2).f_globals.get("__name__") == c10d.__name__  # who called Work.wait
-        self.waits.append((number, inside))
         call = self.calls[number]
-        with torch._C._profiler._RecordFunctionFast(f"{WAIT}{len(self.waits) - 1}"):
+        if threading.get_ident() == self._main:
+            self.waits.append((number, inside))
+            with torch._C._profiler._RecordFunctionFast(f"{WAIT}{len(self.waits) - 1}"):
+                done = _told(call, make)
+        else:
+            began = clock.now()
             done = _told(call, make)
+            if call.elsewhere:
+                call.waits.append((began, clock.now(), inside))
         if call.method == "recv_anysource" and isinstance(work, c10d.Work):
             call.source = work._source_rank()
         return done
@@ -108,7 +126,7 @@ class Recording:
         """Number the groups that there are."""
         for group, ranks in list(c10d._world.pg_group_ranks.items()):
             if isinstance(group, c10d.ProcessGroup):  # and not the mark of a group that this rank is not in
-                key = (group.group_name, len(self.generations))
+                key = (c10d._world.pg_names[group], len(self.generations))
                 self.groups.setdefault(key, (len(self.groups), list(ranks)))
 
     def _count(self, group: Any) -> None:
@@ -162,6 +180,10 @@ def stop() -> dict[str, Any] | None:
     recording.profiler.__exit__(None, None, None)
     results = recording.profiler.kineto_results
     begin, main, dispatched = results.trace_start_ns(), -1, 0
+    elsewhere = [call for call in recording.calls if call.elsewhere]
+    for call in elsewhere:
+        call.start, call.end = call.start - begin, call.end - begin
+        call.waits = [(start - begin, end - begin, inside) for start, end, inside in call.waits]
     names: dict[tuple[str, bool], int] = {}
     rows = array("q")
     for event in results.events():
@@ -178,7 +200,7 @@ def stop() -> dict[str, Any] | None:
             dispatched += name.startswith("c10d::")
             place = names.setdefault((name, event.is_user_annotation()), len(names))
             rows.extend((place, event.start_thread_id(), start, length, event.sequence_nr()))
-    flight = _flight_recorder(recording, begin) if dispatched > len(recording.calls) else []
+    flight = _flight_recorder(recording, begin) if dispatched > len(recording.calls) - len(elsewhere) else []
     return {
         "begin": begin,
         "main": main,

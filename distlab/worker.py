@@ -62,10 +62,8 @@ def build(rank: int, meeting: Any) -> None:
     else:
         if meeting.init_method == "env":
             os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
-        # torch's own tcp:// and env://, but with keys that are new each time: used ones hold stale addresses
-        where["store"] = dist.PrefixStore(
-            meeting.prefix, sentinel.connect(meeting.host, meeting.port, meeting.init_method)
-        )
+        # the store serves already, and its keys are new each time, because used ones hold stale addresses
+        where["store"] = dist.PrefixStore(meeting.prefix, sentinel.connect(meeting.host, meeting.port))
     if "mpi4py.MPI" in sys.modules:  # ipyparallel's engine has imported it, because mpiexec started it
         from distlab import mpi_backend, mpi_work
 

@@ -1,4 +1,4 @@
-"""Makes .venv for the project and skips what is done. Called by: make, with the system's python3.
+"""Makes .venv for the project and skips what is done. Called by: make, with the system's python3; tools/matrix.py.
 
 The syntax stays with Python 3.6, so that an old interpreter is told in one line what to do.
 """
@@ -104,22 +104,22 @@ def venv_version(venv):
     return found.group(1) if found else None
 
 
-def fingerprint(root, venv, version):
+def fingerprint(root, venv, version, pins):
     """What the environment was made from. It holds the path because an environment cannot be moved."""
     digest = hashlib.sha256()
-    for name in ("pyproject.toml", "constraints.txt"):
-        digest.update((root / name).read_bytes())
+    for path in (root / "pyproject.toml", pins):
+        digest.update(path.read_bytes())
     digest.update(f"{version} {venv} {json.dumps(LAB_OVERRIDES, sort_keys=True)}".encode())
     return digest.hexdigest()
 
 
-def is_current(root, venv, chosen_version=None):
+def is_current(root, venv, chosen_version=None, pins=None):
     """Whether nothing is left to do. `chosen_version` is that of an interpreter picked by hand, or None."""
     version = venv_version(venv)
     stamp = venv / "distlab-setup.stamp"
     if version is None or not stamp.is_file() or (chosen_version and not same_minor(version, chosen_version)):
         return False
-    return stamp.read_text().strip() == fingerprint(root, venv, version)
+    return stamp.read_text().strip() == fingerprint(root, venv, version, pins or root / "constraints.txt")
 
 
 def same_minor(version, other):
@@ -229,14 +229,14 @@ def advice(output):
     return "pip failed: read its last lines above"
 
 
-def install(root, venv, torch_index, log):
-    """Installs the project, editable, at the tested versions; torch first when its index is given."""
-    pins = ["-c", str(root / "constraints.txt")]
+def install(root, venv, torch_index, log, pins):
+    """Installs the project, editable, at the versions of the file `pins`; torch first when its index is given."""
+    pinned = ["-c", str(pins)]
     if torch_index:
         print(f"  torch, from {torch_index}", flush=True)
-        run_pip(venv, [*pins, "--index-url", torch_index, "torch"], log)
-    print("  the packages of pyproject.toml, at the versions of constraints.txt", flush=True)
-    run_pip(venv, [*pins, "-e", str(root) + "[lab,mpi,test]"], log)
+        run_pip(venv, [*pinned, "--index-url", torch_index, "torch"], log)
+    print(f"  the packages of pyproject.toml, at the versions of {pins.name}", flush=True)
+    run_pip(venv, [*pinned, "-e", str(root) + "[lab,mpi,test]"], log)
 
 
 def write_lab_overrides(venv):
@@ -246,10 +246,11 @@ def write_lab_overrides(venv):
     (settings / "overrides.json").write_text(json.dumps(LAB_OVERRIDES, indent=2) + "\n")
 
 
-def set_up(root, venv, torch_index="", python_chosen=False):
+def set_up(root, venv, torch_index="", python_chosen=False, pins=None):
     """Brings `venv` up to date, or returns at once when it is. Raises SetupError with one line."""
     here = ".".join(str(part) for part in sys.version_info[:3])
-    if is_current(root, venv, here if python_chosen else None):
+    pins = pins or root / "constraints.txt"
+    if is_current(root, venv, here if python_chosen else None, pins):
         return
     version = venv_version(venv)
     usable = version is not None and not (python_chosen and not same_minor(version, here))
@@ -259,26 +260,28 @@ def set_up(root, venv, torch_index="", python_chosen=False):
         check_venv_modules(sys.version_info)
         check_disk(root, torch_index)
         remove_venv(venv)
-        print(f"Making .venv with Python {here}; the first time takes one to ten minutes.", flush=True)
+        print(f"Making {venv.name} with Python {here}; the first time takes one to ten minutes.", flush=True)
         make_venv(venv)
     else:
-        print(f"Bringing .venv (Python {version}) up to date.", flush=True)
+        print(f"Bringing {venv.name} (Python {version}) up to date.", flush=True)
         if not any(venv.glob("lib/python*/site-packages/torch")):
             check_disk(root, torch_index)
     log = venv / "setup.log"
     log.write_text("")
-    install(root, venv, torch_index, log)
+    install(root, venv, torch_index, log, pins)
     write_lab_overrides(venv)
-    (venv / "distlab-setup.stamp").write_text(fingerprint(root, venv, venv_version(venv)) + "\n")
+    (venv / "distlab-setup.stamp").write_text(fingerprint(root, venv, venv_version(venv), pins) + "\n")
     print(f"Done in {time.time() - started:.0f} s.", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python-chosen", action="store_true", help="replace an environment of another Python")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="the environment; its absolute path")
+    parser.add_argument("--pins", type=Path, help="another file of versions than constraints.txt")
     options = parser.parse_args()
     try:
-        set_up(ROOT, ROOT / ".venv", os.environ.get("TORCH_INDEX", ""), options.python_chosen)
+        set_up(ROOT, options.venv, os.environ.get("TORCH_INDEX", ""), options.python_chosen, options.pins)
     except SetupError as error:
         print(f"distlab: {error}.", file=sys.stderr)
         return 1

@@ -4,6 +4,7 @@ Called by the notebooks and on the ranks; it needs torch, and scikit-learn for t
 `torchrun`. Notebook 04 builds the partitioner.
 """
 
+from distlab.data.augment import augment
 from distlab.data.download import one_rank_first
 from distlab.data.partition import DataPartitioner, Partition, batch_per_rank
 from distlab.data.sets import SETS, Images, ImageSet, load
@@ -14,6 +15,7 @@ __all__ = [
     "ImageSet",
     "Images",
     "Partition",
+    "augment",
     "batch_per_rank",
     "load",
     "one_rank_first",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,12 @@ class Images:
     test: ImageSet
     shape: tuple[int, int, int]
     classes: int = 10
+
+    def first(self, train: int, test: int) -> Images:
+        """The first so many images of each part, or all where there are not as many: for a first try."""
+        parts = ((part, slice(count)) for part, count in ((self.train, train), (self.test, test)))
+        parts = (replace(part, images=part.images[some], labels=part.labels[some]) for part, some in parts)
+        return Images(self.name, *parts, self.shape, self.classes)
 
     def __repr__(self) -> str:
         parts = f"{len(self.train)} images to train on, {len(self.test)} to test with"

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from distlab.errors import ArgumentError
 from distlab.plotting.curves import SMALL, even_ticks, own_axes
-from distlab.plotting.style import GREY, INK, rank_color, style, text_color
+from distlab.plotting.style import FAINT, INK, rank_color, style, text_color
 from distlab.plotting.units import format_seconds
 
 Bar = tuple[str, float, float, str]  # lane, start, end, kind; times in seconds
@@ -74,11 +74,11 @@ def draw_bars(ax: Axes, place: int, bars: Sequence[tuple[float, float, str]]) ->
     looks = {
         "compute": {"facecolor": rank_color(0)},
         "communicate": {"facecolor": rank_color(1)},
-        "wait": {"facecolor": "#FFFFFF", "hatch": "///"},
+        "wait": {"facecolor": FAINT, "hatch": "///"},
     }
     for start, end, kind in ordered:
         y = place + (0.21 if kind == "communicate" else -0.21) * halves
-        look = {"edgecolor": GREY if kind == "wait" else "#FFFFFF", "linewidth": 0.8, **looks[kind]}
+        look = {"edgecolor": INK if kind == "wait" else "#FFFFFF", "linewidth": 0.8, **looks[kind]}
         ax.barh(y, end - start, left=start, height=0.4 if halves else 0.7, label=kind, **look)
 
 
@@ -97,11 +97,10 @@ def label_bars(ax: Axes) -> None:
 def write_in(ax: Axes, bar: Rectangle, text: str) -> bool:
     """Write a text in a bar if it fits; returns whether it does."""
     center = (bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2)
-    light = bar.get_hatch() is not None
-    color = INK if light else text_color(to_hex(bar.get_facecolor()))
-    label = ax.text(*center, text, ha="center", va="center_baseline", fontsize=SMALL, color=color)
-    if light:
-        label.set_bbox({"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 1.5})
+    fill = to_hex(bar.get_facecolor())
+    label = ax.text(*center, text, ha="center", va="center_baseline", fontsize=SMALL, color=text_color(fill))
+    if bar.get_hatch() is not None:
+        label.set_bbox({"facecolor": fill, "edgecolor": "none", "pad": 1.5})
     fits = label.get_window_extent().width + 8 < bar.get_window_extent().width
     if not fits:
         label.remove()

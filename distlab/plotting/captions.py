@@ -11,11 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from distlab.plotting.curves import curve_color
 from distlab.plotting.lanes import RANGE, Lane, parts
-from distlab.plotting.marks import DOTS, HATCHED, LOOKS, LOST
+from distlab.plotting.marks import DOTS, LOOKS, LOST
 from distlab.plotting.scenes import MOST_MARKS, WIDE, Scene, sizes_of
-from distlab.plotting.style import GREY, INK, text_color
+from distlab.plotting.style import INK, curve_color, text_color
 from distlab.plotting.units import format_bytes
 from distlab.plotting.words import SMALL, TEXT, Words, text_pixels
 from distlab.trace.events import COMPUTING, Event, Message
@@ -34,7 +33,7 @@ def draw_lost(ax: Axes, scene: Scene, words: Words) -> None:
     crosses = []
     for message in scene.lost:
         event, partner = (message.send, message.dst) if message.send else (message.recv, message.src)
-        lane, color = scene.lanes[event.rank], LOST if message.traced else GREY
+        lane, color = scene.lanes[event.rank], LOST if message.traced else INK
         down = places.get(partner, -1) > places[event.rank]
         x = max(scene.x(event.start), 0) + 8
         ends = (lane.bottom + 2, lane.bottom + 9) if down else (lane.top - 2, lane.top - 9)
@@ -44,8 +43,8 @@ def draw_lost(ax: Axes, scene: Scene, words: Words) -> None:
         words.keep_clear(x - 5, ends[1], 10)
         crosses.append((x, ends[1], _lament(message), color))
     for x, y, text, color in crosses:
-        if not words.write(x + 9, y, text, color, halo="#FFFFFF"):
-            words.write(x - 9, y, text, color, ha="right", halo="#FFFFFF")
+        if not words.write(x + 9, y, text, color):
+            words.write(x - 9, y, text, color, ha="right")
 
 
 def _lament(message: Message) -> str:
@@ -84,8 +83,8 @@ def _label_bar(scene: Scene, words: Words, event: Event, y: float, size: float) 
         return
     for text in texts_of(event):
         if text_pixels(text, size) + 6 <= right - left:
-            color = INK if look == "wait" else text_color(LOOKS[look])
-            words.write((left + right) / 2, y, text, color, size, ha="center", box="#FFFFFF" if look == "wait" else "")
+            color, box = text_color(LOOKS[look]), LOOKS[look] if look == "wait" else ""
+            words.write((left + right) / 2, y, text, color, size, ha="center", box=box)
             return
 
 
@@ -120,7 +119,7 @@ def label_arrows(scene: Scene, words: Words) -> None:
         flat = abs(scene.x(arrow.arrived) - scene.x(arrow.left)) > FLAT * abs(arrow.head - arrow.tail)
         text = format_bytes(arrow.sizes[0]) if arrow.count == 1 else f"×{arrow.count}"
         place = (x, y - 8) if flat else (x + 6, y)
-        words.write(*place, text, curve_color(arrow.src), SMALL, ha="center" if flat else "left", halo="#FFFFFF")
+        words.write(*place, text, curve_color(arrow.src), SMALL, ha="center" if flat else "left")
 
 
 def write_head(figure: Figure, title: str, lines: Sequence[str]) -> None:
@@ -131,7 +130,7 @@ def write_head(figure: Figure, title: str, lines: Sequence[str]) -> None:
         figure.text(MARGIN / wide, 1 - y / high, title, fontsize=12, va="center_baseline", parse_math=False)
         y += 21
     for line in lines:
-        look = {"fontsize": SMALL + 0.5, "color": GREY, "va": "center_baseline", "parse_math": False}
+        look = {"fontsize": SMALL + 0.5, "color": INK, "va": "center_baseline", "parse_math": False}
         figure.text(MARGIN / wide, 1 - y / high, line, **look)
         y += LINE
 
@@ -176,7 +175,7 @@ def draw_legend(figure: Figure, rows: Sequence[Sequence[tuple[str, str]]]) -> No
 
 def _draw_swatch(ax: Axes, look: str, x: float, y: float) -> None:
     if look in LOOKS:
-        edge = {"edgecolor": HATCHED, "hatch": "////"} if look == "wait" else {"edgecolor": "none"}
+        edge = {"edgecolor": INK, "hatch": "////"} if look == "wait" else {"edgecolor": "none"}
         ax.add_patch(Rectangle((x, y - 6), 20, 12, facecolor=LOOKS[look], linewidth=0.7, **edge))
     elif look == "flight":
         ax.add_patch(Rectangle((x, y - 3), 20, 6, facecolor=LOOKS["move"], edgecolor="none"))

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextPath
 
-from distlab.plotting.style import FAINT, GREY, INK, MIXED, blend, new_figure, rank_color, style, text_color
+from distlab.plotting.style import FAINT, HAZE, INK, MIXED, curve_color, new_figure, rank_color, style, text_color
 
 UNIT = 0.4  # inches
 PITCH = 1.16  # from one lane to the next
@@ -103,7 +103,7 @@ def draw_lane(ax: Axes, y: float, rank: int, width: float) -> None:
     Runs on: client.
     """
     color = rank_color(rank)
-    ax.add_patch(Rectangle((0, y), width, 1, facecolor=blend(color, "#FFFFFF", 0.88), edgecolor="none"))
+    ax.add_patch(Rectangle((0, y), width, 1, facecolor=color, alpha=HAZE, edgecolor="none"))
     ax.add_patch(Rectangle((0, y), 0.16, 1, facecolor=color, edgecolor="none"))
     draw_text(ax, 0.36, y + 0.5, f"rank {rank}", ha="left", va="center_baseline")
 
@@ -122,13 +122,13 @@ def draw_cell(ax: Axes, x: float, y: float, cell: Cell, width: float = 1.0) -> N
     Runs on: client.
     """
     looks = {
-        "mixed": {"facecolor": MIXED, "edgecolor": MIXED},
-        "shared": {"facecolor": FAINT, "edgecolor": FAINT},
-        "unknown": {"facecolor": "#FFFFFF", "edgecolor": GREY},
-        "empty": {"facecolor": "none", "edgecolor": "#9A9A9A", "linestyle": (0, (3, 2.5))},
+        "mixed": {"facecolor": MIXED, "edgecolor": INK},
+        "shared": {"facecolor": FAINT, "edgecolor": INK},
+        "unknown": {"facecolor": "none", "edgecolor": INK},
+        "empty": {"facecolor": "none", "edgecolor": INK, "linestyle": (0, (3, 2.5))},
     }
     if isinstance(cell.origin, int):
-        look = {"facecolor": rank_color(cell.origin), "edgecolor": rank_color(cell.origin)}
+        look = {"facecolor": rank_color(cell.origin), "edgecolor": curve_color(cell.origin)}
     else:
         look = looks[cell.origin]
     shape = "round,pad=0,rounding_size=0.16"
@@ -160,9 +160,9 @@ def draw_panel(ax: Axes, x: float, y: float, heading: str, rows: Rows, width: fl
 
     Runs on: client.
     """
-    draw_text(ax, x + len(rows[0]) * width / 2, y + 0.4, heading, color=GREY)
+    draw_text(ax, x + len(rows[0]) * width / 2, y + 0.4, heading, color=INK)
     for slot, name in enumerate(slots[: len(rows[0])]):
-        draw_text(ax, x + (slot + 0.5) * width, y + 1.15, name, color=GREY)
+        draw_text(ax, x + (slot + 0.5) * width, y + 1.15, name, color=INK)
     for rank, row in enumerate(rows):
         for slot, cell in enumerate(row):
             draw_cell(ax, x + slot * width, y + head_height(slots) + rank * PITCH, cell, width)

@@ -13,7 +13,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from distlab.errors import ArgumentError
-from distlab.plotting.style import blend, luminance, new_figure, rank_color, style
+from distlab.plotting.style import curve_color, new_figure, style
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
 SMALL = 11  # font size of labels in the axes, in points
@@ -24,12 +24,6 @@ def own_axes(width: float, height: float) -> Axes:
     figure = new_figure(width, height, layout="constrained", shown=True)
     with style():
         return figure.add_subplot()
-
-
-def curve_color(place: int) -> str:
-    """The colour of a curve: that of the rank with its place, dark enough for a text on white (WCAG 2.1: 4.5)."""
-    shades = (blend(rank_color(place), "#000000", share / 20) for share in range(20))
-    return next(shade for shade in shades if 1.05 / (luminance(shade) + 0.05) >= 4.5)
 
 
 def check_curve(name: str, curve: Curve) -> None:

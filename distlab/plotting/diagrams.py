@@ -17,7 +17,7 @@ from matplotlib.patches import Circle, FancyArrowPatch
 
 from distlab.errors import ArgumentError
 from distlab.plotting.cells import Cell, draw_text, side_by_side
-from distlab.plotting.style import MIXED, rank_color, style
+from distlab.plotting.style import MIXED, curve_color, style
 
 GAP = 2.8  # width of the arrows' room, in units
 EMPTY = Cell()
@@ -197,10 +197,10 @@ def draw_flows(ax: Axes, shown: Example, gap: tuple[float, float], lanes: list[f
         end = gap[1] - 2 * radius if dst in shown.adds else gap[1]
         head = "-" if dst in shown.adds else "-|>,head_length=3.2,head_width=1.8"
         points = {"posA": (gap[0], lanes[src]), "posB": (end, lanes[dst] + spread), "shrinkA": 0, "shrinkB": 0}
-        ax.add_patch(FancyArrowPatch(**points, arrowstyle=head, color=rank_color(src), linewidth=1.6))
+        ax.add_patch(FancyArrowPatch(**points, arrowstyle=head, color=curve_color(src), linewidth=1.6))
     for rank in shown.adds:
         center = (gap[1] - radius, lanes[rank])
-        ax.add_patch(Circle(center, radius, facecolor=MIXED, edgecolor="#FFFFFF", linewidth=1, zorder=3))
+        ax.add_patch(Circle(center, radius, facecolor=MIXED, edgecolor="none", zorder=3))
         draw_text(ax, *center, "+", color="#FFFFFF", va="center_baseline", fontsize=14, zorder=4)
 
 

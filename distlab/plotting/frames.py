@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from distlab.plotting.moves import Chunk, Move, State
 from distlab.plotting.shapes import Box, Curve, Disc, Group, Label, Polygon
-from distlab.plotting.style import FAINT, GREY, INK, MIXED, blend, rank_color, text_color
+from distlab.plotting.style import FAINT, HAZE, INK, MIXED, curve_color, rank_color, text_color
 
 HEAD, NUMBERS = 22, 18  # heights of the heading and, where there are several chunks, of their numbers
 PITCH = 36  # from one lane to the next
@@ -27,14 +27,12 @@ def picture(state: State, moves: Sequence[Move], heading: str, cell: float) -> l
     width, chunks = picture_width(state, cell), len(state[0])
     lanes: list[Group | Label | Box] = []
     for rank, row in enumerate(state):
-        lanes.append(Box(0, _top(rank) - 4, width, LANE, blend(rank_color(rank), "#FFFFFF", 0.88)))
+        lanes.append(Box(0, _top(rank) - 4, width, LANE, rank_color(rank), opacity=HAZE))
         for chunk, content in enumerate(row):
             marks = {"class": "cell", "data-at": f"{rank},{chunk}"}
             lanes.append(Group(_cell(content, cell, len(state)), _left(chunk, cell), _top(rank), marks))
     lanes += [_arrow(move, cell) for move in moves]
-    numbers = [
-        Label(_left(chunk, cell) + cell / 2, HEAD + 7, str(chunk), 11, GREY, "middle") for chunk in range(chunks)
-    ]
+    numbers = [Label(_left(chunk, cell) + cell / 2, HEAD + 7, str(chunk), 11, INK, "middle") for chunk in range(chunks)]
     head = Label(width / 2, 9, heading, 13, INK, "middle", bold=True)
     return [head, *numbers[: chunks if chunks > 1 else 0], Group(lanes, 0, head_height(state))]
 
@@ -45,7 +43,7 @@ def names(state: State) -> list[Group | Label]:
     for rank in range(len(state)):
         lanes.append(Box(NAMES - 4, _top(rank) - 4, 4, LANE, rank_color(rank)))
         lanes.append(Label(0, _top(rank) + CELL / 2, f"rank {rank}"))
-    head = [Label(NAMES - 8, HEAD + 7, "chunk", 11, GREY, "end")] if len(state[0]) > 1 else []
+    head = [Label(NAMES - 8, HEAD + 7, "chunk", 11, INK, "end")] if len(state[0]) > 1 else []
     return [*head, Group(lanes, 0, head_height(state))]
 
 
@@ -89,7 +87,7 @@ def _cell(content: Chunk, width: float, ranks: int) -> list[Box | Label]:
         return [Box(0, 0, width, CELL, fill, fill, 3), label]
     part = (width - 4) / ranks
     parts = [Box(2 + rank * part, 2, part, CELL - 4, rank_color(rank)) for rank in content.ranks]
-    return [Box(0, 0, width, CELL, "#FFFFFF", GREY, 3), *parts]
+    return [Box(0, 0, width, CELL, "none", INK, 3), *parts]
 
 
 def _arrow(move: Move, cell: float) -> Group:
@@ -101,7 +99,7 @@ def _arrow(move: Move, cell: float) -> Group:
     start, end = (_top(rank) + CELL / 2 + 5 * turn * side for rank, turn in ((move.src, 1), (move.dst, -1)))
     tip, bulge = edge + side * 1.5, edge + side * min(11.5, 8 + 1.5 * abs(move.dst - move.src))
     back = tip + side * 6
-    color = blend(rank_color(move.src if move.origin is None else move.origin), "#000000", 0.15)
+    color = curve_color(move.src if move.origin is None else move.origin)
     curve = Curve(((edge, start), (bulge, start), (bulge, end), (back, end)), color)
     head = [Polygon(((tip, end), (back, end - 4), (back, end + 4)), color)]
     if move.adds:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from distlab.errors import ArgumentError, ArgumentTypeError
 from distlab.plotting.cells import Cell, draw_text, side_by_side, slot_width, stacked
-from distlab.plotting.style import GREY
+from distlab.plotting.style import INK
 
 MOST_SLOTS = 8  # a longer row ends in "…"
 WIDEST = 8.5  # units of cells that fit side by side at half a notebook's width
@@ -51,7 +51,7 @@ def before_after(
     if sum(len(rows[0]) for rows in panels) * slot_width(panels, names) > WIDEST:
         return stacked(*panels, title, "DejaVu Sans", names)
     figure, ax, (left, right), lanes = side_by_side(*panels, GAP, title, "DejaVu Sans", names)
-    draw_text(ax, (left + right) / 2, (lanes[0] + lanes[-1]) / 2, "→", fontsize=20, color=GREY)
+    draw_text(ax, (left + right) / 2, (lanes[0] + lanes[-1]) / 2, "→", fontsize=20, color=INK)
     return figure
 
 

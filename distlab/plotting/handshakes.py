@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from distlab.errors import ArgumentError
 from distlab.plotting.cells import UNIT, draw_text, text_width
-from distlab.plotting.style import FAINT, GREY, MIXED, blend, new_figure, rank_color, style, text_color
+from distlab.plotting.style import HAZE, INK, curve_color, new_figure, rank_color, style, text_color
 from distlab.timing import format_seconds
 
 STEP, LANE, GAP, KEY = 0.52, 0.42, 0.2, 0.3  # width of a call; heights of a rank's lane, between lanes, of a key
@@ -86,7 +86,7 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
                 draw_key(ax, left + place * STEP, HEAD + 0.08 + list(labels).index(step) % MOST_KEYS * KEY, step)
             when = format_seconds(step.when - first)
             x = left + (place + 0.5) * STEP
-            draw_text(ax, x, height - FOOT + 0.1, when, fontsize=SIZE - 1.5, color=GREY, rotation=45, va="top")
+            draw_text(ax, x, height - FOOT + 0.1, when, fontsize=SIZE - 1.5, color=INK, rotation=45, va="top")
     return figure
 
 
@@ -109,14 +109,11 @@ def lane_top(store: float, rank: int) -> float:
 
 def draw_lanes(ax: Axes, width: float, store: float, ranks: int) -> None:
     """Draw the store's lane and, below it, a lane for each rank."""
-    grey = blend(FAINT, "#FFFFFF", 0.4)
-    ax.add_patch(Rectangle((0.05, HEAD), width - 0.1, store - HEAD, facecolor=grey, edgecolor="none"))
+    ax.add_patch(Rectangle((0.05, HEAD), width - 0.1, store - HEAD, facecolor=INK, alpha=HAZE, edgecolor="none"))
     draw_text(ax, 0.2, (HEAD + store) / 2, "store", ha="left", va="center_baseline", fontsize=11)
     for rank in range(ranks):
         color, top = rank_color(rank), lane_top(store, rank)
-        ax.add_patch(
-            Rectangle((0.05, top), width - 0.1, LANE, facecolor=blend(color, "#FFFFFF", 0.88), edgecolor="none")
-        )
+        ax.add_patch(Rectangle((0.05, top), width - 0.1, LANE, facecolor=color, alpha=HAZE, edgecolor="none"))
         ax.add_patch(Rectangle((0.05, top), 0.065, LANE, facecolor=color, edgecolor="none"))
         draw_text(ax, 0.2, top + LANE / 2, f"rank {rank}", ha="left", va="center_baseline", fontsize=11)
 
@@ -128,8 +125,8 @@ def draw_wait(ax: Axes, left: float, store: float, steps: Sequence[Step], place:
     begin = sum(other.when <= step.began for other in steps)  # columns that were over when it began to wait
     if step.writes or not written or min(written) <= step.began or begin == place:
         return
-    color, top = rank_color(step.rank), lane_top(store, step.rank)
-    look = {"facecolor": blend(color, "#FFFFFF", 0.7), "edgecolor": color, "hatch": "////", "linewidth": 0}
+    color, top = curve_color(step.rank), lane_top(store, step.rank)
+    look = {"facecolor": "none", "edgecolor": color, "hatch": "////", "linewidth": 0}
     ax.add_patch(Rectangle((left + begin * STEP, top + 0.08), (place - begin + 0.35) * STEP, LANE - 0.16, **look))
 
 
@@ -137,7 +134,7 @@ def draw_step(ax: Axes, x: float, store: float, step: Step, writer: int | None) 
     """Draw the arrow of one call between the store and the lane of its rank."""
     middle, lane = x + STEP / 2, lane_top(store, step.rank) + LANE / 2
     tail, head = (lane, store - 0.04) if step.writes else (store - 0.04, lane)
-    color = MIXED if writer is None else rank_color(writer)
+    color = INK if writer is None else curve_color(writer)
     ax.annotate("", (middle, head), (middle, tail), arrowprops={"arrowstyle": "-|>", "color": color, "lw": 1.8})
 
 

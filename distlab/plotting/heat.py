@@ -13,19 +13,16 @@ from matplotlib.patches import Rectangle
 
 from distlab.errors import ArgumentError
 from distlab.plotting.cells import UNIT, draw_text, text_width
-from distlab.plotting.style import GREY, INK, blend, new_figure, style
+from distlab.plotting.style import INK, blend, new_figure, style, text_color
 from distlab.probing.names import KINDS
 
 WIDTH, HEIGHT, SIDE = 0.42, 0.235, 0.12  # of a cell; between panels
-TITLE, HEAD, FOOT, WIDEST = 0.34, 0.46, 0.36, 10.8
+TITLE, HEAD, FOOT, WIDEST = 0.34, 0.46, 0.36, 7.5
 SIZE = 9  # of the font, in points
 COLORS = {
-    "works": blend("#009E73", "#FFFFFF", 0.55),
-    "refused": blend("#E69F00", "#FFFFFF", 0.45),
-    "depends": blend("#56B4E9", "#FFFFFF", 0.55),
-    "not built": "#F3F3F3",
-    "no device": "#F3F3F3",
-    "not tried": "#F3F3F3",
+    "works": blend("#009E73", "#FFFFFF", 0.3),
+    "refused": "#E69F00",
+    "depends": "#56B4E9",
 }
 BAD = "#D55E00"  # a wrong result, a hang, an end
 MEANINGS = {"not built": "not built, or no such device", "no device": "", "depends": "depends on how it was built"}
@@ -56,8 +53,9 @@ def heat_maps(panels: Sequence[Panel]) -> Figure:
         lines[-1].append(panel)
     width = max(0.2 + sum(map(panel_width, line)) for line in lines)
     kinds = {kind for _, columns in panels for cells in columns.values() for kind in cells.values()}
-    width = max(width, legend(None, 0, 0, kinds) + 0.2)
-    height = sum(max(map(panel_height, line)) for line in lines) + FOOT
+    entries = legend(kinds, max(width, WIDEST))
+    width = max([width, *(x + 0.68 + inches(text) for _, text, x, _ in entries)])
+    height = sum(max(map(panel_height, line)) for line in lines) + FOOT * (1 + entries[-1][3])
     figure = new_figure(width, height)
     with style():
         ax = figure.add_axes((0, 0, 1, 1))
@@ -70,7 +68,10 @@ def heat_maps(panels: Sequence[Panel]) -> Figure:
                 draw_panel(ax, left, top, panel)
                 left += panel_width(panel)
             top += max(map(panel_height, line))
-        legend(ax, 0.1, top + 0.14, kinds)
+        for kind, text, x, row in entries:
+            y = top + 0.1 + row * FOOT
+            draw_cell(ax, x, y, kind, 0.5)
+            draw_text(ax, x + 0.58, y + HEIGHT / 2, text, ha="left", va="center_baseline", fontsize=SIZE)
     return figure
 
 
@@ -119,9 +120,7 @@ def draw_panel(ax: Axes, left: float, top: float, panel: Panel) -> None:
         x = start + place * WIDTH
         upright = {} if head == HEAD else {"rotation": 90}
         label = name.replace(" ", "\n") if head == HEAD else name
-        draw_text(
-            ax, x + WIDTH / 2, top + TITLE + head - 0.05, label, va="bottom", fontsize=SIZE, color=GREY, **upright
-        )
+        draw_text(ax, x + WIDTH / 2, top + TITLE + head - 0.05, label, va="bottom", fontsize=SIZE, color=INK, **upright)
         for line, (row, kind) in enumerate(cells.items()):
             y = top + TITLE + head + line * HEIGHT
             if place == 0:
@@ -131,21 +130,26 @@ def draw_panel(ax: Axes, left: float, top: float, panel: Panel) -> None:
 
 def draw_cell(ax: Axes, x: float, y: float, kind: str, width: float = WIDTH) -> None:
     """Draw one cell in the colour of its kind, with its word."""
-    color = COLORS.get(kind, BAD)
-    ax.add_patch(Rectangle((x, y), width, HEIGHT, facecolor=color, edgecolor="white", linewidth=1.5))
-    ink = GREY if KINDS[kind] == "-" else "white" if color == BAD else INK
+    ink = INK
+    if KINDS[kind] != "-":
+        color = COLORS.get(kind, BAD)
+        ink = text_color(color)
+        ax.add_patch(Rectangle((x + 0.01, y + 0.01), width - 0.02, HEIGHT - 0.02, facecolor=color, edgecolor="none"))
     draw_text(ax, x + width / 2, y + HEIGHT / 2, KINDS[kind], va="center_baseline", fontsize=SIZE - 1, color=ink)
 
 
-def legend(ax: Axes | None, left: float, top: float, kinds: set[str]) -> float:
-    """Draw what the colours mean, and return where it ends; without axes it is only measured."""
+def legend(kinds: set[str], width: float) -> list[tuple[str, str, float, int]]:
+    """What the colours mean: kind, its words, where it begins and in which row, in rows of at most that width."""
     if "no device" in kinds:
         kinds = {*kinds, "not built"}
+    entries: list[tuple[str, str, float, int]] = []
+    x, row = 0.1, 0
     for kind in KINDS:
         text = MEANINGS.get(kind, kind)
         if kind in kinds and text:
-            if ax is not None:
-                draw_cell(ax, left, top, kind, 0.5)
-                draw_text(ax, left + 0.58, top + HEIGHT / 2, text, ha="left", va="center_baseline", fontsize=SIZE)
-            left += 0.58 + inches(text) + 0.3
-    return left
+            room = 0.58 + inches(text)
+            if x + room > width:
+                x, row = 0.1, row + 1
+            entries.append((kind, text, x, row))
+            x += room + 0.3
+    return entries

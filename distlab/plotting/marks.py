@@ -12,21 +12,19 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from distlab.plotting.curves import curve_color
 from distlab.plotting.lanes import Box
 from distlab.plotting.scenes import MOST_MARKS, WIDE, Scene
-from distlab.plotting.style import INK, blend, rank_color
+from distlab.plotting.style import FAINT, HAZE, INK, curve_color, rank_color
 from distlab.plotting.words import DPI, TEXT
 
-LOST = "#B3261E"
-HATCHED, WAITED = "#A9A9A9", "#BDBDBD"  # a wait, and one that is too narrow for a hatch
+LOST = "#D4443C"
 LOOKS = {
     "compute": "#0072B2",
     "forward": "#8CC4E6",
-    "backward": "#332288",
+    "backward": "#7A5CC8",
     "optimizer": "#009E73",
     "move": "#E69F00",
-    "wait": "#FFFFFF",
+    "wait": FAINT,
 }
 DOTS = (0, (1, 1.6))
 WIDE_ENOUGH = 8  # pixels of a bar with an edge or a hatch
@@ -48,7 +46,7 @@ def draw_lanes(ax: Axes, scene: Scene) -> None:
     for rank, lane in scene.lanes.items():
         color, low = rank_color(rank), 1e3 * scene.view[0]
         wide = 1e3 * (scene.view[1] - scene.view[0])
-        band = {"facecolor": blend(color, "#FFFFFF", 0.88), "edgecolor": "none", "zorder": 0.5}
+        band = {"facecolor": color, "alpha": HAZE, "edgecolor": "none", "zorder": 0.5}
         ax.add_patch(Rectangle((low, lane.top - 2), wide, lane.bottom - lane.top + 4, **band))
         chip = {"facecolor": color, "edgecolor": "none", "clip_on": False}
         ax.add_patch(
@@ -64,9 +62,9 @@ def draw_bars(ax: Axes, scene: Scene) -> None:
         wide, narrow = [], []
         for box in scene.boxes.get(look, ()):
             (wide if box[1] - box[0] >= WIDE_ENOUGH * scene.pixel else narrow).append(_corners(box))
-        edge = {"linewidths": 0.7, "edgecolors": HATCHED if look == "wait" else "#FFFFFF", "zorder": 2 + order / 10}
+        edge = {"linewidths": 0.7, "edgecolors": INK if look == "wait" else "#FFFFFF", "zorder": 2 + order / 10}
         ax.add_collection(PolyCollection(wide, facecolors=color, hatch="////" if look == "wait" else None, **edge))
-        plain = {"facecolors": WAITED if look == "wait" else color, "linewidths": 0, "antialiaseds": False}
+        plain = {"facecolors": color, "linewidths": 0, "antialiaseds": False}
         ax.add_collection(PolyCollection(narrow, **plain, zorder=2 + order / 10))
     outlines = [_corners((event.start, event.end, *scene.lanes[event.rank].bar_span)) for event in scene.failed]
     ax.add_collection(PolyCollection(outlines, facecolors="none", edgecolors=LOST, linewidths=1.8, zorder=3))
@@ -92,7 +90,7 @@ def draw_collectives(ax: Axes, scene: Scene) -> None:
 
 
 def draw_arrows(ax: Axes, scene: Scene) -> None:
-    """Each arrow in the colour of the rank that sends, on a white outline."""
+    """Each arrow in the colour of the rank that sends."""
     shafts, heads, colors, widths = [], [], [], []
     for arrow in scene.arrows:
         start, end = (scene.x(arrow.left), arrow.tail), (scene.x(arrow.arrived), arrow.head)
@@ -106,7 +104,5 @@ def draw_arrows(ax: Axes, scene: Scene) -> None:
         heads.append([scene.point(*point) for point in (end, *sides)])
         colors.append(curve_color(arrow.src))
         widths.append(width)
-    outline = {"colors": "#FFFFFF", "linewidths": [width + 1.6 for width in widths], "alpha": 0.75}
-    ax.add_collection(LineCollection(shafts, **outline, zorder=5), autolim=False)
     ax.add_collection(LineCollection(shafts, colors=colors, linewidths=widths, zorder=6), autolim=False)
-    ax.add_collection(PolyCollection(heads, facecolors=colors, edgecolors="#FFFFFF", linewidths=0.5, zorder=6.5))
+    ax.add_collection(PolyCollection(heads, facecolors=colors, linewidths=0, zorder=6.5))

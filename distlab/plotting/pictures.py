@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from distlab.errors import ArgumentError
 from distlab.plotting.cells import TEXT, TITLE, UNIT, draw_text, text_width
-from distlab.plotting.style import GREY, blend, new_figure, rank_color, style
+from distlab.plotting.style import HAZE, INK, new_figure, rank_color, style
 
 SIDE = 0.62  # inches of an image
 GAP = 0.06  # inches between two images
@@ -28,7 +29,7 @@ def images(
     Runs on: client.
 
     Args:
-        rows: by row, images of [channels, height, width] or [height, width]; one channel is drawn as dark on light,
+        rows: by row, images of [channels, height, width] or [height, width]; one channel is drawn as ink on the page,
             three as red, green and blue. Each image is stretched from its own darkest to its brightest value.
         captions: by row, a text or number below each image.
         names: of the rows; without them "rank 0", "rank 1" and so on.
@@ -46,7 +47,7 @@ def images(
     if captions is not None and [len(texts) for texts in captions] != counts:
         got = [len(texts) for texts in captions]
         raise ArgumentError(f"captions must be one for each image, {counts!r} in the rows, got {got!r}.")
-    lanes = [(name, GREY) for name in names] or [(f"rank {n}", rank_color(n)) for n in range(len(counts))]
+    lanes = [(name, INK) for name in names] or [(f"rank {n}", rank_color(n)) for n in range(len(counts))]
     start = 0.4 + UNIT * max(text_width(name, TEXT) for name, _ in lanes)
     lane = SIDE + (CAPTION if captions is not None else 0) + 0.16
     head = 0.45 if title else 0.1
@@ -71,7 +72,7 @@ def images(
 
 def draw_lane(ax: Any, top: float, height: float, width: float, name: str, color: str) -> None:
     """Draw a band in a colour, with its name at the left; lengths in inches."""
-    ax.add_patch(Rectangle((0.05, top), width - 0.1, height, facecolor=blend(color, "#FFFFFF", 0.88), edgecolor="none"))
+    ax.add_patch(Rectangle((0.05, top), width - 0.1, height, facecolor=color, alpha=HAZE, edgecolor="none"))
     ax.add_patch(Rectangle((0.05, top), 0.065, height, facecolor=color, edgecolor="none"))
     draw_text(ax, 0.2, top + height / 2, name, ha="left", va="center_baseline")
 
@@ -86,5 +87,6 @@ def draw_image(figure: Figure, size: tuple[float, float], left: float, top: floa
     pixels = (pixels - low) / (high - low) if high > low else pixels * 0
     width, height = size
     ax = figure.add_axes((left / width, 1 - (top + SIDE) / height, SIDE / width, SIDE / height))
-    ax.imshow(pixels, cmap="gray_r", interpolation="nearest", aspect="auto")
+    ink = LinearSegmentedColormap.from_list("ink", [f"{INK}00", INK])
+    ax.imshow(pixels, cmap=ink, interpolation="nearest", aspect="auto")
     ax.set_axis_off()

@@ -82,5 +82,5 @@ def play(
         "onload": f"({SCRIPT})(this)",
     }
     attributes = " ".join(f'{name}="{escape(value, quote=True)}"' for name, value in data.items())
-    html = f'<div style="background:#FFFFFF;padding:4px"><img {attributes}></div>'
+    html = f'<div style="padding:4px"><img {attributes}></div>'
     return Player(steps(states, messages, title, headings), html, title, len(checked[0]))

@@ -1,4 +1,4 @@
-"""What more ranks bring: throughput, speed-up and efficiency side by side.
+"""What more ranks bring: throughput, speed-up and efficiency.
 
 Called by the notebooks. Runs in the notebook's process.
 """
@@ -11,15 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from distlab.plotting.curves import SMALL, Curve, curve_color, draw_curve, label_ends
-from distlab.plotting.style import GREY, new_figure, style
+from distlab.plotting.curves import SMALL, Curve, draw_curve, label_ends
+from distlab.plotting.style import HAZE, INK, curve_color, new_figure, style
 from distlab.plotting.training import check_rates, relative
-
-BEYOND = "#F1F1F1"
 
 
 def scaling(curves: Mapping[str, Curve], title: str = "", cores: int | None = None, unit: str = "samples/s") -> Figure:
-    """Draw throughput, speed-up and efficiency against the number of ranks, a panel for each, beside the ideal.
+    """Draw throughput, speed-up and efficiency against the number of ranks, a panel for each, with the ideal.
 
     Speed-up is the rate as a multiple of one rank's, efficiency the speed-up divided by the number of ranks. The cores
     of the machine are a line, and where there are more ranks than cores is shaded.
@@ -41,22 +39,24 @@ def scaling(curves: Mapping[str, Curve], title: str = "", cores: int | None = No
     """
     check_rates(curves)
     ranks = sorted({n for curve in curves.values() for n in curve[0]})
-    figure = new_figure(10.4, 3.7, layout="constrained")
+    figure = new_figure(7.5, 6.4, layout="constrained")
     with style():
         figure.suptitle(title, x=0.02, ha="left", fontsize=13)
-        rates, ups, shares = figure.subplots(1, 3)
+        rates, ups, shares = (figure.add_subplot(2, 2, place) for place in (1, 2, 3))
         draw_panel(rates, curves, ranks, f"throughput, {unit}")
         draw_panel(ups, {name: relative(curve) for name, curve in curves.items()}, ranks, "speed-up")
         draw_panel(shares, {name: efficiency(curve) for name, curve in curves.items()}, ranks, "efficiency, %")
         ideals = {ups: ranks, shares: [100] * len(ranks)}
         for ax, ideal in ideals.items():
-            ax.plot(ranks, ideal, color=GREY, linewidth=1.2, linestyle="--")
+            ax.plot(ranks, ideal, color=INK, linewidth=1.2, linestyle="--")
             ax.set_ylim(0, max(ax.get_ylim()[1], ideal[-1] * 1.15))
         for ax in (rates, ups, shares):
             if cores is not None:
                 mark_cores(ax, cores, ranks)
         ends = [(*end_of(efficiency(curve)), name, curve_color(i)) for i, (name, curve) in enumerate(curves.items())]
-        label_ends(shares, [*ends, (ranks[-1], 100, "ideal", GREY)])
+        label_ends(shares, [*ends, (ranks[-1], 100, "ideal", INK)])
+        for text in shares.texts:  # beside it, where there is no fourth panel
+            text.set_in_layout(False)
     return figure
 
 
@@ -74,12 +74,12 @@ def mark_cores(ax: Axes, cores: int, ranks: list[int]) -> None:
     """Draw the number of cores on the axis of ranks, and shade where there are more ranks."""
     if not ranks[0] <= cores <= ranks[-1]:
         return
-    ax.axvline(cores, color=GREY, linewidth=1.2, linestyle=":")
+    ax.axvline(cores, color=INK, linewidth=1.2, linestyle=":")
     if ranks[-1] > cores:
-        ax.axvspan(cores, ax.get_xlim()[1], color=BEYOND, zorder=0, linewidth=0)
+        ax.axvspan(cores, ax.get_xlim()[1], color=INK, alpha=HAZE, zorder=0, linewidth=0)
     text = "1 core" if cores == 1 else f"{cores} cores"
     at = {"xytext": (0, 3), "textcoords": "offset points", "xycoords": ax.get_xaxis_transform(), "ha": "center"}
-    ax.annotate(text, (cores, 1), color=GREY, fontsize=SMALL, **at)
+    ax.annotate(text, (cores, 1), color=INK, fontsize=SMALL, **at)
 
 
 def efficiency(curve: Curve) -> Curve:

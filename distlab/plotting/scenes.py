@@ -14,7 +14,7 @@ from distlab.plotting.lanes import RANGE, Box, Lane, boxes, lay_out
 from distlab.plotting.units import format_bytes
 from distlab.trace.events import Collective, Event, Message
 
-WIDE = 810  # of the axes
+WIDE = 660  # of the axes
 FEW = 5  # columns that the figure does not mention
 MOST_MARKS = 48  # collectives that are marked one by one, and messages without a partner
 

@@ -31,8 +31,8 @@ function (img) {
     return made;
   };
   const font = "font-family:DejaVu Sans,Verdana,sans-serif;";
-  const title = make("div", font + "font-size:15px;color:#222222;padding:4px", img.dataset.title);
-  const key = make("div", font + "font-size:12px;color:#767676;padding:4px", img.dataset.key);
+  const title = make("div", font + "font-size:15px;color:#797979;padding:4px", img.dataset.title);
+  const key = make("div", font + "font-size:12px;color:#797979;padding:4px", img.dataset.key);
   const bar = make("div", "display:flex;gap:6px;align-items:center;padding:4px");
   bar.style.maxWidth = Math.max(280, width * SCALE) + "px";
   const button = (label, hint, act) => {
@@ -81,7 +81,7 @@ function (img) {
       const from = cell(pictures[at], arrow.dataset.from), to = cell(pictures[at], arrow.dataset.to);
       const chip = (arrow.dataset.first ? cell(pictures[0], arrow.dataset.first) : from).cloneNode(true);
       chip.setAttribute("class", "chip");
-      chip.firstChild.setAttribute("stroke", "#222222");
+      chip.firstChild.setAttribute("stroke", "#797979");
       from.parentNode.append(chip);
       return {chip, x: place(from).e, y: place(from).f, down: place(to).f - place(from).f};
     });

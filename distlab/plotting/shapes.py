@@ -23,7 +23,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle with round corners; an `edge` of "none" has no outline."""
+    """A rectangle with round corners; a `fill` or an `edge` of "none" is not drawn."""
 
     x: float
     y: float
@@ -32,17 +32,20 @@ class Box:
     fill: str
     edge: str = "none"
     radius: float = 0.0
+    opacity: float = 1.0
 
     def svg(self) -> str:
         corner = f' rx="{_n(self.radius)}"' if self.radius else ""
         outline = f' stroke="{self.edge}"' if self.edge != "none" else ""
+        tint = f' opacity="{self.opacity}"' if self.opacity < 1 else ""
         place = f'x="{_n(self.x)}" y="{_n(self.y)}" width="{_n(self.width)}" height="{_n(self.height)}"'
-        return f'<rect {place}{corner} fill="{self.fill}"{outline}/>'
+        return f'<rect {place}{corner} fill="{self.fill}"{outline}{tint}/>'
 
     def draw(self, ax: Axes, dx: float, dy: float) -> None:
         style = f"round,pad=0,rounding_size={self.radius}" if self.radius else "square,pad=0"
         corner, look = (self.x + dx, self.y + dy), {"facecolor": self.fill, "edgecolor": self.edge, "linewidth": 0.72}
-        ax.add_patch(patches.FancyBboxPatch(corner, self.width, self.height, boxstyle=style, **look))
+        alpha = self.opacity if self.opacity < 1 else None  # a number would make "none" opaque
+        ax.add_patch(patches.FancyBboxPatch(corner, self.width, self.height, boxstyle=style, alpha=alpha, **look))
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def svg_text(parts: Iterable[Group | Label | Box], width: float, height: float) 
     size = f'width="{_n(width)}" height="{_n(height)}" viewBox="0 0 {_n(width)} {_n(height)}"'
     body = "".join(part.svg() for part in parts)
     font = f'font-family="{FONT},Verdana,sans-serif"'
-    text = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}><rect width="100%" height="100%" fill="#FFFFFF"/>'
+    text = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>'
     return f"{text}{body}</svg>".encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 

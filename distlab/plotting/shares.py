@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from distlab.errors import ArgumentError
 from distlab.plotting.curves import SMALL, even_ticks, own_axes
-from distlab.plotting.style import FAINT, GREY, INK, blend, rank_color, style, text_color
+from distlab.plotting.style import FAINT, INK, MIXED, blend, rank_color, style, text_color
 from distlab.plotting.units import format_seconds
 
 LEAST = 0.09  # of the longest bar: a narrower part has no percentage in it
@@ -32,8 +32,8 @@ LOOKS = {
     "compute": ("computes", {"facecolor": rank_color(0)}),
     "hidden": ("computes while data travel", {"facecolor": blend(rank_color(0), "#FFFFFF", 0.45)}),
     "communicate": ("data travel", {"facecolor": rank_color(1)}),
-    "wait": ("waits for others", {"facecolor": "#FFFFFF", "hatch": "///"}),
-    "other": ("other", {"facecolor": FAINT}),
+    "wait": ("waits for others", {"facecolor": FAINT, "hatch": "///"}),
+    "other": ("other", {"facecolor": MIXED}),
 }
 
 
@@ -79,7 +79,7 @@ def time_shares(bars: Mapping[str, Parts], title: str = "", relative: bool = Fal
         for place, parts in enumerate(lengths.values()):
             draw_parts(ax, place, parts, longest)
         seen = [part for i, part in enumerate(LOOKS) if any(parts[i] > 0 for parts in lengths.values())]
-        handles = [ax.barh(0, 0, edgecolor=GREY, linewidth=0.8, **LOOKS[part][1]) for part in seen]
+        handles = [ax.barh(0, 0, edgecolor=INK, linewidth=0.8, **LOOKS[part][1]) for part in seen]
         words = [LOOKS[part][0] for part in seen]
         ax.figure.legend(handles, words, loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
     return ax
@@ -90,11 +90,10 @@ def draw_parts(ax: Axes, place: int, parts: list[float], longest: float) -> None
     left, total = 0.0, sum(parts)
     for (_, look), seconds in zip(LOOKS.values(), parts, strict=True):
         hatched = "hatch" in look
-        ax.barh(place, seconds, left=left, height=0.66, edgecolor=GREY if hatched else "#FFFFFF", linewidth=0.8, **look)
+        ax.barh(place, seconds, left=left, height=0.66, edgecolor=INK if hatched else "#FFFFFF", linewidth=0.8, **look)
         if seconds >= LEAST * longest:
-            color = INK if hatched else text_color(look["facecolor"])
-            at = {"ha": "center", "va": "center_baseline", "fontsize": SMALL, "color": color}
+            at = {"ha": "center", "va": "center_baseline", "fontsize": SMALL, "color": text_color(look["facecolor"])}
             text = ax.text(left + seconds / 2, place, f"{seconds / total:.0%}", **at)
             if hatched:
-                text.set_bbox({"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 1.5})
+                text.set_bbox({"facecolor": FAINT, "edgecolor": "none", "pad": 1.5})
         left += seconds

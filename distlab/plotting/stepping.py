@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from distlab.plotting.frames import NAMES, cell_width, names, picture, picture_height, picture_width
 from distlab.plotting.moves import Move, State, check_steps
 from distlab.plotting.shapes import DPI, Group, Label
-from distlab.plotting.style import GREY, new_figure, style
+from distlab.plotting.style import INK, new_figure, style
 
 WIDEST = 900  # pixels: the width of a notebook
 MARGIN, GAP = 10, 14  # around the figure, between two pictures
@@ -80,7 +80,7 @@ def layout(
         shapes = picture(state, step, heading, cell)
         parts.append(Group(shapes, MARGIN + NAMES + place * across, y, {"class": "picture"}))
     said = key(states, moves)
-    parts.append(Label(MARGIN, top + rows * down + KEY / 2 - 4, said, 12, GREY))
+    parts.append(Label(MARGIN, top + rows * down + KEY / 2 - 4, said, 12, INK))
     width = max(NAMES + per_row * across - GAP, 6.8 * len(said), 8.6 * len(title))
     return parts, width + 2 * MARGIN, top + rows * down + KEY
 

@@ -1,6 +1,10 @@
 """The one look of every figure: a colour for each rank, and matplotlib settings that no user setting can change.
 
-Called by every module of `distlab.plotting`, and by whoever draws ranks elsewhere. Runs in the notebook's process.
+A figure has no background of its own, so it looks the same in a light theme and in a dark one. What is written or drawn
+on the page itself is of middle brightness: no colour has a contrast above 4.35 on white and on JupyterLab's dark page
+(#111111) alike. What is written on a filled shape is black or white.
+
+Called by every module of `distlab.plotting`, and wherever else ranks are drawn. Runs in the notebook's process.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ if TYPE_CHECKING:
 # Okabe and Ito, "Color Universal Design" (2008), in an order that keeps neighbours apart. Its yellow is lost on white
 # paper and its black is too near to the grey of reduced values: indigo and sand of P. Tol, "Colour Schemes" (2021).
 CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#332288", "#DDCC77")
-INK = "#222222"
-GREY = "#767676"  # the lightest grey that still reads as text on white (contrast 4.5)
-FAINT = "#D8D8D8"
-MIXED = "#3F3F46"
+PAGES = ("#FFFFFF", "#111111")  # JupyterLab's themes; Colab, VS Code and GitHub have a dark page that is near
+INK = "#797979"  # the grey with the highest contrast on both pages
+FAINT = "#B4B4B4"
+MIXED = "#62626A"
+HAZE = 0.13  # how opaque a tint of the page is
 
 
 def blend(color: str, other: str, share: float) -> str:
@@ -74,17 +79,36 @@ def luminance(color: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def contrast(one: str, other: str) -> float:
+    """The contrast of two `#rrggbb` colours, from 1 to 21.
+
+    Runs on: anywhere.
+
+    Source: WCAG 2.1, definition of contrast ratio.
+    """
+    dark, light = sorted(luminance(color) + 0.05 for color in (one, other))
+    return light / dark
+
+
 def text_color(background: str) -> str:
-    """White or near black, whichever has the higher contrast (WCAG 2.1) on `background`.
+    """White or black, whichever has the higher contrast on `background`: 4.58 or more.
 
     Runs on: anywhere.
     """
-    light = luminance(background) + 0.05
-    return "#FFFFFF" if 1.05 / light > light / (luminance(INK) + 0.05) else INK
+    return max("#FFFFFF", "#000000", key=lambda color: contrast(color, background))
+
+
+def curve_color(place: int) -> str:
+    """The colour of the rank with that number for lines and words: as far to black or white as both pages need.
+
+    Runs on: anywhere.
+    """
+    shades = (blend(rank_color(place), end, share / 20) for share in range(20) for end in ("#000000", "#FFFFFF"))
+    return next(shade for shade in shades if min(contrast(shade, page) for page in PAGES) >= 4)
 
 
 def new_figure(width: float, height: float, layout: str = "none", shown: bool = False) -> Figure:
-    """An empty white figure.
+    """An empty figure, transparent.
 
     Runs on: client.
 
@@ -98,7 +122,7 @@ def new_figure(width: float, height: float, layout: str = "none", shown: bool = 
     import matplotlib.pyplot as plt
 
     # Not inside style(): pyplot's first figure turns the notebook's display on, and the end of style() would undo it.
-    figure = plt.figure(figsize=(width, height), dpi=100, facecolor="white", layout=layout)
+    figure = plt.figure(figsize=(width, height), dpi=100, facecolor="none", layout=layout)
     if layout == "constrained":
         figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
     if not shown:
@@ -110,7 +134,7 @@ def style() -> AbstractContextManager[None]:
     """Matplotlib's settings for a figure of this project, as a context manager: `with style(): ...`.
 
     It starts from matplotlib's defaults, so that a figure looks the same whatever the user's own settings are, and
-    restores those at the end.
+    restores those at the end. A figure that you draw yourself with matplotlib gets the look in the same way.
 
     Runs on: client.
     """
@@ -120,20 +144,27 @@ def style() -> AbstractContextManager[None]:
         "font.family": "DejaVu Sans",  # comes with matplotlib
         "font.size": 12,
         "text.color": INK,
+        "figure.facecolor": "none",
+        "savefig.facecolor": "none",
+        "axes.facecolor": "none",
         "axes.titlesize": 13,
         "axes.titlelocation": "left",
         "axes.titlepad": 10,
         "axes.labelcolor": INK,
-        "axes.edgecolor": GREY,
+        "axes.edgecolor": INK,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
         "axes.axisbelow": True,
-        "grid.color": "#E6E6E6",
-        "xtick.color": GREY,
-        "ytick.color": GREY,
+        "grid.color": INK,
+        "grid.alpha": 0.25,
+        "xtick.color": INK,
+        "ytick.color": INK,
         "xtick.labelcolor": INK,
-        "ytick.labelcolor": INK,
+        # Lighter than middle grey by a trace. Where all numbers on the axes are dark, or all light, matplotlib-inline
+        # asks JupyterLab for a white or black background.
+        "ytick.labelcolor": "#808080",
+        "legend.framealpha": 0,
         "lines.linewidth": 2,
         "hatch.linewidth": 1,
         "svg.fonttype": "path",  # no fonts needed where it is shown

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from distlab.plotting.curves import SMALL, Curve, curve_color
-from distlab.plotting.style import new_figure, style
+from distlab.plotting.curves import SMALL, Curve
+from distlab.plotting.style import curve_color, new_figure, style
 from distlab.plotting.timings import Fit, log_steps, time_against_size
 from distlab.plotting.units import format_bandwidth, format_seconds
 
-HEIGHT = 4.2  # of a panel, in inches
+HEIGHT = 3.4  # of a panel, in inches
 MOST_FITS = 4
 ROW = SMALL * 1.4  # from one line of text to the next, in points
 Line = tuple[Sequence[float], Sequence[float]]  # sizes, times
@@ -33,7 +33,7 @@ class Panel:
 
 
 def sweep_panels(panels: Sequence[Panel], title: str = "", theory: Mapping[str, Line] | None = None) -> Figure:
-    """Draw a panel for each number of ranks, side by side on the same scales.
+    """Draw a panel for each number of ranks, one below the other on the same scales.
 
     Runs on: client.
 
@@ -45,20 +45,16 @@ def sweep_panels(panels: Sequence[Panel], title: str = "", theory: Mapping[str, 
     Returns:
         The figure; a notebook shows it where it is the last value of a cell.
     """
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = new_figure(5.6 if columns == 1 else 9.2, HEIGHT * rows, layout="constrained")
+    figure = new_figure(5.6, HEIGHT * len(panels), layout="constrained")
     with style():
-        axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
-    for ax in axes[len(panels) :]:
-        ax.remove()
-    for ax, panel in zip(axes, panels, strict=False):
+        axes = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False).flat
+    for ax, panel in zip(axes, panels, strict=True):
         lines = {name: _line(panel.curves[name], fit) for name, fit in panel.fits.items()}
         _make_room(ax, panel)
         time_against_size(panel.curves, _head(panel, title), theory={**lines, **(theory or {})}, ax=ax)
         _write_fits(ax, panel)
     for ax in figure.axes:
-        ax.tick_params(labelbottom=True, labelleft=True, labelsize=SMALL if columns == 1 else SMALL - 1)
+        ax.tick_params(labelbottom=True, labelsize=SMALL)
     return figure
 
 

@@ -59,7 +59,7 @@ def space_time(
         The figure; a notebook shows it where it is the last value of a cell.
     """
     scene = compose(ranks, events, messages, collectives, window)
-    lines = [line for note in (*notes, *remarks(scene)) for line in textwrap.wrap(note, 125)]
+    lines = [line for note in (*notes, *remarks(scene)) for line in textwrap.wrap(note, 102)]
     legend = legend_rows(scene)
     head, foot = 14 + 22 * bool(title) + LINE * len(lines), FOOT + ROW * len(legend)
     height = scene.bottom - scene.top

@@ -16,7 +16,6 @@ from distlab.plotting.curves import (
     SMALL,
     Curve,
     check_curve,
-    curve_color,
     draw_curve,
     draw_curves,
     even_ticks,
@@ -24,7 +23,7 @@ from distlab.plotting.curves import (
     log_ticks,
     start_curves,
 )
-from distlab.plotting.style import GREY, new_figure, style
+from distlab.plotting.style import HAZE, INK, curve_color, new_figure, style
 from distlab.plotting.units import format_bandwidth, format_bytes, format_seconds
 
 
@@ -137,7 +136,7 @@ def time_against_size(
         ends = draw_curves(ax, curves, theory or ())
         for name, (sizes, seconds) in (theory or {}).items():
             known = list(curves).index(name) if name in curves else None
-            color = GREY if known is None else curve_color(known)
+            color = INK if known is None else curve_color(known)
             ax.plot(sizes, seconds, color=color, linewidth=1.2, linestyle="--")
             if known is None:
                 ends.append((sizes[-1], seconds[-1], name, color))
@@ -184,6 +183,6 @@ def time_against_ranks(
 def shade_beyond(ax: Axes, cores: int) -> None:
     """Shade where there are more ranks than cores, and say so at the top."""
     left, right = ax.get_xlim()
-    ax.axvspan(max(left, cores + 0.5), right, color="#F1F1F1", zorder=0, linewidth=0)
+    ax.axvspan(max(left, cores + 0.5), right, color=INK, alpha=HAZE, zorder=0, linewidth=0)
     note = f"more ranks than the {cores} cores" if cores > 1 else "more ranks than the 1 core"
-    ax.text(0.98, 0.97, note, transform=ax.transAxes, ha="right", va="top", color=GREY, fontsize=SMALL)
+    ax.text(0.98, 0.97, note, transform=ax.transAxes, ha="right", va="top", color=INK, fontsize=SMALL)

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from distlab.errors import ArgumentError
-from distlab.plotting.curves import Curve, check_curve, curve_color, draw_curve, even_ticks, label_ends, own_axes
-from distlab.plotting.style import GREY, INK, new_figure, style
+from distlab.plotting.curves import Curve, check_curve, draw_curve, even_ticks, label_ends, own_axes
+from distlab.plotting.style import INK, curve_color, new_figure, style
 from distlab.plotting.timings import shade_beyond
 from distlab.plotting.units import format_seconds
 
@@ -41,10 +41,12 @@ def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", x
         ArgumentError: if there is no panel, or x and y of a line differ in length.
     """
     check_panels(panels)
-    figure = new_figure(0.6 + 4.2 * len(panels), 3.4, layout="constrained")
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = new_figure(4.8 if columns == 1 else 7.5, 3.4 * rows, layout="constrained")
     with style():
         figure.suptitle(title, x=0.02, ha="left", fontsize=13)
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        axes = [figure.add_subplot(rows, columns, place + 1) for place in range(len(panels))]
         for ax, (quantity, lines) in zip(axes, panels.items(), strict=True):
             ax.set(xlabel=xlabel, ylabel=quantity)
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -112,8 +114,8 @@ def speedup(curves: Mapping[str, Curve], title: str = "", cores: int | None = No
     with style():
         ax.set(title=title, xlabel="ranks", ylabel="speed-up")
         ax.set(xlim=(ranks[0] - 0.3, ranks[-1] + 0.3), ylim=(0, max(ranks[-1], highest) * 1.2))
-        ax.plot([1, ranks[-1]], [1, ranks[-1]], color=GREY, linewidth=1.2, linestyle="--")
-        ends = [(ranks[-1], ranks[-1], "ideal", GREY)]
+        ax.plot([1, ranks[-1]], [1, ranks[-1]], color=INK, linewidth=1.2, linestyle="--")
+        ends = [(ranks[-1], ranks[-1], "ideal", INK)]
         for place, (name, curve) in enumerate(scaled.items()):
             draw_curve(ax, curve, curve_color(place))
             most, times = curve[0][-1], curve[1][-1]
@@ -166,8 +168,8 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "",
     with style():
         ax.set(title=title, yticks=range(len(steps)), yticklabels=steps, ylim=(len(steps) - 0.4, -0.6))
         for place, (median, low, high) in enumerate(steps.values()):
-            ax.barh(place, median, height=0.62, color=curve_color(place))
-            ax.plot([low, high], [place, place], color=INK, linewidth=1.5)
+            ax.barh(place, median, height=0.62, color=curve_color(place), alpha=0.5)
+            ax.plot([low, high], [place, place], color=curve_color(place), linewidth=1.5)
             beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
             ax.annotate(format_seconds(median), (max(high, median), place), **beside)
         ax.set(xlabel="time of one step", xlim=(0, 1.18 * max(max(times) for times in steps.values())))

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
 
 DPI = 100
@@ -57,14 +56,13 @@ class Words:
         color: str,
         size: float = SMALL,
         ha: str = "left",
-        halo: str = "",
         box: str = "",
     ) -> bool:
         """Write a text at the middle of its height, if there is room; returns whether there was.
 
         Args:
             x: pixels from the left. y: the same from the top.
-            ha: whether x is its "left", "center" or "right". halo: colour of an outline. box: colour of a background.
+            ha: whether x is its "left", "center" or "right". box: colour of a background.
         """
         wide, high = text_pixels(text, size), line_pixels(size)
         left = x - wide * {"left": 0, "center": 0.5, "right": 1}[ha]
@@ -76,13 +74,11 @@ class Words:
         self.taken.append(place)
         low, high = self.ax.get_xlim()
         look = {"bbox": {"facecolor": box, "edgecolor": "none", "pad": 1.2}} if box else {}
-        effects = [withStroke(linewidth=2.5, foreground=halo)] if halo else []
         self.ax.text(
             *(low + left / self.width * (high - low), y, text),
             fontsize=size,
             color=color,
             va="center_baseline",
-            path_effects=effects,
             zorder=9,
             parse_math=False,
             **look,

@@ -227,6 +227,10 @@ def new_group(at: Place) -> bool:
 
 
 def split_group(at: Place) -> bool:
+    if torch.accelerator.is_available():  # torch before 2.15 wants one that is bound, as by init_process_group
+        accelerator = torch.accelerator.current_accelerator().type
+        dist.group.WORLD.bound_device_id = torch.device(accelerator, at.rank % torch.accelerator.device_count())
+        dist.all_reduce(at.full(1))  # NCCL splits a communicator that is there already
     group = dist.split_group(split_ranks=[[0, 1]], timeout=timedelta(seconds=at.seconds))
     tensor = at.full(1)
     if at.rank < 2:

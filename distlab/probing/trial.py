@@ -28,6 +28,9 @@ from distlab.probing.place import Place
 from distlab.probing.reductions import REDUCTIONS
 
 CASES = {**FUNCTIONS, **REDUCTIONS}
+# torch refuses split_group on any backend, also on gloo, which can split, where no GPU is bound
+UNBOUND = "No device associated with the default pg"
+WANTS_A_DEVICE = "split_group of this torch wants a GPU that init_process_group(device_id=...) has bound: not tried"
 
 
 class Trial:
@@ -96,6 +99,8 @@ class Trial:
                 torch.cuda.synchronize()
         except Exception as error:
             message = first_line(error)
+            if message.startswith(UNBOUND):
+                return "no device", WANTS_A_DEVICE
             return ("hangs" if "imed out" in message or "imeout" in message else "refused"), message
         return ("works", "") if right else ("wrong result", "")
 

@@ -51,7 +51,7 @@ def blocks_of(main: Sequence[Row], calls: Sequence[Call]) -> tuple[list[Block], 
 
 def outermost(main: Sequence[Row], calls: Sequence[Call]) -> tuple[list[Row], list[Row]]:
     """The torch calls that are in no other one, without those that communicate; and the outermost named ranges."""
-    inside = [(call.start, call.posted) for call in calls if call.noted]
+    inside = [(call.start, call.posted) for call in calls if call.noted and not call.elsewhere]
     rows: list[Row] = []
     ranges: list[Row] = []
     covered, place = -1, 0

@@ -39,7 +39,8 @@ class Call:
     """One call that communicates; `key` identifies its group on every rank: name, generation, ranks in the world.
 
     `posted` is when it gave the main thread back, `end` when it was known to be complete (None: never), `ready` when
-    the partners that it needed had come (infinite: one never did; None: not known). `noted`: Python called it.
+    the partners that it needed had come (infinite: one never did; None: not known). `noted`: Python called it;
+    `elsewhere`: on another thread than the main one, which did not wait in it.
     """
 
     rank: int
@@ -58,6 +59,7 @@ class Call:
     waits: list[tuple[int, int]] = field(default_factory=list)
     ready: float | None = None
     noted: bool = True
+    elsewhere: bool = False
     sequence: int | None = None  # of a message: its number since the group was built; None when this is not known
 
     @property
@@ -86,9 +88,9 @@ def calls_of(rank: int, recorded: Mapping[str, Any], rows: Sequence[Row], offset
         return offset.correct(recorded["begin"] + time) - zero
 
     main = [row for row in rows if row.thread == recorded["main"]]
-    calls = [noted(rank, call, keys[call["group"]], on_clock) for call in recorded["calls"] if call["start"] >= 0]
+    calls = [noted(rank, call, keys[call["group"]], on_clock) for call in recorded["calls"] if call["end"] >= 0]
     flight = sorted((on_clock(time), keys[number], num_bytes) for time, number, num_bytes in recorded["flight"])
-    calls += unnoted(rank, main, calls, flight)
+    calls += unnoted(rank, main, [call for call in calls if not call.elsewhere], flight)
     calls.sort(key=lambda call: call.start)
     find_ends(calls, [row for row in rows if row.name.startswith("gloo:") and row.thread != recorded["main"]])
     find_waits(calls, main)
@@ -104,15 +106,16 @@ def noted(rank: int, told: Mapping[str, Any], key: tuple, on_clock: Callable[[in
     other = max(told["peer"], told["root"], told["source"])
     call.failed, call.peer = told["failed"], ranks[other] if 0 <= other < len(ranks) else None
     # a wait inside of the call itself makes it a blocking one; so does no way to wait
-    if any(inside for *_, inside in told["waits"]) or method == "monitored_barrier" or (call.failed and not waits):
-        call.blocking = True
-    else:
+    blocks = any(inside for *_, inside in told["waits"]) or method == "monitored_barrier" or (call.failed and not waits)
+    call.elsewhere = told["elsewhere"]
+    call.blocking = blocks and not call.elsewhere
+    if not blocks and not call.elsewhere:
         call.waits = waits
-    if waits or call.blocking:
+    if waits or blocks or call.elsewhere:
         call.end = waits[-1][1] if waits else posted
     if method in ("send", "recv", "recv_anysource"):
         call.kind, call.tag = method[:4], told["tag"]
-        call.op = call.kind if call.blocking else f"i{call.kind}"
+        call.op = call.kind if blocks else f"i{call.kind}"
         call.sequence = told["sequence"] or None
     return call
 
@@ -173,7 +176,7 @@ def find_waits(calls: Sequence[Call], main: Sequence[Row]) -> None:
     starts, ends = busy(main)
     said = [row for row in main if row.name == f"{FUNCTIONAL}wait_tensor"]
     for call in calls:
-        by_python = call.noted and not _inside_of_cpp(call, starts, ends)
+        by_python = call.elsewhere or (call.noted and not _inside_of_cpp(call, starts, ends))
         if call.kind != "collective" or call.blocking or call.waits or by_python or call.end is None:
             continue
         wait = next((row for row in said if row.start <= call.end <= row.end), None)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from distlab import interrupts
 from distlab.errors import ClusterError
 from distlab.ranks import Ranks
 from distlab.remote import on_rank
@@ -94,9 +95,10 @@ class Recorder:
         answers = [self.ranks.client[rank].apply_async(on_rank, "clock.pong", here) for rank in others]
         asked = self.ranks.client[here].apply_async(on_rank, "clock.ping", others)
         try:
-            for answer in answers:
-                answer.get(timeout=SECONDS)
-            return asked.get(timeout=SECONDS)
+            with interrupts.allowed():
+                for answer in answers:
+                    answer.get(timeout=SECONDS)
+                return asked.get(timeout=SECONDS)
         except Exception:
             self.ranks.free_all()  # one may wait for an answer still
             raise
@@ -109,7 +111,8 @@ class Recorder:
         told = {}
         for rank, result in asked.items():
             try:
-                told[rank] = result.get(timeout=max(0.0, deadline - time.monotonic()))
+                with interrupts.allowed():
+                    told[rank] = result.get(timeout=max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 self.missing[rank] = f"no answer came within {SECONDS:g} s"
             except Exception as error:

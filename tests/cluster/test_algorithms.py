@@ -198,6 +198,7 @@ def mapped(rank, world_size):
     return count, [name for name in os.listdir("/dev/shm") if name.startswith("distlab-")]
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="what a process has mapped stands in /proc")
 def test_shared_memory_has_no_name_and_goes_with_the_group(cluster):
     """One segment a group, however often it is used; no file is left; a rebuilt group makes a new one."""
     cluster.heal()

@@ -165,7 +165,7 @@ def test_subgroups_are_said_to_be_gone(usable):
 
     with pytest.raises(distlab.RankError) as caught:
         usable.run(fails)
-    assert str(caught.value).endswith("Groups made with dist.new_group are gone: make them again.")
+    assert str(caught.value).endswith("Groups made with dist.new_group, and device meshes, are gone: make them again.")
 
 
 def test_a_message_left_over_is_not_taken_by_the_next_cell(usable):

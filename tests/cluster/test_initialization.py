@@ -10,7 +10,8 @@ import time
 import pytest
 
 import distlab
-from distlab.rendezvous import INIT_METHODS
+from distlab import sentinel
+from distlab.rendezvous import INIT_METHODS, serve
 
 from .conftest import sum_of_ranks
 
@@ -37,6 +38,15 @@ def test_the_environment_of_each_init_method(init_method):
             assert addresses == {("127.0.0.1", str(cluster.ranks._processes.rendezvous.address[1]))}
         else:
             assert addresses == {(os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))}
+
+
+def test_every_rank_is_a_client_of_the_store_whatever_the_environment_says(monkeypatch):
+    """Rank 0 serves no second store, and no variable of a launcher takes part; torch 2.15 reads more of them."""
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", AGENT):
+        monkeypatch.delenv(name, raising=False)
+    store = serve()
+    sentinel.connect("127.0.0.1", store.port).set("key", "value")
+    assert store.get("key") == b"value"
 
 
 @pytest.mark.parametrize("init_method", INIT_METHODS)

@@ -61,7 +61,7 @@ def fills(figure):
 
 def test_before_and_after_of_every_collective(usable):
     """After each collective, a cell has the colour of the rank that its value came from, dark where it is a sum."""
-    own, empty, unknown, dark = [rank_color(r) for r in range(4)], "#00000000", "#FFFFFFFF", f"{MIXED}FF"
+    own, empty, unknown, dark = [rank_color(r) for r in range(4)], "#00000000", "#00000000", f"{MIXED}FF"
     own = [f"{color}FF" for color in own]
     each = [color for color in own for _ in range(4)]
     expected = {

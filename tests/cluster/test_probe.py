@@ -10,6 +10,7 @@ from distlab import mpiexec
 from distlab.probing import _starter
 from distlab.probing.driver import AGAIN, Limits, run_cases
 from distlab.probing.names import Column
+from distlab.probing.trial import WANTS_A_DEVICE
 
 from .conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
 
@@ -87,7 +88,10 @@ def test_what_gloo_can_do(pair):
     assert probe.outcome("all_gather uneven").kind == "refused"
     assert "non-integral dtype" in probe.outcome("BAND float32").message
     assert "PREMUL_SUM" in probe.outcome("PREMUL_SUM float32").message
-    assert {o.kind for o in probe.outcomes[Column("gloo", "cpu")].values()} == {"works", "refused"}
+    split = probe.outcome("split_group")  # torch before 2.15 splits a group on a machine with a GPU alone
+    assert split.kind == "works" or split == ("no device", WANTS_A_DEVICE)
+    others = {o.kind for name, o in probe.outcomes[Column("gloo", "cpu")].items() if name != "split_group"}
+    assert others == {"works", "refused"}
     import torch.distributed as dist
 
     if not dist.is_mpi_available():

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
 import pytest
@@ -261,6 +262,36 @@ def test_training_with_ddp(usable):
         assert all(backward[0].start <= e.start <= backward[-1].end for e in buckets)
         assert {e.group for e in buckets} == {(0, 1, 2, 3)}
     assert all(c.complete for c in trace.collectives)
+
+
+def test_calls_on_other_threads(usable):
+    """A hook's callbacks run on a thread of gloo's: what they call counts, and is nothing that the main thread did."""
+
+    def program(rank, world_size):
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+        torch.manual_seed(0)  # noqa: F821
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 80))  # noqa: F821
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        for _ in range(3):
+            model(torch.ones(1, 100)).sum().backward()  # noqa: F821
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(dist.barrier).result()  # noqa: F821
+
+    with usable.trace() as trace:
+        usable.run(program)
+    whole = 4 * (100 * 80 + 80)
+    rest, thin_columns, thin_rows = 4 * 80, 4 * 80 * 2, 4 * 100 * 2
+    reduced = [c for c in trace.collectives if c.op == "all_reduce"]
+    expected = [whole, whole, rest, thin_columns, thin_rows]
+    assert [{event.num_bytes for event in c.events} for c in reduced] == [{size} for size in expected]
+    assert all(c.complete and len(c.events) == 4 for c in reduced)
+    (barrier,) = [c for c in trace.collectives if c.op == "barrier"]
+    for event in (*reduced[3].events, *reduced[4].events, *barrier.events):
+        assert not event.blocking
+        assert event.end > event.start
+    check_order(trace)
 
 
 def test_functional_collectives(usable):

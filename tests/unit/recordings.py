@@ -51,6 +51,7 @@ class Recorded:
             "root": -1,
             "source": -1,
             "failed": False,
+            "elsewhere": False,
         }
         times = {"start": round(start * NS), "end": round(end * NS), "waits": waits}
         self.calls.append({"op": op, "method": method, **usual, **times, **what})

@@ -1,6 +1,7 @@
 """What a rank notes of its calls, and tells: torch's own functions on a group that sends nothing, and on gloo alone."""
 
 import asyncio
+import re
 import sys
 import sysconfig
 import threading
@@ -17,6 +18,7 @@ import torch.testing._internal.distributed.fake_pg  # registers the backend that
 from torch._C._distributed_c10d import FakeWork
 
 from distlab import calls, notes, state
+from distlab.errors import ArgumentError
 from distlab.notes import NOTES
 from distlab.rendezvous import loopback_interface
 
@@ -165,6 +167,93 @@ def test_methods_of_a_group_are_noted_with_keywords_too(four):
     world.send([ones(1)], dstRank=2, tag=7)
     world.recv(tensors=[ones(1)], srcRank=3, tag=8)
     assert NOTES.traffic == {(True, "0", 2, 7): 1, (False, "0", 3, 8): 1}
+
+
+NEXT = "The last rank has no next one: use (rank + 1) % world_size, or skip it."
+PREVIOUS = "Rank 0 has no previous one: use (rank - 1) % world_size, or skip it."
+BELOW = "Use a rank below the number of ranks, which is 4 here."
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: dist.send(ones(1), dst=4), f"dst must be a rank from 0 to 3, got 4. {NEXT}"),
+        (lambda: dist.isend(ones(1), 7), f"dst must be a rank from 0 to 3, got 7. {BELOW}"),
+        (lambda: dist.recv(ones(1), src=4), f"src must be a rank from 0 to 3, got 4. {NEXT}"),
+        (lambda: dist.irecv(ones(1), -1), f"src must be a rank from 0 to 3, got -1. {PREVIOUS}"),
+        (lambda: dist.send(ones(1), "2"), f"dst must be a rank from 0 to 3, got '2'. {BELOW}"),
+        (lambda: dist.group.WORLD.send([ones(1)], 5, 0), f"dst must be a rank from 0 to 3, got 5. {BELOW}"),
+        (lambda: dist.send_object_list(["x"], dst=4), f"dst must be a rank from 0 to 3, got 4. {NEXT}"),
+        (lambda: dist.recv_object_list([None], src=-2), f"src must be a rank from 0 to 3, got -2. {BELOW}"),
+        (
+            lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, ones(1), 4)]),
+            f"peer must be a rank from 0 to 3, got 4. {NEXT}",
+        ),
+        (lambda: dist.broadcast(ones(1), src=4), f"src must be a rank from 0 to 3, got 4. {BELOW}"),
+        (lambda: dist.broadcast_object_list([1], src=9), f"src must be a rank from 0 to 3, got 9. {BELOW}"),
+        (lambda: dist.reduce(ones(1), dst=-1), f"dst must be a rank from 0 to 3, got -1. {BELOW}"),
+        (lambda: dist.gather(ones(1), dst=4), f"dst must be a rank from 0 to 3, got 4. {BELOW}"),
+        (lambda: dist.scatter(ones(1), src=-4), f"src must be a rank from 0 to 3, got -4. {BELOW}"),
+    ],
+)
+def test_a_rank_that_does_not_exist_is_refused(four, call, said):
+    """Before torch is called, and nothing is noted."""
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert str(caught.value) == said
+    assert state._traffic() == []
+    assert NOTES.counts == {}
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda g: dist.isend(ones(1), group_dst=2, group=g), "group_dst must be a rank of its group, from 0 to 1, got 2."),
+        (lambda g: dist.irecv(ones(1), group_src=3, group=g), "group_src must be a rank of its group, from 0 to 1, got 3."),
+        (lambda g: dist.reduce(ones(1), group_dst=-1, group=g), "group_dst must be a rank of its group, from 0 to 1, got -1."),
+    ],
+)
+def test_in_a_group_its_own_numbers_count(four, call, said):
+    """What is a rank of the world, and none of the group, is refused; the world's ranks are translated by torch."""
+    pair = dist.new_group([1, 3])
+    with pytest.raises(ArgumentError, match=re.escape(said)):
+        call(pair)
+    for allowed in ({"dst": 3}, {"group_dst": 1}):
+        dist.isend(ones(1), **allowed, group=pair)
+    dist.broadcast(ones(1), src=3, group=pair)
+    assert NOTES.traffic == {(True, pair.group_name, 1, 0): 2}
+
+
+class Half(dist.ProcessGroup):
+    """A backend in Python that has one method, and leaves the others to torch."""
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+
+    def allreduce(self, tensors, opts=None):
+        return FakeWork()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda g: dist.barrier(group=g),
+        lambda g: dist.broadcast(ones(1), src=2, group=g),
+        lambda g: dist.isend(ones(1), dst=2, group=g),
+        lambda g: torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1), process_group=g),
+    ],
+    ids=["barrier", "broadcast", "isend", "DistributedDataParallel"],
+)
+def test_a_method_that_a_backend_in_python_lacks(four, call):
+    """torch's own answer comes, and nothing is noted: torch finds its method where the class has none."""
+    if not hasattr(dist.Backend, "HALF"):
+        dist.Backend.register_backend("half", Half, devices=["cpu"])
+    group = dist.new_group(backend="half")
+    dist.all_reduce(ones(1), group=group)
+    with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
+        call(group)
+    assert not any(NOTES.counts.values())
+    assert not any(count for *_, count, _ in state._traffic())
 
 
 # --- messages ---
@@ -352,7 +441,7 @@ def noted(method="allreduce", *arguments):
     """A slow Work and its note, as `ProcessGroup.<method>` would have left them."""
     work = Slow()
     begin = calls._noting(method, lambda group, *args: work)
-    assert begin(SimpleNamespace(group_name="0"), *(arguments or ([ones(1)],))) is work
+    assert begin(dist.group.WORLD, *(arguments or ([ones(1)],))) is work
     return work, NOTES.of(work)
 
 

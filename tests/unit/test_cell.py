@@ -20,11 +20,11 @@ def asked(error):
 @pytest.mark.parametrize("question", [None, asked(TimeoutError()), asked(EngineError())], ids=["gone", "busy", "ended"])
 def test_ipyparallels_words_stand_in_for_the_ranks(question):
     """The rank has ended since, does not answer in time, or ends instead of answering."""
-    failure = _failure_of_cell(1, REPLY, question, 0.0)
+    failure = _failure_of_cell(1, REPLY, question)
     assert (failure.rank, failure.kind, failure.message) == (1, "ValueError", "no")
 
 
 def test_another_error_is_no_answer_either_and_is_seen():
     """What nobody expects is raised."""
     with pytest.raises(KeyError):
-        _failure_of_cell(1, REPLY, asked(KeyError("x")), 0.0)
+        _failure_of_cell(1, REPLY, asked(KeyError("x")))

@@ -352,6 +352,35 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_the_first_images_of_a_set():
+    """As many as asked for, or all that there are, still with their labels, mean and name."""
+    whole = data.load()
+    part = whole.first(100, 1000)
+    assert (part.name, part.shape, len(part.train), len(part.test)) == ("digits", (1, 8, 8), 100, 360)
+    assert all(map(torch.equal, part.train.batch(slice(None)), whole.train.batch(slice(100))))
+
+
+def test_augmented_images_are_cut_out_of_a_wider_border():
+    """Each is one of the 81 places of its own image, as it was or mirrored, and none of these is left out for long."""
+    torch.manual_seed(0)
+    images = torch.rand(3, 2, 6, 5)
+    seen = set()
+    for _ in range(300):
+        for number, (image, found) in enumerate(zip(images, data.augment(images), strict=True)):
+            wide = torch.nn.functional.pad(image, [4] * 4)
+            ((y, x, mirrored),) = (
+                (y, x, mirrored)
+                for y in range(9)
+                for x in range(9)
+                for mirrored in (False, True)
+                if torch.equal(found.flip(2) if mirrored else found, wide[:, y : y + 6, x : x + 5])
+            )
+            seen.add((number, "down", y))
+            seen.add((number, "right", x))
+            seen.add((number, "mirrored", mirrored))
+    assert len(seen) == 3 * (9 + 9 + 2)
+
+
 # --- downloads
 
 

@@ -450,6 +450,17 @@ def test_all_ranks_in_the_same_place_without_an_end(op, words):
     assert proof(paper.states()) == {0: Need(clash=words), 1: Need(clash=words)}
 
 
+@pytest.mark.parametrize(("post", "peer"), [("send", None), ("send", 7), ("recv", 7)])
+def test_a_peer_that_is_no_rank_proves_nothing(post, peer):
+    """Whatever a rank says of its call, the judgement comes without an error."""
+    paper = Paper(3)
+    call = getattr(paper, post)(0, 1)
+    paper.recv(1, src=0)
+    call["peer"] = peer
+    assert need(paper.states()[0], paper.states()) is None
+    assert stuck(paper) == []
+
+
 def test_what_is_not_known_may_end():
     """A wait in a function of torch.distributed that leaves no note proves nothing."""
     paper = Paper(2)

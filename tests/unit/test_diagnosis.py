@@ -36,7 +36,7 @@ def test_the_culprit_comes_before_those_that_waited():
         "  ranks 0-1   line 4   dist.recv(t, src=1)\n"
         "Rank 3 finished.\n"
         "The process group is rebuilt and variables are kept: change the cell and run it again. "
-        "Groups made with dist.new_group are gone: make them again."
+        "Groups made with dist.new_group, and device meshes, are gone: make them again."
     )
     assert (error.rank, error.finished) == (2, (3,))
 

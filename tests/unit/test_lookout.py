@@ -150,5 +150,5 @@ def test_a_look_has_the_lines_patience_and_a_report_more(line, clock):
     """Every rank is asked each time; what was told last is kept."""
     out = new_lookout(line)
     out.look()
-    assert out.report() == out.states
+    assert out.report(line.ask) == out.states
     assert line.asked == [([0, 1],), ([0, 1], ANSWER_SECONDS)]

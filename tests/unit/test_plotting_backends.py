@@ -52,7 +52,7 @@ def test_heat_maps_go_on_below_where_they_do_not_fit():
     """A figure is never wider than a notebook; what does not fit stands below."""
     one = plotting.heat_maps([("a", TABLE)])
     many = plotting.heat_maps([("a", TABLE)] * 5)
-    assert many.get_figwidth() < 11.5
+    assert many.get_figwidth() < 8
     assert many.get_figheight() > 1.7 * one.get_figheight()
 
 

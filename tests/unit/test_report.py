@@ -351,7 +351,10 @@ KEPT = "Variables are kept and the process group is rebuilt: change the cell and
     ("arguments", "words"),
     [
         ((1.23, [], {}, 0, 4), f"Freed after 1.2 s. {KEPT}"),
-        ((1.0, [], {}, 2, 4), f"Freed after 1.0 s. {KEPT} Groups made with dist.new_group are gone: make them again."),
+        (
+            (1.0, [], {}, 2, 4),
+            f"Freed after 1.0 s. {KEPT} Groups made with dist.new_group, and device meshes, are gone: make them again.",
+        ),
         ((9.0, [1, 2], {}, 0, 4), "Ranks 1-2 could not be freed: call cluster.restart()."),
         (
             (2.0, [], {1: "and its variables are lost: x"}, 0, 4),

@@ -34,10 +34,7 @@ EXAMPLES = {
         ("[127.0.0.1]:28549$0", "[127.0.0.1]:1$0"),
         ("localhost:8888", "localhost:1"),
     ],
-    "<temporary path>": [
-        ("/tmp/ipykernel_4711/123.py", "/tmp/ipykernel_9/8.py"),
-        ("/var/folders/x/y", "/private/var/folders/z"),
-    ],
+    "<size>": [("<Figure size 239.844x300 with 1 Axes>", "<Figure size 240.1x301.5 with 1 Axes>")],
 }
 
 COMPARED = [
@@ -51,6 +48,8 @@ COMPARED = [
     ("50 % of the data", "75 % of the data"),
     ("recv(src=1)", "recv(src=0)"),
     ("step 1.5", "step 2.5"),
+    ("<Figure size 640x480 with 1 Axes>", "<Figure size 640x480 with 2 Axes>"),
+    ("Writing /tmp/distlab-8f7_b9sf/toy.py", "Writing /tmp/distlab-lcy4o27y/toy.py"),
 ]
 
 

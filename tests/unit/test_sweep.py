@@ -172,7 +172,7 @@ def test_the_plot(functions, counts):
         texts = [text.get_text() for text in ax.texts]
         assert next(text for text in texts if "α" in text).startswith("gloo: α ")
         assert set(functions) <= set(texts)
-    assert max(figure.get_size_inches()) <= 9.2
+    assert figure.get_figwidth() <= 7.5
 
 
 def test_the_plot_of_some():

@@ -9,10 +9,10 @@ from matplotlib.colors import to_hex
 from distlab.plotting import space_time
 from distlab.plotting.arrows import CROSSINGS
 from distlab.plotting.captions import legend_rows
-from distlab.plotting.curves import curve_color
 from distlab.plotting.lanes import COLUMN, boxes, lay_out, parts
 from distlab.plotting.marks import LOST
 from distlab.plotting.scenes import FEW, WIDE, compose, remarks
+from distlab.plotting.style import curve_color
 from distlab.trace.events import Collective, Event, Message
 from tests.unit.test_plotting import assert_tidy, headless  # noqa: F401 - a fixture
 
@@ -192,7 +192,7 @@ def test_it_stays_readable(ranks, steps):
     stream = io.BytesIO()
     figure.savefig(stream)
     assert len(stream.getvalue()) < 300_000
-    assert figure.get_size_inches()[0] == 9.0
+    assert figure.get_size_inches()[0] == 7.5
 
 
 def test_the_legend_explains_what_is_there_and_nothing_else():

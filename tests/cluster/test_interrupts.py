@@ -1,0 +1,189 @@
+"""Ctrl-C at any moment of a cluster's life: the next call works, and nothing is left behind."""
+
+import os
+import random
+import signal
+import threading
+from importlib import import_module
+
+import pytest
+
+import distlab
+
+from .conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+
+
+@pytest.fixture(autouse=True)
+def python_handles_sigint():
+    """As in a notebook; a background shell ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def interrupted_after(monkeypatch):
+    """Interrupt this process whenever a function has returned, as a person could at that moment."""
+
+    def patch(module, name):
+        place = import_module(f"distlab.{module}")
+        *classes, name = name.split(".")
+        for part in classes:
+            place = getattr(place, part)
+        original = getattr(place, name)
+
+        def returns_and_interrupts(*args, **kwargs):
+            value = original(*args, **kwargs)
+            signal.raise_signal(signal.SIGINT)
+            return value
+
+        monkeypatch.setattr(place, name, returns_and_interrupts)
+        return monkeypatch.undo
+
+    return patch
+
+
+def descriptors_and_threads():
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+# modules and functions on the way of a start; after each of them somebody has to know what it made
+STARTS = [
+    ("processes", "Line"),
+    ("forkserver", "start"),
+    ("processes", "_Loop"),
+    ("processes", "Rendezvous"),
+    ("ranks", "start_processes"),
+    ("ranks", "Ranks._on_each"),
+    ("cluster", "Ranks"),
+]
+
+
+@pytest.mark.parametrize(("module", "name"), STARTS)
+def test_an_interrupted_start_leaves_nothing_or_a_cluster(interrupted_after, monkeypatch, tmp_path, module, name):
+    """Wherever the interrupt comes: no process, folder, descriptor or thread is left, and the next start works."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    distlab.Cluster(1).stop()
+    before = descriptors_and_threads()
+    undo = interrupted_after(module, name)
+    with pytest.raises(KeyboardInterrupt):
+        distlab.Cluster(2)
+    undo()
+    if distlab.Cluster.current is not None:  # it was ready when the interrupt took effect
+        assert distlab.Cluster.current.run(sum_of_ranks) == [1.0, 1.0]
+        distlab.Cluster.current.stop()
+    assert wait_until_gone(our_processes) == []
+    assert list(tmp_path.iterdir()) == []
+    assert descriptors_and_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("guard", "find"), ("guard", "end"), ("processes", "Processes._end_threads")]
+)
+def test_a_stop_that_is_interrupted_still_stops(interrupted_after, module, name):
+    """The interrupt comes when all is ended."""
+    cluster = distlab.Cluster(1)
+    folder = cluster.ranks._processes.folder
+    undo = interrupted_after(module, name)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.stop()
+    undo()
+    assert wait_until_gone(our_processes) == []
+    assert not os.path.exists(folder)
+    assert repr(cluster) == "Cluster(1) was stopped"
+
+
+@pytest.mark.parametrize("name", ["release", "_on_each"])
+def test_after_an_interrupted_restart_it_is_said_what_to_call(interrupted_after, name):
+    """Old ranks are gone, new ones are not there, or are: a call works, or names restart()."""
+    cluster = distlab.Cluster(1)
+    undo = interrupted_after("ranks", f"Ranks.{name}")
+    with pytest.raises(KeyboardInterrupt):
+        cluster.restart()
+    undo()
+    if distlab.Cluster.current is None:
+        with pytest.raises(distlab.ClusterError) as caught:
+            cluster.run(sum_of_ranks)
+        advice = "Make one with distlab.Cluster(1), or call restart()."
+        assert str(caught.value) == f"This cluster did not start. {advice}"
+        cluster.restart()
+    assert cluster.run(sum_of_ranks) == [0.0]
+    cluster.stop()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("cluster", "Cluster._on"),
+        ("live", "Watch.unfinished"),
+        ("ranks", "Ranks.signal"),
+        ("ranks", "Ranks.bring_back"),
+    ],
+)
+def test_an_interrupted_run_leaves_no_busy_rank(interrupted_after, module, name):
+    """Between sending and waiting, and while ranks are being freed, twice too: the next run does not wait for them."""
+
+    def spin(rank, world_size):
+        while rank == 0:
+            pass
+
+    with distlab.Cluster(2) as cluster:
+        undo = interrupted_after(module, name)
+        if name != "Cluster._on":
+            threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run(spin)
+        undo()
+        assert cluster.run(sum_of_ranks, timeout=30) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("ranks", "Ranks.note_death"), ("processes", "Processes.replace"), ("ranks", "Ranks._on_each")]
+)
+def test_an_interrupted_heal_can_be_repeated(interrupted_after, module, name):
+    """Also where a dead rank is being replaced; variables of the others stay."""
+    with distlab.Cluster(2) as cluster:
+        cluster.push({"kept": 5})
+        os.kill(cluster.run(pid_on_rank)[1], signal.SIGKILL)
+        assert wait_until_gone(lambda: {1} & set(cluster.client.ids)) == set()
+        undo = interrupted_after(module, name)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.heal()
+        undo()
+        assert cluster.run(sum_of_ranks) == [1.0, 1.0]
+        assert cluster.pull("kept", ranks=[0]) == [5]
+
+
+@pytest.mark.timeout(600)
+def test_a_handful_of_random_interrupts():
+    """Eight moments by a seeded die, in start, run, heal, restart and stop; then all is as it was."""
+    die = random.Random(7)
+    distlab.Cluster(2).stop()
+    before = descriptors_and_threads()
+    for what in ("start", "run", "heal", "restart", "stop", "start", "restart", "run"):
+        cluster = distlab.Cluster.current
+        if what == "start" and cluster is not None:
+            cluster.stop()
+        elif what != "start" and cluster is None:
+            cluster = distlab.Cluster(2)
+        calls = {
+            "start": lambda: distlab.Cluster(2),
+            "run": lambda: distlab.Cluster.current.run(sum_of_ranks),
+            "heal": lambda: distlab.Cluster.current.heal(),
+            "restart": lambda: distlab.Cluster.current.restart(),
+            "stop": lambda: distlab.Cluster.current.stop(),
+        }
+        longest = 2.0 if what in ("start", "restart") else 0.05
+        timer = threading.Timer(die.uniform(0, longest), os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            calls[what]()
+            timer.join()
+        except KeyboardInterrupt:
+            timer.join()
+        if distlab.Cluster.current is not None:
+            assert distlab.Cluster.current.run(sum_of_ranks, timeout=60) == [1.0, 1.0]
+    if distlab.Cluster.current is not None:
+        distlab.Cluster.current.stop()
+    assert wait_until_gone(our_processes) == []
+    assert descriptors_and_threads() == before
