@@ -140,9 +140,7 @@ def test_the_figure_shows_the_same_as_the_svg():
     figure = player.figure
     (ax,) = figure.axes
     drawn = {
-        (round(p.get_x(), 1), round(p.get_y(), 1), fill_of(p))
-        for p in ax.patches
-        if isinstance(p, FancyBboxPatch)
+        (round(p.get_x(), 1), round(p.get_y(), 1), fill_of(p)) for p in ax.patches if isinstance(p, FancyBboxPatch)
     }
     written = set()
 
