@@ -19,8 +19,9 @@ from distlab.line import PATIENCE_SECONDS as LOOK_SECONDS
 from distlab.line import Line
 
 AGAIN_SECONDS = 0.2  # before a rank that does not come back is asked again
+ASK_SECONDS = 1.0  # of its own time, before a rank that does not come back is asked why
 PATIENCE_SECONDS = 2.0  # of its own time, before a rank that does not come back is given up
-LONG_PATIENCE_SECONDS = 10.0  # the same for one that is idle, as its message is under way, or in the midst of an import
+LONG_PATIENCE_SECONDS = 10.0  # the same for one that was idle, its message under way, or in an import
 LIMIT_SECONDS = 60.0  # by the clock, for every rank
 
 
@@ -65,23 +66,26 @@ class Patience:
 
     def __init__(self, line: Line, pids: Mapping[int, int]):
         self._line, self._pids, self._time = line, pids, OwnTime(pids)
+        self._excused: dict[int, float] = {}  # of its own time, when a rank was last about to come back
 
     def given_up(self, busy: Iterable[int]) -> set[int]:
         """The ranks among `busy` that had time to come back, and will not."""
         own = {rank: self._time.of(rank) for rank in busy}
-        due = {rank: self._pids[rank] for rank in own if has_had_time({}, own[rank], self._time.clock())}
-        answers = ask(self._line, due, LOOK_SECONDS) if due else {}
-        return {rank for rank in due if has_had_time(answers.get(rank, {}), own[rank], self._time.clock())}
+        asked = {rank: self._pids[rank] for rank in own if own[rank] >= ASK_SECONDS}
+        for rank, answer in (ask(self._line, asked, LOOK_SECONDS) if asked else {}).items():
+            if answer.get("doing") == "idle" or answer.get("importing", False):
+                self._excused[rank] = own[rank]
+        clock = self._time.clock()
+        return {rank for rank in own if has_had_time(own[rank], self._excused.get(rank, 0.0), clock)}
 
 
-def has_had_time(answer: Mapping[str, Any], own: float, clock: float) -> bool:
+def has_had_time(own: float, excused: float, clock: float) -> bool:
     """Whether a rank that has not come back after these seconds will not.
 
     Args:
-        answer: what it says on the line, empty when it says nothing. own: seconds of its own time. clock: all of them.
+        own: seconds of its own time. excused: until when of these it was idle or in an import. clock: all seconds.
     """
-    will_come = answer.get("doing") == "idle" or answer.get("importing", False)
-    return own >= (LONG_PATIENCE_SECONDS if will_come else PATIENCE_SECONDS) or clock >= LIMIT_SECONDS
+    return own - excused >= PATIENCE_SECONDS or own >= LONG_PATIENCE_SECONDS or clock >= LIMIT_SECONDS
 
 
 def ask(line: Line, pids: Mapping[int, int], seconds: float, **what: Any) -> dict[int, dict[str, Any]]:

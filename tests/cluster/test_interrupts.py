@@ -51,7 +51,7 @@ def descriptors_and_threads():
 STARTS = [
     ("processes", "Line"),
     ("forkserver", "start"),
-    ("processes", "Loop"),
+    ("loop", "Loop"),
     ("processes", "Rendezvous"),
     ("ranks", "start_processes"),
     ("ranks", "Ranks._on_each"),

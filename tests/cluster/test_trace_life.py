@@ -138,7 +138,7 @@ def test_px_trace(notebook):
     assert texts[0] == "ranks 0-1: hello"
     assert texts[1].startswith("Trace: 2 ranks, 1 collective, ")
     assert messages[1]["data"]["image/png"].startswith("iVBOR")
-    assert messages[1]["metadata"]["image/png"]["width"] == 900
+    assert messages[1]["metadata"]["image/png"]["width"] == 750
     assert notebook.text("cluster.last_trace").startswith("Trace: 2 ranks, 1 collective, ")
     assert notebook.text("%%px\nprint('no picture')") == "ranks 0-1: no picture"
 

@@ -38,15 +38,15 @@ class Line:
 
 
 @pytest.mark.parametrize(
-    ("answer", "own"),
-    [({}, SHORT), (BUSY, SHORT), (IDLE, LONG), (IMPORTING, LONG)],
-    ids=["silent", "busy", "idle", "importing"],
+    ("excused", "own"),
+    [(0.0, SHORT), (3.0, 3.0 + SHORT), (LONG - 0.1, LONG)],
+    ids=["busy", "idle until then", "idle for long"],
 )
-def test_a_rank_is_given_up_by_its_own_time(answer, own):
-    """What it says decides how long it gets; the clock alone does not, up to a limit."""
-    assert not has_had_time(answer, own - 0.1, LIMIT_SECONDS - 0.1)
-    assert has_had_time(answer, own, own)
-    assert has_had_time(answer, 0.0, LIMIT_SECONDS)
+def test_a_rank_is_given_up_by_its_own_time(excused, own):
+    """It gets as long again after it was idle; the clock alone does not decide, up to a limit."""
+    assert not has_had_time(own - 0.1, excused, LIMIT_SECONDS - 0.1)
+    assert has_had_time(own, excused, own)
+    assert has_had_time(excused, excused, LIMIT_SECONDS)
 
 
 def test_own_time_leaves_out_what_a_process_waits_for_a_cpu(machine):
@@ -66,7 +66,7 @@ def test_own_time_of_this_process_is_at_most_the_clocks():
 
 
 def test_only_ranks_that_had_time_are_asked_and_given_up(machine):
-    """Of two ranks that compute, one waits for a CPU; an idle one gets more time."""
+    """Of two ranks that compute, one waits for a CPU."""
     line = Line(machine, {0: BUSY, 1: BUSY}, {})
     waiting = Patience(line, {0: 7, 1: 8})
     assert (waiting.given_up([0, 1]), line.asked) == (set(), [])
@@ -74,8 +74,20 @@ def test_only_ranks_that_had_time_are_asked_and_given_up(machine):
     machine.queued[7] += 1.5
     assert waiting.given_up([0, 1]) == {1}
     assert line.asked == [([1], {})]
-    line.answers[1] = IDLE
-    assert waiting.given_up([0, 1]) == set()
+
+
+@pytest.mark.parametrize("excuse", [IDLE, IMPORTING], ids=["idle", "importing"])
+def test_a_rank_has_time_after_its_import(machine, excuse):
+    """An interrupt comes when the import is done, which may be at any moment."""
+    line = Line(machine, {1: excuse}, {})
+    waiting = Patience(line, {1: 8})
+    machine.now += 2 * SHORT
+    assert waiting.given_up([1]) == set()
+    line.answers[1] = BUSY
+    machine.now += SHORT - 0.1
+    assert waiting.given_up([1]) == set()
+    machine.now += 0.2
+    assert waiting.given_up([1]) == {1}
 
 
 def test_a_rank_that_waits_for_a_cpu_is_asked_again(machine):
