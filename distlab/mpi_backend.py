@@ -399,6 +399,10 @@ class Group(dist.ProcessGroup):
             "recv", lambda: self._comm.Irecv(raw(tensor), src, check_tag(tag)), tensors, finish, status=status
         )
 
+    def _get_backend(self, device: torch.device) -> Group:
+        """Itself: since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in one piece."""
+        return self
+
     # --- the names of torch before 2.13 ---
 
     _allgather_base = all_gather_single

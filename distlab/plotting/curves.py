@@ -78,9 +78,9 @@ def draw_curves(
 def log_ticks(axis: Axis, form: Callable[[float], str]) -> None:
     """Ticks of a logarithmic axis, at least two and at most six of them, with units."""
     low, high = axis.get_view_interval()
-    if high < 3 * low:
+    if high < 5 * low:  # two of the steps 1, 2, 3, 5 lie in it then; with fewer, matplotlib takes steps of its own
         middle = (low * high) ** 0.5
-        axis.set_view_interval(middle / 3**0.5, middle * 3**0.5, ignore=True)
+        axis.set_view_interval(middle / 5**0.5, middle * 5**0.5, ignore=True)
     decades = log10(high / low)
     steps = (1,) if decades > 2.5 else (1, 3) if decades > 1.2 else (1, 2, 3, 5)
     axis.set_major_locator(LogLocator(subs=steps, numticks=5))

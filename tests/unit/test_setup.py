@@ -193,7 +193,7 @@ def test_a_moved_environment_is_not_taken_for_current(setup, project, tmp_path):
 def test_only_a_chosen_python_replaces_the_environment(setup, project):
     """An environment of another Python stays, unless an interpreter was picked by hand."""
     root, calls = project
-    fake_venv(root / ".venv", "3.10.4")
+    fake_venv(root / ".venv", "3.99.4")
     setup.set_up(root, root / ".venv")
     assert "venv" not in calls
     assert setup.is_current(root, root / ".venv")
