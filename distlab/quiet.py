@@ -24,6 +24,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from distlab.notes import NOTES
 from distlab.source import is_learners
 
 GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets
@@ -157,7 +158,8 @@ def _threads() -> Iterator[tuple[int, str, str]]:
     for task in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ():
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/stat") as file:
             head, _, tail = file.read().rpartition(")")
-            yield int(task), head.partition("(")[2], tail.split()[0]
+            # before torch 2.9 or so gloo gave it no name
+            yield int(task), GLOO_LOOP if int(task) == NOTES.loop else head.partition("(")[2], tail.split()[0]
 
 
 def rounds() -> list[int]:

@@ -72,7 +72,9 @@ def build(rank: int, meeting: Any) -> None:
         calls.install_on(mpi_backend.Group, mpi_work.Work)
     if meeting.backend == "nccl":  # objects and barriers travel by way of the current GPU, which is 0 at first
         torch.cuda.set_device(device_for(rank))
+    before = sentinel.threads()
     dist.init_process_group(meeting.backend, timeout=limit, **where)
+    calls.NOTES.loop = min(sentinel.threads() - before, default=0) if meeting.backend == "gloo" else 0
 
 
 def rebuild(rank: int, meeting: Any) -> int:

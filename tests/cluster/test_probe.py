@@ -297,7 +297,8 @@ def test_the_backend_over_mpi4py(nothing_left):
         assert cluster.run(sum_of_ranks) == [1.0, 1.0]
     for name in ("send, recv", "all_reduce", "all_to_all_single uneven", "new_group", "SUM int16"):
         assert probe.outcome(name, "mpi4py").kind == "works", probe.outcome(name, "mpi4py")
-    assert {o.kind for o in probe.outcomes[Column("mpi4py", "cpu")].values()} == {"works", "refused", "no device"}
+    kinds = {outcome.kind for outcome in probe.outcomes[Column("mpi4py", "cpu")].values()}
+    assert {"works", "refused"} <= kinds <= {"works", "refused", "no device"}  # for split_group torch 2.13 wants a GPU
 
 
 def test_one_rank_has_nobody_to_talk_to(nothing_left):
