@@ -324,6 +324,8 @@ def _environment(threads: int, tag: str) -> dict[str, str]:
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
         # torch's profiler says on stderr that it begins and ends, whatever it is asked for below this level
         "KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "6"),
+        # traces read torch's flight recorder; this is torch's own default, which 2.8 does not have for gloo yet
+        "TORCH_FR_BUFFER_SIZE": os.environ.get("TORCH_FR_BUFFER_SIZE", "2000"),
         "PYTHONUNBUFFERED": "1",
     }
 

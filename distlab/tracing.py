@@ -236,7 +236,7 @@ def _flight_recorder(recording: Recording, begin: int) -> list[tuple[int, int, i
     """
     recording.note_groups()
     found = []
-    for entry in json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]:
+    for entry in json.loads(torch._C._distributed_c10d._dump_fr_trace_json()).get("entries", []):
         created = entry["time_created_ns"]
         key = (entry["process_group"][0], bisect(recording.generations, created))
         if created >= begin and key in recording.groups:
