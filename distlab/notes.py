@@ -143,7 +143,7 @@ class Notes:
         self.traffic: dict[tuple[bool, str, int, int], int] = {}
         self.dropped: dict[tuple[bool, str, int, int], int] = {}
         self.total = 0  # of everything that is noted
-        self.loop = 0  # the system's number of gloo's thread that reads from sockets: the first that a group starts
+        self.loops: set[int] = set()  # gloo's threads that read from sockets, by the system's numbers
         self.freed = 0  # how often the sentinel has freed this rank
         self.ties: dict[int, Tie] = {}  # by the id of a Work or Future
         self.checker: Any = None  # checked.Checker while a cell is checked

@@ -159,7 +159,7 @@ def _threads() -> Iterator[tuple[int, str, str]]:
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/stat") as file:
             head, _, tail = file.read().rpartition(")")
             # before torch 2.9 or so gloo gave it no name
-            yield int(task), GLOO_LOOP if int(task) == NOTES.loop else head.partition("(")[2], tail.split()[0]
+            yield int(task), GLOO_LOOP if int(task) in NOTES.loops else head.partition("(")[2], tail.split()[0]
 
 
 def rounds() -> list[int]:

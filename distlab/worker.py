@@ -74,7 +74,8 @@ def build(rank: int, meeting: Any) -> None:
         torch.cuda.set_device(device_for(rank))
     before = sentinel.threads()
     dist.init_process_group(meeting.backend, timeout=limit, **where)
-    calls.NOTES.loop = min(sentinel.threads() - before, default=0) if meeting.backend == "gloo" else 0
+    if meeting.backend == "gloo":  # the first thread that a group starts is the one that reads from sockets
+        calls.NOTES.loops = calls.NOTES.loops & before | set(sorted(sentinel.threads() - before)[:1])
 
 
 def rebuild(rank: int, meeting: Any) -> int:
