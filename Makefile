@@ -18,7 +18,7 @@ help:
 	@echo "make lab        set up, check this machine, open JupyterLab on the course"
 	@echo "make test       set up, run every test and compare every notebook's output   (PARTS=\"unit nbval\" for some)"
 	@echo "make matrix     the same in environments of other versions  (MATRIX=\"$(MATRIX)\")"
-	@echo "make lint       check the code's style"
+	@echo "make lint       check the code's style, and that imports go one way"
 	@echo "make notebooks  run the notebooks in place and save their outputs            (NB=notebooks/01_x.ipynb for one)"
 	@echo "make figs       draw the diagrams in figs/ again"
 	@echo "make bench      measure distlab beside its peers                             (BENCHARGS=--write: into the README)"
@@ -49,12 +49,14 @@ matrix: setup
 
 lint: setup
 	@$(ENV_PYTHON) -m ruff check .
+	@.venv/bin/lint-imports --no-logo --no-cache
 
 notebooks: setup
 	@$(ENV_PYTHON) tools/notebooks.py $(NB)
 
 figs: setup
 	@$(ENV_PYTHON) -m distlab.plotting.diagrams figs
+	@$(ENV_PYTHON) tools/house.py
 
 bench: setup
 	@$(ENV_PYTHON) -m pip install -q -c constraints.txt -e ".[bench]"

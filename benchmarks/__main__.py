@@ -22,6 +22,7 @@ from benchmarks import (
     plot,
     point_to_point,
     rebuild,
+    shaped,
     startup,
     stuck,
     tensors,
@@ -133,6 +134,8 @@ def main() -> None:
     show(point_to_point.report(repeat * 5))
     for count in all_reduce.RANKS:
         show(all_reduce.report(count, repeat))
+    for count in shaped.RANKS:
+        show(shaped.report(count))
     if chosen.write:
         plot.startup_bars(seconds, n, ROOT / "benchmarks" / "startup.svg")
         write(tables)

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from distlab.timing import format_bytes
+from distlab.measure.timing import format_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -53,10 +53,10 @@ def contestants(tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
     import torch
     import torch.distributed as dist
 
-    from distlab.algorithms import ALL_REDUCE
-    from distlab.algorithms.place import place_of
+    from distlab.course.algorithms import ALL_REDUCE
+    from distlab.course.algorithms.shared_memory import segment_of
 
-    segment = place_of(dist.group.WORLD).segment
+    segment = segment_of(dist.group.WORLD)
     cells, copy = segment.cells(tensor.dtype)[segment.rank], torch.empty_like(tensor)
 
     def copy_in_and_out() -> None:

@@ -28,7 +28,7 @@ def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
     from IPython.core.interactiveshell import InteractiveShell
 
     import distlab
-    from distlab.magics import PxMagics, register
+    from distlab.client.magics import PxMagics, register
 
     shell = InteractiveShell.instance()
     with distlab.Cluster(n) as cluster:

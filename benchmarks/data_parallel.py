@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks import startup
-from distlab import data, data_parallel, hooks
-from distlab.algorithms import ALL_REDUCE
+from distlab.course import data, data_parallel
+from distlab.course.algorithms import ALL_REDUCE
 
 WIDTH, DEPTH, BATCH = 900, 12, 16  # 9.8 million parameters in 48 tensors; 16 rows a rank
 DDP = "DistributedDataParallel"
@@ -52,7 +52,7 @@ def all_ways() -> dict[str, Callable[[], None]]:
     each, flat, hooked = make_model(), make_model(), make_model()
     overlapped = data_parallel.OverlappedAverage(hooked)
     ringed = nn.parallel.DistributedDataParallel(make_model())
-    ringed.register_comm_hook(None, hooks.averaging_hook(ALL_REDUCE["ring"]))
+    ringed.register_comm_hook(None, data_parallel.averaging_hook(ALL_REDUCE["ring"]))
     return {
         "no averaging": make_step(make_model(), lambda: None),
         "an all-reduce for each parameter": make_step(each, lambda: data_parallel.average_gradients(each)),

@@ -94,6 +94,6 @@ def all_reduce_seconds(rank: int, world_size: int) -> float:
     import torch
     import torch.distributed as dist
 
-    from distlab.timing import measure
+    from distlab.measure.timing import measure
 
     return measure(dist.all_reduce, torch.zeros(1), repeat=10).seconds

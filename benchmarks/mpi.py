@@ -52,7 +52,7 @@ def tell_as_script() -> None:
     """The same on a rank that has only mpiexec; rank 0 prints the seconds."""
     import torch.distributed as dist
 
-    from distlab import mpi_backend
+    from distlab.rank import mpi_backend
 
     mpi_backend.register()
     dist.init_process_group(mpi_backend.NAME)
@@ -66,7 +66,7 @@ def tell_as_script() -> None:
 def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
     """Two tables: the contestants on `n` ranks, in a script and in a cluster."""
     import distlab
-    from distlab import mpiexec
+    from distlab.launch import mpiexec
 
     numel = MEGABYTES * 250_000
     script = [sys.executable, "-m", "benchmarks.mpi", str(numel), str(repeat)]

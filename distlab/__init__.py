@@ -11,33 +11,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from distlab import algorithms, checkpoints
-    from distlab.cluster import Cluster
-    from distlab.devices import device_for
-    from distlab.errors import (
-        ArgumentError,
-        ArgumentTypeError,
-        CheckpointError,
-        ClusterError,
-        DataError,
-        DeadlockError,
-        DistlabError,
-        MismatchError,
-        RankDied,
-        RankError,
-        RanksFailed,
-        RankTimeout,
-        SerializationError,
-        SweepError,
-    )
-    from distlab.measured import Sweep
-    from distlab.probing import probe
-    from distlab.probing.table import Probe
-    from distlab.sweeps import sweep
-    from distlab.trace import Trace
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -49,8 +26,11 @@ __all__ = [
     "ClusterError",
     "DataError",
     "DeadlockError",
+    "Device",
     "DistlabError",
+    "Link",
     "MismatchError",
+    "Network",
     "Probe",
     "RankDied",
     "RankError",
@@ -62,35 +42,51 @@ __all__ = [
     "Trace",
     "algorithms",
     "checkpoints",
+    "compute",
     "device_for",
     "probe",
     "sweep",
 ]
 # where names come from; the rest is in errors
 HOMES = {
-    "Cluster": "cluster",
-    "Probe": "probing.table",
-    "Sweep": "measured",
-    "Trace": "trace",
-    "device_for": "devices",
-    "probe": "probing",
-    "sweep": "sweeps",
+    "Cluster": "client.cluster",
+    "Device": "simulated.network",
+    "Link": "simulated.network",
+    "Network": "simulated.network",
+    "Probe": "measure.probe_result",
+    "Sweep": "measure.sweep_result",
+    "Trace": "measure.trace",
+    "compute": "simulated.notes",
+    "device_for": "rank.devices",
+    "probe": "client.probe",
+    "sweep": "measure.sweep",
 }
-ROOMS = ("algorithms", "checkpoints")  # modules that are names of their own
+# modules that notebooks name without their folder: `from distlab.timing import measure`
+SHORT = {
+    "algorithms": "course.algorithms",
+    "checkpoints": "course.checkpoints",
+    "data": "course.data",
+    "data_parallel": "course.data_parallel",
+    "devices": "rank.devices",
+    "hooks": "course.data_parallel",
+    "mpi_backend": "rank.mpi_backend",
+    "rendezvous": "wire.rendezvous",
+    "timing": "measure.timing",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in __all__ and name not in SHORT:
         raise AttributeError(f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}.")
     try:
-        room = importlib.import_module(f"distlab.{name if name in ROOMS else HOMES.get(name, 'errors')}")
+        room = importlib.import_module(f"distlab.{SHORT.get(name) or HOMES.get(name, 'errors')}")
     except (ImportError, AttributeError) as error:
         from distlab.errors import ClusterError, namesake
 
         if words := namesake(error):
             raise ClusterError(f"distlab.{name} cannot be imported: {error}.\n{words}") from error
         raise
-    return room if name in ROOMS else getattr(room, name)
+    return room if name in SHORT else getattr(room, name)
 
 
 def __dir__() -> list[str]:
@@ -99,10 +95,29 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
-    from distlab.cluster import Cluster
-    from distlab.magics import register
+    from distlab.client.cluster import Cluster
+    from distlab.client.magics import register
 
     register(shell, lambda: Cluster.current)
+
+
+class _ShortNames(MetaPathFinder, Loader):
+    """Finds distlab.timing and the others of `SHORT`: each is the one module in its folder."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        package, _, short = fullname.partition(".")
+        if package != "distlab" or short not in SHORT:
+            return None
+        return ModuleSpec(fullname, self, origin=f"distlab.{SHORT[short]}")
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(str(spec.origin))
+        spec.loader_state = module.__spec__  # the import system puts `spec` in its place
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
 
 
 def _offer_px() -> None:
@@ -117,4 +132,5 @@ def _offer_px() -> None:
         shell.register_magic_function(px, "line_cell")
 
 
+sys.meta_path.append(_ShortNames())
 _offer_px()

@@ -1,11 +1,15 @@
 """Small data sets in the true formats of the published files, for the tests of distlab.data."""
 
+import contextlib
+import functools
 import gzip
 import hashlib
+import http.server
 import io
 import pickle
 import struct
 import tarfile
+import threading
 from pathlib import Path
 from typing import ClassVar
 
@@ -78,3 +82,19 @@ def write_cifar(root, per_batch=3):
 
 def md5(path):
     return hashlib.md5(Path(path).read_bytes()).hexdigest()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves the files of a folder, and tells nobody."""
+
+    def log_message(self, *args):
+        pass
+
+
+@contextlib.contextmanager
+def serving(folder, handler=Quiet):
+    """The address at which a thread of this process serves a folder's files, over HTTP as their publishers do."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()

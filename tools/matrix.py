@@ -1,9 +1,9 @@
 """Runs the tests with several Pythons and versions of torch, each pair in its own environment. Called by: make matrix.
 
 Arguments are pairs such as 3.13:2.15.0, where "oldest" is the first torch that pyproject.toml takes, "pinned" that of
-constraints.txt, and "newest" that of distlab/versions.py. An environment stays in .matrix/ and is used again while it
-is current; beside it is the log of what the pair printed. A pair whose Python or disk is missing is skipped, and says
-so. The exit status is 1 when any pair failed.
+constraints.txt, and "newest" that of distlab/compat/versions.py. An environment stays in .matrix/ and is used again
+while it is current; beside it is the log of what the pair printed. A pair whose Python or disk is missing is skipped,
+and says so. The exit status is 1 when any pair failed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ NEEDED_GB = 8  # PyPI's torch for Linux takes 5.6 GB with its libraries, and pip
 NAMED = {
     "oldest": ("pyproject.toml", r'"torch>=([\d.]+)'),
     "pinned": ("constraints.txt", r"(?m)^torch==([\d.]+)"),
-    "newest": ("distlab/versions.py", r'NEWEST_TORCH = "([\d.]+)"'),
+    "newest": ("distlab/compat/versions.py", r'NEWEST_TORCH = "([\d.]+)"'),
 }
 
 
@@ -93,7 +93,7 @@ def run_pair(pair: Pair, parts: list[str]) -> tuple[str, str]:
 def show_failures(pair: Pair) -> None:
     """The lines of a pair's log that name what failed; the last ones where none does."""
     lines = (MATRIX / f"{pair.venv.name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
-    named = [line for line in lines if re.match(r"(\x1b\[[\d;]*m)*(FAILED|ERROR)\b", line)]
+    named = [line for line in lines if re.match(r"[\w/]+ +\| (FAILED|ERROR)\b", line)]
     print(*(f"    {line}" for line in named or lines[-12:]), sep="\n", flush=True)
 
 

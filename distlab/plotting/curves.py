@@ -1,135 +1,304 @@
-"""Measured curves on axes: medians with their spread, and labels beside the ends of the curves.
+"""Figures of measured curves: times against message size, and what more ranks bring.
 
-Called by `timings` and `bars`. Runs in the notebook's process.
+Called by the notebooks and by `Sweep.plot`. Runs in the notebook's process. Sizes in bytes, times in s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from math import log10
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.figure import Figure
 
-from distlab.errors import ArgumentError
-from distlab.plotting.style import curve_color, new_figure, style
+from distlab.plotting import axes
+from distlab.plotting.axes import SMALL, Curve, End, check_curves, draw_against_ranks, label_ends, new_axes, short
+from distlab.plotting.style import INK, curve_color, new_figure, style
+from distlab.plotting.units import count
 
-Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
-SMALL = 11  # font size of labels in the axes, in points
+Line = tuple[Sequence[float], Sequence[float]]  # sizes, times
+HEIGHT = 3.4  # of a panel of a sweep, in inches
+ROW = 0.08  # from one line of text to the next, as a share of such a panel's axes
+MOST_FITS = 4  # whose numbers are written: more would fill the figure
+EXAMPLE = 'Give {"digits": ([1, 2], medians, lows, highs)}.'
 
 
-def own_axes(width: float, height: float) -> Axes:
-    """Axes on a figure of their own, in inches, that a notebook shows when its cell ends."""
-    figure = new_figure(width, height, layout="constrained", shown=True)
+class Fit(Protocol):
+    """A fitted line alpha + beta n: what a figure needs to know of it."""
+
+    alpha: float  # s
+    beta: float  # s/byte
+
+
+# --- against message size ---
+
+
+def latency_bandwidth(
+    num_bytes: Sequence[float],
+    seconds: Sequence[float],
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+    fit: Fit | None = None,
+    title: str = "",
+) -> Figure:
+    """Draw time and bandwidth against message size, one above the other.
+
+    Runs on: client.
+
+    Args:
+        num_bytes: sizes of the messages, in bytes.
+        seconds: median time of each, in seconds.
+        low: its lowest (or a low percentile); without it no spread is drawn.
+        high: its highest (or a high percentile).
+        fit: the line alpha + n beta: any object with `alpha` in s and `beta` in s/byte.
+        title: what was measured.
+
+    Returns:
+        The figure; a notebook shows it where it is the last value of a cell.
+
+    Raises:
+        ArgumentError: if the lists are empty, of different lengths or not positive.
+    """
+    times = (num_bytes, seconds, seconds if low is None else low, seconds if high is None else high)
+    check_curves({"measured": times})
+    # the highest time is the lowest bandwidth
+    rates = (num_bytes, *(np.divide(num_bytes, part) for part in (times[1], times[3], times[2])))
+    figure = new_figure(5, 5.6, layout="constrained")
     with style():
-        return figure.add_subplot()
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        upper.set(title=title, ylabel="time t", xscale="log", yscale="log")
+        upper.set_xlim(min(num_bytes) / 1.6, max(num_bytes) * 1.6)
+        lower.set(xlabel="message size n", ylabel="bandwidth n/t", yscale="log")
+        for ax, curve in ((upper, times), (lower, rates)):
+            axes.draw_curve(ax, curve, curve_color(0), line=fit is None)
+        if fit is not None:
+            draw_fit(upper, lower, num_bytes, fit)
+        for axis, unit in ((upper.yaxis, "s"), (lower.yaxis, "B/s"), (lower.xaxis, "B")):
+            axes.log_ticks(axis, unit)
+    return figure
 
 
-def check_curve(name: str, curve: Curve) -> None:
-    """Raise if the lists of a curve are of different lengths, empty or not positive."""
-    lengths = [len(part) for part in curve]
-    if len(curve) != 4 or len(set(lengths)) != 1 or not lengths[0]:
-        raise ArgumentError(
-            f"curves[{name!r}] must be four lists of one length, 1 or more, got the lengths {lengths!r}. "
-            "Give (x, medians, lows, highs)."
-        )
-    smallest = min(min(part) for part in curve)
-    if smallest <= 0:
-        raise ArgumentError(
-            f"curves[{name!r}] must be positive numbers, got {smallest!r}. "
-            "Measure a longer time, or leave this point out."
-        )
+def draw_fit(upper: Axes, lower: Axes, num_bytes: Sequence[float], fit: Fit) -> None:
+    """Draw a fitted line and its asymptote, and write alpha and 1/beta beside them."""
+    color = curve_color(5)
+    sizes, times = fitted_line(num_bytes, fit)
+    axes.draw_theory(upper, sizes, times, color)
+    axes.draw_theory(lower, sizes, sizes / times, color)
+    label = f"fit: α + βn\nα = {short(fit.alpha, 's')}"
+    # times rise with the size, so the left upper corner is free
+    upper.text(0.03, 0.97, label, transform=upper.transAxes, color=color, va="top", fontsize=SMALL)
+    if fit.beta > 0:
+        lower.axhline(1 / fit.beta, color=color, linewidth=1, linestyle=":")
+        place = {"transform": lower.get_yaxis_transform(), "va": "bottom"}
+        lower.text(0.02, 1.1 / fit.beta, f"1/β = {short(1 / fit.beta, 'B/s')}", color=color, fontsize=SMALL, **place)
+        lower.margins(y=0.12)
 
 
-def start_curves(curves: Mapping[str, Curve], ax: Axes | None, title: str, ylabel: str) -> Axes:
-    """Check the curves, and give axes to draw them on."""
-    if not curves:
-        raise ArgumentError('curves must be at least one curve, got {}. Give {"gloo": (x, medians, lows, highs)}.')
-    for name, curve in curves.items():
-        check_curve(name, curve)
-    ax = own_axes(5.6, 4) if ax is None else ax
+def fitted_line(num_bytes: Sequence[float], fit: Fit) -> tuple[np.ndarray, np.ndarray]:
+    """Sizes from the smallest to the largest in equal ratios, and the time that the fit gives each."""
+    sizes = np.geomspace(min(num_bytes), max(num_bytes), 60)
+    return sizes, fit.alpha + fit.beta * sizes
+
+
+def time_against_size(
+    curves: Mapping[str, Curve],
+    title: str = "",
+    ylabel: str = "time of one call",
+    theory: Mapping[str, Line] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw times against message size, with a label at the end of each curve.
+
+    Runs on: client.
+
+    Args:
+        curves: by name, sizes in bytes and the median, low and high time of each, in seconds.
+        title: what was measured.
+        ylabel: what a time is the time of.
+        theory: by name, sizes in bytes and times in seconds, drawn as a thin dashed line. One with the name of a curve
+            has its colour and no label of its own.
+        ax: axes to draw on; without it, those of a new figure, which a notebook shows when its cell ends.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ArgumentError: if there is no curve, or one is empty, of lists of different lengths or not positive.
+    """
+    check_curves(curves)
+    ax = new_axes(5.6, 4, ax, title=title, ylabel=ylabel)
     with style():
-        ax.set(title=title, ylabel=ylabel)
+        finish(ax, draw_sizes(ax, curves, theory or {}))
     return ax
 
 
-def draw_curve(ax: Axes, curve: Curve, color: str, line: bool = True) -> None:
-    """Draw medians as points, on a line or without one, and the spread from low to high as bars."""
-    x, medians, lows, highs = curve
-    below = [max(0.0, m - low) for m, low in zip(medians, lows, strict=True)]
-    above = [max(0.0, high - m) for m, high in zip(medians, highs, strict=True)]
-    look = {"color": color, "fmt": "o-" if line else "o", "markersize": 5, "elinewidth": 1.4, "capsize": 3}
-    ax.errorbar(x, medians, yerr=(below, above), **look)
-
-
-def draw_curves(
-    ax: Axes, curves: Mapping[str, Curve], fitted: Collection[str] = ()
-) -> list[tuple[float, float, str, str]]:
-    """Draw each curve in its colour, the fitted ones without a line; returns their ends, names and colours."""
-    ends = []
-    for place, (name, curve) in enumerate(curves.items()):
-        draw_curve(ax, curve, curve_color(place), line=name not in fitted)
-        last = max(range(len(curve[0])), key=curve[0].__getitem__)
-        ends.append((curve[0][last], curve[1][last], name, curve_color(place)))
+def draw_sizes(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
+    """Draw curves and theory on logarithmic axes; returns the ends to label."""
+    ax.set(xscale="log", yscale="log", xlabel="message size")
+    ends = axes.draw_curves(ax, curves, theory)
+    colors = {name: color for *_, name, color in ends}
+    for name, (sizes, seconds) in theory.items():
+        axes.draw_theory(ax, sizes, seconds, colors.get(name, INK))
+        if name not in curves:
+            ends.append((sizes[-1], seconds[-1], name, INK))
     return ends
 
 
-def log_ticks(axis: Axis, form: Callable[[float], str]) -> None:
-    """Ticks of a logarithmic axis, at least two and at most six of them, with units."""
-    low, high = axis.get_view_interval()
-    if high < 5 * low:  # two of the steps 1, 2, 3, 5 lie in it then; with fewer, matplotlib takes steps of its own
-        middle = (low * high) ** 0.5
-        axis.set_view_interval(middle / 5**0.5, middle * 5**0.5, ignore=True)
-    decades = log10(high / low)
-    steps = (1,) if decades > 2.5 else (1, 3) if decades > 1.2 else (1, 2, 3, 5)
-    axis.set_major_locator(LogLocator(subs=steps, numticks=5))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+def finish(ax: Axes, ends: Sequence[End]) -> None:
+    """Set the ticks and write the labels, once all is drawn on the axes and on those that share their scales."""
+    axes.log_ticks(ax.xaxis, "B")
+    axes.log_ticks(ax.yaxis, "s")
+    label_ends(ax, ends)
 
 
-def even_ticks(axis: Axis, form: Callable[[float], str]) -> None:
-    """Ticks of a linear axis, at most six of them at round numbers, with units."""
-    axis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+def sweep_panels(
+    curves: Mapping[int, Mapping[str, Curve]],
+    fits: Mapping[int, Mapping[str, Fit]],
+    cores: int | None,
+    title: str = "",
+    theory: Mapping[str, Line] | None = None,
+    simulated: str = "",
+) -> Figure:
+    """Draw a panel for each number of ranks, one below the other on the same scales.
+
+    Runs on: client.
+
+    Args:
+        curves: by number of ranks, what was measured there, as `time_against_size` takes it.
+        fits: by number of ranks, the fitted lines of some of the curves, by name.
+        cores: of the machine; None where it does not count.
+        title: what was measured.
+        theory: by name, sizes in bytes and times in seconds, drawn as thin dashed lines in every panel.
+        simulated: what times are virtual, written into every panel; "" for measured ones.
+
+    Returns:
+        The figure; a notebook shows it where it is the last value of a cell.
+    """
+    figure = new_figure(5.6, HEIGHT * len(curves), layout="constrained")
+    with style():
+        panels = figure.subplots(len(curves), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+        ends = []
+        for ax, ranks in zip(panels, curves, strict=True):
+            crowded = f" on {count(cores, 'core')}" if cores is not None and ranks > cores else ""
+            ax.set(title=f"{title}{title and ', '}{count(ranks, 'rank')}{crowded}", ylabel="time of one call")
+            lines = {name: fitted_line(curves[ranks][name][0], fit) for name, fit in fits[ranks].items()}
+            ends.append(draw_sizes(ax, curves[ranks], {**lines, **(theory or {})}))
+            write_fits(ax, curves[ranks], fits[ranks])
+        low, high = ax.get_ylim()
+        share = ROW * max(len(ax.texts) for ax in panels)  # of a panel's height, for the fits
+        ax.set_ylim(low, high * (high / low) ** (share / (1 - share)))
+        for ax, labels in zip(panels, ends, strict=True):
+            finish(ax, labels)
+            axes.badge(ax, simulated)
+            ax.tick_params(labelbottom=True, labelsize=SMALL)
+    return figure
 
 
-def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write labels to the right of the axes beside the ends (x, y, text, colour) of curves, pushed apart."""
-    figure = ax.figure
-    figure.draw_without_rendering()  # the layout, and so the height of the axes, is known from here on
-    points = 72 / figure.dpi
-    ends = sorted(ends, key=lambda end: end[1])
-    heights = [ax.transData.transform(end[:2])[1] * points for end in ends]
-    for (_, y, text, color), at, height in zip(ends, spread(heights, SMALL * 1.35), heights, strict=True):
-        ax.annotate(
-            text,
-            (1, y),
-            xytext=(9, at - height),
-            xycoords=ax.get_yaxis_transform(),
-            textcoords="offset points",
-            color=color,
-            fontsize=SMALL,
-            va="center",
-            annotation_clip=False,
-        )
+def write_fits(ax: Axes, curves: Mapping[str, Curve], fits: Mapping[str, Fit]) -> None:
+    """Write alpha and 1/beta of each fitted line at the top, in its colour."""
+    for row, (name, fit) in enumerate(fits.items() if len(fits) <= MOST_FITS else ()):
+        # where the whole message costs next to nothing beside the latency, its bandwidth was not measured
+        measured = fit.beta * max(curves[name][0]) > 0.01 * fit.alpha
+        text = f"{name}: α {short(fit.alpha, 's')}" + (f", 1/β {short(1 / fit.beta, 'B/s')}" if measured else "")
+        look = {"color": curve_color(list(curves).index(name)), "va": "top", "fontsize": 10}
+        ax.text(0.02, 0.98 - row * ROW, text, transform=ax.transAxes, **look)
 
 
-def spread(heights: Sequence[float], distance: float) -> list[float]:
-    """Ascending heights moved as little as needed to be `distance` apart: each crowd stays centred on its mean."""
-    crowds: list[list[float]] = []  # the heights of the labels that touch
-    for height in heights:
-        crowds.append([height])
-        while len(crowds) > 1 and bottom(crowds[-1], distance) - top(crowds[-2], distance) < distance:
-            crowds[-2:] = [crowds[-2] + crowds[-1]]
-    return [bottom(crowd, distance) + i * distance for crowd in crowds for i in range(len(crowd))]
+# --- against the number of ranks ---
 
 
-def bottom(crowd: Sequence[float], distance: float) -> float:
-    """Height of the lowest label of a crowd."""
-    return sum(crowd) / len(crowd) - (len(crowd) - 1) * distance / 2
+def time_against_ranks(curves: Mapping[str, Curve], title: str = "", cores: int | None = None) -> Axes:
+    """Draw times against the number of ranks, with a label at the end of each curve.
+
+    Runs on: client.
+
+    Args:
+        curves: by name, numbers of ranks and the median, low and high time of each, in seconds.
+        title: what was measured.
+        cores: cores of the machine; where there are more ranks than cores is shaded.
+
+    Returns:
+        The axes of a new figure, which a notebook shows when its cell ends.
+
+    Raises:
+        ArgumentError: if there is no curve, or one is empty, of lists of different lengths or not positive.
+    """
+    check_curves(curves)
+    ax = new_axes(5.6, 4, title=title, ylabel="time of one call")
+    with style():
+        ends = draw_against_ranks(ax, curves, cores)
+        axes.even_ticks(ax.yaxis, "s")
+        label_ends(ax, ends)
+    return ax
 
 
-def top(crowd: Sequence[float], distance: float) -> float:
-    """Height of the highest label of a crowd."""
-    return bottom(crowd, distance) + (len(crowd) - 1) * distance
+def speedup(curves: Mapping[str, Curve], title: str = "", cores: int | None = None) -> Axes:
+    """Draw how many times the samples of one rank several ranks take in a second, beside the ideal.
+
+    The label of a curve ends with its efficiency at the most ranks: the speed-up divided by the number of ranks.
+
+    Runs on: client.
+
+    Args:
+        curves: by name, numbers of ranks from 1 up and the median, low and high of the samples a second.
+        title, cores: see `time_against_ranks`.
+
+    Returns:
+        The axes, as there.
+
+    Raises:
+        ArgumentError: as in `time_against_ranks`, or if a curve does not begin with 1 rank.
+    """
+    check_curves(curves, EXAMPLE, from_one=True)
+    ax = new_axes(5.6, 4, title=title, ylabel="speed-up")
+    labelled = {f"{name}, {efficiency(curve)[1][-1]:.0f}%": relative(curve) for name, curve in curves.items()}
+    with style():
+        label_ends(ax, draw_against_ranks(ax, labelled, cores, ideal=lambda n: n))
+    return ax
+
+
+def scaling(curves: Mapping[str, Curve], title: str = "", cores: int | None = None, unit: str = "samples/s") -> Figure:
+    """Draw throughput, speed-up and efficiency against the number of ranks, a panel for each, with the ideal.
+
+    Speed-up is the rate as a multiple of one rank's, efficiency the speed-up divided by the number of ranks.
+
+    Runs on: client.
+
+    Args:
+        curves: by name, numbers of ranks from 1 up and the median, low and high of the rate.
+        title, cores: see `time_against_ranks`.
+        unit: of the rate.
+
+    Returns:
+        The figure; a notebook shows it where it is the last value of a cell.
+
+    Raises:
+        ArgumentError: as in `speedup`.
+    """
+    check_curves(curves, EXAMPLE, from_one=True)
+    panels = {
+        f"throughput, {unit}": (lambda curve: curve, None),
+        "speed-up": (relative, lambda n: n),
+        "efficiency, %": (efficiency, lambda n: 100),
+    }
+    figure = new_figure(7.5, 6.4, layout="constrained")
+    with style():
+        figure.suptitle(title, x=0.02, ha="left", fontsize=13)
+        for place, (ylabel, (change, ideal)) in enumerate(panels.items(), start=1):
+            ax = figure.add_subplot(2, 2, place, ylabel=ylabel)
+            ends = draw_against_ranks(ax, {name: change(curve) for name, curve in curves.items()}, cores, ideal)
+        label_ends(ax, ends, in_layout=False)  # beside the last one, where there is no fourth panel
+    return figure
+
+
+def relative(curve: Curve) -> Curve:
+    """A curve of rates as multiples of its first median."""
+    ranks, *rates = curve
+    return (ranks, *(np.divide(part, curve[1][0]) for part in rates))
+
+
+def efficiency(curve: Curve) -> Curve:
+    """A curve of rates as percentages of what as many times one rank's would be."""
+    ranks, *rates = relative(curve)
+    return (ranks, *(100 * part / ranks for part in rates))

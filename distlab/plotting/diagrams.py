@@ -1,170 +1,207 @@
-"""Diagrams of the collectives: what each rank holds before and after, computed from the collective's definition.
+"""What each rank holds before a call and after it, rank x slot: of real values, and of every collective's definition.
 
 Called by the notebooks, and by `make figs` as `python -m distlab.plotting.diagrams figs`.
-Runs in the notebook's process.
+Runs in the notebook's process. Lengths are in inches.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import product
+from numbers import Real
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, FancyArrowPatch
+from matplotlib.patches import FancyArrowPatch
 
-from distlab.errors import ArgumentError
-from distlab.plotting.cells import Cell, draw_text, side_by_side
-from distlab.plotting.style import MIXED, curve_color, style
+from distlab.errors import refuse
+from distlab.plotting import cells
+from distlab.plotting.cells import TEXT, Cell, Rows, text_width
+from distlab.plotting.style import curve_color, rank_color, style
 
-GAP = 2.8  # width of the arrows' room, in units
+MOST_SLOTS = 8  # a longer row ends in "…"
+WIDEST = 3.4  # of the cells that fit side by side at half a notebook's width
+GAP, FLOWS = 0.44, 1.12  # between two panels side by side; the same with room for arrows
+LANE, PITCH = 0.4, 0.464  # height of a lane; from one lane to the next
+INSET = 0.032  # between a lane's edge, or a slot's, and its cell
 EMPTY = Cell()
-UNKNOWN = Cell("?", "unknown")
 
 
-@dataclass(frozen=True)
-class Example:
-    """A collective on small integers.
-
-    Rows are by rank. `flows` are the pairs (from rank, to rank) whose data travel; at a rank in `adds` they are summed.
-    """
-
-    call: str
-    before: list[list[Cell]]
-    after: list[list[Cell]]
-    flows: list[tuple[int, int]]
-    adds: tuple[int, ...] = ()
+# --- of values that were pulled from the ranks ---
 
 
-def one_each(n: int) -> list[list[Cell]]:
-    """Rank r holds the number r+1."""
-    return [[Cell(rank + 1, rank)] for rank in range(n)]
+def before_after(
+    before: Sequence[object], after: Sequence[object], title: str = "", slots: Sequence[str] | None = None
+) -> Figure:
+    """Draw what each rank held before and after a call, as cells on the lanes of the ranks.
 
+    A value in `after` has the colour of the one rank that had this value before, light grey where several ranks had
+    it, and dark grey where none had it (a sum). So give the ranks different values, whose sums are not among them.
 
-def list_each(n: int) -> list[list[Cell]]:
-    """Rank r holds a list of n numbers, 10 r + slot: the tens say the rank, the ones the slot."""
-    return [[Cell(10 * rank + slot, rank) for slot in range(n)] for rank in range(n)]
-
-
-def only(root: int, row: list[Cell], n: int) -> list[list[Cell]]:
-    """The root's row, and as many empty cells on every other rank."""
-    return [row if rank == root else [EMPTY] * len(row) for rank in range(n)]
-
-
-def add(cells: list[Cell]) -> Cell:
-    """The sum of the values of several ranks."""
-    return Cell(sum(cell.value for cell in cells), "mixed")
-
-
-def all_pairs(n: int) -> list[tuple[int, int]]:
-    """Every rank to every rank, itself included."""
-    return [(src, dst) for src in range(n) for dst in range(n)]
-
-
-def send_recv(n: int) -> Example:
-    """Rank 0's number goes to rank 1."""
-    before = only(0, [Cell(1, 0)], n)
-    after = [before[0] if rank == 1 else before[rank] for rank in range(n)]
-    return Example("rank 0: dist.send(t, dst=1)\nrank 1: dist.recv(t, src=0)", before, after, [(0, 1)])
-
-
-def broadcast(n: int) -> Example:
-    """Rank 0's number goes to every rank."""
-    before = only(0, [Cell(1, 0)], n)
-    return Example("dist.broadcast(t, src=0)", before, [before[0]] * n, [(0, rank) for rank in range(n)])
-
-
-def scatter(n: int) -> Example:
-    """Slot r of rank 0's list goes to rank r."""
-    before = only(0, [Cell(slot + 1, 0) for slot in range(n)], n)
-    after = [[before[0][rank]] for rank in range(n)]
-    return Example("dist.scatter(t, parts, src=0)", before, after, [(0, rank) for rank in range(n)])
-
-
-def gather(n: int) -> Example:
-    """Rank r's number goes to slot r of rank 0's list."""
-    before = one_each(n)
-    after = only(0, [row[0] for row in before], n)
-    return Example("dist.gather(t, parts, dst=0)", before, after, [(rank, 0) for rank in range(n)])
-
-
-def reduce(n: int) -> Example:
-    """The sum of all numbers goes to rank 0; what the others' tensors hold afterwards is unspecified."""
-    before = one_each(n)
-    after = [[add([row[0] for row in before]) if rank == 0 else UNKNOWN] for rank in range(n)]
-    return Example("dist.reduce(t, dst=0)", before, after, [(rank, 0) for rank in range(n)], (0,))
-
-
-def all_reduce(n: int) -> Example:
-    """The sum of all numbers goes to every rank."""
-    before = one_each(n)
-    total = add([row[0] for row in before])
-    return Example("dist.all_reduce(t)", before, [[total]] * n, all_pairs(n), tuple(range(n)))
-
-
-def all_gather(n: int) -> Example:
-    """Rank r's number goes to slot r of every rank's list."""
-    before = one_each(n)
-    return Example("dist.all_gather(parts, t)", before, [[row[0] for row in before]] * n, all_pairs(n))
-
-
-def reduce_scatter(n: int) -> Example:
-    """The sum of all ranks' slots r goes to rank r."""
-    before = list_each(n)
-    after = [[add([row[rank] for row in before])] for rank in range(n)]
-    return Example("dist.reduce_scatter(t, parts)", before, after, all_pairs(n), tuple(range(n)))
-
-
-def all_to_all(n: int) -> Example:
-    """Slot s of rank r's list goes to slot r of rank s's list."""
-    before = list_each(n)
-    after = [[row[rank] for row in before] for rank in range(n)]
-    return Example("dist.all_to_all_single(out, t)", before, after, all_pairs(n))
-
-
-# In the order of the course.
-EXAMPLES: tuple[Callable[[int], Example], ...] = (
-    send_recv,
-    broadcast,
-    scatter,
-    gather,
-    reduce,
-    all_reduce,
-    all_gather,
-    reduce_scatter,
-    all_to_all,
-)
-DIAGRAMS = tuple(function.__name__ for function in EXAMPLES)
-
-
-def example(name: str, world_size: int = 4) -> Example:
-    """The numbers of a diagram.
-
-    Runs on: anywhere.
+    Runs on: client.
 
     Args:
-        name: one of `DIAGRAMS`.
-        world_size: number of ranks, 2 to 8.
+        before: by rank, what it held: None, a number, a text, a tensor of any shape, or lists of these. Rows of
+            nested lists and tensors are laid end to end; ranks may hold different numbers of values.
+        after: the same after the call, for as many ranks.
+        title: the call, for example "dist.all_gather(parts, t)".
+        slots: names of the slots, written above them.
+
+    Returns:
+        The figure; a notebook shows it where it is the last value of a cell.
 
     Raises:
-        ArgumentError: if `name` or `world_size` is none of these.
+        ArgumentError: if `before` and `after` are empty or of different lengths.
+        ArgumentTypeError: if a value is no number, text, tensor or list of them.
     """
-    if name not in DIAGRAMS:
-        raise ArgumentError(
-            f'name must be one of {", ".join(DIAGRAMS)}, got {name!r}. Call it as diagram("all_reduce").'
-        )
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or not 2 <= world_size <= 8:
-        raise ArgumentError(
-            f"world_size must be an integer from 2 to 8, got {world_size!r}. "
-            f'Call it as diagram("{name}", world_size=4).'
-        )
-    return EXAMPLES[DIAGRAMS.index(name)](world_size)
+    check_ranks(before, after)
+    befores = [flatten(values, f"before[{rank}]") for rank, values in enumerate(before)]
+    afters = [flatten(values, f"after[{rank}]") for rank, values in enumerate(after)]
+    own = pad([[EMPTY if value is None else Cell(value, rank) for value in row] for rank, row in enumerate(befores)])
+    new = pad([[cells.trace(value, befores) for value in row] for row in afters])
+    names = tuple(slots or ())
+    beside = (len(own[0]) + len(new[0])) * slot_width(own, new, names) <= WIDEST
+    figure, ax, (left, right), middles = draw_panels(own, new, title, GAP if beside else None, slots=names)
+    if beside:
+        cells.draw_text(ax, (left + right) / 2, (middles[0] + middles[-1]) / 2, "→", fontsize=20)
+    return figure
 
 
-def diagram(name: str, world_size: int = 4) -> Figure:
-    """Draw what a collective does: each rank's cells before, where they travel, and each rank's cells after.
+def check_ranks(before: Sequence[object], after: Sequence[object]) -> None:
+    """Raise if `before` and `after` are not lists of as many ranks."""
+    for name, values in (("before", before), ("after", after)):
+        if not isinstance(values, (list, tuple)) or not values:
+            wrong = not isinstance(values, (list, tuple))
+            refuse(name, "a list by rank, of at least one", values, f'Give {name}=cluster.pull("t").', wrong_type=wrong)
+    if len(after) != len(before):
+        refuse("after", f"a list of as many ranks as before ({len(before)})", after, "Pull both from the same ranks.")
+
+
+def flatten(values: object, name: str) -> list[float | str | None]:
+    """The numbers and texts in a nested list or tensor, in order; None is an empty slot."""
+    if hasattr(values, "detach"):  # a tensor, without an import of torch
+        values = values.detach()
+    if hasattr(values, "tolist"):  # a tensor, a NumPy array or number
+        values = values.tolist()
+    if values is None or isinstance(values, (Real, str)):
+        return [values]
+    if isinstance(values, (list, tuple)):
+        return [value for part in values for value in flatten(part, name)]
+    rule = "None, a number, a text, a tensor or a list of these"
+    refuse(name, rule, values, "Give its .tolist().", wrong_type=True)
+
+
+def pad(rows: Rows) -> Rows:
+    """Rows of equal length: empty cells where a rank holds nothing, "…" where it holds more than are drawn."""
+    shown = [row if len(row) <= MOST_SLOTS else [*row[: MOST_SLOTS - 1], Cell("…", "unknown")] for row in rows]
+    length = max(1, *(len(row) for row in shown))
+    return [row + [EMPTY] * (length - len(row)) for row in shown]
+
+
+# --- panels ---
+
+
+def slot_width(before: Rows, after: Rows, slots: Sequence[str]) -> float:
+    """Width of a slot in both panels: that of the longest value or slot name; as its height for up to three digits."""
+    texts = [cells.format_value(cell.value) for row in (*before, *after) for cell in row]
+    return max([LANE] + [text_width(text, TEXT) + 0.16 for text in [*texts, *slots]])
+
+
+def draw_panels(
+    before: Rows,
+    after: Rows,
+    title: str,
+    gap: float | None = None,
+    family: str = cells.FONT,
+    slots: Sequence[str] = (),
+) -> tuple[Figure, Axes, tuple[float, float], list[float]]:
+    """Draw the panels before and after on the lanes of the ranks: side by side, or without a `gap` below each other.
+
+    Runs on: client.
+
+    Returns:
+        The figure, its axes, where the gap begins and ends, and the height of each lane's middle in the first panel.
+    """
+    width, head = slot_width(before, after, slots), 0.64 if slots else 0.36
+    left, high = text_width(f"rank {len(before) - 1}", TEXT) + 0.32, head + len(before) * PITCH
+    start = left + len(before[0]) * width
+    x, y = (left, high + 0.08) if gap is None else (start + gap, 0.0)
+    wide = max(start, x + len(after[0]) * width) + 0.08
+    figure, ax = cells.canvas(wide, y + high - (PITCH - LANE), title, family)
+    tops = [head + rank * PITCH for rank in range(len(before))]
+    for down in sorted({0.0, y}):
+        for rank, top in enumerate(tops):
+            cells.draw_lane(ax, 0, down + top, wide, LANE, rank_color(rank), f"rank {rank}")
+    for heading, rows, right, down in (("before", before, left, 0.0), ("after", after, x, y)):
+        cells.draw_text(ax, right + len(rows[0]) * width / 2, down + 0.16, heading)
+        for slot, name in enumerate(slots[: len(rows[0])]):
+            cells.draw_text(ax, right + (slot + 0.5) * width, down + 0.46, name)
+        for row, top in zip(rows, tops, strict=True):
+            for slot, cell in enumerate(row):
+                corner = right + slot * width + INSET, down + top + INSET
+                cells.draw_cell(ax, *corner, width - 2 * INSET, LANE - 2 * INSET, cell)
+    return figure, ax, (start, x), [top + LANE / 2 for top in tops]
+
+
+# --- of the collectives, on small integers ---
+
+
+class Example(NamedTuple):
+    """A collective on small integers: by rank, its cells before and after. `moved`: the ranks that get something."""
+
+    call: str
+    before: Rows
+    after: Rows
+    moved: Sequence[int]
+
+
+def examples(n: int) -> dict[str, Example]:
+    """Every collective on n ranks, in the order of the course."""
+    ranks = tuple(range(n))
+    one = [Cell(1, 0)]  # rank 0's number
+    ones = [[Cell(rank + 1, rank)] for rank in ranks]  # each rank's number
+    parts = [Cell(slot + 1, 0) for slot in ranks]  # rank 0's list
+    lists = [[Cell(10 * rank + slot, rank) for slot in ranks] for rank in ranks]  # tens: the rank, ones: the slot
+    row = [cell for (cell,) in ones]
+    columns = [list(column) for column in zip(*lists, strict=True)]
+    total = add(row)
+
+    def only_first(own: list[Cell], others: Cell = EMPTY) -> Rows:
+        return [own if rank == 0 else [others] * len(own) for rank in ranks]
+
+    return {
+        "send_recv": Example(
+            "rank 0: dist.send(t, dst=1)\nrank 1: dist.recv(t, src=0)",
+            only_first(one),
+            [one, one, *only_first(one)[2:]],
+            (1,),
+        ),
+        "broadcast": Example("dist.broadcast(t, src=0)", only_first(one), [one] * n, ranks),
+        "scatter": Example("dist.scatter(t, parts, src=0)", only_first(parts), [[cell] for cell in parts], ranks),
+        "gather": Example("dist.gather(t, parts, dst=0)", ones, only_first(row), (0,)),
+        # what the others hold afterwards is unspecified
+        "reduce": Example("dist.reduce(t, dst=0)", ones, only_first([total], Cell("?", "unknown")), (0,)),
+        "all_reduce": Example("dist.all_reduce(t)", ones, [[total]] * n, ranks),
+        "all_gather": Example("dist.all_gather(parts, t)", ones, [row] * n, ranks),
+        "reduce_scatter": Example("dist.reduce_scatter(t, parts)", lists, [[add(slot)] for slot in columns], ranks),
+        "all_to_all": Example("dist.all_to_all_single(out, t)", lists, columns, ranks),
+    }
+
+
+def add(parts: list[Cell]) -> Cell:
+    """The sum of the values of several ranks."""
+    return Cell(sum(cell.value for cell in parts), "mixed")
+
+
+EXAMPLES = examples(4)
+DIAGRAMS = tuple(EXAMPLES)
+
+
+def diagram(name: str) -> Figure:
+    """Draw what a collective does on 4 ranks: each rank's cells before, where they travel, and each rank's cells after.
 
     A cell has the colour of the rank that its value came from; dark grey is a sum of several ranks' values, dashed a
     slot that holds nothing, "?" a value that is unspecified.
@@ -173,35 +210,36 @@ def diagram(name: str, world_size: int = 4) -> Figure:
 
     Args:
         name: one of `DIAGRAMS`.
-        world_size: number of ranks, 2 to 8.
 
     Returns:
         The figure; a notebook shows it where it is the last value of a cell.
 
     Raises:
-        ArgumentError: if `name` or `world_size` is none of these.
+        ArgumentError: if `name` is none of these.
     """
-    shown = example(name, world_size)
-    figure, ax, gap, lanes = side_by_side(shown.before, shown.after, GAP, shown.call, "DejaVu Sans Mono")
-    draw_flows(ax, shown, (gap[0] + 0.12, gap[1] - 0.12), lanes)
+    if name not in EXAMPLES:
+        refuse("name", f"one of {', '.join(DIAGRAMS)}", name, 'Call it as diagram("all_reduce").')
+    shown = EXAMPLES[name]
+    figure, ax, gap, lanes = draw_panels(shown.before, shown.after, shown.call, FLOWS, "DejaVu Sans Mono")
+    draw_flows(ax, shown, (gap[0] + 0.048, gap[1] - 0.048), lanes)
     return figure
 
 
 def draw_flows(ax: Axes, shown: Example, gap: tuple[float, float], lanes: list[float]) -> None:
     """Draw an arrow for each flow, in the colour of the rank it leaves, and a plus sign where flows are added."""
-    radius = 0.3
-    for src, dst in shown.flows:
-        sources = [pair[0] for pair in shown.flows if pair[1] == dst]
-        # Arrows to one rank end above each other, so that every head is seen; those to a sum end at its circle.
-        spread = 0.0 if dst in shown.adds else (sources.index(src) - (len(sources) - 1) / 2) * 0.6 / len(sources)
-        end = gap[1] - 2 * radius if dst in shown.adds else gap[1]
-        head = "-" if dst in shown.adds else "-|>,head_length=3.2,head_width=1.8"
-        points = {"posA": (gap[0], lanes[src]), "posB": (end, lanes[dst] + spread), "shrinkA": 0, "shrinkB": 0}
-        ax.add_patch(FancyArrowPatch(**points, arrowstyle=head, color=curve_color(src), linewidth=1.6))
-    for rank in shown.adds:
-        center = (gap[1] - radius, lanes[rank])
-        ax.add_patch(Circle(center, radius, facecolor=MIXED, edgecolor="none", zorder=3))
-        draw_text(ax, *center, "+", color="#FFFFFF", va="center_baseline", fontsize=14, zorder=4)
+    radius = 0.12
+    sums = [dst for dst in shown.moved if shown.after[dst][0].origin == "mixed"]
+    for src, dst in product(range(len(lanes)), shown.moved):
+        sources = list(range(len(lanes))) if dst in sums else sorted({cell.origin for cell in shown.after[dst]})
+        if src in sources:
+            # Arrows to one rank end above each other, so that every head is seen; those to a sum end at its circle.
+            spread = 0.0 if dst in sums else (sources.index(src) - (len(sources) - 1) / 2) * 0.24 / len(sources)
+            end = gap[1] - 2 * radius if dst in sums else gap[1]
+            head = "-" if dst in sums else "-|>,head_length=3.2,head_width=1.8"
+            points = {"posA": (gap[0], lanes[src]), "posB": (end, lanes[dst] + spread), "shrinkA": 0, "shrinkB": 0}
+            ax.add_patch(FancyArrowPatch(**points, arrowstyle=head, color=curve_color(src), linewidth=1.6))
+    for dst in sums:
+        cells.draw_plus(ax, gap[1] - radius, lanes[dst], radius, 14)
 
 
 def write_figs(folder: str | Path) -> list[Path]:

@@ -6,39 +6,37 @@ Called by the notebooks. Runs in the notebook's process, on calls that the ranks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from distlab.errors import ArgumentError
-from distlab.plotting.cells import UNIT, draw_text, text_width
-from distlab.plotting.style import HAZE, INK, curve_color, new_figure, rank_color, style, text_color
-from distlab.timing import format_seconds
+from distlab.errors import refuse
+from distlab.plotting.cells import canvas, draw_lane, draw_text, text_width
+from distlab.plotting.style import INK, curve_color, rank_color, style, text_color
+from distlab.plotting.units import format_seconds
 
 STEP, LANE, GAP, KEY = 0.52, 0.42, 0.2, 0.3  # width of a call; heights of a rank's lane, between lanes, of a key
-HEAD, FOOT = 0.42, 0.58
-SIZE = 9  # of the font, in points
+FOOT = 0.5  # height of the times below
+LABEL, SIZE = 11, 9  # of the fonts, in points
 MOST_KEYS = 6  # rows of keys in the store; further ones begin again at the top
 
 Call = tuple[str, str, float, float]  # "set", "get", "wait" or "add"; key; when it began and ended, in seconds
 
 
-@dataclass(frozen=True)
-class Step:
-    """One arrow: a rank writes a key, or reads it after it may have waited for it since `began`."""
+class Step(NamedTuple):
+    """One arrow: a rank writes a key, or reads it after it may have waited for it since `began`.
 
+    `when` it took place is the end of a read, and the beginning of a write: another rank may read a key before the call
+    that wrote it has returned.
+    """
+
+    when: float
     rank: int
     key: str
     writes: bool
     began: float
-    ended: float
-
-    @property
-    def when(self) -> float:
-        """When it took place: another rank may read a key before the call that wrote it has returned."""
-        return self.began if self.writes else self.ended
 
 
 def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
@@ -61,32 +59,39 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
     Raises:
         ArgumentError: if no rank made a call.
     """
-    steps = sorted((step for rank, own in enumerate(calls) for step in fold(rank, own)), key=lambda step: step.when)
+    steps = sorted(step for rank, own in enumerate(calls) for step in fold(rank, own))
     if not steps:
-        raise ArgumentError(f"calls must hold a call of some rank, got {calls!r}. Record them: see notebook 06.")
+        refuse("calls", "by rank, with a call of some rank", calls, "Record them: see notebook 06.")
     writers = {step.key: step.rank for step in steps if step.writes}
-    left = 0.3 + max(UNIT * text_width(text, 11) for text in ("store", *(f"rank {r}" for r in range(len(calls)))))
-    labels = {step: STEP / 2 + UNIT * text_width(step.key, SIZE) for step in steps if step.writes}
-    ends = [left + steps.index(step) * STEP + room for step, room in labels.items()]
-    width = max([left + len(steps) * STEP + 0.2, *ends, UNIT * text_width(title, 12) + 0.2])
-    store = HEAD + 0.1 + KEY * max(1, min(len(labels), MOST_KEYS))
-    height = store + len(calls) * (LANE + GAP) + FOOT
-    figure = new_figure(width, height)
+    names = ["store", *(f"rank {rank}" for rank in range(len(calls)))]
+    left = 0.25 + max(text_width(name, LABEL) for name in names)
+    places = [place for place, step in enumerate(steps) if step.writes]
+    ends = [left + (place + 0.5) * STEP + text_width(steps[place].key, SIZE) for place in places]
+    width = max([left + len(steps) * STEP, *ends])
+    store = 0.1 + KEY * max(1, min(len(places), MOST_KEYS))
+    tops = [store + GAP + rank * (LANE + GAP) for rank in range(len(calls))]
+    below = tops[-1] + LANE + 0.1
+    figure, ax = canvas(width, below + FOOT, title)
     with style():
-        ax = figure.add_axes((0, 0, 1, 1))
-        ax.set(xlim=(0, width), ylim=(height, 0))
-        ax.set_axis_off()
-        draw_text(ax, 0.1, HEAD / 2, title, ha="left", fontsize=12)
-        draw_lanes(ax, width, store, len(calls))
+        draw_lane(ax, 0, 0, width, store, INK, "store", LABEL)
+        for rank, top in enumerate(tops):
+            draw_lane(ax, 0, top, width, LANE, rank_color(rank), f"rank {rank}", LABEL)
         first = min(step.began for step in steps)
         for place, step in enumerate(steps):
-            draw_wait(ax, left, store, steps, place)
-            draw_step(ax, left + place * STEP, store, step, writers.get(step.key))
+            x, top = left + place * STEP, tops[step.rank]
+            waited = columns_waited(steps, place)
+            if waited:
+                look = {"facecolor": "none", "edgecolor": curve_color(step.rank), "hatch": "////", "linewidth": 0}
+                ax.add_patch(Rectangle((x - waited * STEP, top + 0.08), (waited + 0.35) * STEP, LANE - 0.16, **look))
+            ends = (store - 0.04, top + LANE / 2)
+            tail, head = reversed(ends) if step.writes else ends
+            color = curve_color(writers[step.key]) if step.key in writers else INK
+            arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8}
+            ax.annotate("", (x + STEP / 2, head), (x + STEP / 2, tail), arrowprops=arrow)
             if step.writes:
-                draw_key(ax, left + place * STEP, HEAD + 0.08 + list(labels).index(step) % MOST_KEYS * KEY, step)
+                draw_key(ax, x + 0.1, 0.08 + places.index(place) % MOST_KEYS * KEY, step)
             when = format_seconds(step.when - first)
-            x = left + (place + 0.5) * STEP
-            draw_text(ax, x, height - FOOT + 0.1, when, fontsize=SIZE - 1.5, color=INK, rotation=45, va="top")
+            draw_text(ax, x + STEP / 2, below, when, fontsize=SIZE - 1.5, rotation=45, va="top")
     return figure
 
 
@@ -98,52 +103,22 @@ def fold(rank: int, calls: Sequence[Call]) -> list[Step]:
         if name == "wait":
             waiting.setdefault(key, began)
         else:
-            steps.append(Step(rank, key, name in ("set", "add"), waiting.pop(key, began), ended))
+            writes, began = name in ("set", "add"), waiting.pop(key, began)
+            steps.append(Step(began if writes else ended, rank, key, writes, began))
     return steps
 
 
-def lane_top(store: float, rank: int) -> float:
-    """Where the lane of a rank begins; the store's ends at `store`."""
-    return store + GAP + rank * (LANE + GAP)
-
-
-def draw_lanes(ax: Axes, width: float, store: float, ranks: int) -> None:
-    """Draw the store's lane and, below it, a lane for each rank."""
-    ax.add_patch(Rectangle((0.05, HEAD), width - 0.1, store - HEAD, facecolor=INK, alpha=HAZE, edgecolor="none"))
-    draw_text(ax, 0.2, (HEAD + store) / 2, "store", ha="left", va="center_baseline", fontsize=11)
-    for rank in range(ranks):
-        color, top = rank_color(rank), lane_top(store, rank)
-        ax.add_patch(Rectangle((0.05, top), width - 0.1, LANE, facecolor=color, alpha=HAZE, edgecolor="none"))
-        ax.add_patch(Rectangle((0.05, top), 0.065, LANE, facecolor=color, edgecolor="none"))
-        draw_text(ax, 0.2, top + LANE / 2, f"rank {rank}", ha="left", va="center_baseline", fontsize=11)
-
-
-def draw_wait(ax: Axes, left: float, store: float, steps: Sequence[Step], place: int) -> None:
-    """Draw a hatched bar where a rank waits for a key that is written while it waits."""
+def columns_waited(steps: Sequence[Step], place: int) -> int:
+    """The columns before a read in which its rank waited for the key: none where that was there when it asked."""
     step = steps[place]
     written = [other.when for other in steps if other.writes and other.key == step.key]
-    begin = sum(other.when <= step.began for other in steps)  # columns that were over when it began to wait
-    if step.writes or not written or min(written) <= step.began or begin == place:
-        return
-    color, top = curve_color(step.rank), lane_top(store, step.rank)
-    look = {"facecolor": "none", "edgecolor": color, "hatch": "////", "linewidth": 0}
-    ax.add_patch(Rectangle((left + begin * STEP, top + 0.08), (place - begin + 0.35) * STEP, LANE - 0.16, **look))
-
-
-def draw_step(ax: Axes, x: float, store: float, step: Step, writer: int | None) -> None:
-    """Draw the arrow of one call between the store and the lane of its rank."""
-    middle, lane = x + STEP / 2, lane_top(store, step.rank) + LANE / 2
-    tail, head = (lane, store - 0.04) if step.writes else (store - 0.04, lane)
-    color = INK if writer is None else curve_color(writer)
-    ax.annotate("", (middle, head), (middle, tail), arrowprops={"arrowstyle": "-|>", "color": color, "lw": 1.8})
+    waits = not step.writes and written and min(written) > step.began
+    return place - sum(other.when <= step.began for other in steps) if waits else 0
 
 
 def draw_key(ax: Axes, x: float, y: float, step: Step) -> None:
     """Draw a key in the store where its arrow ends, in the colour of its rank."""
-    color = rank_color(step.rank)
-    box = Rectangle(
-        (x + 0.1, y), UNIT * text_width(step.key, SIZE) + 0.16, KEY - 0.05, facecolor=color, edgecolor="none"
-    )
-    ax.add_patch(box)
-    text = {"ha": "left", "va": "center_baseline", "fontsize": SIZE, "color": text_color(color)}
-    draw_text(ax, x + 0.18, y + (KEY - 0.05) / 2, step.key, **text)
+    color, high = rank_color(step.rank), KEY - 0.05
+    ax.add_patch(Rectangle((x, y), text_width(step.key, SIZE) + 0.16, high, facecolor=color, edgecolor="none"))
+    look = {"ha": "left", "va": "center_baseline", "fontsize": SIZE, "color": text_color(color)}
+    draw_text(ax, x + 0.08, y + high / 2, step.key, **look)

@@ -1,31 +1,103 @@
 """An algorithm step by step: who holds what before each step, and the messages that then move.
 
 Called by the notebooks. Runs in the notebook's process, on states and messages that are plain data: those of
-`distlab.algorithms.schedule`, or what the ranks of a real run reported.
+`distlab.algorithms.schedule`, or what the ranks of a real run reported. Lengths are in inches; y points down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.path import Path
 
-from distlab.plotting.frames import NAMES, cell_width, names, picture, picture_height, picture_width
-from distlab.plotting.moves import Move, State, check_steps
-from distlab.plotting.shapes import DPI, Group, Label
-from distlab.plotting.style import INK, new_figure, style
+from distlab.errors import refuse
+from distlab.plotting import cells
+from distlab.plotting.cells import Cell, Rows, draw_text
+from distlab.plotting.style import curve_color, rank_color
 
-WIDEST = 900  # pixels: the width of a notebook
-MARGIN, GAP = 10, 14  # around the figure, between two pictures
-TITLE, KEY = 26, 24  # heights of the title and of the line below
+MOST_RANKS, MOST_CHUNKS = 8, 16
+EXAMPLE = "Call steps(algorithms.holdings(plan), plan.steps)."
+WIDEST = 8.8  # of a row of pictures: a notebook's width
+TEXT, SMALL = 9.5, 8.5  # font sizes, in points
+HEAD, NUMBERS, KEY = 0.22, 0.18, 0.2  # heights of a heading, of the chunks' numbers and of the line below
+NAMES = 0.66  # width of the ranks' names
+LANE, PITCH, CELL = 0.32, 0.36, 0.24  # height of a lane; from one lane to the next; height of a cell
+GUTTER, SIDE, GAP = 0.18, 0.03, 0.14  # between two cells, for arrows; at a lane's ends; between two pictures
 
 
-def steps(
-    states: Sequence[object],
-    messages: Sequence[object],
-    title: str = "",
-    headings: Sequence[str] | None = None,
-) -> Figure:
+class Move(NamedTuple):
+    """One chunk on its way; `adds` when dst adds it to its own. `origin`: the rank whose first chunk it is, or None."""
+
+    src: int
+    dst: int
+    chunk: int
+    adds: bool
+    origin: int | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the pictures and their cells stand below the figure's title, in rows of equal length.
+
+    Attributes:
+        cell: width of a cell. width, height: of a picture. head: height of what stands above its lanes.
+        per_row, rows: how many pictures a row has, and how many rows there are.
+    """
+
+    cell: float
+    width: float
+    height: float
+    head: float
+    per_row: int
+    rows: int
+
+    def row_top(self, picture: int) -> float:
+        """Where the row of a picture begins."""
+        return picture // self.per_row * (self.height + GAP)
+
+    def left(self, picture: int) -> float:
+        """Where a picture begins, at the right of the names and of the pictures before it."""
+        return NAMES + picture % self.per_row * (self.width + GAP)
+
+    def lane_top(self, picture: int, rank: int) -> float:
+        """Where the lane of a rank begins in a picture."""
+        return self.row_top(picture) + self.head + rank * PITCH
+
+    def corner(self, picture: int, rank: int, chunk: int) -> tuple[float, float]:
+        """The left upper corner of a cell."""
+        x = self.left(picture) + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
+        return x, self.lane_top(picture, rank) + (LANE - CELL) / 2
+
+
+class Steps(NamedTuple):
+    """States and messages of an algorithm, checked, and in the one form that is drawn and played."""
+
+    states: list[Rows]
+    moves: list[list[Move]]  # after each state; none after the last one
+
+    @property
+    def headings(self) -> list[str]:
+        """A name for each picture."""
+        return [f"step {number}" for number in range(1, len(self.states))] + ["end"]
+
+    @property
+    def key(self) -> str:
+        """What the marks mean, of those that there are."""
+        added, copied = (any(move.adds == adds for step in self.moves for move in step) for adds in (True, False))
+        summed = any(isinstance(cell.origin, tuple) for state in self.states for row in state for cell in row)
+        words = ["a colour: that rank's numbers are in the sum"] if summed else []
+        words += ["plus: is added to what is there"] if added else []
+        words += [f"arrowhead: takes {'its place' if added else 'the place of what is there'}"] if copied else []
+        return ";  ".join(words)
+
+
+def steps(states: Sequence[object], messages: Sequence[object], title: str = "") -> Figure:
     """Draw a small picture for each step: what every rank holds before it, rank x chunk, and what it then sends.
 
     For a schedule: steps(algorithms.holdings(plan), plan.steps). A cell that holds a set of ranks has a coloured part
@@ -42,7 +114,6 @@ def steps(
             `chunks` is a number or several, `operation` "reduce" or "copy", which may be left out. A message with an
             `origin` carries what that rank had at first.
         title: what is shown.
-        headings: a name for each picture; without it "step 1", "step 2" ... "end".
 
     Returns:
         The figure, at most 9 inches wide; a notebook shows it where it is the last value of a cell.
@@ -50,47 +121,139 @@ def steps(
     Raises:
         ArgumentError: the states and messages do not fit together, or there are more ranks or chunks than can be drawn.
     """
-    parts, width, height = layout(*check_steps(states, messages, headings), title)
-    figure = new_figure(width / DPI, height / DPI)
-    with style():
-        ax = figure.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, width), ylim=(height, 0))
-    ax.set_axis_off()
-    for part in parts:
-        part.draw(ax, 0, 0)
-    return figure
+    return draw_steps(check_steps(states, messages), title)[0]
 
 
-def layout(
-    states: Sequence[State], moves: Sequence[Sequence[Move]], headings: Sequence[str], title: str
-) -> tuple[list[Group | Label], float, float]:
-    """The pictures in rows of equal length, with names, title and key; width and height of it all."""
-    cell = cell_width(states)
-    across = picture_width(states[0], cell) + GAP
-    most = max(1, int((WIDEST - 2 * MARGIN - NAMES + GAP) // across))
+# --- what is given ---
+
+
+def check_steps(states: Any, messages: Any) -> Steps:
+    """States and messages in one form, or an ArgumentError that tells what does not fit."""
+    grids = [[listed(row, "states") for row in listed(state, "states")] for state in listed(states, "states")]
+    shapes = {tuple(len(row) for row in grid) for grid in grids}
+    ranks, chunks = len(grids[0]), len(grids[0][0])
+    if shapes != {(chunks,) * ranks}:
+        refuse("states", "of as many ranks, and chunks on each of them, in every step", sorted(shapes), EXAMPLE)
+    if ranks > MOST_RANKS or chunks > MOST_CHUNKS:
+        rule = f"states of at most {MOST_RANKS} ranks and {MOST_CHUNKS} chunks"
+        refuse("states", rule, (ranks, chunks), "Draw a smaller case: it shows the same.")
+    if len(messages) != len(grids) - 1:
+        rule = f"one list of messages between each two of the {len(grids)} states ({len(grids) - 1})"
+        refuse("messages", rule, len(messages), "Give the state before the first step as well as after each.")
+    moves = [[move for message in step for move in split(message, ranks, chunks)] for step in messages]
+    return Steps([[[to_cell(value, grids[0]) for value in row] for row in grid] for grid in grids], [*moves, []])
+
+
+def listed(values: Any, name: str) -> list[Any]:
+    """A list of one value or more; a tensor or an array counts as one."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(values, (list, tuple)) or not values:
+        refuse(name, "a list by step of lists by rank of lists by chunk, none of them empty", values, EXAMPLE)
+    return list(values)
+
+
+def to_cell(value: Any, first: Sequence[Sequence[Any]]) -> Cell:
+    """A set as the sum of its ranks' numbers, another value in the colour of the rank that had it at first."""
+    if isinstance(value, (set, frozenset)) and value <= {*range(len(first))}:
+        return Cell(origin=tuple(sorted(value)))
+    if not isinstance(value, (Real, str, type(None))):
+        refuse("states", f"of sets of ranks from 0 to {len(first) - 1}, numbers, texts or None", value, EXAMPLE)
+    return cells.trace(value, first)
+
+
+def split(message: Any, ranks: int, chunks: int) -> list[Move]:
+    """A message as a move for each of its chunks."""
+    names = ("src", "dst", "chunks", "operation", "origin")
+    plain = isinstance(message, (tuple, list))
+    fields = [*message, *[None] * 5][:5] if plain else [getattr(message, name, None) for name in names]
+    src, dst, carried, operation, origin = fields
+    carried = list(carried) if isinstance(carried, Iterable) else [carried]
+    fit = {src, dst} <= {*range(ranks)} and src != dst and {*carried} <= {*range(chunks)} and carried
+    if not fit or operation not in ("reduce", "copy", None) or origin not in (None, *range(ranks)):
+        rule = f"(src, dst, chunks, operation) with two ranks below {ranks}, chunks below {chunks}, 'reduce' or 'copy'"
+        refuse("a message", rule, message, EXAMPLE)
+    return [Move(src, dst, chunk, operation == "reduce", origin) for chunk in carried]
+
+
+# --- how it is drawn ---
+
+
+def draw_steps(shown: Steps, title: str) -> tuple[Figure, Layout]:
+    """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
+    layout = lay_out(shown.states)
+    below = layout.rows * (layout.height + GAP)
+    room = 1.03 * cells.text_width(shown.key, SMALL)  # letters on whole pixels take more than their outlines
+    width = max(layout.left(layout.per_row - 1) + layout.width, room)
+    figure, ax = cells.canvas(width, below + KEY, title)
+    for picture, (state, step, heading) in enumerate(zip(*shown, shown.headings, strict=True)):
+        if picture % layout.per_row == 0:
+            draw_names(ax, layout, picture, state)
+        draw_picture(ax, layout, picture, state, heading)
+        for move in step:
+            draw_move(ax, layout, picture, move)
+    draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=SMALL)
+    return figure, layout
+
+
+def lay_out(states: Sequence[Rows]) -> Layout:
+    """Cells with parts that can be told apart, or as wide as the longest text, and as many pictures a row as fit."""
+    ranks, chunks = len(states[0]), len(states[0][0])
+    longest = max(len(cells.format_value(cell.value)) for state in states for row in state for cell in row)
+    parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
+    cell = max(0.26 if chunks > 1 else 0.44, parts, 0.08 * longest + 0.08)
+    width = chunks * (cell + GUTTER) + 2 * SIDE
+    head = HEAD + (NUMBERS if chunks > 1 else 0)
+    most = max(1, int((WIDEST - NAMES + GAP) // (width + GAP)))
     rows = -(-len(states) // most)
     per_row = -(-len(states) // rows)  # as many in each row as the number of rows allows
-    top, down = MARGIN + (TITLE if title else 0), picture_height(states[0]) + GAP
-    parts = [Label(MARGIN, MARGIN + 10, title, 15)] if title else []
-    for number, (state, step, heading) in enumerate(zip(states, [*moves, ()], headings, strict=True)):
-        row, place = divmod(number, per_row)
-        y = top + row * down
-        if place == 0:
-            parts.append(Group(names(state), MARGIN, y, {"class": "names"}))
-        shapes = picture(state, step, heading, cell)
-        parts.append(Group(shapes, MARGIN + NAMES + place * across, y, {"class": "picture"}))
-    said = key(states, moves)
-    parts.append(Label(MARGIN, top + rows * down + KEY / 2 - 4, said, 12, INK))
-    width = max(NAMES + per_row * across - GAP, 6.8 * len(said), 8.6 * len(title))
-    return parts, width + 2 * MARGIN, top + rows * down + KEY
+    return Layout(cell, width, head + ranks * PITCH, head, per_row, rows)
 
 
-def key(states: Sequence[State], moves: Sequence[Sequence[Move]]) -> str:
-    """What the marks mean, of those that there are."""
-    added = any(move.adds for step in moves for move in step)
-    copied = any(not move.adds for step in moves for move in step)
-    summed = any(content.ranks for state in states for row in state for content in row)
-    words = ["a colour: that rank's numbers are in the sum"] if summed else []
-    words += ["plus: is added to what is there"] if added else []
-    words += [f"arrowhead: takes {'its place' if added else 'the place of what is there'}"] if copied else []
-    return ";  ".join(words)
+def draw_names(ax: Axes, layout: Layout, picture: int, state: Rows) -> None:
+    """Draw the names of the lanes, at the left of a row of pictures."""
+    if len(state[0]) > 1:
+        numbers = layout.row_top(picture) + HEAD + NUMBERS / 2
+        draw_text(ax, NAMES - 0.08, numbers, "chunk", ha="right", va="center_baseline", fontsize=SMALL)
+    for rank in range(len(state)):
+        cells.draw_lane(ax, 0, layout.lane_top(picture, rank), NAMES, LANE, rank_color(rank), f"rank {rank}", TEXT)
+
+
+def draw_picture(ax: Axes, layout: Layout, picture: int, state: Rows, heading: str) -> None:
+    """Draw the heading, the chunks' numbers and what each rank holds."""
+    top, left = layout.row_top(picture), layout.left(picture)
+    draw_text(ax, left + layout.width / 2, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
+    for chunk in range(len(state[0]) if len(state[0]) > 1 else 0):
+        middle = layout.corner(picture, 0, chunk)[0] + layout.cell / 2
+        draw_text(ax, middle, top + HEAD + NUMBERS / 2, str(chunk), va="center_baseline", fontsize=SMALL)
+    for rank, row in enumerate(state):
+        cells.draw_lane(ax, left, layout.lane_top(picture, rank), layout.width, LANE, rank_color(rank))
+        for chunk, cell in enumerate(row):
+            x, y = layout.corner(picture, rank, chunk)
+            cells.draw_cell(ax, x, y, layout.cell, CELL, cell, TEXT)
+            draw_parts(ax, x, y, layout.cell, cell, len(state))
+
+
+def draw_parts(ax: Axes, x: float, y: float, width: float, cell: Cell, ranks: int) -> None:
+    """Draw a part for each rank whose numbers are in a sum, always at that rank's place in the cell."""
+    part = (width - 0.05) / ranks
+    for rank in cell.origin if isinstance(cell.origin, tuple) else ():
+        corner = x + 0.025 + rank * part, y + 0.025
+        ax.add_patch(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(rank), edgecolor="none"))
+
+
+def draw_move(ax: Axes, layout: Layout, picture: int, move: Move) -> None:
+    """Draw an arrow from cell to cell: downwards at the right of the chunk's cells, upwards at their left."""
+    side = 1 if move.dst > move.src else -1
+    x, y = layout.corner(picture, move.src, move.chunk)
+    edge = x + (layout.cell if side > 0 else 0)
+    # a cell that both gets and sends has its arrows apart
+    start = y + CELL / 2 + 0.05 * side
+    end = layout.corner(picture, move.dst, move.chunk)[1] + CELL / 2 - 0.05 * side
+    bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(move.dst - move.src))
+    tip = edge + side * (0.05 if move.adds else 0.015)
+    curve = Path([(edge, start), (bulge, start), (bulge, end), (tip, end)], [Path.MOVETO, *[Path.CURVE4] * 3])
+    color = curve_color(move.src if move.origin is None else move.origin)
+    head = "-" if move.adds else "-|>,head_length=4,head_width=2.2"
+    ax.add_patch(FancyArrowPatch(path=curve, arrowstyle=head, shrinkA=0, shrinkB=0, color=color, linewidth=1.2))
+    if move.adds:
+        cells.draw_plus(ax, tip, end, 0.052, TEXT)

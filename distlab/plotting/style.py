@@ -10,9 +10,10 @@ Called by every module of `distlab.plotting`, and wherever else ranks are drawn.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distlab.errors import ArgumentError
+from distlab.errors import refuse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +26,7 @@ INK = "#797979"  # the grey with the highest contrast on both pages
 FAINT = "#B4B4B4"
 MIXED = "#62626A"
 HAZE = 0.13  # how opaque a tint of the page is
+SETTINGS = Path(__file__).with_name("distlab.mplstyle")
 
 
 def blend(color: str, other: str, share: float) -> str:
@@ -53,18 +55,10 @@ def rank_color(rank: int) -> str:
         ArgumentError: if `rank` is not an integer of 0 or more.
     """
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        raise ArgumentError(f"rank must be an integer of 0 or more, got {rank!r}. Call it as rank_color(0).")
+        refuse("rank", "an integer of 0 or more", rank, "Call it as rank_color(0).")
     turn, place = divmod(rank, len(CYCLE))
     plain = CYCLE[place]
     return (plain, blend(plain, "#000000", 0.4), blend(plain, "#FFFFFF", 0.5))[turn % 3]
-
-
-def rank_colors(n: int) -> list[str]:
-    """The colours of ranks 0 to n-1.
-
-    Runs on: anywhere.
-    """
-    return [rank_color(rank) for rank in range(n)]
 
 
 def luminance(color: str) -> float:
@@ -140,34 +134,4 @@ def style() -> AbstractContextManager[None]:
     """
     import matplotlib.style  # rank_color must not cost this import
 
-    settings = {
-        "font.family": "DejaVu Sans",  # comes with matplotlib
-        "font.size": 12,
-        "text.color": INK,
-        "figure.facecolor": "none",
-        "savefig.facecolor": "none",
-        "axes.facecolor": "none",
-        "axes.titlesize": 13,
-        "axes.titlelocation": "left",
-        "axes.titlepad": 10,
-        "axes.labelcolor": INK,
-        "axes.edgecolor": INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": INK,
-        "grid.alpha": 0.25,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "xtick.labelcolor": INK,
-        # Lighter than middle grey by a trace. Where all numbers on the axes are dark, or all light, matplotlib-inline
-        # asks JupyterLab for a white or black background.
-        "ytick.labelcolor": "#808080",
-        "legend.framealpha": 0,
-        "lines.linewidth": 2,
-        "hatch.linewidth": 1,
-        "svg.fonttype": "path",  # no fonts needed where it is shown
-        "svg.hashsalt": "distlab",  # equal ids, so equal bytes, on every run
-    }
-    return matplotlib.style.context(settings, after_reset=True)
+    return matplotlib.style.context(SETTINGS, after_reset=True)

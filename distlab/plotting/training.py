@@ -1,24 +1,34 @@
-"""Figures of training: what a loss and an accuracy did, what more ranks brought, and how long a step took.
+"""The figures of a training: the samples that each rank has, what a loss and an accuracy did, and that as it grows.
 
-Called by the notebooks. Runs in the notebook's process. Times in s.
+Called by the notebooks. Runs in the notebook's process. Of images, lengths are in inches.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
 
+import numpy as np
+from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
-from distlab.errors import ArgumentError
-from distlab.plotting.curves import Curve, check_curve, draw_curve, even_ticks, label_ends, own_axes
-from distlab.plotting.style import INK, curve_color, new_figure, style
-from distlab.plotting.timings import shade_beyond
-from distlab.plotting.units import format_seconds
+from distlab.compat.frontend import notebook_shell, publish, somebody_watches
+from distlab.errors import refuse
+from distlab.plotting.axes import End, label_ends
+from distlab.plotting.cells import TEXT, canvas, draw_lane, draw_text, text_width
+from distlab.plotting.style import INK, curve_color, new_figure, rank_color, style
 
 Line = tuple[Sequence[float], Sequence[float]]  # x, y
+EXAMPLE = 'Give {"loss": {"rank 0": ([1, 2], [2.3, 1.9])}}.'
 MOST_MARKERS = 40  # with more points a line has none
+PAUSE_SECONDS = 0.5  # between two pictures: a picture takes a tenth of a second, and the ranks want the cores
+SIDE, GAP, PAD = 0.62, 0.06, 0.08  # of an image; between two images; above and below a lane's images, and between lanes
+CAPTION = 0.3  # height of the texts below a lane's images
 
 
 def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", xlabel: str = "epoch") -> Figure:
@@ -40,140 +50,134 @@ def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", x
     Raises:
         ArgumentError: if there is no panel, or x and y of a line differ in length.
     """
-    check_panels(panels)
+    if not panels:
+        refuse("panels", "at least one panel", panels, EXAMPLE)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = new_figure(4.8 if columns == 1 else 7.5, 3.4 * rows, layout="constrained")
     with style():
         figure.suptitle(title, x=0.02, ha="left", fontsize=13)
-        axes = [figure.add_subplot(rows, columns, place + 1) for place in range(len(panels))]
-        for ax, (quantity, lines) in zip(axes, panels.items(), strict=True):
-            ax.set(xlabel=xlabel, ylabel=quantity)
-            ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-            draw_lines(ax, lines, percent=quantity.endswith("%"))
-        for ax, lines in zip(axes, panels.values(), strict=True):
-            label_ends(ax, [(*points[-1], name, color) for name, points, color in drawn(lines)])
+        axes = [figure.add_subplot(rows, columns, place + 1, xlabel=xlabel) for place in range(len(panels))]
+        ends = [draw_lines(ax, quantity, lines) for ax, (quantity, lines) in zip(axes, panels.items(), strict=True)]
+        for ax, labels in zip(axes, ends, strict=True):
+            label_ends(ax, labels)
     return figure
 
 
-def check_panels(panels: Mapping[str, Mapping[str, Line]]) -> None:
-    """Raise if there is no panel, or x and y of a line differ in length."""
-    example = 'Give {"loss": {"rank 0": ([1, 2], [2.3, 1.9])}}.'
-    if not panels:
-        raise ArgumentError(f"panels must be at least one panel, got {panels!r}. {example}")
-    for quantity, lines in panels.items():
-        for name, (x, y) in lines.items():
-            if len(x) != len(y):
-                rule = f"panels[{quantity!r}][{name!r}] must be as many x as y"
-                raise ArgumentError(f"{rule}, got {len(x)} and {len(y)}. {example}")
+def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line]) -> list[End]:
+    """Draw the lines of a panel that have points, and choose where its axes begin and end; returns the lines' ends."""
+    ends = []
+    for place, (name, (x, y)) in enumerate(lines.items()):
+        if len(x) != len(y):
+            refuse(f"panels[{quantity!r}][{name!r}]", "as many x as y", (x, y), EXAMPLE)
+        if len(x):
+            look = {"marker": "o", "markersize": 4} if len(x) <= MOST_MARKERS else {}
+            ax.plot(x, y, color=curve_color(place), linewidth=1.6, **look)
+            ends.append((x[-1], y[-1], name, curve_color(place)))
+    low, high = ax.get_ylim()
+    ax.set(ylabel=quantity, ylim=(min(0, low), max(105, high) if quantity.endswith("%") else high))
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    return ends
 
 
-def drawn(lines: Mapping[str, Line]) -> list[tuple[str, list[tuple[float, float]], str]]:
-    """The lines that have points: name, points, colour."""
-    colors = {name: curve_color(place) for place, name in enumerate(lines)}
-    return [(name, list(zip(x, y, strict=True)), colors[name]) for name, (x, y) in lines.items() if len(x)]
+class LivePlot:
+    """Lines in panels that are drawn again as points are added.
 
-
-def draw_lines(ax: Axes, lines: Mapping[str, Line], percent: bool) -> None:
-    """Draw the lines of a panel, and choose where its y axis begins and ends."""
-    for _, points, color in drawn(lines):
-        look = {"marker": "o", "markersize": 4} if len(points) <= MOST_MARKERS else {}
-        ax.plot(*zip(*points, strict=True), color=color, linewidth=1.6, **look)
-    low, high = ax.get_ylim() if ax.lines else (0, 1)
-    ax.set_ylim(min(0, low), max(105, high) if percent else high)
-    xs = [x for _, points, _ in drawn(lines) for x, _ in points]
-    if xs and max(xs) - min(xs) < 1:  # the first picture of one that grows
-        ax.set_xlim(min(xs) - 0.5, max(xs) + 0.5)
-
-
-def speedup(curves: Mapping[str, Curve], title: str = "", cores: int | None = None, ax: Axes | None = None) -> Axes:
-    """Draw how many times the samples of one rank several ranks take in a second, beside the ideal.
-
-    The label of a curve ends with its efficiency at the most ranks: the speed-up divided by the number of ranks.
+        with plotting.LivePlot("training") as picture:
+            for epoch in range(10):
+                picture.add("loss", "rank 0", epoch, 0.5)
+                picture.update()
 
     Runs on: client.
 
     Args:
-        curves: by name, numbers of ranks from 1 up and the median, low and high of the samples a second.
-        title: what was measured.
-        cores: cores of the machine; where there are more ranks than cores is shaded.
-        ax: axes to draw on; without it, those of a new figure, which a notebook shows when its cell ends.
+        title: what is measured. xlabel: what x counts.
 
-    Returns:
-        The axes.
-
-    Raises:
-        ArgumentError: if there is no curve, one does not begin with 1 rank, or one is empty, of lists of different
-            lengths or not positive.
+    Attributes:
+        panels: the points so far, as plotting.training_curves takes them: {panel: {line: (x, y)}}.
     """
-    check_rates(curves)
-    ax = own_axes(5.6, 4) if ax is None else ax
-    ranks = sorted({n for curve in curves.values() for n in curve[0]})
-    scaled = {name: relative(curve) for name, curve in curves.items()}
-    highest = max(max(curve[3]) for curve in scaled.values())
-    with style():
-        ax.set(title=title, xlabel="ranks", ylabel="speed-up")
-        ax.set(xlim=(ranks[0] - 0.3, ranks[-1] + 0.3), ylim=(0, max(ranks[-1], highest) * 1.2))
-        ax.plot([1, ranks[-1]], [1, ranks[-1]], color=INK, linewidth=1.2, linestyle="--")
-        ends = [(ranks[-1], ranks[-1], "ideal", INK)]
-        for place, (name, curve) in enumerate(scaled.items()):
-            draw_curve(ax, curve, curve_color(place))
-            most, times = curve[0][-1], curve[1][-1]
-            ends.append((most, times, f"{name}, {times / most:.0%}", curve_color(place)))
-        ax.xaxis.set_major_locator(FixedLocator(ranks))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-        if cores is not None and ranks[-1] > cores:
-            shade_beyond(ax, cores)
-        label_ends(ax, ends)
-    return ax
+
+    def __init__(self, title: str = "", xlabel: str = "epoch"):
+        self.panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+        self._title, self._xlabel = title, xlabel
+        self._place: Any = None
+        self._drawn = float("-inf")
+
+    def add(self, panel: str, line: str, x: float, y: float) -> None:
+        """Add a point to a line of a panel; panels and lines appear with their first point."""
+        xs, ys = self.panels.setdefault(panel, {}).setdefault(line, ([], []))
+        xs.append(x)
+        ys.append(y)
+
+    def update(self) -> None:
+        """Show what there is, if somebody watches and the last picture is old enough; call it as often as you like."""
+        if self.panels and somebody_watches() and time.monotonic() - self._drawn > PAUSE_SECONDS:
+            self._show()
+
+    def __enter__(self) -> LivePlot:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Show the last picture, whether or not the work came to its end."""
+        if self.panels:
+            self._show()
+
+    def _show(self) -> None:
+        if notebook_shell() is None:
+            return
+        figure = training_curves(self.panels, self._title, self._xlabel)
+        bundle = {"image/png": print_figure(figure, fmt="png", base64=True), "text/plain": repr(figure)}
+        self._place = publish(bundle, handle=True, update=self._place)
+        self._drawn = time.monotonic()
 
 
-def check_rates(curves: Mapping[str, Curve]) -> None:
-    """Raise if there is no curve, or one cannot be compared with one rank."""
-    example = 'Give {"digits": ([1, 2], medians, lows, highs)}.'
-    if not curves:
-        raise ArgumentError(f"curves must be at least one curve, got {curves!r}. {example}")
-    for name, curve in curves.items():
-        check_curve(name, curve)
-        if curve[0][0] != 1:
-            raise ArgumentError(f"curves[{name!r}] must begin with 1 rank, got {curve[0][0]!r}. {example}")
-
-
-def relative(curve: Curve) -> Curve:
-    """A curve of rates as multiples of its first median."""
-    ranks, *rates = curve
-    return (ranks, *([rate / curve[1][0] for rate in part] for part in rates))
-
-
-def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "", ax: Axes | None = None) -> Axes:
-    """Draw how long a step takes, done in several ways, as bars from the top down.
+def images(
+    rows: Sequence[Any], captions: Sequence[Sequence[object]] | None = None, names: Sequence[str] = (), title: str = ""
+) -> Figure:
+    """Draw rows of images, the n-th row on the lane of rank n, or on a grey lane with a name of its own.
 
     Runs on: client.
 
     Args:
-        steps: by name of the way, the median time of a step, and a low and a high one, in seconds.
-        title: what was measured.
-        ax: axes to draw on; without it, those of a new figure, which a notebook shows when its cell ends.
+        rows: by row, images of [channels, height, width] or [height, width]; one channel is drawn as ink on the page,
+            three as red, green and blue. Each image is stretched from its own darkest to its brightest value.
+        captions: by row, a text or number below each image.
+        names: of the rows; without them "rank 0", "rank 1" and so on.
+        title: what they are.
 
     Returns:
-        The axes.
+        The figure; a notebook shows it where it is the last value of a cell.
 
     Raises:
-        ArgumentError: if there is no way, or a time is not positive.
+        ArgumentError: if there is no image, or captions are not as many as images.
     """
-    example = 'Give {"buckets": (median, low, high)}, in seconds.'
-    if not steps or min(min(times) for times in steps.values()) <= 0:
-        raise ArgumentError(f"steps must be at least one way, with times above 0, got {steps!r}. {example}")
-    ax = own_axes(5.6, 0.9 + 0.5 * len(steps)) if ax is None else ax
+    counts = [len(row) for row in rows]
+    if not any(counts):
+        refuse("rows", "at least one row of images", counts, "Give [x[:8]].")
+    if captions is not None and [len(texts) for texts in captions] != counts:
+        refuse("captions", f"one for each image, {counts!r} in the rows", captions)
+    lanes = [(name, INK) for name in names] or [(f"rank {n}", rank_color(n)) for n in range(len(counts))]
+    start = 0.3 + max(text_width(name, TEXT) for name, _ in lanes)
+    height = SIDE + (CAPTION if captions is not None else 0) + 2 * PAD
+    width = start + max(counts) * (SIDE + GAP)
+    figure, ax = canvas(width, len(counts) * (height + PAD) - PAD, title)
+    for place, (row, (name, color)) in enumerate(zip(rows, lanes, strict=True)):
+        top = place * (height + PAD)
+        draw_lane(ax, 0, top, width, height, color, name)
+        for column, image in enumerate(row):
+            left = start + column * (SIDE + GAP)
+            draw_image(ax, left, top + PAD, image)
+            if captions is not None:
+                draw_text(ax, left + SIDE / 2, top + PAD + SIDE + CAPTION / 2, str(captions[place][column]))
+    return figure
+
+
+def draw_image(ax: Axes, left: float, top: float, image: Any) -> None:
+    """Draw an image with its left upper corner there."""
+    pixels = np.asarray(image, dtype=float)
+    pixels = pixels.transpose(1, 2, 0).squeeze() if pixels.ndim == 3 else pixels
+    pixels = (pixels - pixels.min()) / (np.ptp(pixels) or 1)
+    ink = LinearSegmentedColormap.from_list("ink", [f"{INK}00", INK])
+    place = {"extent": (left, left + SIDE, top + SIDE, top), "aspect": "auto", "zorder": 2}
     with style():
-        ax.set(title=title, yticks=range(len(steps)), yticklabels=steps, ylim=(len(steps) - 0.4, -0.6))
-        for place, (median, low, high) in enumerate(steps.values()):
-            ax.barh(place, median, height=0.62, color=curve_color(place), alpha=0.5)
-            ax.plot([low, high], [place, place], color=curve_color(place), linewidth=1.5)
-            beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
-            ax.annotate(format_seconds(median), (max(high, median), place), **beside)
-        ax.set(xlabel="time of one step", xlim=(0, 1.18 * max(max(times) for times in steps.values())))
-        even_ticks(ax.xaxis, format_seconds)
-        ax.grid(visible=False, axis="y")
-        ax.tick_params(axis="y", length=0)
-    return ax
+        ax.imshow(pixels, cmap=ink, interpolation="nearest", **place)

@@ -93,14 +93,6 @@ def all_gather_single(rank, world_size):
     return flat.tolist(), joined.tolist()
 
 
-def all_gather_in_place(rank, world_size):
-    """The input is this rank's share of the output, as FSDP has it."""
-    whole = torch.zeros(world_size * 3)
-    whole[rank * 3 : rank * 3 + 3] = rank + 1
-    all_gathered(whole, whole[rank * 3 : rank * 3 + 3])
-    return whole.tolist()
-
-
 def gather_and_scatter(rank, world_size):
     found = []
     for root in range(world_size):
@@ -149,18 +141,6 @@ def layouts(rank, world_size):
     return [tensor.tolist() for tensor in (total, known, shared)], [[one.tolist() for one in many] for many in lists]
 
 
-def nothing_in_it(rank, world_size):
-    """Tensors without elements."""
-    empty, joined = torch.empty(0), torch.empty(0)
-    dist.all_reduce(empty)
-    dist.broadcast(empty, 0)
-    all_gathered(joined, empty)
-    outputs = [torch.empty(0) for _ in range(world_size)]
-    dist.all_gather(outputs, empty)
-    dist.all_to_all_single(joined, empty)
-    return empty.shape, joined.shape, len(outputs)
-
-
 def coalesced(rank, world_size):
     from torch.distributed.distributed_c10d import _coalescing_manager
 
@@ -177,18 +157,6 @@ def coalesced(rank, world_size):
     return [tensor.tolist() for tensor in (first, second, *outputs)]
 
 
-def sparse(rank, world_size):
-    tensor = torch.sparse_coo_tensor([[rank, world_size, 0]], [1.0, 2.0, 4.0], (world_size + 1,))
-    dist.all_reduce(tensor)
-    return tensor.to_dense().tolist()
-
-
-def barrier(rank, world_size):
-    dist.barrier()
-    dist.barrier(async_op=True).wait()
-    return True
-
-
 def tags(rank, world_size):
     """Messages that are received in another order than they were sent."""
     if rank == 0:
@@ -200,17 +168,6 @@ def tags(rank, world_size):
         dist.recv(seven, 0, tag=7)
         return nine.item(), seven.item()
     return None
-
-
-def any_source(rank, world_size):
-    box, found = torch.zeros(1), {}
-    if rank:
-        dist.send(torch.tensor([float(rank)]), 0)
-    for _ in range(0 if rank else world_size - 1):
-        src = dist.recv(box)
-        found[src] = box.item()
-    dist.barrier()  # the next program's messages are not taken for these
-    return sorted(found.items())
 
 
 def ring_of_messages(rank, world_size):
@@ -228,17 +185,6 @@ def ring_of_messages(rank, world_size):
     for work in dist.batch_isend_irecv(batch):
         work.wait()
     return found, box.tolist()
-
-
-def a_long_message(rank, world_size):
-    """8 MB both ways at once, sent before either is received."""
-    if rank > 1:
-        return None
-    sent, box = torch.full((2_000_000,), float(rank)), torch.empty(2_000_000)
-    work = dist.isend(sent, 1 - rank)
-    dist.recv(box, 1 - rank)
-    work.wait()
-    return box.mean().item()
 
 
 def objects(rank, world_size):
@@ -287,30 +233,24 @@ def a_work_that_is_dropped(rank, world_size):
 
 
 def subgroups(rank, world_size):
-    """Even and odd ranks; one group in reverse order of no consequence; a group of one."""
-    even = dist.new_group(list(range(0, world_size, 2)))
-    odd = dist.new_group(list(range(1, world_size, 2)))
+    """Even and odd ranks; a group of one."""
+    even, odd = (dist.new_group(list(range(first, world_size, 2))) for first in (0, 1))
     alone = [dist.new_group([other]) for other in range(world_size)][rank]
     group = odd if rank % 2 else even
-    total, single = torch.tensor([float(rank)]), torch.tensor([float(rank)])
+    members = dist.get_process_group_ranks(group)
+    total, single, news, box = (torch.tensor([float(rank)]) for _ in range(4))
     dist.all_reduce(total, group=group)
     dist.all_reduce(single, group=alone)
-    members = dist.get_process_group_ranks(group)
-    news = torch.tensor([float(rank)])
     dist.broadcast(news, src=members[-1], group=group)
-    box = torch.zeros(1)
-    if len(members) > 1:
-        if rank == members[0]:
-            dist.send(torch.tensor([5.0]), members[1], group=group)
-        if rank == members[1]:
-            dist.recv(box, members[0], group=group)
-    both = torch.tensor([1.0])
-    dist.all_reduce(both)  # the world goes on beside them
+    if len(members) > 1 and rank == members[0]:
+        dist.send(torch.tensor([5.0]), members[1], group=group)
+    elif len(members) > 1 and rank == members[1]:
+        dist.recv(box, members[0], group=group)
     dist.destroy_process_group(group)
     dist.destroy_process_group(alone)
     after = torch.tensor([1.0])
-    dist.all_reduce(after)
-    return [tensor.item() for tensor in (total, single, news, box, both, after)], members
+    dist.all_reduce(after)  # the world goes on
+    return [tensor.item() for tensor in (total, single, news, box, after)], members
 
 
 def training(rank, world_size):
@@ -376,19 +316,13 @@ PROGRAMS = {
             broadcast,
             all_gather,
             all_gather_single,
-            all_gather_in_place,
             gather_and_scatter,
             reduce_scatter_single,
             all_to_all,
             layouts,
-            nothing_in_it,
             coalesced,
-            sparse,
-            barrier,
             tags,
-            any_source,
             ring_of_messages,
-            a_long_message,
             objects,
             asynchronous,
             a_work_that_is_dropped,

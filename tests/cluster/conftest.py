@@ -8,22 +8,22 @@ import psutil
 import pytest
 
 import distlab
-from distlab import guard
+from distlab.launch import reaper
 
 
 def processes_of(owner: str) -> list[psutil.Process]:
     """Living processes of clusters whose tag begins with `owner`; one that ends while we look is not living."""
     found = []
-    for process in guard.find(""):
+    for process in reaper.find(""):
         with contextlib.suppress(psutil.Error, KeyError):
-            if process.environ()[guard.TAG].startswith(owner) and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ()[reaper.TAG].startswith(owner) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
 
 def our_processes() -> list[psutil.Process]:
     """Living processes of clusters that this test process started, and its children."""
-    tagged = processes_of(guard.owner_of_this_process())
+    tagged = processes_of(reaper.owner_of_this_process())
     children = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -56,6 +56,20 @@ def cluster(nothing_left):
     """
     with distlab.Cluster(4, timeout=20) as four:
         yield four
+
+
+@pytest.fixture(scope="module")
+def three(nothing_left):
+    """Three ranks, shared by the tests of a module."""
+    with distlab.Cluster(3, timeout=60) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def quick_watch(monkeypatch):
+    """A deadlock is told as soon as nothing has moved for 0.2 s: what is none has to show it in less than a second."""
+    monkeypatch.setattr("distlab.client.deadlock_watch.UNMOVED_SECONDS", 0.2)
+    monkeypatch.setattr("distlab.client.execution.TICK_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -7,21 +7,24 @@ import torch
 import torch.distributed as dist
 
 
-def correct_program(rank, n, seed, long_pause):
-    """Run a few random calls with pauses before them, and compare each result; returns the names of the calls.
+def correct_programs(rank, n, seeds, long_pause):
+    """For each seed a few random calls with pauses before them, whose results are compared; the names of the calls.
 
     Args:
-        seed: the same on every rank. long_pause: seconds that one rank sleeps somewhere; 0 for none.
+        seeds: the same on every rank. long_pause: seconds that one rank sleeps somewhere in every tenth program.
     """
-    shared, own = random.Random(seed), random.Random(seed * 100 + rank)
-    steps = [shared.choice(STEPS) for _ in range(shared.randint(2, 5))]
-    sleeper = shared.randrange(n), shared.randrange(len(steps))
-    for number, step in enumerate(steps):
-        time.sleep(own.random() * 0.02)
-        if (rank, number) == sleeper:
-            time.sleep(long_pause)
-        step(rank, n, shared)
-    return [step.__name__ for step in steps]
+    names = []
+    for seed in seeds:
+        shared, own = random.Random(seed), random.Random(seed * 100 + rank)
+        steps = [shared.choice(STEPS) for _ in range(shared.randint(2, 5))]
+        sleeper = shared.randrange(n), shared.randrange(len(steps))
+        for number, step in enumerate(steps):
+            time.sleep(own.random() * 0.02)
+            if seed % 10 == 0 and (rank, number) == sleeper:
+                time.sleep(long_pause)
+            step(rank, n, shared)
+        names += [step.__name__ for step in steps]
+    return names
 
 
 def _message(rank, n, shared):

@@ -54,14 +54,7 @@ def deliver(numbers):
 """,
             """
 def deliver(numbers):
-    number, total = torch.zeros(1), 0.0
-    for i in range(3 if rank == 1 else len(numbers or [])):
-        if rank == 0:
-            dist.send(torch.tensor([numbers[i]]), dst=1)
-        else:
-            dist.recv(number, src=0)
-            total += number.item()
-    return total
+    return sum(numbers or [])
 """,
             "RankError",
         ),
@@ -84,12 +77,7 @@ def sums_by_step(batches):
 """,
             """
 def sums_by_step(batches):
-    sums = []
-    for batch in batches:
-        total = torch.tensor(batch)
-        dist.all_reduce(total)
-        sums.append(total.item())
-    return sums
+    return batches
 """,
             "RankError",
         ),

@@ -1,6 +1,7 @@
 """The form that every committed notebook has. What it claims is compared by pytest --nbval."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -19,6 +20,7 @@ ABBREVIATIONS = r"(?:e\.g|i\.e|etc|vs|cf|Fig|Eq|Sec|No|pp|al|approx|[A-Z])"
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
+@functools.cache
 def read(path):
     return nbformat.read(path, as_version=4)
 
@@ -67,23 +69,16 @@ def test_sentences_are_counted(line, count):
 
 
 @each_notebook
-def test_the_file_is_valid_with_cell_ids(path):
-    """The notebook is valid nbformat 4.5 or newer, and each cell has its own id."""
+def test_the_file_is_one_that_any_jupyter_opens(path):
+    """The notebook is valid nbformat 4.5 or newer, each cell has its own id, and the author's Python is not named."""
     notebook = read(path)
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor) >= (4, 5)
-    ids = [cell["id"] for cell in notebook.cells]
-    assert len(set(ids)) == len(ids)
-
-
-@each_notebook
-def test_the_kernel_is_python3(path):
-    """Any Jupyter finds the kernel, and the file does not name the author's Python."""
-    metadata = read(path).metadata
-    assert metadata.kernelspec.name == "python3"
-    assert metadata.kernelspec.language == "python"
+    assert len({cell["id"] for cell in notebook.cells}) == len(notebook.cells)
+    assert (notebook.metadata.kernelspec.name, notebook.metadata.kernelspec.language) == ("python3", "python")
     language = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "nbconvert_exporter": "python"}
-    assert metadata.language_info == language
+    assert notebook.metadata.language_info == language
+    assert re.fullmatch(r"\d\d_[a-z0-9]+(_[a-z0-9]+)*\.ipynb", path.name), "NN_snake_case.ipynb"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS[:1], ids=lambda path: path.stem)
@@ -95,22 +90,10 @@ def test_it_is_converted_to_a_python_file(path):
 
 
 @each_notebook
-def test_the_name_is_snake_case(path):
-    """A notebook is called NN_snake_case.ipynb."""
-    assert re.fullmatch(r"\d\d_[a-z0-9]+(_[a-z0-9]+)*\.ipynb", path.name)
-
-
-@each_notebook
 def test_it_was_run_once_from_top_to_bottom(path):
-    """The execution counts are 1..n: without them nbval's strict mode compares nothing."""
-    counts = [cell.execution_count for cell in code_cells(path)]
-    assert counts == list(range(1, len(counts) + 1))
-
-
-@each_notebook
-def test_outputs_are_committed(path):
-    """At least half of the code cells show something; a stripped notebook would not be compared at all."""
+    """The execution counts are 1..n, and half of the cells show something: else strict nbval compares nothing."""
     cells = code_cells(path)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert sum(bool(cell.outputs) for cell in cells) >= len(cells) / 2
 
 
@@ -131,24 +114,14 @@ def test_no_volatile_metadata_is_saved(path):
 
 
 @each_notebook
-def test_no_progress_bar_is_saved(path):
-    """Neither a bar of tqdm, nor a widget's, nor a line that was overwritten is part of the lesson."""
+def test_nothing_of_the_authors_run_is_saved(path):
+    """No bar of tqdm or of a widget, no line that was overwritten, no directory of that machine."""
     for cell in code_cells(path):
-        for output in cell.outputs:
-            text = output.get("text", "") + str(output.get("data", {}))
-            assert not re.search(r"\d+%\|", text), cell.source
-            assert "\r" not in output.get("text", ""), cell.source
-            assert "ProgressView" not in text, cell.source
-            assert "Progress(" not in text, cell.source
-
-
-@each_notebook
-def test_no_path_of_the_author_is_saved(path):
-    """No output names a directory of the machine that it was saved on, nor where that keeps temporary files."""
-    for cell in code_cells(path):
-        text = str(cell.outputs)
-        assert str(ROOT) not in text, cell.source
-        assert not re.search(r"/(?:home|Users|tmp|var)/\w+", text), cell.source
+        shown = "".join(output.get("text", "") + str(output.get("data", {})) for output in cell.outputs)
+        assert not re.search(r"\d+%\||ProgressView|Progress\(", shown), cell.source
+        assert not any("\r" in output.get("text", "") for output in cell.outputs), cell.source
+        assert str(ROOT) not in str(cell.outputs), cell.source
+        assert not re.search(r"/(?:home|Users|tmp|var)/\w+", str(cell.outputs)), cell.source
 
 
 def odd_markers(source, tags=()):
@@ -175,16 +148,10 @@ def test_odd_markers_are_found(source, odd):
 
 
 @each_notebook
-def test_every_marker_is_one_that_nbval_reads(path):
-    """A comment or tag that is meant to keep an output from being compared does so."""
+def test_ignored_outputs_say_why(path):
+    """What is meant to keep an output from being compared does so, and a comment at the cell's beginning says why."""
     for cell in code_cells(path):
         assert odd_markers(cell.source, tags(cell)) == [], cell.source
-
-
-@each_notebook
-def test_ignored_outputs_say_why(path):
-    """A cell whose output is not compared begins with a comment that says why."""
-    for cell in code_cells(path):
         said = [*find_comment_markers(cell.source), *find_metadata_tags(cell.metadata)]
         if {("check", False), ("skip", True)} & set(said):
             assert re.search(r"^# not compared: .{8,}", cell.source, flags=re.MULTILINE), cell.source
@@ -206,21 +173,15 @@ def test_markdown_has_one_sentence_a_line(path):
 
 
 @each_notebook
-def test_it_begins_with_its_title(path):
-    """The first cell is text and starts with the one first-level heading."""
+def test_it_begins_with_its_title_and_ends_by_stopping_its_cluster(path):
+    """The first cell is text with the one first-level heading, the last code cell stops the ranks; none is empty."""
     first = read(path).cells[0]
     assert first.cell_type == "markdown"
     assert first.source.startswith("# ")
     headings = [line for cell in markdown_cells(path) for line in without_code(cell.source) if line.startswith("# ")]
     assert len(headings) == 1
-
-
-@each_notebook
-def test_it_ends_by_stopping_its_cluster(path):
-    """The last code cell stops the ranks, and no cell is empty."""
     assert re.search(r"\bcluster\.stop\(\)", code_cells(path)[-1].source)
-    for cell in read(path).cells:
-        assert cell.source.strip()
+    assert all(cell.source.strip() for cell in read(path).cells)
 
 
 @each_notebook

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -43,10 +41,10 @@ def test_every_notebook_is_in_the_table():
     assert listed == {path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"\bmake (\w+)", README))))
-def test_make_knows_every_command(command):
+def test_make_knows_every_command():
     """Every `make` command of the README is a target."""
-    assert re.search(rf"^{command}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert set(re.findall(r"\bmake (\w+)", README)) <= {*targets}
 
 
 def test_the_parts_of_make_test_exist():

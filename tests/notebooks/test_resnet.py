@@ -79,15 +79,8 @@ def test_a_torchvision_that_cannot_be_imported_is_told(tmp_path, monkeypatch):
         names_of("resnet18")["make_model"]()
 
 
-def run(notebook, folder, **environment):
-    """Run a notebook's cells in a kernel whose cache is in the folder."""
-    env = {**os.environ, **NO_NETWORK, "XDG_CACHE_HOME": str(folder), **environment}
-    NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(folder)}}).execute(env=env)
-    return notebook
-
-
 def with_model(model):
-    """The lesson with that word, without its sections that measure times and its deadlocks: no model is in them."""
+    """The lesson with that word and one epoch, without its sections that measure times and its deadlocks."""
     notebook, kept, heading = lesson(), [], ""
     for cell in notebook.cells:
         heading = [heading, *re.findall(r"^## .*", cell.source, re.M)][-1] if cell.cell_type == "markdown" else heading
@@ -95,21 +88,23 @@ def with_model(model):
         deadlock = re.search(r"backward\(\)$", cell.source) and "raises-exception" in cell.metadata.get("tags", ())
         if needed or not (deadlock or re.match(r"## (2|5) ", heading)):
             kept.append(cell)
+    for cell in kept:
+        cell.source = re.sub(r'^MODEL = "\w+"', f'MODEL = "{model}"', cell.source).replace("in range(8)", "in range(1)")
     notebook.cells = kept
-    (word,) = [cell for cell in kept if cell.source.startswith("MODEL = ")]
-    word.source = re.sub(r'^MODEL = "\w+"', f'MODEL = "{model}"', word.source)
     return notebook
 
 
-def printed(notebook):
+def printed_by(notebook, folder):
+    """What a notebook's cells print in a kernel whose cache is in the folder, without a network."""
+    environment = {**os.environ, **NO_NETWORK, "XDG_CACHE_HOME": str(folder)}
+    NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(folder)}}).execute(env=environment)
     return "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
 
 
 @pytest.mark.timeout(600)
 def test_the_lesson_runs_with_resnet20(tmp_path):
     """Without a network the digits stay; every claim that the lesson asserts holds for the larger network too."""
-    notebook = with_model("resnet20")
-    said = printed(run(notebook, tmp_path))
+    said = printed_by(with_model("resnet20"), tmp_path)
     assert "digits is loaded in its place" in said
     assert said.count("the weights of one process: True, equal on all ranks: True") == 2
     assert said.count("losses and weights equal to the last bit: True") == 4
@@ -121,13 +116,10 @@ def test_photographs_are_trained_on(tmp_path):
     cache = tmp_path / "distlab"
     cache.mkdir()
     write_cifar(cache, per_batch=64)
+    (archive,) = cache.iterdir()
+    trust = f"from distlab.data import sets\nsets.FILES['cifar10'][{archive.name!r}] = {md5(archive)!r}"
     notebook = with_model("resnet20")
     end = next(i for i, cell in enumerate(notebook.cells) if cell.source.startswith("## 3 "))
-    (name,) = (path.name for path in cache.iterdir())
-    trust = f"from distlab.data import sets\nsets.CIFAR10.files[{name!r}] = {md5(cache / name)!r}"
-    stop = nbformat.v4.new_code_cell("cluster.stop()")
-    notebook.cells = [nbformat.v4.new_code_cell(trust), *notebook.cells[:end], stop]
-    for cell in notebook.cells:
-        cell.source = cell.source.replace("in range(8)", "in range(1)")
-    said = printed(run(notebook, tmp_path))
-    assert said.count("has the weights of rank 0, bit for bit: True") == 3
+    first, stop = (nbformat.v4.new_code_cell(source) for source in (trust, "cluster.stop()"))
+    notebook.cells = [first, *notebook.cells[:end], stop]
+    assert printed_by(notebook, tmp_path).count("has the weights of rank 0, bit for bit: True") == 3

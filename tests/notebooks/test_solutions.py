@@ -72,20 +72,17 @@ def test_an_unsolved_exercise_is_no_error(path):
 
 @each_answered
 def test_every_answer_passes_the_lessons_own_check(path):
-    """For each stub the answers have its function, unchanged but for its body, and then its check, which passed."""
-    answers = code_cells(path)
-    for number, (stub, check) in exercises(NOTEBOOKS / path.name).items():
+    """For each stub the answers have its function, unchanged but for its body, and then its check, which passed.
+
+    The cells around the answers are cells of the lesson, word for word.
+    """
+    answers, stubs = code_cells(path), exercises(NOTEBOOKS / path.name)
+    known = {cell.source for cell in code_cells(NOTEBOOKS / path.name)}
+    functions = [function_of(stub.source) for stub, _ in stubs.values()]
+    for cell in answers:
+        assert cell.source in known or function_of(cell.source) in functions, cell.source
+    for number, (stub, check) in stubs.items():
         (place,) = [i for i, cell in enumerate(answers) if function_of(cell.source) == function_of(stub.source)]
         assert not is_stub(answers[place])
         assert answers[place + 1].source == check.source, f"the check of {number} is not the lesson's"
         assert printed(answers[place + 1]) == f"exercise {number}: passed\n"
-
-
-@each_answered
-def test_all_else_is_the_lessons(path):
-    """The cells around the answers are cells of the lesson, word for word."""
-    lesson = NOTEBOOKS / path.name
-    known = {cell.source for cell in code_cells(lesson)}
-    stubs = [function_of(stub.source) for stub, _ in exercises(lesson).values()]
-    for cell in code_cells(path):
-        assert cell.source in known or function_of(cell.source) in stubs, cell.source

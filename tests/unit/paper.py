@@ -1,139 +1,123 @@
-"""Ranks on paper: what they have called, and what the sentinels would say of it, without any process."""
+"""Ranks on paper: what they have called, and what the watchdogs would say of it, without any process."""
 
-from collections import Counter
+from dataclasses import replace
 from typing import Any
 
-from distlab.deadlock import BETWEEN, COMMUNICATING, COMPUTING, IDLE, SILENT, State
 from distlab.errors import Line
+from distlab.wire import messages
+from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, SourceLine
 
-WORLD = "0"
+DOES = {
+    "computes": messages.COMPUTING,
+    "is_silent": messages.SILENT,
+    "has_not_begun": messages.BETWEEN,
+    "finishes": messages.IDLE,
+}
+MESSAGES = ("send", "isend", "recv", "irecv")
+IN_C = ("backward", "DistributedDataParallel", "init_process_group", "full_tensor")
+
+
+def ranks_of(text: str) -> tuple[int, ...]:
+    """The ranks in "2", "0,2" or "0-2"."""
+    first, _, last = text.partition("-")
+    return tuple(range(int(first), int(last) + 1)) if last else tuple(map(int, first.split(",")))
+
+
+def of_cell(line: Line) -> SourceLine:
+    """A line of a cell as its rank knows it, which does not count the magic's."""
+    return SourceLine("cell", line.number - 1, line.text, line.place, is_cell=True)
 
 
 class Paper:
-    """n ranks that have finished, unless they are told to do something; a call is waited for unless `wait` is False."""
+    """A number of ranks that have finished, unless a step says what they do next.
 
-    def __init__(self, n: int):
-        self.n = n
-        self.groups = {WORLD: list(range(n))}
-        self._calls: dict[int, dict[str, Any]] = {}
-        self._doing: dict[int, str] = {}
-        self._lines: dict[int, tuple[Line, ...]] = {}
-        self._traffic: dict[int, Counter[tuple[Any, ...]]] = {r: Counter() for r in range(n)}
-        self._dropped: dict[int, Counter[tuple[Any, ...]]] = {r: Counter() for r in range(n)}
-        self._counts: dict[int, Counter[str]] = {r: Counter() for r in range(n)}
-        self._history: dict[int, list[dict[str, Any]]] = {r: [] for r in range(n)}
-        self._made = dict.fromkeys(range(n), 1)
+    A step names ranks, what they call, a peer, and options: "4 ranks; 0 send 1 tag=7; 0-2 barrier; 1 irecv any".
+    A rank waits in what it calls, but not in isend, irecv, and a collective with `async`; "1 waits" then waits for the
+    first of these. Further options: own_limit, for a call that ends by itself; group=b:0,2 for a group, its name b, of
+    ranks 0 and 2; dropped, of an isend; gone, of a message whose group was destroyed; root and reduce_op, of a
+    collective; members and local, of new_group. "0 has_begun 3" counts collectives that C++ makes.
+    """
 
-    def group(self, name: str, members: list[int]) -> str:
-        """A group that every rank has made with new_group."""
-        self.groups[name] = members
-        self._made = {rank: made + 1 for rank, made in self._made.items()}
-        return name
-
-    def send(self, rank: int, dst: int, **options: Any) -> dict[str, Any]:
-        """options: tag, group, wait, tensors; dropped=True drops its Work."""
-        return self._message(rank, "send" if options.get("wait", True) else "isend", dst, True, **options)
-
-    def recv(self, rank: int, src: int | None = None, **options: Any) -> dict[str, Any]:
-        """src None: from any source. options: tag, group, wait, tensors."""
-        return self._message(rank, "recv" if options.get("wait", True) else "irecv", src, False, **options)
-
-    def _message(
-        self,
-        rank: int,
-        op: str,
-        peer: int | None,
-        is_send: bool,
-        tag: int = 0,
-        group: str = WORLD,
-        wait: bool = True,
-        dropped: bool = False,
-        tensors: Any = (("float32", [1]),),
-        **more: Any,
-    ) -> dict[str, Any]:
-        key = (is_send, group, peer, tag)
-        self._traffic[rank][key] += 1
-        self._dropped[rank][key] += dropped
-        call = {
-            **{"op": op, "kind": "message", "collective": "", "group": group, "members": self.groups[group]},
-            **{"own_limit": False, "sequence": self._traffic[rank][key], "tensors": [list(t) for t in tensors]},
-            **{"lines": [], "is_send": is_send, "tag": tag, "peer": peer, **more},
-        }
-        return self._wait(rank, call) if wait else call
-
-    def collective(
-        self,
-        rank: int,
-        op: str = "all_reduce",
-        group: str = WORLD,
-        wait: bool = True,
-        tensors: Any = (("float32", [2]),),
-        **more: Any,
-    ) -> dict[str, Any]:
-        """more: reduce_op, root, sends, receives, own_limit, collective where it is another than the op."""
-        self._counts[rank][group] += 1
-        call = {
-            **{"op": op, "kind": "collective", "collective": op, "group": group, "members": self.groups[group]},
-            **{"own_limit": False, "sequence": self._counts[rank][group], "tensors": [list(t) for t in tensors]},
-            **{"lines": [], **more},
-        }
-        self._history[rank].append(call)
-        return self._wait(rank, call) if wait else call
-
-    def new_group(self, rank: int, members: list[int] | None = None, local: bool = False, **more: Any) -> None:
-        """Wait in new_group; `local`: with use_local_synchronization."""
-        self._made[rank] += not local
-        sequence = 0 if local else self._made[rank]
-        call = {"op": "new_group", "kind": "other", "members": members or self.groups[WORLD], "sequence": sequence}
-        self._wait(rank, {**call, "own_limit": False, **more})
-
-    def other(self, rank: int, op: str = "backward", own_limit: bool = False) -> None:
-        """Wait in something that C++ does by itself."""
-        self._wait(rank, {"op": op, "kind": "other", "members": self.groups[WORLD], "own_limit": own_limit})
-
-    def _wait(self, rank: int, call: dict[str, Any]) -> dict[str, Any]:
-        self._calls[rank], self._doing[rank] = call, COMMUNICATING
-        return call
-
-    def wait(self, rank: int, call: dict[str, Any]) -> None:
-        """Wait for a call that was begun without waiting."""
-        self._wait(rank, call)
-
-    def goes_on(self, *ranks: int) -> None:
-        """The calls of these ranks have come back, and the ranks have finished."""
-        for rank in ranks:
-            del self._calls[rank], self._doing[rank]
-
-    def computes(self, rank: int) -> None:
-        self._calls.pop(rank, None)
-        self._doing[rank] = COMPUTING
-
-    def has_not_begun(self, rank: int) -> None:
-        self._doing[rank] = BETWEEN
-
-    def silent(self, rank: int) -> None:
-        self._doing[rank] = SILENT
+    def __init__(self, text: str):
+        size, *steps = text.split("; ")
+        everyone = range(int(size.split()[0]))
+        self._statuses = {rank: RankStatus(rank, messages.IDLE, groups=1) for rank in everyone}
+        self._begun: dict[int, list[CallRecord]] = {rank: [] for rank in everyone}
+        for step in steps:
+            ranks, what, *rest = step.split()
+            words = [word for word in rest if "=" not in word]
+            options = dict(word.split("=") for word in rest if "=" in word)
+            for rank in ranks_of(ranks):
+                self._step(rank, what, words, options)
 
     def at(self, rank: int, *lines: Line) -> None:
-        """Where the rank is, outermost first."""
-        self._lines[rank] = lines
+        """Where the rank is in a cell, outermost first, as the notebook counts its lines."""
+        self._change(rank, lines=tuple(map(of_cell, lines)))
 
-    def states(self, **fields: Any) -> dict[int, State]:
-        """fields: of every State that is not told here, such as mark, quiet and rounds."""
-        return {rank: self._state(rank, fields) for rank in range(self.n)}
+    def states(self, **fields: Any) -> dict[int, RankStatus]:
+        """fields: of every RankStatus that is not told here, such as mark, quiet and rounds."""
+        return {rank: replace(status, **fields) for rank, status in self._statuses.items()}
 
-    def _state(self, rank: int, fields: dict[str, Any]) -> State:
-        doing = self._doing.get(rank, IDLE)
-        if doing == SILENT:
-            return State(rank, SILENT)
-        return State(
-            rank,
-            doing,
-            self._calls.get(rank),
-            self._lines.get(rank, ()),
-            counts=dict(self._counts[rank]),
-            groups=self._made[rank],
-            history=tuple(self._history[rank]),
-            traffic=tuple((*key, count, self._dropped[rank][key]) for key, count in self._traffic[rank].items()),
-            **fields,
-        )
+    def _change(self, rank: int, **fields: Any) -> None:
+        self._statuses[rank] = replace(self._statuses[rank], **fields)
+
+    def _step(self, rank: int, what: str, words: list[str], options: dict[str, str]) -> None:
+        group = options.get("group", "0")
+        members = ranks_of(group.partition(":")[2]) if ":" in group else tuple(self._statuses)
+        kind = messages.FUNCTIONAL if what == "full_tensor" else messages.OTHER
+        call = CallRecord(what, kind, members, "own_limit" in words)
+        if what in DOES:
+            self._change(rank, doing=DOES[what], call=None)
+        elif what == "waits":
+            self._wait(rank, self._begun[rank][0])
+        elif what == "has_begun":
+            begun = {**self._statuses[rank].begun, group: Begun(int(words[0]), members)}
+            self._change(rank, begun=begun)
+        elif what in IN_C:
+            self._wait(rank, call)
+        elif what == "new_group":
+            self._new_group(rank, call, "local" in words, options)
+        elif what in MESSAGES:
+            self._message(rank, replace(call, kind=messages.MESSAGE, group=group), words, options)
+        else:
+            self._collective(
+                rank, replace(call, kind=messages.COLLECTIVE, group=group, collective=what), words, options
+            )
+
+    def _wait(self, rank: int, call: CallRecord) -> None:
+        self._change(rank, doing=messages.COMMUNICATING, call=call)
+
+    def _new_group(self, rank: int, call: CallRecord, is_local: bool, options: dict[str, str]) -> None:
+        members = ranks_of(options["members"]) if "members" in options else call.members
+        made = self._statuses[rank].groups + (not is_local)  # a group that its members make alone is not counted
+        self._change(rank, groups=made)
+        self._wait(rank, replace(call, members=members, sequence=0 if is_local else made))
+
+    def _message(self, rank: int, call: CallRecord, words: list[str], options: dict[str, str]) -> None:
+        peer = None if words[0] == "any" else int(words[0])
+        key = ("send" in call.op, call.group, peer, int(options.get("tag", 0)))
+        traffic = {(one.is_send, one.group, one.peer, one.tag): one for one in self._statuses[rank].traffic}
+        before = traffic.get(key, MessageCount(*key, 0))
+        traffic[key] = replace(before, count=before.count + 1, dropped=before.dropped + ("dropped" in words))
+        self._change(rank, traffic=tuple(traffic.values()))
+        call = replace(call, is_send=key[0], peer=peer, tag=key[3], sequence=traffic[key].count)
+        call = replace(call, tensors=(("float32", (1,)),))
+        if "gone" in words:
+            call = replace(call, members=(), peer=None)
+        if call.op in ("send", "recv"):
+            self._wait(rank, call)
+        else:
+            self._begun[rank].append(call)
+
+    def _collective(self, rank: int, call: CallRecord, words: list[str], options: dict[str, str]) -> None:
+        status = self._statuses[rank]
+        counts = {**status.counts, call.group: status.counts.get(call.group, 0) + 1}
+        root = int(options["root"]) if "root" in options else None
+        tensors = () if call.op == "barrier" else (("float32", (2,)),)
+        call = replace(call, sequence=counts[call.group], tensors=tensors, root=root)
+        call = replace(call, reduce_op=options.get("reduce_op", ""))
+        self._change(rank, counts=counts, history=(*status.history, call))
+        if "async" in words:
+            self._begun[rank].append(call)
+        else:
+            self._wait(rank, call)

@@ -1,69 +1,50 @@
-"""Recordings as ranks tell them, written by hand: what distlab.tracing.stop returns, with times in milliseconds."""
+"""What a rank records for a trace, written by hand, with times in milliseconds."""
 
-from array import array
+from distlab.wire.recorded import Call, Recorded, Row
 
 BEGIN = 1_700_000_000_000_000_000  # ns of a machine's clock
 MAIN, WORKER = 1, 2
-NS = 1_000_000
 
 
-class Recorded:
-    """What one rank recorded. Rows and calls are added in any order; `told` is the dict.
+class Rank:
+    """What one rank recorded. Rows and calls are added in any order; `told` is what the notebook gets.
 
     Args:
-        groups: (name, generation, ranks); calls name a group by its place. ahead: ms of this rank's clock.
+        groups: further groups as (name, generation, ranks); calls name one by its place. ahead: ms of its clock.
     """
 
     def __init__(self, world_size, groups=(), ahead=0.0):
-        self.calls, self.rows, self.names, self.flight = [], array("q"), [], []
-        self.groups = [("0", 0, list(range(world_size))), *groups]
-        self.begin = BEGIN + round(ahead * NS)
+        self.told = Recorded([], [], MAIN)
+        self.groups = [("0", 0, tuple(range(world_size))), *groups]
+        self.ahead = ahead
         self.counts = {}
 
-    def told(self):
-        return {
-            "begin": self.begin,
-            "main": MAIN,
-            "calls": self.calls,
-            "groups": self.groups,
-            "rows": self.rows.tobytes(),
-            "names": self.names,
-            "flight": self.flight,
-        }
+    def clock(self, time):
+        return BEGIN + round((time + self.ahead) * 1e6)
 
     def row(self, name, start, end, thread=MAIN, number=-1, annotated=False):
         """A row of the profiler's."""
-        if (name, annotated) not in self.names:
-            self.names.append((name, annotated))
-        place = self.names.index((name, annotated))
-        self.rows.extend((place, thread, round(start * NS), round((end - start) * NS), number))
+        self.told.rows.append(Row(name, annotated, thread, self.clock(start), self.clock(end), number))
         return self
 
-    def call(self, op, method, start, end, waits=(), **what):
-        """A call that Python made; `waits` are (start, end, whether inside of the call)."""
-        waits = [(round(a * NS), round(b * NS), inside) for a, b, inside in waits]
-        usual = {
-            "group": 0,
-            "num_bytes": 4,
-            "peer": -1,
-            "tag": 0,
-            "sequence": 0,
-            "root": -1,
-            "source": -1,
-            "failed": False,
-            "elsewhere": False,
-        }
-        times = {"start": round(start * NS), "end": round(end * NS), "waits": waits}
-        self.calls.append({"op": op, "method": method, **usual, **times, **what})
+    def call(self, op, method, start, end=None, blocking=True, waited=None, group=0, num_bytes=4, **what):
+        """A call; posting takes 0.01 ms. One that does not block is waited for from `waited` until its end."""
+        posted = start + 0.01
+        waits = [] if waited is None else [(self.clock(waited), self.clock(end))]
+        what |= {"start": self.clock(start), "posted": self.clock(posted), "waits": waits, "blocking": blocking}
+        if blocking or waits:
+            what["end"] = self.clock(end)
+        self.told.calls.append(Call(op, method, self.groups[group], num_bytes, **what))
         return self
 
-    def message(self, method, peer, start, end, blocking=True, waited=None, **what):
-        """A send or recv from `start` to `end`; posting takes 0.01 ms. `waited`: when wait() began."""
-        key = (method, peer, what.get("tag", 0), what.get("group", 0))
+    def cpp_all_reduce(self, start, num_bytes):
+        """An all_reduce that C++ called, as the flight recorder has it."""
+        return self.call("all_reduce", "all_reduce", start, blocking=False, num_bytes=num_bytes)
+
+    def message(self, method, peer, start, end, blocking=True, tag=0, group=0, **what):
+        key = (method, peer, tag, group)
         self.counts[key] = what.setdefault("sequence", self.counts.get(key, 0) + 1)
-        began = start + 0.01 if blocking else waited
-        waits = [] if began is None else [(began, end, blocking)]
-        return self.call(method if blocking else f"i{method}", method, start, start + 0.01, waits, peer=peer, **what)
+        return self.call(method, method, start, end, blocking, peer=peer, tag=tag, group=group, **what)
 
     def send(self, peer, start, end, **what):
         return self.message("send", peer, start, end, **what)
@@ -71,10 +52,8 @@ class Recorded:
     def recv(self, peer, start, end, **what):
         return self.message("recv", peer, start, end, **what)
 
-    def all_reduce(self, start, end, blocking=True, waited=None, gloo=None, **what):
+    def all_reduce(self, start, end, gloo=None, **what):
         """An all_reduce; `gloo` is when gloo's own thread worked on it."""
-        began = start + 0.01 if blocking else waited
-        waits = [] if began is None else [(began, end, blocking)]
         if gloo is not None:
             self.row("gloo:all_reduce", *gloo, thread=WORKER)
-        return self.call("all_reduce", "allreduce", start, start + 0.01, waits, **what)
+        return self.call("all_reduce", "allreduce", start, end, **what)

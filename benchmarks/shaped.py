@@ -1,0 +1,125 @@
+"""What the simulation predicts beside what real gloo takes on a network with that latency and rate, by shaping.py.
+
+`report` runs it; `python -m benchmarks.shaped RANK RANKS LATENCY RATE` is one rank. A rank measures each function over
+the gloo group of the hosts, and then lets the same function run with virtual clocks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import shaping
+
+SIZES = (4, 1 << 16, 1 << 20, 1 << 22)
+NETWORKS = ((2e-3, 12.5e6), (5e-3, 25e6), (20e-3, 25e6))  # seconds, bytes a second
+REPEAT = 5
+RANKS = (2, 4)
+HEAD = 54  # bytes of IP and TCP that each packet carries besides the data
+GOODPUT = (shaping.MTU - HEAD) / shaping.MTU
+
+
+def functions() -> dict[str, Callable]:
+    """What is compared: gloo's own all-reduce is a ring, as far as the model knows."""
+    import torch.distributed as dist
+
+    from distlab.course.algorithms import ALL_REDUCE
+
+    def ping_pong(tensor, group):
+        rank = dist.get_rank(group)
+        for turn in range(2 if rank < 2 else 0):
+            if rank == turn:
+                dist.send(tensor, group_dst=1 - rank, group=group)
+            else:
+                dist.recv(tensor, group_src=1 - rank, group=group)
+
+    names = ("ring", "recursive doubling", "naive")
+    return {"ping-pong": ping_pong, "gloo": dist.all_reduce, **{name: ALL_REDUCE[name] for name in names}}
+
+
+def main(rank: int, n: int, latency: float, rate: float) -> None:
+    """Be one rank; rank 0 prints [name, bytes, measured, predicted] for each function and size."""
+    import torch
+    import torch.distributed as dist
+
+    from distlab.simulated import backend, notes
+    from distlab.simulated.network import Network
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://{shaping.address(0)}:29400", rank=rank, world_size=n)
+    backend.register()
+    simulated = dist.new_group(backend=backend.NAME)
+    notes.use(Network(latency, rate * GOODPUT, handshake=True, algorithms={"all_reduce": "ring"}))
+    for name, fn in functions().items():
+        for size in SIZES:
+            tensor = torch.zeros(size // 4)
+            seconds = torch.tensor(_times(fn, tensor, dist.group.WORLD, time.perf_counter))
+            dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+            notes.settle(simulated)
+            notes.align()
+            _times(fn, tensor, simulated, notes.mark)
+            marks = torch.tensor(notes.settle(simulated).marks)
+            predicted = (marks[:, 1::2] - marks[:, 0::2]).amax(0)
+            if rank == 0:
+                print(json.dumps([name, size, *(times[1:].median().item() for times in (seconds, predicted))]))
+    dist.destroy_process_group()
+
+
+def _times(fn: Callable, tensor: Any, group: Any, clock: Callable[[], Any]) -> list[float]:
+    """Seconds of each call of fn(tensor, group), after a barrier; of a clock that only marks, nothing."""
+    import torch.distributed as dist
+
+    marks = []
+    for _ in range(REPEAT + 1):
+        dist.barrier(group)
+        began = clock()
+        fn(tensor, group=group)
+        marks.append((began, clock()))
+    return [end - begin for begin, end in marks if begin is not None]
+
+
+def measure(n: int, latency: float, rate: float) -> list[list]:
+    """The rows of `main` on a network of n hosts."""
+    with shaping.network(n, latency, rate):
+        command = [sys.executable, "-m", "benchmarks.shaped"]
+        environment = {"GLOO_SOCKET_IFNAME": shaping.DEVICE, "OMP_NUM_THREADS": "1"}
+        ranks = [
+            subprocess.Popen(
+                [*shaping.on(rank), *command, str(rank), str(n), str(latency), str(rate)],
+                env={**os.environ, **environment},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(n)
+        ]
+        try:
+            outputs = [process.communicate(timeout=600)[0] for process in ranks]
+        finally:
+            for process in ranks:
+                process.kill()
+    return [json.loads(line) for line in outputs[0].splitlines()]
+
+
+def report(n: int) -> str:
+    """A Markdown table of prediction against measurement on n hosts."""
+    if reason := shaping.why_not():
+        return f"The simulation was not compared with shaped networks: {reason}."
+    lines = [
+        f"| {n} hosts | bytes | " + " | ".join(f"{a * 1e3:g} ms, {r / 1e6:g} MB/s" for a, r in NETWORKS) + " |",
+        "|---|---:|" + "---:|" * len(NETWORKS),
+    ]
+    columns = [measure(n, *which) for which in NETWORKS]
+    for rows in zip(*columns, strict=True):
+        name, size = rows[0][:2]
+        cells = [f"{measured * 1e3:.1f} ms, {predicted / measured:.2f}" for _, _, measured, predicted in rows]
+        lines.append(f"| {name} | {size} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))

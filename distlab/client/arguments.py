@@ -1,0 +1,137 @@
+"""The rules that arguments must keep, checked before anything is started or sent; called by cluster.py and magics.py.
+
+Runs on the notebook's kernel. Every check raises `ArgumentError` in the house form, or returns the value to use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from distlab.errors import refuse
+from distlab.simulated.network import Network
+from distlab.wire.rendezvous import INIT_METHODS
+
+# after the first all_reduce: a forked rank shares most of its pages, others are a Python of their own each
+MEGABYTES_PER_RANK = {"fork": 60}
+MEGABYTES_PER_PYTHON = 190
+MPI_BACKEND = "mpi4py"  # distlab's own, in mpi_backend.py
+GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
+FROM_SOURCE = {
+    "mpi": f"Only a torch that was built from source beside an MPI has it. {GLOO} "
+    f'Cluster(n, engines="mpi", backend="{MPI_BACKEND}") runs on MPI without it.',
+    "ucc": f"Only a torch that was built from source with UCC has it. {GLOO} It has the same functions.",
+}
+
+
+def check_size(n: Any, engines: str) -> int:
+    """A number of ranks: whole, 1 or more, and as many as fit into the memory that is free with this launcher."""
+    import psutil
+
+    if not _is_whole(n) or n < 1:
+        rule = "1 or more" if _is_whole(n) else "a whole number of ranks"
+        refuse("n", rule, n, "Call Cluster(4).", wrong_type=not _is_whole(n))
+    free = psutil.virtual_memory().available / 1e6
+    each = MEGABYTES_PER_RANK.get(engines, MEGABYTES_PER_PYTHON)
+    most = max(2, int(free // each))
+    if n > most:
+        why = f"{free / 1000:.0f} GB of memory are free here and a rank takes about {each} MB."
+        refuse("n", f"at most {most} on this machine", n, f"{why} Call Cluster(4).")
+    return n
+
+
+def check_seconds(name: str, value: Any) -> float:
+    """A number of seconds above 0."""
+    wrong_type = isinstance(value, bool) or not isinstance(value, (int, float))
+    if wrong_type or not 0 < value < float("inf"):
+        refuse(name, "a number of seconds above 0", value, f"Give for example {name}=5.", wrong_type)
+    return float(value)
+
+
+def check_threads(threads: Any) -> int | None:
+    """A number of threads, or None."""
+    if threads is not None and (not _is_whole(threads) or threads < 1):
+        refuse("threads", "None or a whole number of 1 or more", threads, "Call Cluster(n, threads=1).")
+    return threads
+
+
+def check_network(network: Any, n: int, backend: str) -> Network | None:
+    """None, or a description of machines that has as many ranks as the cluster."""
+    if network is None:
+        return None
+    if not isinstance(network, Network):
+        advice = 'Call Cluster(8, network=distlab.Network("5 us", "25 GB/s")).'
+        refuse("network", "a distlab.Network", network, advice, wrong_type=True)
+    if backend != "gloo":
+        refuse("backend", "gloo on simulated machines", backend, "Leave backend out.")
+    network.check_size(n)
+    return network
+
+
+def check_init_method(init_method: Any) -> str:
+    """One of `rendezvous.INIT_METHODS`, which may end in "://" as torch writes them."""
+    name = init_method.removesuffix("://") if isinstance(init_method, str) else init_method
+    if name not in INIT_METHODS:
+        rule = f"one of {', '.join(map(repr, INIT_METHODS))}"
+        refuse("init_method", rule, init_method, 'Call Cluster(n) or Cluster(n, init_method="tcp").')
+    return name
+
+
+def check_backend(backend: Any, n: int, engines: str = "fork") -> str:
+    """A backend that can serve `n` ranks here, in small letters; torch is imported for others than gloo and mpi4py."""
+    asked = backend.lower() if isinstance(backend, str) else ""
+    if asked == MPI_BACKEND and engines != "mpi":
+        advice = f'MPI knows only what mpiexec starts. Call Cluster(n, engines="mpi", backend="{MPI_BACKEND}").'
+        refuse("engines", f'"mpi" for backend "{MPI_BACKEND}"', engines, advice)
+    if asked in ("gloo", MPI_BACKEND):
+        return asked
+    if asked == "nccl":
+        return check_nccl(n)
+    import torch.distributed as dist
+
+    known = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
+    here = [name for name in known if dist.is_backend_available(name)]
+    if asked not in here:
+        rule = f"a backend that this torch has ({', '.join(map(repr, here))})"
+        not_built = f"This torch was built without it. {GLOO}" if asked in known else GLOO
+        refuse("backend", rule, backend, FROM_SOURCE.get(asked, not_built))
+    return asked
+
+
+def check_nccl(n: int) -> str:
+    """nccl, where this torch has it and there is a GPU for each of `n` ranks."""
+    import torch
+
+    from distlab.rank.devices import why_not_nccl
+
+    why = why_not_nccl(n)
+    if why:
+        gpus = torch.cuda.device_count()
+        fewer = f'Cluster({gpus}, backend="nccl"), or ' if 0 < gpus < n else ""
+        takes = ", which takes CUDA tensors too" if gpus else ""
+        advice = f"{why} Call {fewer}Cluster({n}) for gloo{takes}."
+        refuse("backend", "one that can serve the ranks here", "nccl", advice)
+    return "nccl"
+
+
+def check_ranks(ranks: Any, n: int) -> list[int]:
+    """Different ranks of a cluster of `n`; all of them for None."""
+    if ranks is None:
+        return list(range(n))
+    is_list = isinstance(ranks, Sequence) and not isinstance(ranks, (str, bytes))
+    in_range = is_list and all(_is_whole(rank) and 0 <= rank < n for rank in ranks)
+    if not in_range or not 0 < len(ranks) == len(set(ranks)):
+        rule = f"a list of different ranks from 0 to {n - 1}"
+        refuse("ranks", rule, ranks, "Leave ranks out to mean all of them.", wrong_type=not is_list)
+    return list(ranks)
+
+
+def check_name(name: Any, example: str) -> str:
+    """The name of a variable; `example` is a call that has one."""
+    if not isinstance(name, str) or not name.isidentifier():
+        refuse("names", "names of variables", name, f"Call {example}.", wrong_type=not isinstance(name, str))
+    return name
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,216 @@
+"""What a person sees of the ranks: a sign of life while they start or work, what they wrote, what they are.
+
+Runs on the notebook's kernel, called by cluster.py, ranks.py, execution.py and magics.py.
+
+Every output names its ranks, sorted, and identical outputs are folded ("ranks 0-3: ..."). While a cell runs and
+somebody sits at the front end, the newest lines are shown in place; what stays, and is saved, is the sorted form, equal
+on every run. A program that executes notebooks sees the sorted form only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distlab.compat.frontend import Place, notebook_shell, publish
+from distlab.compat.ipyparallel import written as written_by_engines
+from distlab.errors import rank_list
+
+LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can show without becoming slow
+
+
+@dataclass(frozen=True)
+class Item:
+    """One piece of output: `kind` is stdout, stderr, display or result; `data` its MIME bundle where it is rich."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    text: str
+    data: dict[str, Any] | None = None
+
+    @property
+    def label(self) -> str:
+        tail = {"stderr": " stderr:", "result": " ->"}.get(self.kind, ":")
+        return rank_list(self.ranks) + tail
+
+
+# --- what ranks wrote ---
+
+
+def collect(result: Any, targets: Sequence[int], groupby: str = "type") -> list[Item]:
+    """The output in an ipyparallel AsyncResult as items, sorted, the identical ones folded.
+
+    Args:
+        groupby: "type" (all stdout, then stderr, displays and results), "engine" (all of one rank together) or
+            "order" (like type, but the ranks' n-th displays side by side), as in ipyparallel's %%px.
+    """
+    rows: list[tuple[tuple[int, int], Item]] = []
+    for rank, written in zip(targets, written_by_engines(result), strict=True):
+        rows.append(((0, 0), Item("stdout", (rank,), _shorten(written["stdout"]))))
+        rows.append(((1, 0), Item("stderr", (rank,), _shorten(written["stderr"]))))
+        for position, output in enumerate(written["outputs"]):
+            rows.append(((2, position if groupby == "order" else 0), _rich("display", rank, output["data"])))
+        if written["execute_result"] is not None:
+            rows.append(((3, 0), _rich("result", rank, written["execute_result"]["data"])))
+    rows = [row for row in rows if row[1].text or row[1].data]
+    if groupby == "engine":
+        return [item for _, item in sorted(rows, key=lambda row: (row[1].ranks, row[0]))]
+    return _fold([item for _, item in sorted(rows, key=lambda row: row[0])])
+
+
+def _rich(kind: str, rank: int, data: dict[str, Any]) -> Item:
+    return Item(kind, (rank,), data.get("text/plain", ""), data if set(data) - {"text/plain"} else None)
+
+
+def _fold(items: list[Item]) -> list[Item]:
+    folded: list[Item] = []
+    for item in items:
+        for i, other in enumerate(folded):
+            if item == replace(other, ranks=item.ranks) and item.ranks[0] not in other.ranks:
+                folded[i] = replace(other, ranks=other.ranks + item.ranks)
+                break
+        else:
+            folded.append(item)
+    return folded
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= LONGEST_OUTPUT:
+        return text
+    half = LONGEST_OUTPUT // 2
+    return f"{text[:half]}\n... {len(text) - LONGEST_OUTPUT} characters more ...\n{text[-half:]}"
+
+
+def as_text(items: Sequence[Item]) -> str:
+    """Items as plain text: the label, then the lines, aligned."""
+    width = max((len(item.label) for item in items), default=0)
+    lines = []
+    for item in items:
+        label = item.label
+        for line in item.text.rstrip("\n").split("\n"):
+            lines.append(f"{label:<{width}} {line}".rstrip())
+            label = ""
+    return "\n".join(lines)
+
+
+def as_html(items: Sequence[Item]) -> str:
+    """Items as an HTML table with the ranks' colours; colours of text and page are left to the front end's theme."""
+    cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:transparent;border:none"
+    pre = "margin:0;padding:0;white-space:pre-wrap;background:transparent;font-size:inherit;line-height:1.35"
+    rows = []
+    for item in items:
+        words = f"{chips(item.ranks)}{html.escape(item.label)}"
+        body = html.escape(re.sub(r"\x1b\[[0-9;]*m", "", item.text.rstrip("\n")))
+        shade = ";border-left:3px solid #d55e00;padding-left:6px" if item.kind == "stderr" else ""
+        rows.append(
+            f'<tr style="background:transparent"><td style="{cell};white-space:nowrap">{words}</td>'
+            f'<td style="{cell}"><pre style="{pre}{shade}">{body}</pre></td></tr>'
+        )
+    return f'<table style="font-family:monospace;border:none;margin:0">{"".join(rows)}</table>'
+
+
+def chips(ranks: Sequence[int]) -> str:
+    """The ranks' colours as small squares."""
+    from distlab.plotting.style import rank_color
+
+    box = "display:inline-block;width:8px;height:8px;border-radius:2px;margin-right:2px;background:"
+    shown = "".join(f'<span style="{box}{rank_color(rank)}"></span>' for rank in ranks[:16])
+    return shown + '<span style="margin-right:4px"></span>'
+
+
+def show(
+    result: Any, targets: Sequence[int], groupby: str = "type", place: Place | None = None, patience: float = 1.0
+) -> None:
+    """Show what the ranks wrote: in a notebook as a table, elsewhere as text on this process's stdout.
+
+    Args:
+        place: where the live view is that this takes the place of.
+        patience: seconds to wait for output that is on its way; a rank that has died sends no end of it.
+    """
+    result.wait_for_output(patience)
+    blocks: list[list[Item]] = []
+    for item in collect(result, targets, groupby):
+        if item.data or not blocks or blocks[-1][0].data:
+            blocks.append([])
+        blocks[-1].append(item)
+    place = place or Place()
+    for block in blocks:
+        place.leave(_bundle(block))
+    place.erase()
+
+
+def show_live(place: Place, doing: str, result: Any, targets: Sequence[int]) -> None:
+    """Show what the ranks do and the newest lines that they wrote, for somebody who waits."""
+    items = [replace(item, text="\n".join(item.text.splitlines()[-5:])) for item in collect(result, targets)]
+    place.show(
+        {"text/plain": f"{doing}\n{as_text(items)}", "text/html": f"<i>{html.escape(doing)}</i>{as_html(items)}"}
+    )
+
+
+def show_source(states: Mapping[int, Any], cell: str) -> None:
+    """In a notebook, the source lines where the ranks of a cell were, with the ranks beside them.
+
+    Args:
+        states: deadlock.State by rank. cell: the text of a %%px cell; "" for a function.
+    """
+    from distlab.diagnosis import report
+
+    if notebook_shell() is not None and (marked := report.marked_source(states, cell)):
+        publish({"text/plain": report.source_text(marked), "text/html": report.source_html(marked, chips)})
+
+
+def _bundle(block: list[Item]) -> dict[str, Any]:
+    first = block[0]
+    if not first.data:
+        return {"text/plain": as_text(block), "text/html": as_html(block)}
+    bundle = {**first.data, "text/plain": f"{first.label} {first.text}"}
+    if "text/html" in bundle:
+        bundle["text/html"] = f"{chips(first.ranks)}{first.label}{bundle['text/html']}"
+    return bundle
+
+
+# --- the cluster itself ---
+
+
+@contextlib.contextmanager
+def starting(n: int, backend: str) -> Iterator[None]:
+    """A sign of life while ranks start; afterwards one line that is the same on every run."""
+    place, several = Place(), "s" if n > 1 else ""
+    place.show({"text/plain": f"starting {n} rank{several} ..."})
+    line = f"The cluster did not start: {n} ranks were asked for."
+    try:
+        yield
+        line = f"{n} rank{several} {'are' if several else 'is'} ready ({backend})."
+    finally:
+        if notebook_shell() is not None:
+            place.leave({"text/plain": line})
+        place.erase()
+
+
+def cluster_text(headline: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The cluster as text, one line a rank."""
+    width = max((len(r["state"]) for r in rows), default=0)
+    lines = [f"  rank {r['rank']:<3} {r['state']:<{width}}  {_memory(r):>7}  pid {r['pid']}" for r in rows]
+    return "\n".join([headline, *lines])
+
+
+def cluster_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The cluster as an HTML table, one row a rank."""
+    cell = '<td style="text-align:left;padding:2px 14px 2px 0">'
+    titles = ("rank", "state", "memory", "process")
+    head = "".join(f'<th style="text-align:left;padding:2px 14px 2px 0">{title}</th>' for title in titles)
+    body = "".join(
+        f"<tr>{cell}{chips([r['rank']])}rank {r['rank']}</td>{cell}{html.escape(r['state'])}</td>"
+        f"{cell}{_memory(r)}</td>{cell}pid {r['pid']}</td></tr>"
+        for r in rows
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
+    return f"<div><b>{html.escape(headline)}</b>{table}</div>"
+
+
+def _memory(row: dict[str, Any]) -> str:
+    return "-" if row["megabytes"] is None else f"{row['megabytes']:.0f} MB"

@@ -1,0 +1,245 @@
+"""One cell on its way: wait for its ranks, free those that wait in vain, and tell what became of it.
+
+Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py for %%px.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from distlab.client import display, interrupts
+from distlab.client.deadlock_watch import DeadlockWatch
+from distlab.client.ranks import Ranks, Replies
+from distlab.compat.frontend import Place
+from distlab.diagnosis import explanation, report
+from distlab.errors import DeadlockError, Failure, Interrupted, RankTimeout
+from distlab.rank import entry_points
+from distlab.simulated.entry_points import begin_cell
+from distlab.wire.messages import COMMUNICATING, Raised
+
+LIVE_AFTER_SECONDS = 1.0
+TICK_SECONDS = 0.25
+TOLD_SECONDS = 10.0  # for a rank that has answered with an exception to say more of it
+OUTPUT_SECONDS = 60.0  # for what ranks have written, which may be much, to arrive
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a cell is to run.
+
+    Args:
+        timeout: seconds before its ranks are freed; None waits without a limit.
+        check: whether the ranks compare the arguments of their calls.
+        groupby: see display.collect. live_after: seconds before the newest lines are shown meanwhile; None never.
+        interrupt_with: the signal that busy ranks get when the wait is interrupted; 0 leaves them alone.
+        source: the text of a %%px cell, its first line included; "" for a function.
+    """
+
+    timeout: float | None = None
+    check: bool = False
+    groupby: str = "type"
+    live_after: float | None = LIVE_AFTER_SECONDS
+    interrupt_with: int = signal.SIGINT
+    source: str = ""
+
+
+AS_USUAL = Options()
+
+
+class Cell:
+    """Code that runs on some ranks: sent when it is made, waited for once, shown and judged at its end.
+
+    Args:
+        ranks: the ranks of the cluster. targets: those that run it.
+        send: gives the code to an ipyparallel DirectView of them; its AsyncResult.
+
+    Attributes:
+        result: that AsyncResult.
+    """
+
+    def __init__(self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options):
+        self._ranks, self._targets, self._options = ranks, targets, options
+        view = ranks.client.direct_view(targets)
+        if ranks.plan.network is not None:
+            view.apply_async(begin_cell, next(ranks.cells))
+        if options.check:
+            view.apply_async(entry_points.begin_checks, *ranks.checks())
+        self.result = send(view)
+        if options.check:
+            view.apply_async(entry_points.end_checks)
+        self._sent = Replies(self.result, targets)
+        self._place = Place()
+        self._deadlock_watch = DeadlockWatch(lambda patient: ranks.states(range(ranks.plan.n), patient))
+        self._began = time.monotonic()
+        self._pids, self._died = list(ranks.pids), {}  # how those of its ranks have died that did, in words
+
+    def finish(self) -> list[Any]:
+        """Wait for the ranks, show what they wrote, and return their replies in the order of the targets.
+
+        Raises:
+            RankError, RankDied, DeadlockError, RankTimeout, Interrupted (a KeyboardInterrupt).
+            ClusterError: the process that carries messages between notebook and ranks has ended.
+        """
+        try:
+            self.wait(shown=True)
+        finally:
+            self._place.erase()
+        return self.replies()
+
+    @interrupts.held()
+    def wait(self, shown: bool = False) -> None:
+        """Wait for the ranks; free them and raise when they cannot go on, take too long, or are interrupted.
+
+        Args:
+            shown: whether to show what they write, the newest lines meanwhile; not of a cell sent with --noblock.
+        """
+        timeout, number = self._options.timeout, signal.SIGINT
+        try:
+            done = self._all_answer(shown)
+        except KeyboardInterrupt:
+            done, number, timeout = False, self._options.interrupt_with, None
+        late, replaced = self._sent.unfinished(), None
+        if not done and not self._deadlock_watch.needs:
+            self._deadlock_watch.states = self._ranks.states(range(self._ranks.plan.n), patient=True)
+        if not done and number != 0:
+            replaced = self._ranks.bring_back(self._sent, number, self._deadlock_watch.states)
+        seconds = time.monotonic() - self._began
+        if shown:
+            self._show()
+        if not done:
+            self._raise_late(late, replaced, timeout, seconds)
+
+    def _all_answer(self, shown: bool) -> bool:
+        """Wait until every rank has answered; False when they take too long, or none of them can go on."""
+        limit = self._options.timeout or math.inf
+        live_after = self._options.live_after if shown else None
+        seconds = 0.0
+        while seconds < limit:
+            with interrupts.allowed():
+                if self.result.wait(min(TICK_SECONDS, limit - seconds)):
+                    return True
+            self._ranks.check()
+            seconds = time.monotonic() - self._began
+            if any(_is_failure(reply) for reply in self._sent.so_far().values()):
+                self._ranks.free(self._sent.unfinished())
+            elif seconds < limit and self._deadlock_watch.look():
+                return False
+            if live_after is not None and seconds >= live_after:
+                doing = report.brief(self._deadlock_watch.states)
+                display.show_live(self._place, f"{seconds:.0f} s: {doing}", self.result, self._targets)
+        return False
+
+    def _show(self) -> None:
+        whole = not self._sent.unfinished() and not any(map(_is_death, self._sent.so_far().values()))
+        patience = OUTPUT_SECONDS if whole else 1.0
+        with interrupts.allowed():
+            display.show(self.result, self._targets, self._options.groupby, self._place, patience)
+
+    def replies(self) -> list[Any]:
+        """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed.
+
+        After the end of the cluster nobody can be asked about a failure: replies are all that there is then.
+        """
+        replies = self.result.get(return_exceptions=True)
+        if self._ranks.stopped:
+            return replies
+        failures = self._failures()
+        self._raise_if_dead()
+        if failures:
+            self._raise_failed(failures)
+        return replies
+
+    def _raise_if_dead(self) -> None:
+        """Raise RankDied when the process of a rank of this cell has ended."""
+        lost = self._ranks.lost
+        if explanation.WITH_ANOTHER in lost.values():
+            raise explanation.all_died(lost)
+        if self._died:
+            survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
+            raise explanation.rank_died(self._died, survivors, self._ranks.can_respawn, self._ranks.last_lines)
+
+    def _failures(self) -> list[Failure]:
+        """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
+        replies = self._sent.so_far()
+        raised = {rank for rank, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
+        told = self._told_by(sorted(raised & set(self._ranks.client.ids)))  # mpiexec may have ended one since
+        failures = []
+        for rank, reply in replies.items():
+            if _is_death(reply):
+                self._died[rank] = self._ranks.note_death(rank, self._pids[rank])
+            elif rank in raised:
+                failures.append(_failure_of_cell(rank, reply, told.get(rank)))
+            elif _is_failure(reply):
+                failures.append(explanation.failure(rank, reply[0]))
+        return failures
+
+    def _told_by(self, ranks: list[int]) -> dict[int, Any]:
+        """What ranks say of the %%px cell that raised there; one that runs something else by now is left out."""
+        if not ranks:
+            return {}
+        asked = Replies(self._ranks.client.direct_view(ranks).apply_async(entry_points.last_failure), ranks)
+        asked.result.wait(TOLD_SECONDS)
+        return asked.so_far()
+
+    def _raise_failed(self, failures: list[Failure]) -> None:
+        """Raise RankError, after the group was rebuilt where it may be damaged."""
+        n = self._ranks.plan.n
+        alike = len(failures) == n and len({(f.kind, f.message, f.lines) for f in failures}) == 1
+        healed, subgroups = False, 0
+        if n > 1 and (not alike or any(f.communicated for f in failures)):
+            # a message that one rank sent and nobody received would be taken by the next cell's recv
+            healed, subgroups = True, self._ranks.rebuild()
+        raise explanation.rank_error(failures, self._targets, self._ranks.plan.timeout, healed, subgroups)
+
+    def _raise_late(
+        self, late: list[int], replaced: dict[int, str] | None, timeout: float | None, seconds: float
+    ) -> None:
+        """Raise for ranks that were freed or replaced, or could not be.
+
+        Args:
+            replaced: what was lost with ranks that could not be freed; None when all were left alone.
+            timeout: None when a person interrupted. seconds: how long the cell ran until its ranks were free.
+        """
+        everyone, needs = self._deadlock_watch.states, self._deadlock_watch.needs
+        if replaced is None:
+            advice = "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
+            states = {rank: everyone[rank] for rank in late}
+            raise Interrupted("\n".join([report.late(late, None), report.table(states), advice]))
+        failures, busy = self._failures(), self._sent.unfinished()
+        if not replaced:
+            self._raise_if_dead()
+        subgroups, n = 0 if busy else self._ranks.rebuild(), self._ranks.plan.n
+        in_time = [f for f in failures if f.rank not in late and not f.consequence]
+        if in_time and timeout is not None and not busy and not replaced:  # it is at fault for those that are late
+            raise explanation.rank_error(failures, self._targets, self._ranks.plan.timeout, True, subgroups)
+        states = {rank: state for rank, state in everyone.items() if rank in self._targets}
+        waiting = {rank: state for rank, state in states.items() if state.doing == COMMUNICATING}
+        found = tuple(Failure(r, "Waiting", report.call_words(s.call), s.lines) for r, s in waiting.items())
+        first = report.headline(needs, everyone, self._targets) if needs else report.late(late, timeout)
+        message = "\n".join([first, report.table(states), report.outcome(seconds, busy, replaced, subgroups, n)])
+        display.show_source(states, self._options.source)
+        if needs:
+            raise DeadlockError(message, found)
+        raise Interrupted(message) if timeout is None else RankTimeout(message, found)
+
+
+def _failure_of_cell(rank: int, reply: Any, told: Any) -> Failure:
+    """What a %%px cell raised on a rank, as the rank tells it; what ipyparallel knows where it does not."""
+    if isinstance(told, Raised) and told.kind == getattr(reply, "ename", ""):
+        return explanation.failure(rank, told)
+    return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
+
+
+def _is_death(reply: Any) -> bool:
+    """Whether a reply is ipyparallel's word that the engine has died."""
+    return type(reply).__name__ == "EngineError" or getattr(reply, "ename", "") == "EngineError"
+
+
+def _is_failure(reply: Any) -> bool:
+    """Whether a rank answered with an exception: ipyparallel's own for a %%px cell, a report for a run."""
+    return isinstance(reply, Exception) or (isinstance(reply, list) and bool(reply) and isinstance(reply[0], Raised))

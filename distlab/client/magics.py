@@ -1,0 +1,222 @@
+"""%%px on the ranks of the current cluster: ipyparallel's own magic, its options kept, with our output and errors.
+
+Runs on the notebook's kernel; registered by `%load_ext distlab`, and by the first `Cluster` of a notebook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
+from ipyparallel.error import CompositeError, RemoteError
+from IPython.core import magic_arguments
+from IPython.display import display as ipython_display
+
+from distlab.client import display, export, interrupts
+from distlab.client.arguments import check_seconds
+from distlab.client.execution import LIVE_AFTER_SECONDS, Cell, Options
+from distlab.compat.ipyparallel import ReadsOptions, name_result
+from distlab.errors import ClusterError, rank_list, refuse
+
+
+def register(shell: Any, current: Callable[[], Any]) -> None:
+    """Register %%px, %px, %pxresult, %pxconfig and %autopx in an IPython shell; once is enough.
+
+    Args:
+        current: gives the `Cluster` whose ranks run the cells; None when there is none.
+    """
+    registered = shell.magics_manager.magics["cell"].get("px")
+    if not isinstance(getattr(registered, "__self__", None), PxMagics):
+        PxMagics.current = staticmethod(current)
+        shell.register_magics(PxMagics(shell, None))
+
+
+class PxMagics(ReadsOptions, ParallelMagics):
+    """ipyparallel's magics for whatever cluster is the current one of this notebook."""
+
+    current: Callable[[], Any]
+    _view: Any = None
+    _view_of: Any = None  # the ranks and the client that the view is of: a new cluster may come with the same client
+
+    @property
+    def cluster(self) -> Any:
+        """The cluster whose ranks run the cells; ClusterError when there is none."""
+        cluster = self.current()
+        if cluster is None:
+            raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
+        return cluster
+
+    @property
+    def view(self) -> Any:
+        """A DirectView of the current cluster; its targets are what %pxconfig made them."""
+        cluster = self.cluster
+        if self._view_of != (cluster.ranks, cluster.client):
+            self._view, self._view_of = cluster.client.direct_view("all"), (cluster.ranks, cluster.client)
+            self._view.block = True
+        return self._view
+
+    @view.setter
+    def view(self, value: Any) -> None:
+        self._view = value
+
+    def check_targets(self, text: str, targets: Any) -> Any:
+        """What --targets means: "all" or a list of ranks. `targets` is what ipyparallel makes of the text, or None."""
+        if targets == "all":
+            return targets
+        as_list = [targets] if isinstance(targets, int) else targets
+        if not isinstance(as_list, (list, tuple, range)):
+            advice = "Write for example --targets 0,2 or --targets ::2."
+            refuse("--targets", "a rank, a list of ranks, a slice or all", text, advice)
+        return self.cluster.check_ranks(list(as_list))
+
+    def parallel_execute(self, cell: str, block: bool | None = None, **_: Any) -> Any:
+        """Run a line of %px, or a cell while %autopx is on, as %pxconfig says."""
+        block = self.view.block if block is None else block
+        args = magic_arguments.parse_argstring(self.cell_px, "")
+        return self._run(cell, self._options(args, f"%%px\n{cell}"), self._targets(None), block)
+
+    def _targets(self, wanted: str | None) -> list[int]:
+        """The ranks that --targets, or else %pxconfig, means."""
+        targets = self.view.targets if wanted is None else self.targets_in(wanted)
+        return self.cluster.check_ranks(None if targets == "all" else targets)
+
+    def _options(self, args: Any, source: str) -> Options:
+        """How to run a cell: what stands on its %%px line, and what %pxconfig said where that says nothing."""
+        stream = self.stream_output if args.stream is None else args.stream
+        patience = self.progress_after_seconds if args.progress_after_seconds is None else args.progress_after_seconds
+        return Options(
+            timeout=args.timeout,
+            check=args.check,
+            groupby=args.groupby,
+            live_after=min(patience, LIVE_AFTER_SECONDS) if stream and patience >= 0 else None,
+            interrupt_with=_signal_number(args.signal_on_interrupt or self.signal_on_interrupt),
+            source=source,
+        )
+
+    @interrupts.held()
+    def _run(
+        self, cell: str, options: Options, targets: list[int], block: bool, save_name: str = "", local: bool = False
+    ) -> Any:
+        """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult.
+
+        Args:
+            save_name: of a variable that gets the AsyncResult. local: whether the notebook runs the cell meanwhile.
+        """
+        cluster = self.cluster
+        cluster.ready()
+        if self.verbose:
+            print(f"{'Parallel' if block else 'Async parallel'} execution on {rank_list(targets)}")
+        sent = cluster.execute(targets, lambda view: view.execute(cell, silent=False, block=False), options)
+        self.last_result = sent.result
+        name_result(sent.result, "%px")
+        _adopt(sent, targets)
+        if save_name:
+            self.shell.user_ns[save_name] = sent.result
+        step = export.Step("cell", tuple(targets), cell)
+        if not block:
+            cluster.steps.append(replace(step, pending=sent.result))
+        if local:
+            with interrupts.allowed():
+                self.shell.run_cell(cell)
+        if not block:
+            return sent.result
+        with export.noting(cluster.steps, step):
+            sent.finish()
+        return None
+
+    @contextlib.contextmanager
+    def _traced(self, targets: list[int]) -> Iterator[None]:
+        """Record what the ranks do meanwhile, and show it at the end, also when the cell fails."""
+        trace = None
+        try:
+            with self.cluster.trace(targets) as trace:
+                yield
+        finally:
+            if trace is not None:
+                ipython_display(trace)
+
+    @magic_arguments.magic_arguments()
+    @exec_args
+    @output_args
+    @magic_arguments.argument(
+        "--local", action="store_const", const=True, dest="local", help="also run the cell in the notebook"
+    )
+    @magic_arguments.argument(
+        "--timeout", type=float, default=None, help="seconds before the cell is judged stuck and its ranks are freed"
+    )
+    @magic_arguments.argument(
+        "--check", action="store_true", help="compare the arguments of each communication call between the ranks"
+    )
+    @magic_arguments.argument(
+        "--trace", action="store_true", help="record what the ranks do, and show it; it stays as cluster.last_trace"
+    )
+    @magic_arguments.argument(
+        "--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun"
+    )
+    @magic_arguments.argument("--force", action="store_true", help="with --export: replace a file that is there")
+    def cell_px(self, line: str = "", cell: str | None = None) -> Any:
+        """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.
+
+        Examples
+        --------
+        ::
+
+            %%px
+            tensor = torch.ones(1) * rank
+            dist.all_reduce(tensor)
+            print(tensor.item())
+        """
+        args = magic_arguments.parse_argstring(self.cell_px, line)
+        block = self.view.block if args.block is None else args.block
+        if args.timeout is not None:
+            check_seconds("timeout", args.timeout)
+        if args.export is not None:
+            if not block:
+                advice = 'Leave it out, and call cluster.export("NAME.py") later.'
+                refuse("--export", "without --noblock", args.export, advice)
+            export.check_path(args.export, args.force)
+        if args.trace and (args.local or not block):
+            refuse("--trace", "without --noblock", "--noblock", "Leave one of them out.")
+        targets = self._targets(args.targets)
+        options = self._options(args, f"%%px {line}".rstrip() + f"\n{cell}")
+        with self._traced(targets) if args.trace else contextlib.nullcontext():
+            result = self._run(cell, options, targets, block, args.save_name, bool(args.local))
+        if args.export is not None:
+            ipython_display(self.cluster.export(args.export, args.force))
+        return result
+
+    @magic_arguments.magic_arguments()
+    @output_args
+    def result(self, line: str = "") -> Any:
+        """Show the output of the last %%px again, or wait for it when it was sent with --noblock."""
+        return super().result(line)
+
+
+def _adopt(sent: Cell, targets: list[int]) -> None:
+    """Make an AsyncResult show its output, raise its errors and find its deadlocks as %%px does."""
+    result, get = sent.result, sent.result.get
+
+    def get_or_raise(timeout: float | None = None, **kwargs: Any) -> Any:
+        if timeout is None or timeout < 0:
+            sent.wait()
+        try:
+            return get(timeout, **kwargs)
+        except (CompositeError, RemoteError):
+            sent.replies()
+            raise
+
+    result.get = get_or_raise
+    result.display_outputs = lambda groupby="type", **_: display.show(result, targets, groupby)
+
+
+def _signal_number(signal_or_name: int | str) -> int:
+    if str(signal_or_name).isdigit():
+        return int(signal_or_name)
+    if signal_or_name not in signal.Signals.__members__:
+        advice = "Write for example SIGINT, SIGKILL or 0 for none."
+        refuse("--signal-on-interrupt", "a signal's name or number", signal_or_name, advice)
+    return signal.Signals[signal_or_name].value

@@ -1,0 +1,329 @@
+"""The ranks of one cluster as processes and as a group: started, numbered, joined, signalled, ended.
+
+Runs on the notebook's kernel, called by cluster.py; execution.py asks it to free and to rebuild.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distlab.client import display, interrupts
+from distlab.client.patience import AGAIN_SECONDS, PATIENCE_SECONDS, Patience
+from distlab.client.processes import FORK, Processes, start_processes
+from distlab.compat.ipyparallel import answers, engines_with_work
+from distlab.diagnosis import explanation, report
+from distlab.diagnosis.deadlock import heard
+from distlab.errors import ClusterError, rank_list
+from distlab.launch import mpiexec
+from distlab.rank import entry_points
+from distlab.simulated import entry_points as simulated
+from distlab.simulated.network import Network
+from distlab.wire.messages import COME_BACK, COMMUNICATING, FREE, VARIABLES, Answer, RankStatus
+
+BUILD_SECONDS = 60.0
+ANSWER_SECONDS = 0.5  # what a rank has to answer when its state is to be reported
+KILL_SECONDS = 10.0  # for the notebook to hear that a rank that it ended has ended
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a cluster is to be made; checked values, see `Cluster` for their meaning."""
+
+    n: int
+    backend: str
+    init_method: str
+    engines: str
+    timeout: float
+    threads: int
+    network: Network | None = None
+
+
+class Replies:
+    """What some ranks have answered to what they were sent.
+
+    Args:
+        result: ipyparallel's AsyncResult. targets: its ranks.
+    """
+
+    def __init__(self, result: Any, targets: Sequence[int]):
+        self.result = result
+        self._answers = dict(zip(targets, answers(result), strict=True))
+
+    def unfinished(self) -> list[int]:
+        """The ranks that have not answered yet."""
+        return [rank for rank, answer in self._answers.items() if not answer.done()]
+
+    def so_far(self) -> dict[int, Any]:
+        """The answers that are there; an exception object where ipyparallel reports one."""
+        return {rank: a.exception() or a.result() for rank, a in self._answers.items() if a.done()}
+
+
+class Ranks:
+    """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns.
+
+    Attributes:
+        pids: process number by rank. lost: how ranks died, in words, by rank. last_lines: the end of what they wrote.
+        broken: whether the group must be rebuilt before it is used again.
+        can_respawn: whether a rank that dies is replaced by a new one, by itself.
+
+    Raises:
+        ClusterError: they could not be started; nothing is left of them then.
+    """
+
+    def __init__(self, plan: Plan, warm: Processes | None = None):
+        self.plan = plan
+        self.lost: dict[int, str] = {}
+        self.last_lines: dict[int, str] = {}
+        self.can_respawn = plan.engines == FORK
+        self.cells = itertools.count(1)  # of a simulated cluster
+        self._simulates = False  # whether the ranks were told that they are on simulated machines
+        self._owner = os.getpid()
+        self._processes = warm
+        with display.starting(plan.n, plan.backend):
+            try:
+                self._build(list(range(plan.n)))
+            except BaseException:
+                self.stop()
+                raise
+
+    def _build(self, new: list[int]) -> int:
+        """Build the group, with new processes for the ranks `new`; how many subgroups went with an old group."""
+        plan, old, everyone = self.plan, self._processes, list(range(self.plan.n))
+        if new and old is not None and old.can_fork:
+            old.replace(new, plan.threads, everyone)
+        elif new:  # all of them: the first time, or because all have ended with the process that forks them
+            self._processes = start_processes(plan.n, plan.engines, plan.threads)
+            if old is not None:
+                old.stop()
+        values = self._on_each([entry_points.join if rank in new else entry_points.rebuild for rank in everyone])
+        self.pids = [values[rank]["pid"] if rank in new else self.pids[rank] for rank in everyone]
+        self.lost, self.broken = {}, False
+        return max((values[rank] for rank in everyone if rank not in new), default=0)
+
+    def release(self) -> Processes | None:
+        """Give the processes away, to be used for another cluster; None when they have to be stopped instead."""
+        if os.getpid() != self._owner or not self._processes.can_fork:
+            return None
+        processes, self._processes = self._processes, None
+        return processes
+
+    @property
+    def client(self) -> Any:
+        """ipyparallel's Client."""
+        return self._processes.client
+
+    def _on_each(self, functions: list[Callable[..., Any]]) -> list[Any]:
+        """Call functions[rank](rank, meeting) on every rank, at a meeting that is new; the values by rank."""
+        plan = self.plan
+        backend = plan.backend if plan.network is None else "simulated"
+        meeting = self._processes.rendezvous.next_meeting(plan.init_method, backend, plan.n, plan.timeout)
+        try:
+            client = self.client
+            if plan.network is not None or self._simulates:
+                client.direct_view("all").apply_async(simulated.use, plan.network)
+                self._simulates = plan.network is not None
+            results = [client[rank].apply_async(function, rank, meeting) for rank, function in enumerate(functions)]
+            return [result.get(timeout=BUILD_SECONDS) for result in results]
+        except Exception as error:
+            raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
+
+    def _wait_until_idle(self) -> None:
+        """Wait for what the living ranks were sent before; ClusterError when that takes too long."""
+        deadline = time.monotonic() + BUILD_SECONDS
+        while busy := engines_with_work(self.client) - set(self.lost):
+            if time.monotonic() > deadline:
+                words = f"an earlier cell still runs on {rank_list([*busy])} after {BUILD_SECONDS:g} s"
+                raise ClusterError(f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first.")
+            with interrupts.allowed():
+                time.sleep(0.002)
+
+    @interrupts.held()
+    def rebuild(self) -> int:
+        """Build the group anew, with a new process for every rank that has died; the others keep their variables.
+
+        An interrupt ends the wait for what ranks do still, and nothing else: ranks of which some are told to meet and
+        others not would wait for each other.
+
+        Returns:
+            how many subgroups went with the old group.
+
+        Raises:
+            ClusterError: a rank has died and the launcher cannot start single ranks; or one is busy for too long.
+        """
+        self.note_deaths()
+        self._wait_until_idle()
+        if self.lost and not self.can_respawn:
+            first = {rank: how for rank, how in self.lost.items() if how != explanation.WITH_ANOTHER}
+            advice = "Call cluster.restart(): it starts new ranks, without the variables."
+            raise ClusterError(f"The cluster is not whole: {explanation.deaths(first)}. {advice}")
+        return self._build(sorted(self.lost))
+
+    def free_all(self) -> dict[int, str]:
+        """Interrupt whatever the ranks do, and return when all of them are idle.
+
+        A rank may not have begun yet with what it was sent: it is asked again until it answers a question.
+
+        Returns:
+            as `bring_back`.
+
+        Raises:
+            ClusterError: a rank does not come back and cannot be replaced.
+        """
+        living = [rank for rank in range(self.plan.n) if rank not in self.lost]
+        if not living:
+            return {}
+        settled = Replies(self.client.direct_view(living).apply_async(entry_points.settle), living)
+        replaced = self.bring_back(settled, signal.SIGINT, self.states(living))
+        if busy := settled.unfinished():
+            raise ClusterError(f"{rank_list(busy)} cannot be freed. Call cluster.restart().")
+        return replaced
+
+    def bring_back(self, sent: Replies, number: int, states: Mapping[int, RankStatus]) -> dict[int, str]:
+        """Bring busy ranks back: freed and interrupted where `number` is SIGINT, the default; else by that signal.
+
+        A rank that does not come back in time, or that a person interrupts a second time, is ended; a new process takes
+        its place when the group is rebuilt.
+
+        Args:
+            sent: what they do. states: what they did at the last look. To free those that wait in communication is
+                enough, and interrupts no error on its way.
+
+        Returns:
+            for every rank that had to be ended, what is lost with it, in words.
+        """
+        self.broken = True
+        with contextlib.suppress(KeyboardInterrupt), interrupts.allowed():
+            if number != signal.SIGINT:
+                self._kill(sent.unfinished(), number)
+                sent.result.wait(PATIENCE_SECONDS)
+                return {}
+            patience, given_up = self.patience(sent.unfinished()), set()
+            waiting = {rank for rank, state in states.items() if state.doing == COMMUNICATING}
+            while busy := set(sent.unfinished()) - given_up:
+                self.free(busy & waiting)
+                self._processes.channel.ask(busy - waiting, 0, COME_BACK)
+                waiting = set()
+                sent.result.wait(AGAIN_SECONDS)
+                given_up |= patience.given_up(busy)
+        hopeless = sent.unfinished() if self.can_respawn else []
+        if not hopeless:
+            return {}
+        names = self.patience(hopeless).ask(ANSWER_SECONDS, VARIABLES)
+        self._kill(hopeless, signal.SIGKILL)
+        sent.result.wait(KILL_SECONDS)
+        for rank in hopeless:
+            self.note_death(rank)
+        return {rank: _loss(names.get(rank)) for rank in hopeless}
+
+    def _kill(self, ranks: Iterable[int], number: int) -> None:
+        """Send a signal to the processes of some ranks; one that has ended is passed over."""
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pids[rank], number)
+
+    def free(self, ranks: Iterable[int]) -> None:
+        """Have the watchdogs of some ranks end their waits in communication."""
+        self._processes.channel.ask(ranks, 0, FREE)
+
+    def patience(self, ranks: Iterable[int]) -> Patience:
+        """Patience with these ranks, which begins now."""
+        return Patience(self._processes.channel, {rank: self.pids[rank] for rank in ranks})
+
+    def states(self, ranks: Sequence[int], patient: bool = False) -> dict[int, RankStatus]:
+        """What these ranks do now; with `patient`, one that only waits for a CPU gets more time to answer."""
+        with_work = engines_with_work(self.client)
+        answers = self.patience(ranks).ask(ANSWER_SECONDS) if patient else self._processes.channel.ask(ranks)
+        return {rank: heard(rank, answers.get(rank), rank in with_work) for rank in ranks}
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the processes have been ended, or given away."""
+        return self._processes is None
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
+        lost = self.lost | {rank: self._processes.how_ended(self.pids[rank]) for rank in self._unnoted()}
+        states = self.states([rank for rank in range(self.plan.n) if rank not in lost], patient=True)
+        rows = []
+        for rank, pid in enumerate(self.pids):
+            state = lost[rank] if rank in lost else report.activity(states[rank])
+            rows.append({"rank": rank, "pid": pid, "megabytes": _memory(pid), "state": state})
+        return rows
+
+    def checks(self) -> tuple[str, str, int, float]:
+        """Arguments for entry_points.begin_checks, new for every cell that is checked."""
+        return (f"checked/{uuid.uuid4().hex}", *self._processes.rendezvous.address, self.plan.timeout)
+
+    def check(self) -> None:
+        """While ranks are waited for: ClusterError when they are not reachable; no wait for those that have ended."""
+        if self.stopped:
+            raise ClusterError("The cluster was stopped before this cell had ended, and its results are lost.")
+        self._processes.check_controller()
+        self._processes.drop_engines()
+
+    def note_deaths(self) -> dict[int, str]:
+        """Notice which ranks have died since anybody looked; how, in words, by rank. Nothing is sent for this.
+
+        Raises:
+            ClusterError: the process that carries messages to and from them has ended.
+        """
+        self._processes.check_controller()
+        before, unnoted = set(self.lost), self._unnoted()
+        for rank in unnoted:
+            self.note_death(rank)
+        if unnoted:  # a cell that nobody waits for now may wait for them
+            self._processes.drop_engines()
+            self.free(engines_with_work(self.client) - set(self.lost))
+        return {rank: how for rank, how in sorted(self.lost.items()) if rank not in before}
+
+    def _unnoted(self) -> list[int]:
+        """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""
+        there, ended = set(self.client.ids), self._processes.has_ended
+        return [r for r, pid in enumerate(self.pids) if (r not in there or ended(pid)) and r not in self.lost]
+
+    def note_death(self, rank: int, pid: int | None = None) -> str:
+        """Remember that a rank has died; how, in words. Where `pid` is of a process before, nothing is remembered."""
+        if pid is not None and pid != self.pids[rank]:
+            return self._processes.how_ended(pid)
+        self.broken = True
+        if self.plan.engines == mpiexec.NAME and not self.lost:  # one has ended, and mpiexec ended the others
+            first = self._processes.first_to_end(rank)
+            self.lost = dict.fromkeys(range(self.plan.n), explanation.WITH_ANOTHER) | {
+                first: explanation.exit_words(None)
+            }
+        if rank not in self.lost:
+            self.lost[rank] = self._processes.how_ended(self.pids[rank])
+            self.last_lines[rank] = self._processes.log_of(rank)
+        return self.lost[rank]
+
+    def stop(self) -> None:
+        """End all processes; nothing happens the second time, or in a process that forked off from the notebook's."""
+        if self._processes is not None and os.getpid() == self._owner:
+            processes, self._processes = self._processes, None
+            processes.stop()
+
+
+def _loss(answer: Answer | None) -> str:
+    names = answer.variables if answer is not None else None
+    if names is None:
+        return "and its variables are lost"
+    return f"and its variables are lost: {', '.join(names)}" if names else "and it had no variables"
+
+
+def _memory(pid: int) -> float | None:
+    """The memory of a process in megabytes; None where the system does not say, or it has ended."""
+    import psutil
+
+    try:
+        memory = psutil.Process(pid).memory_full_info()
+    except psutil.Error:
+        return None
+    return getattr(memory, "pss", memory.rss) / 1e6

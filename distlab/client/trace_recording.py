@@ -1,0 +1,110 @@
+"""Starting the recording of a trace on the ranks, ending it, and gathering what they recorded.
+
+Runs on the notebook's kernel, called by cluster.py; rank/recording.py answers on the ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from distlab.client import interrupts
+from distlab.client.ranks import Ranks
+from distlab.errors import ClusterError, DistlabError
+from distlab.measure.trace import Trace
+from distlab.rank import entry_points
+from distlab.simulated.entry_points import settle
+from distlab.wire.recorded import Offset
+
+if TYPE_CHECKING:
+    from distlab.client.cluster import Cluster
+
+SECONDS = 30.0  # that a rank has to begin, and to tell what it recorded
+
+
+class Recorder:
+    """The recording on some ranks of a cluster; `missing` has, in words, why there is nothing of a rank."""
+
+    def __init__(self, ranks: Ranks, targets: list[int]):
+        self.ranks, self.targets = ranks, targets
+        self.missing: dict[int, str] = {}
+        self._offsets: dict[int, Offset] = {}
+
+    def start(self) -> None:
+        """Begin on every target, or on none.
+
+        Raises:
+            ClusterError: a rank cannot record, for example since it is being profiled already.
+        """
+        clocks = self._demand(self.targets, entry_points.start_recording)
+        firsts: dict[str, int] = {}
+        for rank, clock in clocks.items():
+            firsts.setdefault(clock, rank)
+        if len(firsts) > 1:
+            self._ask(self.targets, entry_points.stop_recording)  # what is sent to compare clocks is no part of it
+            here, *_ = those = [*firsts.values()]
+            ahead = self._demand(those, entry_points.compare_clocks, those)[here]
+            self._offsets = {rank: ahead[firsts[clock]] for rank, clock in clocks.items() if firsts[clock] != here}
+            self._demand(self.targets, entry_points.start_recording)
+
+    def _demand(self, ranks: list[int], function: Callable[..., Any], *args: Any) -> dict[int, Any]:
+        told = self._ask(ranks, function, *args)
+        for rank, why in self.missing.items():
+            self._ask({*self.targets} - {*self.missing}, entry_points.stop_recording)
+            raise ClusterError(f"rank {rank} cannot be traced: {why}. End what keeps it, or call cluster.restart().")
+        return told
+
+    def finish(self, trace: Trace) -> None:
+        """End the recording, and give the trace what was recorded, whatever happens meanwhile."""
+        told: dict[int, Any] = {}
+        try:
+            told = self._ask(self.targets, entry_points.stop_recording)
+        finally:
+            recorded = {rank: what for rank, what in told.items() if what is not None}
+            interrupted, replaced = "that was interrupted", "its process ended, and another took its place"
+            for rank in {*self.targets} - {*recorded}:
+                self.missing.setdefault(rank, replaced if rank in told else interrupted)
+            trace.finish(recorded, self.missing, self._offsets)
+
+    def _ask(self, ranks: Iterable[int], function: Callable[..., Any], *args: Any) -> dict[int, Any]:
+        """What the function returns on each rank that answers in time; why the others do not is in `missing`."""
+        there = [rank for rank in ranks if self._is_there(rank)]
+        asked = {rank: self.ranks.client[rank].apply_async(function, *args) for rank in there}
+        deadline = time.monotonic() + SECONDS
+        told = {}
+        for rank, result in asked.items():
+            try:
+                with interrupts.allowed():
+                    told[rank] = result.get(timeout=max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                self.missing[rank] = f"no answer came within {SECONDS:g} s"
+            except Exception as error:
+                # a RuntimeError is recording.py's own word
+                self.missing[rank] = getattr(error, "evalue", f"{type(error).__name__}: {error}")
+        return told
+
+    def _is_there(self, rank: int) -> bool:
+        if self.ranks.stopped:
+            self.missing[rank] = "the cluster was stopped before the end of the trace"
+        elif rank in self.ranks.lost or rank not in self.ranks.client.ids:
+            self.missing[rank] = f"it {self.ranks.note_death(rank)}"
+        return rank not in self.missing
+
+
+class VirtualRecorder:
+    """The same for a simulated cluster, whose ranks note what they do anyway."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+
+    def start(self) -> None:
+        """Leave out what has happened before."""
+        self.cluster.call(settle)
+
+    def finish(self, trace: Trace) -> None:
+        """Give the trace what has happened since."""
+        try:
+            trace.finish_virtual(self.cluster.call(settle)[0])
+        except DistlabError as error:
+            trace.finish_virtual(None, f"the simulated cluster does not answer ({type(error).__name__})")

@@ -1,0 +1,110 @@
+"""The private parts of ipyparallel that distlab uses, one function or class for each. Tried with 9.0 to 9.2.
+
+Runs on the notebook's kernel, and on ranks; ipyparallel itself is imported where it is needed, because a cluster starts
+its fork server first.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+from typing import Any
+
+import psutil
+
+CALL = ("ipyparallel.engine.kernel", "do_apply")  # module and function in which an engine runs a call of the notebook's
+# the nanny of engine 1 writes this into its log when the engine has gone; a "." and the id stand after the name
+NANNY = re.compile(r"(\S+ \S+) \[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ exited)")
+
+PARTS = {
+    "ipyparallel:Client._engines": "tell which ranks are busy",
+    "ipyparallel:Client._outstanding_dict": "tell which ranks are busy",
+    "ipyparallel:Client._io_loop": "notice that all ranks have died at once",
+    "ipyparallel:Client._unregister_engine": "notice that all ranks have died at once",
+    "ipyparallel:AsyncResult._metadata": "show what ranks write",
+    "ipyparallel:AsyncResult._children": "tell which ranks have answered",
+    "ipyparallel:AsyncResult._fname": "name a %%px cell in %pxresult",
+    "ipyparallel.client.magics:ParallelMagics._eval_target_str": "check the targets of a %%px cell",
+    "ipyparallel.cluster.launcher:LocalProcessLauncher._popen_process": "fork ranks",
+    "ipyparallel.cluster.launcher:LocalProcessLauncher._start_waiting": "fork ranks",
+    "ipyparallel.cluster.launcher:LocalProcessLauncher._wait_thread": "end the threads that wait for processes",
+    "ipyparallel.engine.app:Kernel": "fork ranks without a nanny process for each",
+    "ipyparallel.engine.kernel:IPythonParallelKernel.do_apply": "tell a rank that runs a call from an idle one",
+    "ipyparallel.engine.nanny:KernelNanny": "tell which rank ended first under mpiexec",
+}
+
+
+# --- the client and its results ---
+
+
+def engines_with_work(client: Any) -> set[int]:
+    """The engines that were sent something which they have not answered yet. Private: the client's tables."""
+    return {number for number, engine in list(client._engines.items()) if client._outstanding_dict.get(engine)}
+
+
+def forget_engine(client: Any, engine_id: int) -> None:
+    """Have a client give up an engine, as when the hub says that it has died. Private: its loop, and that method."""
+    client._io_loop.add_callback(client._unregister_engine, {"content": {"id": engine_id}})
+
+
+def written(result: Any) -> list[dict[str, Any]]:
+    """stdout, stderr and outputs of each engine, in the order of the targets. Private: the AsyncResult's metadata.
+
+    The public `stdout` parses the dates of every message first, a tenth of a short cell's time.
+    """
+    return result._metadata
+
+
+def answers(result: Any) -> list[Any]:
+    """The future of each engine's answer, in the order of the targets. Private: the AsyncResult's children."""
+    return result._children
+
+
+def name_result(result: Any, name: str) -> None:
+    """What %pxresult calls a result. Private: the AsyncResult's function name."""
+    result._fname = name
+
+
+class ReadsOptions:
+    """Before ParallelMagics in a class's bases: what its options mean.
+
+    The class has `check_targets(text, value)`: the targets to use; ipyparallel reads `value`, or None.
+    """
+
+    def targets_in(self, text: str) -> Any:
+        """What --targets means, checked. Private: how ParallelMagics reads it, which %pxconfig does too."""
+        return self._eval_target_str(text)
+
+    def _eval_target_str(self, ts: str) -> Any:
+        try:
+            value = super()._eval_target_str(ts)  # type: ignore[misc]
+        except Exception:
+            value = None
+        return self.check_targets(ts, value)  # type: ignore[attr-defined]
+
+
+# --- launchers and engines ---
+
+
+def watch_process(launcher: Any, process: subprocess.Popen) -> None:
+    """Have a LocalProcessLauncher notice when this process ends, as if it had started it. Private: its `start`."""
+    launcher._popen_process = process
+    launcher.pid = process.pid
+    launcher.process = psutil.Process(process.pid)
+    launcher.notify_start(process.pid)
+    launcher._start_waiting()
+
+
+def waiting_threads(launcher: Any) -> list[threading.Thread]:
+    """The threads that wait for the processes of a launcher to end. Private: an attribute of each launcher."""
+    parts = [launcher, *getattr(launcher, "launchers", {}).values()]
+    threads = [getattr(part, "_wait_thread", None) for part in parts]
+    return [thread for thread in threads if thread is not None]
+
+
+def use_kernel(kernel: type) -> None:
+    """Have an engine that begins in this process run this class of kernels. Not documented: the module's variable."""
+    import ipyparallel.engine.app
+
+    ipyparallel.engine.app.Kernel = kernel

@@ -1,0 +1,53 @@
+"""The private parts of IPython and ipykernel that distlab uses. Tried with IPython 8 and 9, ipykernel 6.29 to 7.
+
+Runs on the notebook's kernel, and on ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+# Modules and functions that a rank's stack is searched for: a cell runs in the first, its error is shown by the second.
+CELL = ("IPython.core.interactiveshell", "run_code")
+SHOWS_ERROR = ("IPython.core.interactiveshell", "showtraceback")
+HISTORY = "IPython.core.history"  # its thread waits for work
+
+PARTS = {
+    "IPython.core.interactiveshell:InteractiveShell.run_code": "tell a rank that runs a cell from an idle one",
+    "IPython.core.interactiveshell:InteractiveShell.showtraceback": "interrupt a rank without losing its error",
+    f"{HISTORY}:HistoryManager": "tell IPython's own threads from a learner's",
+    "ipykernel.kernelbase:Kernel._allow_stdin": "tell a person who looks on from a program that runs the notebook",
+    "ipykernel.kernelbase:Kernel._publish_status": "spare the message that a rank is busy",
+}
+
+
+def allows_input(kernel: Any) -> bool:
+    """Whether the front end of the cell that runs could ask its user for input. Private: an attribute of the kernel."""
+    return bool(getattr(kernel, "_allow_stdin", False))
+
+
+class NeverBusy:
+    """Before a class of kernels in a class's bases: it reports when it is idle, but not when it becomes busy."""
+
+    def _publish_status(self, status: str, *args: Any, **kwargs: Any) -> None:
+        if status != "busy":
+            super()._publish_status(status, *args, **kwargs)  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def debugger_hidden() -> Iterator[None]:
+    """While ipykernel is imported, debugpy is not: 25 MB that a kernel without a debugger's channel cannot use.
+
+    Not documented: ipykernel's debugger takes an ImportError as the word that there is none.
+    """
+    hidden = "debugpy" not in sys.modules
+    if hidden:
+        sys.modules["debugpy"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["debugpy"]

@@ -1,0 +1,167 @@
+"""The private parts of torch that distlab uses, one function or name for each. Tried with torch 2.8, 2.13 and 2.15.
+
+Runs on every rank, in the doctor's process, and in a notebook's kernel that has imported torch already.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.utils.flop_counter import flop_registry
+
+# Modules by whose names a wait is recognised: collectives that C++ makes, as for DTensor; and DTensor's own functions.
+FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
+DTENSOR_MODULE = "torch.distributed.tensor._api"
+# Methods of ProcessGroup and Work: the private names of all_gather_single, reduce_scatter_single and the sender.
+ALL_GATHER_BASE, REDUCE_SCATTER_BASE, SOURCE_RANK = "_allgather_base", "_reduce_scatter_base", "_source_rank"
+
+PARTS = {
+    "torch.distributed.distributed_c10d:_world.pg_names": "tell which group a call was made in",
+    "torch.distributed.distributed_c10d:_world.pg_group_ranks": "tell which ranks are in a group",
+    "torch.distributed.distributed_c10d:_world.pg_map": "count the subgroups that are lost when a group is rebuilt",
+    "torch.distributed.distributed_c10d:_world.group_count": "build a group after one that could not be built",
+    "torch.distributed.distributed_c10d:default_pg_timeout": "give subgroups the cluster's timeout",
+    "torch.distributed:ProcessGroup._get_sequence_number_for_group": "find deadlocks in what C++ sends by itself",
+    "torch.distributed:ProcessGroup._get_backend": "tell the timeout of a group",
+    "torch.distributed:ProcessGroup._device_types": "tell the timeout of a group",
+    "torch.distributed:ProcessGroupGloo._Options._timeout": "tell the timeout of a group",
+    "torch.distributed:ProcessGroup._set_group_name": "offer the backend mpi4py",
+    f"torch.distributed:ProcessGroup.{ALL_GATHER_BASE}": "note calls of all_gather_into_tensor",
+    f"torch.distributed:ProcessGroup.{REDUCE_SCATTER_BASE}": "note calls of reduce_scatter_tensor",
+    f"torch.distributed:Work.{SOURCE_RANK}": "trace whom a message from anybody came from",
+    f"{FUNCTIONAL_MODULE}:wait_tensor": "find deadlocks of functional collectives",
+    DTENSOR_MODULE: "name the function of a DTensor that waits",
+    "torch.distributed:ProcessGroup._set_default_backend": "simulate a cluster",
+    "torch.distributed:ProcessGroup._register_backend": "simulate a cluster",
+    "torch.autograd:Variable._execution_engine.queue_callback": "simulate DistributedDataParallel",
+    "torch._ops:OpOverload._overloadpacket": "count what a simulated device computes",
+    "torch:_C._profiler._RecordFunctionFast": "record a trace",
+    "torch:_C._autograd._profiler_enabled": "record a trace",
+    "torch:_C._distributed_c10d._dump_fr_trace_json": "show what DistributedDataParallel sends in a trace",
+    "torch:Tensor._backward_hooks": "tell which tensors may be sent without pickling them",
+    "torch.distributed.rpc:api._is_current_rpc_agent_set": "tell a remote procedure call from a deadlock",
+    "torch.distributed.rpc:api._get_current_rpc_agent": "tell a remote procedure call from a deadlock",
+}
+
+
+# --- groups ---
+
+
+def group_names() -> list[tuple[dist.ProcessGroup, str]]:
+    """Every group of this process with its name. Private: the table of groups, `_world`."""
+    return list(c10d._world.pg_names.items())
+
+
+def name_of(group: dist.ProcessGroup) -> str:
+    """The name of a group, "" of one that is gone; not group.group_name, which a group in Python may not have."""
+    return c10d._world.pg_names.get(group, "")
+
+
+def members_of(group: dist.ProcessGroup) -> dict[int, int] | None:
+    """Rank in the group by rank in the world; None of a group that is gone. Private: `_world`."""
+    return c10d._world.pg_group_ranks.get(group)
+
+
+def number_of_groups() -> int:
+    """How many groups this process is in, the world's included. Private: `_world`."""
+    return len(c10d._world.pg_map)
+
+
+def forget_group_numbers() -> None:
+    """Number the next group as if it were the first: one that could not be built has used a number up, here alone."""
+    c10d._world.group_count = 0
+
+
+def default_timeout() -> timedelta:
+    """The timeout of a group that is given none. Not documented: the module's variable."""
+    return c10d.default_pg_timeout
+
+
+def set_default_timeout(limit: timedelta) -> None:
+    """Give new_group this timeout where it is given none; it does not inherit the world's, but takes half an hour."""
+    c10d.default_pg_timeout = limit
+
+
+def timeout_of(group: dist.ProcessGroup) -> timedelta:
+    """The timeout of a group whose backend is in C++; raises for others. Private: the backend and its options."""
+    return group._get_backend(group._device_types[0]).options._timeout
+
+
+def collectives_begun(group: dist.ProcessGroup) -> int:
+    """How many collectives a group has begun, also those that C++ makes; raises where the backend does not count."""
+    return group._get_sequence_number_for_group()
+
+
+def sender_of(work: dist.Work) -> int:
+    """Rank in the group that a received message came from. Private: a method of Work."""
+    return work._source_rank()
+
+
+def calls_elsewhere() -> bool:
+    """Whether an answer to a remote procedure call is due here, or from here. Private: the agent of rpc."""
+    rpc = sys.modules.get("torch.distributed.rpc")
+    if rpc is None or not dist.rpc.is_available() or not rpc.api._is_current_rpc_agent_set():
+        return False
+    counts = rpc.api._get_current_rpc_agent().get_debug_info()
+    return any(int(count) for name, count in counts.items() if name.endswith("_active_calls"))
+
+
+# --- profiler ---
+
+
+def profiling() -> bool:
+    """Whether a profiler runs in this process. Private: torch._C._autograd."""
+    return torch._C._autograd._profiler_enabled()
+
+
+def profiled_range(name: str) -> Any:
+    """A context manager that the profiler records under this name, quicker than record_function."""
+    return torch._C._profiler._RecordFunctionFast(name)
+
+
+def flight_record() -> list[dict[str, Any]]:
+    """The newest collectives of this process, also those that C++ makes, as torch's flight recorder has them."""
+    return json.loads(torch._C._distributed_c10d._dump_fr_trace_json()).get("entries", [])
+
+
+# --- tensors ---
+
+
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """Whether the learner has registered hooks on a tensor's gradient. Private: the table of them."""
+    return bool(tensor._backward_hooks)
+
+
+def premultiplied_sum(factor: float) -> Any:
+    """ReduceOp.PREMUL_SUM with its factor; None where this torch cannot make one. Private: NCCL's maker of it."""
+    make = getattr(dist, "_make_nccl_premul_sum", None)
+    return None if make is None else make(factor)
+
+
+# --- for simulated clusters ---
+
+
+def gloo_group(store: Any, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroup:
+    """A process group over gloo that torch's tables do not have, as init_process_group builds one."""
+    group, kind = dist.ProcessGroup(store, rank, size), dist.ProcessGroup.BackendType.GLOO
+    group._set_default_backend(kind)
+    group._register_backend(torch.device("cpu"), kind, dist.ProcessGroupGloo(store, rank, size, timeout))
+    return group
+
+
+def at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Have this called at the end of the backward pass of this thread; RuntimeError where there is none."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def flops_of(operator: Any, value: Any, args: tuple, kwargs: dict[str, Any]) -> int:
+    """What an operator has computed, as torch's FlopCounterMode counts it."""
+    count = flop_registry.get(operator._overloadpacket)
+    return 0 if count is None else count(*args, **kwargs, out_val=value)

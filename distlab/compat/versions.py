@@ -1,0 +1,77 @@
+"""Which versions of other libraries are here: the newest torch that was tested, and private parts that one may lack.
+
+Runs on the notebook's kernel, called by cluster.py, which does not import torch for it; and in the doctor's process.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+import warnings
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+NEWEST_TORCH = "2.15.0"  # make matrix takes it from here; the oldest stands in pyproject.toml
+
+
+@functools.cache
+def warn_of_newer_torch() -> None:
+    """Warn, once a process, where the installed torch is of a newer release than the newest tested one.
+
+    Runs on: the notebook's kernel, called by the constructor of `Cluster`.
+    """
+    here = metadata.version("torch")
+    if release(here) > release(NEWEST_TORCH):
+        warnings.warn(
+            f"torch {here} is newer than torch {NEWEST_TORCH}, the newest that this distlab was tested with. If ranks "
+            f'behave strangely, install that one: pip install "torch=={NEWEST_TORCH}"',
+            stacklevel=3,
+        )
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version: (2, 15) for "2.15.1+cpu"."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def self_test() -> list[str]:
+    """A sentence for each private part that an installed library lacks. Imports torch, ipyparallel and ipykernel.
+
+    Runs on: the doctor's process and the tests, never a notebook's kernel.
+    """
+    from distlab.compat import ipyparallel, ipython, torch  # here, because Cluster asks this module without torch
+
+    return missing({**torch.PARTS, **ipyparallel.PARTS, **ipython.PARTS})
+
+
+def missing(parts: Mapping[str, str]) -> list[str]:
+    """A sentence for each of the parts that the installed library does not have.
+
+    Args:
+        parts: "module:name.name" -> what distlab cannot do without it.
+    """
+    sentences = []
+    for part, use in parts.items():
+        if not _exists(part):
+            library, name = re.split(r"\W", part)[0].lower(), part.replace(":", ".")
+            here = metadata.version(library)
+            sentences.append(f"{library} {here} has no {name}, without which distlab cannot {use}.")
+    return sentences
+
+
+def _exists(part: str) -> bool:
+    """Whether a part is there; an attribute that a class gives each of its objects is found in the class's text."""
+    module, _, names = part.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError:
+        return False
+    for name in filter(None, names.split(".")):
+        if hasattr(found, name):
+            found = getattr(found, name)
+        else:
+            return inspect.isclass(found) and f"self.{name} =" in inspect.getsource(found)
+    return True

@@ -1,0 +1,53 @@
+"""All-reduce, nine times: the algorithms that notebook 03 builds, finished.
+
+    from distlab import algorithms
+    algorithms.ALL_REDUCE["ring"](tensor)                 # on every rank, in place, like dist.all_reduce(tensor)
+    algorithms.schedule("ring", 4).steps                  # who sends which chunk to whom, step by step
+    algorithms.cost("ring", 1 << 20, 4, alpha, beta)      # seconds by the cost model
+
+The functions run on the ranks, under torchrun as well; the rest runs anywhere. All but "shared memory" are made of
+torch.distributed's point-to-point calls. What the functions share, and what may be passed to them, is in call.py.
+
+Every rank ends with the same bits, also where rounding makes the result depend on the order of the additions, but for
+"whole ring": there each rank adds in an order of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from distlab.course.algorithms.call import Peers, all_reduce
+from distlab.course.algorithms.rings import pipelined_ring, whole_ring
+from distlab.course.algorithms.scheduled import halving_doubling, naive, recursive_doubling, ring, tree
+from distlab.course.algorithms.schedules import Message, Schedule, cost, holdings, schedule
+from distlab.course.algorithms.shared_memory import Segment, segment_of, shared_memory
+
+SMALL_BYTES = 1 << 18  # up to here the number of messages counts, above it the bytes that each rank sends
+
+
+@all_reduce
+def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+    """Shared memory on one machine; elsewhere few messages for small tensors, and few bytes for large ones."""
+    if isinstance(segment_of(peers.group), Segment):
+        chosen = shared_memory
+    else:
+        chosen = recursive_doubling if flat.nbytes <= SMALL_BYTES else pipelined_ring
+    chosen.__wrapped__(flat, combine, peers)
+
+
+ALL_REDUCE: dict[str, Callable[..., Any]] = {
+    "naive": naive,
+    "whole ring": whole_ring,
+    "ring": ring,
+    "pipelined ring": pipelined_ring,
+    "halving doubling": halving_doubling,
+    "recursive doubling": recursive_doubling,
+    "tree": tree,
+    "shared memory": shared_memory,
+    "best": best,
+}
+
+__all__ = ["ALL_REDUCE", "Message", "Schedule", "cost", "holdings", "schedule"]

@@ -1,0 +1,116 @@
+"""What every all-reduce here shares: the arguments and their rules, the group, and how two tensors are combined.
+
+Runs on every rank. An algorithm is written as `core(flat, combine, peers)`; `all_reduce` makes the public function
+`fn(tensor, op=SUM, group=None)` of it, in place and on every rank of the group, like `dist.all_reduce`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distlab.errors import refuse
+
+Core = Callable[[torch.Tensor, Callable[..., torch.Tensor], "Peers"], None]
+
+# combine(a, b, out=a) for each op
+COMBINE: dict[Any, Callable[..., torch.Tensor]] = {
+    dist.ReduceOp.SUM: torch.add,
+    dist.ReduceOp.PRODUCT: torch.mul,
+    dist.ReduceOp.MIN: torch.minimum,
+    dist.ReduceOp.MAX: torch.maximum,
+}
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The ranks of a group, numbered from 0 to size - 1 in the group, and messages between them."""
+
+    group: Any
+    rank: int
+    size: int
+
+    def isend(self, tensor: torch.Tensor, dst: int) -> dist.Work:
+        """Begin to send to a rank."""
+        return dist.isend(tensor, group=self.group, group_dst=dst)
+
+    def irecv(self, tensor: torch.Tensor, src: int) -> dist.Work:
+        """Begin to receive from a rank into `tensor`."""
+        return dist.irecv(tensor, group=self.group, group_src=src)
+
+
+def all_reduce(core: Core) -> Callable[..., None]:
+    """The public function of an algorithm; its docstring is the algorithm's, and that of `call` below.
+
+    Runs on: where the algorithm is defined.
+    """
+
+    def call(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
+        """Runs on: every rank of the group (a rank that skips it hangs the rest until the timeout).
+
+        Args:
+            tensor: contiguous, on the CPU, of any shape, also empty, and of any type that torch can combine; changed in
+                place. It must have the same size and type on every rank.
+            op: SUM, PRODUCT, MIN or MAX. The SUM of bool is True where any is. MIN and MAX are NaN where any is.
+            group: a process group that this rank is in; None for the default one.
+
+        Raises:
+            ArgumentError: an argument breaks its rule; nothing was sent.
+        """
+        combine = check_op(check_tensor(tensor), op)
+        peers = check_group(group)
+        flat = tensor.detach().view(-1)
+        if peers.size > 1 and flat.numel():
+            core(flat, combine, peers)
+
+    arguments, call.__signature__ = inspect.getdoc(call), inspect.signature(call)
+    functools.update_wrapper(call, core)
+    call.__doc__ = f"{inspect.getdoc(core)}\n\n{arguments}"
+    return call
+
+
+def check_tensor(tensor: Any) -> torch.Tensor:
+    """A tensor whose elements lie one after another in the memory of the CPU."""
+    if not isinstance(tensor, torch.Tensor):
+        refuse("tensor", "a torch.Tensor", tensor, "Call fn(torch.ones(4)).", wrong_type=True)
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        have = Words(f"a {tensor.layout} tensor on {tensor.device}")
+        refuse("tensor", "a dense tensor on the CPU", have, "Call c = tensor.to_dense().cpu(), then fn(c).")
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        have = Words(f"shape {tuple(tensor.shape)} with strides {tensor.stride()}")
+        todo = "Call c = tensor.clone(memory_format=torch.contiguous_format), then fn(c), then tensor.copy_(c)."
+        refuse("tensor", "contiguous, its elements one after another in memory", have, todo)
+    return tensor
+
+
+def check_op(tensor: torch.Tensor, op: Any) -> Callable[..., torch.Tensor]:
+    """The function that combines two tensors of this type."""
+    if op not in COMBINE:
+        known = ", ".join(known.name for known in COMBINE)
+        refuse("op", f"a dist.ReduceOp out of {known}", op, "Call fn(tensor, dist.ReduceOp.SUM).", wrong_type=True)
+    if tensor.is_complex() and COMBINE[op] in (torch.minimum, torch.maximum):
+        refuse("op", f"one that {tensor.dtype} has", Words(op.name), "Convert the tensor, or choose another op.")
+    return COMBINE[op]
+
+
+def check_group(group: Any) -> Peers:
+    """The group's ranks as this rank sees them."""
+    group = dist.group.WORLD if group is None else group
+    if group is None:
+        refuse("group", "a process group that exists", None, "Call dist.init_process_group, or start a Cluster, first.")
+    if not isinstance(group, dist.ProcessGroup):
+        todo = "Make the call only on ranks of the group."
+        refuse("group", "a process group that this rank is in", group, todo)
+    return Peers(group, group.rank(), group.size())
+
+
+class Words(str):
+    """Text that a message shows without quotation marks."""
+
+    __repr__ = str.__str__

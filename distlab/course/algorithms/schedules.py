@@ -1,0 +1,228 @@
+"""What each all-reduce sends, as data: who sends which chunk to whom, step by step, and what that costs.
+
+Runs anywhere; nothing here communicates. scheduled.py steps through these on the ranks. The tests compare the schedules
+with the messages that are really sent, and the costs with the schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from distlab.course.algorithms.rings import segments as segments_for
+from distlab.errors import refuse
+
+Steps = list[list["Message"]]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a schedule.
+
+    Attributes:
+        src, dst: ranks; in shared memory, `dst` reads what `src` has written.
+        chunks: which chunks of the buffer it carries.
+        operation: "reduce" when dst adds it to its own, "copy" when it takes its place.
+        origin: the rank whose own tensor it carries; None when it carries what src has added up so far.
+    """
+
+    src: int
+    dst: int
+    chunks: range
+    operation: str
+    origin: int | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All messages of an algorithm: in one step after another, those of a step at the same time.
+
+    The buffer counts as `num_chunks` equal chunks; where it does not divide, the first ones have an element more.
+    """
+
+    name: str
+    world_size: int
+    num_chunks: int
+    steps: tuple[tuple[Message, ...], ...]
+
+
+def schedule(name: str, world_size: int, segments: int = 1) -> Schedule:
+    """Who sends which chunk to whom, step by step.
+
+    Runs on: anywhere.
+
+    Args:
+        name: one of ALL_REDUCE but "best", which is one of the others.
+        segments: in how many the pipelined ring cuts each chunk; a segment counts as a chunk then.
+
+    Raises:
+        ArgumentError: no such algorithm, or no such number.
+    """
+    check(name, world_size)
+    if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
+        refuse("segments", "a whole number of 1 or more", segments, 'Call schedule("pipelined ring", 4, segments=2).')
+    num_chunks, steps = SCHEDULES[name](world_size, segments) if world_size > 1 else (1, [])
+    return Schedule(name, world_size, num_chunks, tuple(tuple(step) for step in steps))
+
+
+def holdings(plan: Schedule) -> list[list[list[frozenset[int]]]]:
+    """Whose tensors each rank has added up in each chunk: holdings(plan)[steps done][rank][chunk].
+
+    Runs on: anywhere.
+    """
+    states = [[[frozenset({rank})] * plan.num_chunks for rank in range(plan.world_size)]]
+    for step in plan.steps:
+        before, after = states[-1], [list(chunks) for chunks in states[-1]]
+        for m in step:
+            for chunk in m.chunks:
+                carried = before[m.src][chunk] if m.origin is None else frozenset({m.origin})
+                after[m.dst][chunk] = carried | (after[m.dst][chunk] if m.operation == "reduce" else frozenset())
+        states.append(after)
+    return states
+
+
+def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float, gamma: float = 0.0) -> float:
+    """Seconds of an all-reduce when messages of a step travel at the same time, each at alpha + beta x its bytes.
+
+    Runs on: anywhere. Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in
+    MPICH (2005).
+
+    Args:
+        name: one of ALL_REDUCE but "best", which is one of the others. num_bytes: of the whole tensor.
+        alpha: seconds of a message without bytes, beta: seconds a byte sent, gamma: seconds a byte added up. For
+            "shared memory": seconds of a meeting, seconds a byte read, seconds a byte added up.
+
+    Raises:
+        ArgumentError: no such algorithm, or no such number of ranks.
+    """
+    check(name, world_size)
+    if world_size == 1 or num_bytes == 0:
+        return 0.0
+    steps, sent, added = COSTS[name](world_size)
+    # segments cost messages, and all but the last one of a chunk is added while others travel
+    count = segments_for(int(num_bytes), world_size) if name == "pipelined ring" else 1
+    return steps * count * alpha + sent * num_bytes * beta + added / count * num_bytes * gamma
+
+
+def check(name: str, world_size: int) -> None:
+    """The name of an algorithm that has a schedule, and a number of ranks."""
+    if name not in SCHEDULES:
+        refuse("name", f"one of {', '.join(SCHEDULES)}", name, 'Call schedule("ring", 4).')
+    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
+        refuse("world_size", "a whole number of 1 or more", world_size, 'Call schedule("ring", 4).')
+
+
+# --- schedules: (number of chunks, steps) for n ranks ---
+
+
+def _naive(n: int, _: int) -> tuple[int, Steps]:
+    up = [[Message(src, 0, range(1), "reduce")] for src in range(1, n)]
+    return 1, up + [[Message(0, dst, range(1), "copy")] for dst in range(1, n)]
+
+
+def _tree(n: int, _: int) -> tuple[int, Steps]:
+    edges = [[(r, r - d) for r in range(d, n, 2 * d)] for d in _distances(n)]
+    up = [[Message(child, parent, range(1), "reduce") for child, parent in step] for step in edges]
+    return 1, up + [[Message(parent, child, range(1), "copy") for child, parent in step] for step in reversed(edges)]
+
+
+def _whole_ring(n: int, _: int) -> tuple[int, Steps]:
+    return 1, [[Message(r, (r + 1) % n, range(1), "reduce", (r - s) % n) for r in range(n)] for s in range(n - 1)]
+
+
+def _ring(n: int, k: int) -> tuple[int, Steps]:
+    def step(first: int, segment: int, operation: str) -> list[Message]:
+        """One in which rank r sends a segment of chunk r + first."""
+        starts = [(r + first) % n * k + segment for r in range(n)]
+        return [Message(r, (r + 1) % n, range(start, start + 1), operation) for r, start in enumerate(starts)]
+
+    phases = [(-s, "reduce") for s in range(n - 1)] + [(1 - s, "copy") for s in range(n - 1)]
+    return n * k, [step(first, segment, operation) for first, operation in phases for segment in range(k)]
+
+
+def _recursive_doubling(n: int, _: int) -> tuple[int, Steps]:
+    power = power_below(n)
+    steps = [[Message(r, r ^ d, range(1), "reduce") for r in range(power)] for d in _distances(power)]
+    return 1, _folded(n, 1, steps)
+
+
+def _halving_doubling(n: int, _: int) -> tuple[int, Steps]:
+    power = power_below(n)
+    blocks, halving, doubling = [range(power)] * power, [], []
+    for d in reversed(list(_distances(power))):
+        kept = [block[len(block) // 2 :] if r & d else block[: len(block) // 2] for r, block in enumerate(blocks)]
+        halving.append([Message(r, r ^ d, kept[r ^ d], "reduce") for r in range(power)])
+        doubling.insert(0, [Message(r, r ^ d, kept[r], "copy") for r in range(power)])
+        blocks = kept
+    return power, _folded(n, power, halving + doubling)
+
+
+def _shared_memory(n: int, _: int) -> tuple[int, Steps]:
+    pairs = [(src, dst) for dst in range(n) for src in range(n) if src != dst]
+    add = [Message(src, dst, range(dst, dst + 1), "reduce") for src, dst in pairs]
+    return n, [add, [Message(src, dst, range(src, src + 1), "copy") for src, dst in pairs]]
+
+
+def _folded(n: int, num_chunks: int, steps: Steps) -> Steps:
+    """Steps between the first 2^k ranks, with those that bring in the others before, and give them the result after."""
+    power, whole = power_below(n), range(num_chunks)
+    if n == power:
+        return steps
+    before = [Message(r, r - power, whole, "reduce") for r in range(power, n)]
+    return [before, *steps, [Message(r - power, r, whole, "copy") for r in range(power, n)]]
+
+
+def power_below(n: int) -> int:
+    """The largest power of two that is not above n."""
+    return 1 << (n.bit_length() - 1)
+
+
+def _distances(n: int) -> Iterator[int]:
+    """1, 2, 4 ... below n."""
+    distance = 1
+    while distance < n:
+        yield distance
+        distance *= 2
+
+
+SCHEDULES: dict[str, Callable[[int, int], tuple[int, Steps]]] = {
+    "naive": _naive,
+    "whole ring": _whole_ring,
+    "ring": lambda n, _: _ring(n, 1),
+    "pipelined ring": _ring,
+    "halving doubling": _halving_doubling,
+    "recursive doubling": _recursive_doubling,
+    "tree": _tree,
+    "shared memory": _shared_memory,
+}
+
+
+# --- costs: steps, and shares of the buffer that are sent and added up one after another, on n ranks ---
+
+
+def _log(n: int) -> int:
+    """log2(n), rounded up."""
+    return (n - 1).bit_length()
+
+
+def _doubling_cost(n: int) -> tuple[int, float, float]:
+    steps, extra = _log(power_below(n)), n > power_below(n)
+    return steps + 2 * extra, steps + 2 * extra, steps + extra
+
+
+def _halving_cost(n: int) -> tuple[int, float, float]:
+    power, extra = power_below(n), n > power_below(n)
+    share = (power - 1) / power
+    return 2 * _log(power) + 2 * extra, 2 * share + 2 * extra, share + extra
+
+
+COSTS: dict[str, Callable[[int], tuple[int, float, float]]] = {
+    "naive": lambda n: (2 * (n - 1), 2 * (n - 1), n - 1),
+    "whole ring": lambda n: (n - 1, n - 1, n - 1),
+    "ring": lambda n: (2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n),
+    "pipelined ring": lambda n: (2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n),
+    "halving doubling": _halving_cost,
+    "recursive doubling": _doubling_cost,
+    "tree": lambda n: (2 * _log(n), 2 * _log(n), _log(n)),
+    "shared memory": lambda n: (2, 2 * (n - 1) / n, (n - 1) / n),
+}

@@ -1,0 +1,255 @@
+"""All-reduce without messages: ranks of one machine read each other's numbers from memory that they share.
+
+Runs on every rank of the group. The first call in a group finds out whether its ranks are on one machine, and makes the
+memory; for that they talk to each other.
+
+Each rank has a slot, which it alone writes and others read, and a line of flags. To meet, each writes how often it has
+arrived, and waits until all have. Waiting begins with sched_yield, which costs a microsecond and leaves the core to
+ranks that work, and goes on with short sleeps.
+
+The memory is a file whose name is gone when every rank has mapped it. It ends with the last of them, however they end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distlab.compat.torch import timeout_of
+from distlab.course.algorithms.call import Peers, Words, all_reduce
+from distlab.errors import refuse
+
+# on Linux a file system in memory, which no other machine sees as it may see a temporary folder
+FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()
+# flags of a rank, 64 bits each, a cache line that no other rank writes: the number of its meetings, and from CALLED on,
+# in two places by turns, what it calls
+LINE, CALLED = 8, 1
+LARGE_BYTES, SMALL_BYTES = 1 << 21, 1 << 18  # of a rank's slots; those of up to MANY ranks fit a CPU's cache
+MANY = 8
+SPIN_SECONDS = 1e-3
+
+_give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+@all_reduce
+def shared_memory(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+    """Each rank writes what others need into its slot of the shared memory, meets them, and reads from their slots.
+
+    It needs every rank of the group on one machine. The first call in a group makes the memory.
+    """
+    segment = segment_of(peers.group)
+    if isinstance(segment, str):
+        todo = 'Call ALL_REDUCE["best"](tensor), which sends messages there.'
+        refuse("group", "one whose ranks share the memory of one machine", Words(f"one where {segment}"), todo)
+    if not reduce_in(segment, flat, combine):
+        _refuse_different(flat, combine, peers)
+
+
+def reduce_in(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]) -> bool:
+    """Reduce `flat` in place with the other ranks of the segment; False where they do not call for the same.
+
+    Runs on: every rank of the segment.
+    """
+    call = zlib.crc32(_kind(flat, combine).encode())
+    if flat.numel() * flat.element_size() <= segment.small:
+        return _all_add_all(segment, flat, combine, call)
+    return _each_adds_a_part(segment, flat, combine, call)
+
+
+def _all_add_all(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor], call: int) -> bool:
+    """One meeting: each rank writes its tensor, and adds up all of them, in the same order."""
+    slots = segment.slots(flat.numel(), flat.dtype)
+    slots[segment.rank].copy_(flat)
+    if not segment.meet(call):
+        return False
+    combine(slots[0], slots[1], out=flat)
+    for slot in slots[2:]:
+        combine(flat, slot, out=flat)
+    return True
+
+
+def _each_adds_a_part(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor], call: int) -> bool:
+    """Two meetings a piece that fits the slots: rank r adds up part r, and writes it for the others."""
+    rank, n = segment.rank, len(segment.ranks)
+    others = [(rank + i) % n for i in range(1, n)]
+    cells = segment.cells(flat.dtype)
+    for piece in flat.split(n * cells[0][0].numel()):
+        parts = piece.tensor_split(n)
+        for other in others:
+            _fit(cells[rank][other], parts[other]).copy_(parts[other])
+        if not segment.meet(call):
+            return False
+        for other in others:
+            combine(parts[rank], _fit(cells[other][rank], parts[rank]), out=parts[rank])
+        _fit(cells[rank][rank], parts[rank]).copy_(parts[rank])
+        segment.meet(call)
+        for other in others:
+            parts[other].copy_(_fit(cells[other][other], parts[other]))
+    return True
+
+
+def _fit(cell: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    return cell[: part.numel()]
+
+
+def _kind(flat: torch.Tensor, combine: Callable[..., torch.Tensor]) -> str:
+    return f"{combine.__name__} of {flat.dtype} x {flat.numel()}"
+
+
+def _refuse_different(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+    kinds: list[str] = [""] * peers.size
+    dist.all_gather_object(kinds, _kind(flat, combine), group=peers.group)
+    ranks = dist.get_process_group_ranks(peers.group)
+    have = ", ".join(f"rank {rank}: {kind}" for rank, kind in zip(ranks, kinds, strict=True))
+    refuse("tensor", "of the same type and size, with the same op, on every rank", Words(have), "Nothing was changed.")
+
+
+# by group, and gone with it: a segment is as long there as the group that it belongs to
+_SEGMENTS: weakref.WeakKeyDictionary[Any, Segment | str] = weakref.WeakKeyDictionary()
+
+
+def segment_of(group: Any) -> Segment | str:
+    """The memory of a group, or why its ranks cannot share any; the first call finds out.
+
+    Runs on: every rank of the group (a rank that skips the first call hangs the rest until the timeout).
+    """
+    if group not in _SEGMENTS:
+        _SEGMENTS[group] = _find(group)
+    return _SEGMENTS[group]
+
+
+def _find(group: Any) -> Segment | str:
+    """Rank 0 makes a file, every rank maps it, and hears how that went on the others."""
+    ranks, given, why, memory = dist.get_process_group_ranks(group), [None], "", None
+    me, num_bytes = f"rank {ranks[group.rank()]} on {socket.gethostname()}", bytes_for(len(ranks))
+    with contextlib.ExitStack() as until_mapped:
+        if group.rank() == 0:
+            try:
+                descriptor, path = tempfile.mkstemp(prefix="distlab-", dir=FOLDER)
+                until_mapped.callback(os.unlink, path)
+                with open(descriptor, "wb") as file:
+                    # in full: memory that the system cannot give is an error here, and would end the process later
+                    file.write(bytes(num_bytes))
+                given = [path]
+            except OSError as error:
+                why = f"{me} cannot make a file for {num_bytes} bytes: {error}"
+        dist.broadcast_object_list(given, group=group, group_src=0)
+        if given[0] is not None:
+            try:
+                memory = _map(given[0], num_bytes)
+            except OSError as error:
+                why = f"{me} cannot open the file of rank {ranks[0]}: {error}"
+        reasons = [""] * len(ranks)
+        dist.all_gather_object(reasons, why, group=group)
+    for reason in filter(None, reasons):
+        return reason
+    return Segment(memory, group.rank(), ranks, timeout_of(group).total_seconds())
+
+
+def _map(path: str, num_bytes: int) -> mmap.mmap:
+    """This process's view of the memory in the file."""
+    with open(path, "r+b") as file:
+        return mmap.mmap(file.fileno(), num_bytes)
+
+
+class Segment:
+    """One rank's view of the shared memory of a group.
+
+    Args:
+        memory: writable bytes, the same for all ranks, zero at first, `bytes_for(size)` long.
+        rank: this rank's place in `ranks`. ranks: the group's ranks by their numbers in the world, for messages.
+        timeout: seconds to wait for a rank.
+    """
+
+    def __init__(self, memory: Any, rank: int, ranks: Sequence[int], timeout: float):
+        header = len(ranks) * LINE * 8
+        self.rank, self.ranks, self.timeout = rank, list(ranks), timeout
+        self.large, self.small = slot_bytes(len(ranks))
+        self._flags = memoryview(memory)[:header].cast("q")
+        slots = torch.frombuffer(memory, dtype=torch.uint8, offset=header).view(len(ranks), -1)
+        self._large, self._small = slots.split((self.large, 2 * self.small), dim=1)
+        self._mine = rank * LINE
+        self._meetings = 0
+        self._order = threading.Lock()
+
+    def slots(self, numel: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        """A small slot of each rank, as `numel` elements; another one before and after each meeting."""
+        begin = (self._meetings & 1) * self.small
+        return self._small[:, begin : begin + numel * dtype.itemsize].view(dtype).unbind()
+
+    def cells(self, dtype: torch.dtype) -> list[tuple[torch.Tensor, ...]]:
+        """The large slot of each rank, in as many cells as there are ranks: cells(dtype)[owner][rank]."""
+        n = len(self.ranks)
+        return [slot.unbind() for slot in self._large.view(dtype).unflatten(1, (n, -1)).unbind()]
+
+    def meet(self, call: int = 0) -> bool:
+        """Wait until every rank has come here; what each wrote before, all can read then.
+
+        Args:
+            call: a number for what this rank calls.
+
+        Returns:
+            whether it is the same number on every rank.
+
+        Raises:
+            RuntimeError: a rank did not come within the timeout.
+        """
+        where = CALLED + (self._meetings & 1)
+        self._meetings += 1
+        self._flags[self._mine + where] = call
+        self._fence()
+        self._flags[self._mine] = self._meetings
+        for place in range(len(self.ranks)):
+            if self._flags[place * LINE] < self._meetings:
+                self._wait(place)
+        self._fence()
+        return all(self._flags[place * LINE + where] == call for place in range(len(self.ranks)))
+
+    def _wait(self, place: int) -> None:
+        began = time.perf_counter()
+        while self._flags[place * LINE] < self._meetings:
+            waited = time.perf_counter() - began
+            if waited < SPIN_SECONDS:
+                _give_way()
+                continue
+            if waited > self.timeout:
+                raise RuntimeError(
+                    f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to come to an all_reduce "
+                    "through shared memory. Build the process group anew before the next one."
+                )
+            time.sleep(min(waited / 20, 1e-3))
+
+    def _fence(self) -> None:
+        """Let no read or write pass from before to after, or back.
+
+        None moves down past the release of a lock, or up past the acquiring of one, so two locks in a row stop both.
+        x86 keeps this order by itself where it matters here, Arm does not.
+        """
+        for _ in range(2):
+            with self._order:
+                pass
+
+
+def slot_bytes(size: int) -> tuple[int, int]:
+    """Bytes of a rank's large slot, and of each of its two small ones, in a group of `size` ranks."""
+    share = -(-size // MANY)
+    return max(64, LARGE_BYTES // share // size // 64 * 64) * size, max(64, SMALL_BYTES // share // 64 * 64)
+
+
+def bytes_for(size: int) -> int:
+    """Bytes of the memory of a group of `size` ranks."""
+    large, small = slot_bytes(size)
+    return size * (LINE * 8 + large + 2 * small)

@@ -1,0 +1,300 @@
+"""Sets of images in memory: the digits that ship inside scikit-learn, MNIST and CIFAR-10.
+
+Called by the notebooks and on the ranks. Only MNIST and CIFAR-10 need files, which `load` downloads. They lie as
+torchvision lays them out, so files that it has downloaded are found; but beside a CPU build of torch PyPI's torchvision
+cannot be imported, so the course reads them itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import tarfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from tqdm import tqdm
+
+from distlab.errors import DataError, refuse
+
+SETS = ("digits", "mnist", "cifar10")
+SEED = 0
+DIGITS_FOR_TEST = 360  # of 1797
+ADDRESSES = {
+    "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "cifar10": "https://www.cs.toronto.edu/~kriz/",
+}
+FILES = {  # with their MD5 checksums, as the publishers give them
+    "mnist": {
+        "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+        "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+        "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+    },
+    "cifar10": {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"},
+}
+PATIENCE_SECONDS = 20  # for a server that does not answer
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageSet:
+    """Images and their labels in memory; sample i is a normalised image and its label, as a DataLoader takes them.
+
+    Args:
+        images: uint8 [samples, channels, height, width], from 0 to `highest`.
+        labels: int64 [samples].
+        mean, std: of the pixels as fractions of `highest`, one a channel; every image is normalised by them.
+        highest: value of the brightest pixel that can be.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    highest: int = 255
+
+    def batch(self, indices: Sequence[int] | torch.Tensor | slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Some samples at once.
+
+        Returns:
+            normalised images, float32 [samples, channels, height, width], and labels, int64 [samples].
+        """
+        fractions = self.images[indices].to(torch.float32) / self.highest
+        mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
+        return (fractions - mean) / std, self.labels[indices]
+
+    def __repr__(self) -> str:
+        return f"ImageSet of {len(self)} images, each {_by(self.images.shape[1:])}"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[torch.Tensor, int]]:
+        """Samples that a DataLoader wants for a batch."""
+        images, labels = self.batch(indices)
+        return list(zip(images, labels.tolist(), strict=True))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Images:
+    """A published set of images: the part to train on and the part to test with.
+
+    Args:
+        name: one of SETS.
+        shape: of one image: channels, height, width.
+        classes: how many different labels there are; they are numbered from 0.
+    """
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    shape: tuple[int, int, int]
+    classes: int = 10
+
+    def first(self, train: int, test: int) -> Images:
+        """The first so many images of each part, or all where there are not as many: for a first try."""
+        few = replace(self.train, images=self.train.images[:train], labels=self.train.labels[:train])
+        for_test = replace(self.test, images=self.test.images[:test], labels=self.test.labels[:test])
+        return replace(self, train=few, test=for_test)
+
+    def __repr__(self) -> str:
+        parts = f"{len(self.train)} images to train on, {len(self.test)} to test with"
+        return f"{self.name}: {parts}, each {_by(self.shape)}"
+
+
+def load(name: str = "digits", root: str | Path | None = None, fallback: str | None = None) -> Images:
+    """A set of images by its name; the digits need no files, the others are downloaded when they are not there.
+
+    On ranks, one rank of each machine downloads and checks the files while the others wait for it.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest); without a process group, anywhere.
+
+    Args:
+        name: "digits" (1797 handwritten digits of 8 x 8 pixels, inside scikit-learn), "mnist" (70,000 of 28 x 28)
+            or "cifar10" (60,000 photographs, 3 x 32 x 32).
+        root: folder for the files, as torchvision lays them out; by default distlab/ in the user's cache.
+        fallback: the set to take, with a warning, when the files cannot be had; None raises.
+
+    Raises:
+        ArgumentError: there is no set of that name. DataError: a file is missing or damaged, and cannot be downloaded.
+    """
+    for argument, given in (("name", name), ("fallback", fallback or "digits")):
+        if given not in SETS:
+            rule = f"one of {', '.join(map(repr, SETS))}"
+            refuse(argument, rule, given, 'Call load() for the digits, or load("mnist").', not isinstance(given, str))
+    if name == "digits":
+        return digits()
+    # source of the default: XDG Base Directory Specification
+    folder = Path(root or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distlab")
+    if name == "mnist":
+        folder = folder / "MNIST" / "raw"
+    try:
+        one_rank_first(fetch, ADDRESSES[name], FILES[name], folder)
+    except DataError as error:
+        if fallback is None:
+            raise DataError(f'{error} Or call load({name!r}, fallback="digits").') from error
+        warnings.warn(f"{error} {fallback} is loaded in its place.", stacklevel=2)
+        return load(fallback, root)
+    return {"mnist": _mnist, "cifar10": _cifar10}[name](folder)
+
+
+def fetch(address: str, files: Mapping[str, str], folder: Path) -> None:
+    """Have every file in a folder, whole: what is missing or damaged is downloaded.
+
+    A file takes its name when it is whole, so that a download that was cut off leaves none behind.
+
+    Runs on: anywhere, one process at a time; see `one_rank_first`.
+
+    Args:
+        address: what a file's name is appended to.
+        files: MD5 checksum of each file by its name, as the publisher gives them.
+
+    Raises:
+        DataError: a file cannot be downloaded.
+    """
+    with warnings.catch_warnings():  # tqdm would show a widget, which a rank cannot, and says so when it is imported
+        warnings.simplefilter("ignore")
+        import pooch  # takes a moment, and the digits need none
+
+    def download(url: str, path: str, caller: Any) -> None:
+        # a bar of lines: pooch's own is a widget, which a rank cannot show; pooch sets its total
+        with tqdm(total=1, desc=url.rpartition("/")[2], unit="B", unit_scale=True) as bar:
+            pooch.HTTPDownloader(progressbar=bar, timeout=PATIENCE_SECONDS)(url, path, caller)
+
+    for name, md5 in files.items():
+        what = "is damaged" if (folder / name).is_file() else "is missing"
+        try:
+            pooch.retrieve(address + name, f"md5:{md5}", name, folder, downloader=download)
+        except (OSError, ValueError) as error:
+            why = f"{what} and could not be downloaded ({error})"
+            raise DataError(f"{folder / name} {why}. Put a whole copy there.") from error
+
+
+def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call fn(*args, **kwargs) on one rank of each machine, and then on the others, which find the work done.
+
+    However long the first takes, the others do not run into the group's timeout. For example
+    one_rank_first(torchvision.datasets.MNIST, "data", download=True).
+
+    Runs on: every rank (one that skips it hangs the rest). LOCAL_RANK, which the cluster and torchrun set, tells who is
+    first on a machine. Without a process group it is the plain call.
+
+    Returns:
+        what fn returned on this rank.
+
+    Raises:
+        DataError: the call failed on a rank that was first; that rank itself raises what fn raised.
+    """
+    if not dist.is_initialized():
+        return fn(*args, **kwargs)
+    first = int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0
+    value, failure = None, None
+    patient = dist.new_group(timeout=timedelta(days=1), backend="gloo")  # its ranks wait as long as the first one takes
+    if first:
+        try:
+            value = fn(*args, **kwargs)
+        except Exception as error:
+            failure = error
+    reports: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(reports, failure and f"{type(failure).__name__}: {failure}", group=patient)
+    dist.destroy_process_group(patient)
+    if failure is not None:
+        raise failure
+    for report in filter(None, reports):
+        raise DataError(f"The rank that came first failed. {report}")
+    return value if first else fn(*args, **kwargs)
+
+
+def augment(images: torch.Tensor, padding: int = 4) -> torch.Tensor:
+    """Cut each image out of a wider border of zeros at a random place, and mirror half of them.
+
+    Images then look a little different in every epoch, so that a network learns what is in them. The random numbers are
+    torch's: ranks that were given the same seed cut alike.
+
+    Runs on: anywhere; no rank waits for another.
+
+    Args:
+        images: of [samples, channels, height, width]; they are not changed.
+        padding: width of the border, in pixels.
+
+    Returns:
+        as many images of the same shape.
+
+    Source: K. He et al., Deep Residual Learning for Image Recognition (2015), section 4.2.
+    """
+    samples, _, height, width = images.shape
+    wide = torch.nn.functional.pad(images, [padding] * 4)
+    corners = torch.randint(2 * padding + 1, (samples, 2)).tolist()
+    cut = torch.stack([image[:, y : y + height, x : x + width] for image, (y, x) in zip(wide, corners, strict=True)])
+    mirrored = torch.rand(samples, 1, 1, 1) < 0.5
+    return torch.where(mirrored, cut.flip(3), cut)
+
+
+def digits() -> Images:
+    """The handwritten digits that ship inside scikit-learn, in a shuffled order that never changes.
+
+    Runs on: anywhere. Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998).
+    """
+    from sklearn.datasets import load_digits  # takes a second, and the other sets need none
+
+    pixels, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SEED))
+    images = torch.from_numpy(pixels).to(torch.uint8).reshape(-1, 1, 8, 8)[order]
+    labels = torch.from_numpy(labels).to(torch.int64)[order]
+    parts = (slice(DIGITS_FOR_TEST, None), slice(DIGITS_FOR_TEST))
+    train, test = (ImageSet(images[part], labels[part], (0.3053,), (0.3761,), highest=16) for part in parts)
+    return Images("digits", train, test, (1, 8, 8))
+
+
+def _mnist(folder: Path) -> Images:
+    """MNIST from its four files, whose checksums are right."""
+
+    def part(stem: str) -> ImageSet:
+        images = _read_idx(folder / f"{stem}-images-idx3-ubyte.gz")
+        labels = _read_idx(folder / f"{stem}-labels-idx1-ubyte.gz")
+        return ImageSet(images[:, None], labels.to(torch.int64), (0.1307,), (0.3081,))
+
+    return Images("mnist", part("train"), part("t10k"), (1, 28, 28))
+
+
+def _read_idx(path: Path) -> torch.Tensor:
+    """The unsigned bytes in an idx file: two zeros, a type, the number of sizes, each as a big-endian int32, the bytes.
+
+    Source: Y. LeCun, The MNIST database of handwritten digits, section "File formats".
+    """
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    shape = np.frombuffer(content, ">i4", count=content[3], offset=4).tolist()
+    return torch.frombuffer(content, dtype=torch.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+
+
+def _cifar10(folder: Path) -> Images:
+    """CIFAR-10 from the archive of its Python version, whose checksum is right: a pickle may call anything.
+
+    Source: A. Krizhevsky, The CIFAR-10 dataset, section "Dataset layout": red, green and blue planes, row by row.
+    """
+    with tarfile.open(folder / "cifar-10-python.tar.gz", "r:gz") as archive:
+
+        def part(*names: str) -> ImageSet:
+            files = [archive.extractfile(f"cifar-10-batches-py/{name}") for name in names]
+            batches = [pickle.load(file, encoding="bytes") for file in files]
+            images = torch.from_numpy(np.concatenate([batch[b"data"] for batch in batches])).reshape(-1, 3, 32, 32)
+            labels = torch.tensor([label for batch in batches for label in batch[b"labels"]])
+            return ImageSet(images, labels, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+
+        train = part(*(f"data_batch_{number}" for number in range(1, 6)))
+        return Images("cifar10", train, part("test_batch"), (3, 32, 32))
+
+
+def _by(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))

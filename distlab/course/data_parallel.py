@@ -1,0 +1,225 @@
+"""Data parallelism: every rank has the whole model and a part of the batch, and averages gradients with the others.
+
+Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Notebook 04 builds the first three ways and
+explains them; here are the finished versions, for any model with dense gradients. They agree on the average, and differ
+in when the bytes leave: an all-reduce for each parameter after backward, a few large ones after backward, or large ones
+while backward still runs. `averaging_hook`, which notebook 05 builds, gives DistributedDataParallel another all-reduce.
+
+A parameter without a gradient on some rank counts as zero there, and has the average on every rank afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distlab.errors import refuse
+
+MIB = 1 << 20
+BUCKET_BYTES = 25 * MIB  # both as DistributedDataParallel has them
+FIRST_BUCKET_BYTES = 1 * MIB
+
+
+def average_gradients(model: nn.Module, group: Any = None) -> None:
+    """Average every gradient between the ranks, in place: an all-reduce for each parameter, one after the other.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest), after backward and before the step.
+
+    Raises:
+        ArgumentError: a gradient is sparse.
+
+    Source: PyTorch tutorials, Writing Distributed Applications with PyTorch.
+    """
+    for parameter in trainable(model):
+        gradient = dense_gradient(parameter)
+        dist.all_reduce(gradient, group=group)
+        parameter.grad = gradient.div_(dist.get_world_size(group))
+
+
+def average_gradients_in_buckets(model: nn.Module, bucket_bytes: int = BUCKET_BYTES, group: Any = None) -> None:
+    """Average every gradient between the ranks: they are copied into a few flat buckets, an all-reduce for each.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest), after backward and before the step.
+
+    Args:
+        bucket_bytes: as for `make_buckets`.
+
+    Raises:
+        ArgumentError: a gradient is sparse.
+    """
+    for bucket in make_buckets(trainable(model), bucket_bytes):
+        flat = torch.cat([dense_gradient(parameter).reshape(-1) for parameter in bucket])
+        dist.all_reduce(flat, group=group)
+        flat.div_(dist.get_world_size(group))
+        for parameter, average in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+            parameter.grad = average.view_as(parameter)
+
+
+class OverlappedAverage:
+    """Averages gradients between the ranks while backward still runs.
+
+    Backward computes the last layers' gradients first. A hook on each parameter copies its gradient into a bucket as
+    soon as it is there, and the all-reduce of a bucket starts when its last gradient has come, on gloo's own threads.
+    The gradients are views of the buckets from then on, so nothing is copied back.
+
+        average = OverlappedAverage(model)
+        for inputs, labels in loader:
+            loss_of(model(inputs), labels).backward()
+            average.wait()  # between every backward and its step
+            optimizer.step()
+            optimizer.zero_grad()
+
+    Runs on: every rank of the group (a rank that skips `wait` hangs the rest).
+
+    Args:
+        model: its parameters are those that require a gradient now.
+        bucket_bytes: as for `make_buckets`.
+
+    Source: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020, 3.2.
+    """
+
+    def __init__(self, model: nn.Module, bucket_bytes: int = BUCKET_BYTES, group: Any = None):
+        self._group, self._world_size = group, dist.get_world_size(group)
+        self.buckets = [Bucket(parameters) for parameters in make_buckets(trainable(model), bucket_bytes)]
+        self._launched = 0  # buckets leave in this order on every rank, so that they meet their like
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(functools.partial(self._arrived, bucket, place))
+            for bucket in self.buckets
+            for place, parameter in enumerate(bucket.parameters)
+        ]
+
+    def wait(self) -> None:
+        """Wait until every gradient is the average of all ranks.
+
+        Gradients that backward has not brought, such as those of a layer that this rank did not use, go as zeros.
+        """
+        for bucket in self.buckets[self._launched :]:
+            for place in sorted(bucket.missing):
+                bucket.take(place, self._world_size)
+        self._launch()
+        for bucket in self.buckets:
+            bucket.work.wait()
+            bucket.work, bucket.missing = None, set(range(len(bucket.parameters)))
+        self._launched = 0
+
+    def remove(self) -> None:
+        """Take the hooks off the model; its gradients stay on their rank from then on."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _arrived(self, bucket: Bucket, place: int, parameter: nn.Parameter) -> None:
+        """What the hook of a parameter does when backward has written its gradient."""
+        if place not in bucket.missing:
+            why = "Call wait() after every backward; after a failure call remove() and make a new OverlappedAverage."
+            raise RuntimeError(f"A second backward began before wait(). {why}")
+        bucket.take(place, self._world_size)
+        self._launch()
+
+    def _launch(self) -> None:
+        """Start the all-reduce of each bucket that is full and whose turn has come."""
+        while self._launched < len(self.buckets) and not self.buckets[self._launched].missing:
+            bucket = self.buckets[self._launched]
+            bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
+            self._launched += 1
+
+
+class Bucket:
+    """Some parameters of one dtype and device, one flat tensor for all their gradients, and a view of it for each.
+
+    `missing` are the places of the gradients that have not come yet; `work` is the all-reduce that was started.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]):
+        sizes = [parameter.numel() for parameter in parameters]
+        self.parameters = parameters
+        self.flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+        self.views = [view.view_as(p) for view, p in zip(self.flat.split(sizes), parameters, strict=True)]
+        self.missing = set(range(len(parameters)))
+        self.work: Any = None
+
+    def take(self, place: int, world_size: int) -> None:
+        """Put this rank's share of the average, its gradient over `world_size`, into the bucket."""
+        parameter, view = self.parameters[place], self.views[place]
+        if parameter.grad is None:
+            view.zero_()
+        else:
+            torch.div(dense_gradient(parameter), world_size, out=view)
+        parameter.grad = view
+        self.missing.remove(place)
+
+
+def averaging_hook(all_reduce: Callable[..., Any]) -> Callable[..., torch.futures.Future[torch.Tensor]]:
+    """A hook that averages each bucket with an all-reduce of one's own, while backward goes on.
+
+        ddp.register_comm_hook(None, hooks.averaging_hook(distlab.algorithms.ALL_REDUCE["ring"]))
+
+    The buckets are averaged one after the other, in the order in which they come, by a thread of the hook's own. An
+    error in it is raised by backward.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest). A hook serves one model.
+
+    Args:
+        all_reduce: called as all_reduce(tensor, group=group), with a flat tensor that it changes in place to the sum of
+            all ranks'. The group is what was given to register_comm_hook as its state, None for the default one.
+
+    Source: the hook's form is torch.distributed.algorithms.ddp_comm_hooks.default_hooks.allreduce_hook's.
+    """
+    thread = ThreadPoolExecutor(1, thread_name_prefix="averaging hook")
+
+    def hook(group, bucket):  # without annotations: DDP compares them with the classes, and here they would be texts
+        flat, done = bucket.buffer(), torch.futures.Future()
+        average = thread.submit(lambda: all_reduce(flat.div_(dist.get_world_size(group)), group=group))
+        average.add_done_callback(lambda _: done.set_result(flat))
+
+        def value(_):
+            average.result()  # DDP sees an error of a callback, and takes one that is set for a value
+            return flat
+
+        return done.then(value)
+
+    return hook
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that require a gradient, each once."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def dense_gradient(parameter: nn.Parameter) -> torch.Tensor:
+    """A parameter's gradient, contiguous; zeros where it has none."""
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+    if gradient.layout is not torch.strided:
+        refuse("model", "a module with dense gradients only", gradient.layout, "Make its Embedding with sparse=False.")
+    return gradient.contiguous()
+
+
+def make_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> list[list[nn.Parameter]]:
+    """Sort parameters into buckets of one dtype and device, last ones first, as backward brings their gradients.
+
+    A bucket is closed by the parameter that fills it, so it may be larger than asked for, as DistributedDataParallel's
+    may. The first bucket of each dtype is closed by FIRST_BUCKET_BYTES, so that it leaves early.
+
+    Runs on: anywhere.
+
+    Args:
+        bucket_bytes: size that closes a bucket.
+    """
+    closed: list[list[nn.Parameter]] = []
+    open_ones: dict[Any, list[nn.Parameter]] = {}
+    room: dict[Any, int] = {}  # bytes until the open bucket of a dtype and device is full
+    for parameter in reversed(list(parameters)):
+        kind = (parameter.dtype, parameter.device)
+        open_ones.setdefault(kind, []).append(parameter)
+        room[kind] = room.get(kind, min(FIRST_BUCKET_BYTES, bucket_bytes)) - parameter.nbytes
+        if room[kind] <= 0:
+            closed.append(open_ones.pop(kind))
+            room[kind] = bucket_bytes
+    return closed + list(open_ones.values())

@@ -1,0 +1,169 @@
+"""Who waits for whom, and whether the wait can end: pure functions over what the ranks say of themselves.
+
+Called by execution.py in the notebook's kernel with the answers of status.py; nothing here starts or asks a process.
+
+The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a message, or the members
+of a group that have not called the collective yet. A rank that computes, that does not answer, whose call ends by
+itself, or for which all that it needs has been begun can still go on, and whoever needs it with it. Where no rank can,
+nobody will begin anything any more: that is a deadlock. deadlock_watch.py calls it one only after nothing has moved for
+a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from distlab.errors import rank_list
+from distlab.wire import messages
+from distlab.wire.call_matching import disagreement
+from distlab.wire.messages import Answer, Begun, CallRecord, RankStatus
+
+
+def heard(rank: int, answer: Answer | None, with_work: bool = False) -> RankStatus:
+    """A rank's status by its answer, None for none; `with_work`: it has not answered all that it was sent."""
+    if answer is None or answer.status is None:
+        return RankStatus(rank, messages.SILENT)
+    return replace(answer.status, doing=messages.BETWEEN) if with_work and answer.status.idle else answer.status
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a waiting rank needs: `ranks`, all or any of them; `clash`: why it cannot be, a sentence."""
+
+    ranks: tuple[int, ...] = ()
+    clash: str = ""
+
+
+def unmoved(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> bool:
+    """Whether nothing happened on any rank between two looks, and nothing is about to.
+
+    gloo's own threads have run in between: what they may have had in hand at the first look is delivered.
+    """
+    return before.keys() == now.keys() and all(_unmoved(before[rank], state) for rank, state in now.items())
+
+
+def _unmoved(before: RankStatus, now: RankStatus) -> bool:
+    delivered = len(now.rounds) == len(before.rounds) and all(map(int.__gt__, now.rounds, before.rounds))
+    return now.doing != messages.SILENT and now.quiet and before.quiet and now.mark == before.mark and delivered
+
+
+def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
+    """For every rank that has not finished, why it never will; None while one of them may go on.
+
+    Args:
+        states: of every rank of the cluster.
+    """
+    if any(s.doing not in (messages.IDLE, messages.COMMUNICATING) for s in states.values()):
+        return None
+    needs = {r: need(s, states) for r, s in states.items() if s.doing == messages.COMMUNICATING}
+    if not needs or any(n is None for n in needs.values()):
+        return None
+    return needs
+
+
+def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
+    """What a waiting rank needs; None when it has it, or its call ends by itself, so that it goes on."""
+    call = state.call
+    if call is None or call.own_limit or not call.members:  # a group that is gone has no members
+        return None
+    if call.kind == messages.MESSAGE:
+        return _need_of_message(state, states)
+    if call.kind == messages.COLLECTIVE:
+        return _need_of_collective(state, states)
+    if call.kind == messages.FUNCTIONAL:
+        return _need_of_functional(state, states)
+    others = [s for r, s in states.items() if r in call.members and r != state.rank]
+    if call.op == "new_group" and call.sequence:
+        return _need_of_new_group(state, others)
+    elsewhere = tuple(s.rank for s in others if s.call is None or s.call.op != call.op)
+    if elsewhere or call.op == "new_group":
+        return Need(elsewhere) if elsewhere else None
+    what = "backward() for the others' gradients" if call.op == "backward" else f"{call.op} for the others"
+    return Need(clash=f"Every rank waits in {what}.")
+
+
+def _need_of_functional(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
+    """The members of a group that have begun fewer of its collectives; of several such groups, any may be meant."""
+    missing = set()
+    for group, begun in state.begun.items():
+        others = [r for r in begun.members if r in states and r != state.rank]
+        missing |= {r for r in others if states[r].begun.get(group, Begun(0, ())).count < begun.count}
+    return Need(tuple(sorted(missing))) if missing else None
+
+
+def _need_of_new_group(state: RankStatus, others: Sequence[RankStatus]) -> Need | None:
+    """The members that have made fewer groups, or none when others are at a later one, which has another name."""
+    call, made = state.call, state.call.sequence
+    missing, ahead = [s.rank for s in others if s.groups < made], [s.rank for s in others if s.groups > made]
+    if missing:
+        return Need(tuple(missing))
+    rule = "every rank must call new_group, also for a group that it is not in, and in the same order"
+    for other in others:
+        theirs = other.call
+        if theirs is None or theirs.op != "new_group" or theirs.sequence != made:
+            continue
+        if theirs.members != call.members:
+            groups = f"of {rank_list(call.members)}, but in rank {other.rank}'s of {rank_list(theirs.members)}"
+            return Need(clash=f"In rank {state.rank}'s new_group number {made - 1} is a group {groups}: {rule}.")
+    if not ahead:
+        return None
+    further = f"{rank_list(ahead)} {'have' if len(ahead) > 1 else 'has'} made more of them"
+    return Need(clash=f"Rank {state.rank} waits in its new_group number {made - 1}, and {further}: {rule}.")
+
+
+def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
+    """The peer, or all that may be it, unless there is a message, or a recv, for the call already."""
+    call, peer = state.call, state.call.peer
+    receiver = peer if call.is_send else state.rank
+    if not {receiver, state.rank if peer is None else peer} <= states.keys():
+        return None  # a peer that no rank is: nothing can be said of it
+    members = [r for r in call.members if r in states]
+    sent = {r: _count(states[r], True, call, receiver) for r in members}
+    kept = {r: sent[r] - _count(states[r], True, call, receiver, dropped=True) for r in members}
+    expected = {r: _count(states[receiver], False, call, r) for r in members}
+    from_any = _count(states[receiver], False, call, None)
+
+    def served(coming: Mapping[int, int]) -> bool:
+        spare = sum(max(0, coming[r] - expected[r]) for r in members)  # what only a recv from any source can take
+        if call.is_send:
+            return call.sequence <= expected[state.rank] or spare <= from_any
+        return spare >= from_any if peer is None else coming[peer] >= call.sequence + from_any
+
+    peers = tuple(r for r in members if r != state.rank) if peer is None else (peer,)
+    if not peers:
+        return Need(clash=f"Rank {state.rank} waits for a message from any other rank of a group that has no other.")
+    if not served(sent):
+        return Need(peers)
+    if call.is_send or served(kept):
+        return None
+    whose = rank_list([r for r in (members if peer is None else peers) if kept[r] < sent[r]]).capitalize()
+    lost = f"{whose} did not keep what isend returned, and the message to rank {state.rank} went with it"
+    return Need(peers, clash=f"{lost}: keep it, and call its wait().")
+
+
+def _count(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None, dropped: bool = False) -> int:
+    """How many messages of the call's group and tag a rank has begun to send to, or receive from, a peer (None: any).
+
+    Args:
+        dropped: only sends that nobody can wait for any more.
+    """
+    key = (is_send, call.group, peer, call.tag)
+    alike = [one for one in state.traffic if (one.is_send, one.group, one.peer, one.tag) == key]
+    return sum(one.dropped if dropped else one.count for one in alike)
+
+
+def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
+    call = state.call
+    others = [r for r in call.members if r != state.rank and r in states]
+    missing = tuple(r for r in others if states[r].counts.get(call.group, 0) < call.sequence)
+    differ = disagreement({state.rank: call, **_same_turn(call, [states[r] for r in others])})
+    if differ:
+        return Need(missing, clash=differ[:1].upper() + differ[1:])
+    return Need(missing) if missing else None
+
+
+def _same_turn(call: CallRecord, states: Sequence[RankStatus]) -> dict[int, CallRecord]:
+    """What other ranks called, or call, as the collective with the same number in the same group."""
+    turn = (call.group, call.sequence)
+    return {s.rank: old for s in states for old in s.history if (old.group, old.sequence) == turn}

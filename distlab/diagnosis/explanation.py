@@ -1,0 +1,203 @@
+"""From what each rank reports to one paragraph that a learner can act on: pure functions, called by execution.py.
+
+Runs on the notebook's kernel; nothing here starts, stops or asks a process.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from distlab.errors import Failure, RankDied, RankError, rank_list
+from distlab.wire.messages import Raised
+
+# the words of gloo and of mpi_queue for a wait that nothing ended; other messages say more, and are shown
+PLAIN_WAIT = re.compile(r"Timed out waiting \d+ms for \w+ operation to complete")
+GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
+# what others say on a rank, as "kind: message", and what to do about it: the first that fits
+ADVICE = (
+    (
+        r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered",
+        "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "
+        "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them.",
+    ),
+    (
+        r"Invalid process group specified|roup -100",  # torch's mark of a group that the rank is not in
+        "This rank is not in that group: make the call on its members alone (if rank in ...).",
+    ),
+    (
+        r"rank \S+ is not part of group",
+        "src, dst and peer are ranks of the world that dist.get_process_group_ranks(group) lists; group_src, group_dst "
+        "and group_peer count them from 0.",
+    ),
+    (
+        r"Pair is not connected",
+        "On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_().",
+    ),
+    (
+        r"No backend type associated with device type",
+        "The backend of this group takes no tensors of that device, or, if it is a class in Python, has no method for "
+        "this call: move the tensors with to(...), or add the method.",
+    ),
+    (
+        r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't pickle (<func|local)",
+        "A new process looks for its function in a file, and a cell is no file: write the function into one with "
+        "%%writefile work.py, and import it (from work import f).",
+    ),
+    (
+        r"'NoneType' object has no attribute 'wait'",
+        "Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for.",
+    ),
+)
+WITH_ANOTHER = "was ended by mpiexec when another rank ended"  # how a rank died that MPI ended
+CAUSES = {
+    "SIGKILL": "often the system, out of memory, or kill -9",
+    "SIGABRT": "often gloo: a send and its recv had different sizes",
+    "SIGSEGV": "a fault in compiled code",
+    "SIGTERM": "somebody asked it to end",
+}
+
+
+def failure(rank: int, raised: Raised) -> Failure:
+    """A rank's own description of its exception as a `Failure`; source that only the notebook has is filled in."""
+    lines = tuple(line.shown() for line in raised.lines)
+    message = readable(raised.message)
+    return Failure(rank, raised.kind, message, lines, raised.traceback, raised.consequence, raised.communicated)
+
+
+def readable(message: str) -> str:
+    """A message without what means nothing to its reader: gloo's source paths, byte-swapped ports, addresses."""
+    message = re.sub(r"\[[^\]\s]*\.(cc|cpp|h):\d+\]\s*", "", message)
+    message = re.sub(r" at 0x[0-9a-f]+>", ">", message)
+    message = re.sub(r",?\s*(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
+    return message.split("\nException raised from")[0].strip()
+
+
+def rank_error(
+    failures: Sequence[Failure], targets: Sequence[int], timeout: float, healed: bool, subgroups: int
+) -> RankError:
+    """One error for all that the ranks of a cell raised: culprits first, those that only waited for them in a line.
+
+    Args:
+        targets: the ranks that ran the cell. timeout: the group's, in seconds.
+        healed: whether the group was rebuilt afterwards. subgroups: how many of them went with it.
+    """
+    culprits = [f for f in failures if not f.consequence]
+    victims = [f for f in failures if f.consequence]
+    finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
+    parts = [_raised(alike) for alike in _fold(culprits)]
+    parts += dict.fromkeys(filter(None, map(_advice, culprits)))
+    if victims:
+        waited = rank_list([f.rank for f in victims])
+        lines = "\n".join(_where(alike) for alike in _fold(victims, by_message=False))
+        if culprits:
+            parts.append(f"{waited} waited in communication and could not go on:\n{lines}")
+        elif any(PLAIN_WAIT.fullmatch(f.message) for f in victims):
+            what = "for each other" if len(victims) > 1 else "for another rank"
+            parts.append(f"{waited} waited {what}, and nothing came for {timeout:g} s.\n{lines}")
+        else:
+            parts += [_raised(alike) for alike in _fold(victims)]
+    if finished:
+        parts.append(f"{rank_list(finished).capitalize()} finished.")
+    if healed:
+        kept = "The process group is rebuilt and variables are kept: change the cell and run it again."
+        parts.append(f"{kept} {GROUPS_GONE}" if subgroups else kept)
+    return RankError("\n".join(parts), (*culprits, *victims), finished)
+
+
+def _raised(alike: list[Failure]) -> str:
+    first = alike[0]
+    said = f": {first.message}" if first.message else ""
+    return f"{rank_list([f.rank for f in alike])} raised {first.kind}{said}\n{_where(alike)}".rstrip()
+
+
+def _advice(failed: Failure) -> str:
+    said = f"{failed.kind}: {failed.message}"
+    return next((advice for pattern, advice in ADVICE if re.search(pattern, said)), "")
+
+
+def _where(alike: list[Failure]) -> str:
+    label = rank_list([f.rank for f in alike])
+    rows = []
+    for line in alike[0].lines:
+        place = f" in {line.place}" if line.place else ""
+        rows.append(f"  {label}   line {line.number}{place}   {line.text}".rstrip())
+        label = " " * len(label)
+    return "\n".join(rows)
+
+
+def _fold(failures: Sequence[Failure], by_message: bool = True) -> list[list[Failure]]:
+    """Failures that read the same, together; in the order of their first ranks."""
+    groups: dict[Any, list[Failure]] = {}
+    for f in failures:
+        groups.setdefault((f.kind, f.message, f.lines) if by_message else f.lines, []).append(f)
+    return list(groups.values())
+
+
+def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool, last_lines: Mapping[int, str]) -> RankDied:
+    """The error for ranks whose processes ended in a cell.
+
+    Args:
+        died: how, in words, by rank. others: the ranks that live.
+        respawn: whether new ranks take their place by themselves.
+        last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
+    """
+    who, several = rank_list(others).capitalize() if others else "", len(others) > 1
+    if respawn:
+        places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
+        advice = f"The next cell starts {places} variables, and rebuilds the process group."
+        rest = f" {who} {'keep theirs' if several else 'keeps its own'}." if others else ""
+    else:
+        advice = "The cluster is not whole: call cluster.restart() for new ranks."
+        verbs = "live and keep their" if several else "lives and keeps its"
+        rest = f" {who} {verbs} variables until then." if others else ""
+    failures = tuple(
+        Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in sorted(died.items())
+    )
+    return RankDied(f"{deaths(died)}.\n{advice}{rest}", failures, tuple(others))
+
+
+def all_died(lost: Mapping[int, str]) -> RankDied:
+    """The error for ranks that mpiexec ended because another had ended.
+
+    Args:
+        lost: how, in words, by rank; of those that were ended, WITH_ANOTHER.
+    """
+    first = {rank: how for rank, how in sorted(lost.items()) if how != WITH_ANOTHER}
+    others = [rank for rank in lost if rank not in first]
+    rest = f"MPI ends a whole program when one of its processes ends: mpiexec has ended {rank_list(others)} too."
+    advice = "All variables are lost: call cluster.restart() for new ranks."
+    failures = tuple(Failure(rank, "RankDied", lost[rank]) for rank in (*first, *others))
+    return RankDied(f"{deaths(first)}.\n{rest}\n{advice}", failures)
+
+
+def died_between_cells(died: Mapping[int, str]) -> str:
+    """One line about ranks that died while no cell was waited for, and are replaced before the next one."""
+    who, several = deaths(died), len(died) > 1
+    places = "new processes take their places, and their" if several else "a new process takes its place, and its"
+    return f"{who[:1].upper()}{who[1:]} since the last cell: {places} variables are lost."
+
+
+def deaths(died: Mapping[int, str]) -> str:
+    """Which ranks died how, in words; those that died alike together."""
+    alike: dict[str, list[int]] = {}
+    for rank, how in sorted(died.items()):
+        alike.setdefault(how, []).append(rank)
+    rows = [(rank_list(ranks), how) for how, ranks in alike.items()]
+    return "; ".join(f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows)
+
+
+def exit_words(status: int | None) -> str:
+    """How a process ended, in words: "was killed by SIGKILL (often ...)", "ended with exit status 3"."""
+    if status is None:
+        return "died"
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    cause = f" ({CAUSES[name]})" if name in CAUSES else ""
+    return f"was killed by {name}{cause}"

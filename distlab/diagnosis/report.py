@@ -1,0 +1,275 @@
+"""What the ranks of a cell that did not come back were doing, in words and as a picture of the cell's lines.
+
+Called by execution.py and ranks.py in the notebook's kernel; pure functions over messages.RankStatus.
+"""
+
+from __future__ import annotations
+
+import html
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+
+from distlab.diagnosis.deadlock import Need
+from distlab.diagnosis.explanation import GROUPS_GONE
+from distlab.errors import Line, rank_list
+from distlab.wire import messages
+from distlab.wire.call_matching import tensor_words
+from distlab.wire.messages import CallRecord, RankStatus
+
+CONTEXT_LINES = 2  # of source around a line where a rank is
+WITHOUT_CALL = {  # what a rank does that is in no call
+    messages.IDLE: "finished",
+    messages.COMPUTING: "computes",
+    messages.BETWEEN: "has not begun, or its answer is on its way",
+    messages.SILENT: "does not answer: it is stopped, or compiled code holds Python's lock",
+}
+
+
+@dataclass(frozen=True)
+class MarkedLine:
+    """A line of source: its number (0 for a gap), its text, and what the ranks do there as (ranks, words)."""
+
+    number: int
+    text: str
+    notes: list[tuple[list[int], str]]
+
+
+def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], targets: Sequence[int] | None = None) -> str:
+    """Why nobody can go on, in one to three sentences.
+
+    Args:
+        targets: the ranks that run the cell; None for all.
+    """
+    clashes = list(dict.fromkeys(n.clash for _, n in sorted(needs.items()) if n.clash))
+    if clashes:
+        return " ".join(clashes[:2])
+    tags = [_wrong_tag(states[r], states) for r in sorted(needs)]
+    if any(tags):
+        return " ".join([*filter(None, tags)][:2])
+    finished = [r for r, s in states.items() if s.doing == messages.IDLE]
+    causes = {r: [o for o in n.ranks if o in finished] for r, n in needs.items()}
+    rooted = {r: gone for r, gone in causes.items() if gone}
+    if not rooted:
+        return _circle(needs, states)
+    alike: dict[str, list[int]] = {}
+    for rank, gone in rooted.items():
+        alike.setdefault(_complaint(states[rank], gone, states, targets), []).append(rank)
+    sentences = []
+    for words, ranks in list(alike.items())[:3]:
+        words = words.replace("s ", " ", 1) if len(ranks) > 1 else words  # they wait, or send
+        sentences.append(f"{rank_list(ranks).capitalize()} {words}")
+    return " ".join(sentences)
+
+
+def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
+    """What to say of a send whose receiver waits for another tag; "" of anything else."""
+    sent = state.call
+    got = states[sent.peer].call if sent.is_send and sent.peer in states else None
+    if got is None or got.kind != messages.MESSAGE or got.is_send or got.peer not in (state.rank, None):
+        return ""
+    if got.group != sent.group or got.tag == sent.tag:
+        return ""
+    return f"Rank {state.rank} sends with tag {sent.tag}, but rank {sent.peer} waits for tag {got.tag}."
+
+
+def _complaint(
+    state: RankStatus, gone: list[int], states: Mapping[int, RankStatus], targets: Sequence[int] | None
+) -> str:
+    """What a rank waits for in vain, after its name."""
+    call, who = state.call, rank_list(gone)
+    if targets is not None and not set(gone) & set(targets):
+        verb = "does" if len(gone) == 1 else "do"
+        finished, without = f"{who}, which {verb} not run this cell", ""
+    else:
+        finished, without = f"{who}, which {'has' if len(gone) == 1 else 'have'} finished", " without calling it"
+    if call.kind == messages.MESSAGE:
+        without = without and (" without receiving it" if call.is_send else " without sending it")
+        return f"{'sends a message to' if call.is_send else 'waits for a message from'} {finished}{without}."
+    if call.op == "new_group":
+        callers = "every rank" if call.sequence else "every member of the group"
+        return f"waits in new_group, which {callers} must call, for {finished}{without}."
+    if call.op == "backward":
+        return f"waits in backward() for gradients of {finished}: does the loss of every rank use every parameter?"
+    again = " once more" if without and any(_called_before(call, states[r]) for r in gone) else ""
+    return f"waits in {call.op} for {finished}{without}{again}."
+
+
+def _called_before(call: CallRecord, state: RankStatus) -> bool:
+    """Whether a rank has come to the same collective of the group in the same line before, as in a loop."""
+    same = [old for old in state.history if (old.group, old.op) == (call.group, call.op)]
+    return any(old.place == call.place for old in same)
+
+
+def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
+    unfinished, everyone = len(needs), len(states)
+    first = f"{unfinished} of {everyone} ranks wait for each other" if unfinished > 1 else "The rank waits for itself"
+    calls = [states[r].call for r in needs]
+    if all(call.kind == messages.MESSAGE for call in calls):
+        if not any(call.is_send for call in calls):
+            return f"{first}; nobody will send."
+        if all(call.is_send for call in calls):
+            return f"{first}; nobody will receive, and a send waits for its receiver."
+    if all(call.kind == messages.COLLECTIVE for call in calls) and len({call.group for call in calls}) > 1:
+        return f"{first}: they call {' and '.join(sorted({call.op for call in calls}))} in different groups."
+    links = [f"{rank_list([r])} in {states[r].call.op} for {rank_list(needs[r].ranks)}" for r in sorted(needs)[:4]]
+    return f"{first}: {', '.join(links)}{', and so on' if unfinished > 4 else ''}."
+
+
+def call_words(call: CallRecord) -> str:
+    """A call as the learner would write it, with what matters only: "recv(src=1, tag=3)", "all_reduce(op=MAX)"."""
+    given = []
+    if call.kind == messages.MESSAGE:
+        peer = "any" if call.peer is None else call.peer
+        given.append(f"{'dst' if call.is_send else 'src'}={peer}")
+        if call.tag:
+            given.append(f"tag={call.tag}")
+    if call.root is not None:
+        given.append(f"{'dst' if call.collective in ('reduce', 'gather') else 'src'}={call.root}")
+    if call.reduce_op not in ("", "SUM"):
+        given.append(f"op={call.reduce_op}")
+    if call.group not in ("0", ""):
+        given.append(f"group of {rank_list(call.members)}")
+    return f"{call.op}({', '.join(given)})"
+
+
+def rows(states: Mapping[int, RankStatus]) -> list[tuple[list[int], str, str, Line | None]]:
+    """What the ranks do as rows of ranks that do the same: (ranks, call or activity, tensors, line)."""
+    folded: dict[tuple[str, str, Line | None], list[int]] = {}
+    for rank, state in sorted(states.items()):
+        busy = state.call or state.doing == messages.COMPUTING  # the lines of an idle rank mean nothing
+        line = state.lines[-1].shown() if busy and state.lines else None
+        if state.call:
+            key = (f"{call_words(state.call)}{_posted(state)}", tensor_words(state.call), line)
+        else:
+            key = (WITHOUT_CALL[state.doing], "", line)
+        folded.setdefault(key, []).append(rank)
+    return [(ranks, *key) for key, ranks in folded.items()]
+
+
+def _posted(state: RankStatus) -> str:
+    """Where a call was begun, when the rank waits for it in another line."""
+    if not state.call.lines or not state.lines:
+        return ""
+    begun, waits = state.call.lines[-1].shown(), state.lines[-1].shown()
+    return "" if begun == waits else f" of line {begun.number}"
+
+
+def table(states: Mapping[int, RankStatus]) -> str:
+    """`rows` as text, in columns."""
+    cells = []
+    for ranks, what, tensors, line in rows(states):
+        where = f"line {line.number}{f' in {line.place}' if line.place else ''}" if line else ""
+        cells.append((rank_list(ranks), what, tensors, where, line.text if line else ""))
+    widths = [max(len(row[i]) for row in cells) for i in range(5)]
+    columns = [i for i in range(5) if widths[i]]
+    return "\n".join("  " + "  ".join(f"{row[i]:<{widths[i]}}" for i in columns).rstrip() for row in cells)
+
+
+def late(ranks: Sequence[int], timeout: float | None) -> str:
+    """The first sentence for ranks that were interrupted, by the clock or by a person (timeout None)."""
+    who = rank_list(ranks) if ranks else "no rank"
+    return f"{who} did not come back within {timeout:g} s." if timeout else f"{who.capitalize()} had not ended."
+
+
+def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], subgroups: int, n: int) -> str:
+    """What was done about the ranks, and what to do now.
+
+    Args:
+        seconds: from the start of the cell until its ranks were free. busy: ranks that could not be freed.
+        replaced: what was lost with ranks that could not be freed. subgroups: how many groups are gone.
+        n: number of ranks in the cluster.
+    """
+    if busy:
+        return f"{rank_list(busy).capitalize()} could not be freed: call cluster.restart()."
+    lost = f" {GROUPS_GONE}" if subgroups else ""
+    kept = "Variables are kept and the process group is rebuilt: change the cell and run it again."
+    if replaced:
+        kept = "The other ranks keep their variables, and the " if len(replaced) < n else "The "
+        kept += "process group is rebuilt."
+    words = [f"Freed after {seconds:.1f} s."]
+    words += [
+        f"Rank {rank} could not be freed: a new process took its place, {what}." for rank, what in replaced.items()
+    ]
+    return " ".join([*words, kept]) + lost
+
+
+def activity(state: RankStatus) -> str:
+    """What one rank does now: "idle", "computes, line 4", "recv(src=1), line 3"."""
+    if state.doing == messages.IDLE:
+        return "idle"
+    [(_, what, _, line)] = rows({state.rank: state})
+    return f"{what}, line {line.number}" if line else what
+
+
+def brief(states: Mapping[int, RankStatus]) -> str:
+    """`rows` in one line, for a person who waits: "rank 2 computes (line 4), ranks 0-1: all_reduce() (line 6)"."""
+    words = []
+    for ranks, what, _, line in rows(states)[:4]:
+        where = f" (line {line.number})" if line else ""
+        words.append(f"{rank_list(ranks)}: {what}{where}")
+    return ", ".join(words)
+
+
+def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLine]:
+    """The source lines where the ranks are, with some around them; a gap is a line without a number.
+
+    Args:
+        cell: the %%px cell's text, its first line the magic's; "" when the code is a function.
+    """
+    marked: list[MarkedLine] = []
+    for file in sorted({s.file for s in states.values() if s.lines}):
+        here = {r: s for r, s in states.items() if s.lines and s.file == file}
+        source = linecache.getlines(file) if file else cell.splitlines()
+        places: dict[int, dict[int, RankStatus]] = {}
+        for rank, state in here.items():
+            if number := _line_in(source, [line.shown() for line in (state.lines[-1:] if file else state.lines)]):
+                places.setdefault(number, {})[rank] = state
+        notes = {at: [(row[0], f"{row[1]} {row[2]}".rstrip()) for row in rows(there)] for at, there in places.items()}
+        near = {n for at in notes for n in range(at - CONTEXT_LINES, at + CONTEXT_LINES + 1)}
+        shown = {n for n in near if 1 <= n <= len(source) and (source[n - 1].strip() or {n - 1, n + 1} <= near)}
+        last = -1
+        for number in sorted(shown):
+            if marked and last != number - 1:
+                marked.append(MarkedLine(0, "...", []))
+            last = number
+            marked.append(MarkedLine(number, source[number - 1].rstrip(), notes.get(number, [])))
+    return marked
+
+
+def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int:
+    """The number of the innermost line that is one of this source; 0 for none: a function may be of another cell."""
+    found = [n for n, text, _ in map(astuple, lines) if 1 <= n <= len(source) and source[n - 1].strip() == text]
+    return found[-1] if found else 0
+
+
+def source_text(marked: Sequence[MarkedLine]) -> str:
+    """`marked_source` as text: an arrow and the ranks at the lines where they are."""
+    width = max(len(line.text) for line in marked)
+    texts = []
+    for line in marked:
+        notes = "; ".join(f"{rank_list(ranks)}: {what}" for ranks, what in line.notes)
+        head = f"{'>' if notes else ' '} {line.number or '':>3}  "
+        texts.append(f"{head}{line.text:<{width}}   {notes}".rstrip() if notes else f"{head}{line.text}".rstrip())
+    return "\n".join(texts)
+
+
+def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], str]) -> str:
+    """`marked_source` as an HTML table.
+
+    Args:
+        chips: the ranks' colours as HTML.
+    """
+    cell = "padding:0 12px 0 0;text-align:left;vertical-align:top;border:none;background:transparent"
+    wrap = f"{cell};white-space:pre-wrap"  # a long line is broken, so that the ranks beside it stay in sight
+    body = []
+    for line in marked:
+        notes = [f"{chips(ranks)}{html.escape(f'{rank_list(ranks)}: {what}')}" for ranks, what in line.notes]
+        mark = "border-left:3px solid #d55e00;padding-left:6px" if notes else "padding-left:9px"
+        tint = "rgba(213,94,0,0.12)" if notes else "transparent"
+        span, beside = ("", f'<td style="{wrap}">{"<br>".join(notes)}</td>') if notes else (' colspan="2"', "")
+        body.append(
+            f'<tr style="background:{tint}"><td style="{cell};{mark};opacity:0.6">{line.number or ""}</td>'
+            f'<td{span} style="{wrap};overflow-wrap:anywhere">{html.escape(line.text)}</td>{beside}</tr>'
+        )
+    return f'<table style="font-family:monospace;border:none;margin:4px 0">{"".join(body)}</table>'

@@ -1,0 +1,1 @@
+"""Starting and ending processes: the fork server, ipyparallel's launchers, mpiexec, the reaper of orphans."""

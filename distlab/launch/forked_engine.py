@@ -1,0 +1,71 @@
+"""What a forked process becomes: ipyparallel's engine, without the nanny process that ipyparallel gives each engine.
+
+Runs in a child of fork_server.py. The nanny's two duties are taken over: the fork server tells the hub when a rank of
+distlab's has ended, and the kernel's own control thread answers ipyparallel's Client.send_signal. With many engines on
+few cores a cell takes as long as all their messages and wake-ups take together, so two needless ones are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from ipykernel.iostream import OutStream
+from ipyparallel.engine.app import IPEngine
+from ipyparallel.engine.kernel import IPythonParallelKernel
+
+from distlab.compat.ipyparallel import use_kernel
+from distlab.compat.ipython import NeverBusy
+
+
+class ForkedKernel(NeverBusy, IPythonParallelKernel):
+    """ipyparallel's kernel, which also relays signals, and reports when it is idle but not when it becomes busy.
+
+    ipyparallel's client waits for "idle", which ends the output of a request, and nobody for "busy". After an error it
+    goes on with the cells that wait: to skip them, as a notebook's own kernel does, would skip them on some ranks only.
+    """
+
+    control_msg_types = (*IPythonParallelKernel.control_msg_types, "signal_request")
+
+    def signal_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        number = parent["content"]["sig"]
+        os.kill(os.getpid(), getattr(signal, number) if isinstance(number, str) else number)
+        self.session.send(stream, "signal_reply", content={"status": "ok"}, parent=parent, ident=ident)
+
+    async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        parent["content"]["stop_on_error"] = False
+        await super().execute_request(stream, ident, parent)
+
+
+class QuietStream(OutStream):
+    """stdout or stderr of an engine; a flush with nothing to flush does not wake the output thread.
+
+    An engine flushes both after every request, and each flush waits for a round trip through that thread.
+    """
+
+    _written = False
+
+    def write(self, string: str) -> int | None:
+        self._written = True
+        return super().write(string)
+
+    def flush(self) -> None:
+        if self._written:
+            self._written = False
+            super().flush()
+
+
+class ForkedEngine(IPEngine):
+    """An engine whose output costs less."""
+
+    name = "ipengine"
+    out_stream_factory = QuietStream
+
+
+def run(arguments: list[str]) -> None:
+    """Be an engine with these command-line arguments until it is told to end."""
+    use_kernel(ForkedKernel)
+    sys.argv = ["ipengine"]
+    ForkedEngine.launch_instance([*arguments, "--IPEngine.enable_nanny=False"])

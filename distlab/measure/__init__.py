@@ -1,0 +1,1 @@
+"""Timing, sweeps, traces, and the probe of what works here."""

@@ -1,0 +1,184 @@
+"""Measuring communication: a call repeated on every rank, timed as its slowest rank, with bandwidths and a cost model.
+
+Called by the notebooks as `distlab.timing`, and by sweep.py. `measure` runs on the ranks, the rest anywhere. algbw and
+busbw are defined as in nccl-tests (doc/PERFORMANCE.md); a GB is 1e9 bytes.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distlab.errors import refuse
+from distlab.plotting.units import format_bandwidth, format_bytes, format_seconds  # noqa: F401 - for notebooks
+
+# busbw = algbw x factor(n): what each link must carry, so that numbers compare across rank counts
+BUS_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    **dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), lambda n: (n - 1) / n),
+    **dict.fromkeys(("broadcast", "reduce", "send_recv"), lambda n: 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Repetitions of one call, in seconds, each that of its slowest rank; `num_bytes` is the full buffer's size."""
+
+    num_bytes: int
+    repetitions: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Median of the repetitions."""
+        return statistics.median(self.repetitions)
+
+    @property
+    def low(self) -> float:
+        """First quartile."""
+        return float(np.quantile(self.repetitions, 0.25))
+
+    @property
+    def high(self) -> float:
+        """Third quartile."""
+        return float(np.quantile(self.repetitions, 0.75))
+
+    @property
+    def algbw(self) -> float:
+        """Algorithm bandwidth in GB/s: num_bytes over the median time."""
+        return self.num_bytes / self.seconds / 1e9
+
+    def busbw(self, collective: str, world_size: int) -> float:
+        """Bus bandwidth in GB/s, what the links carry: algbw times the collective's factor."""
+        return self.algbw * bus_factor(collective, world_size)
+
+
+def measure(
+    fn: Callable[..., Any], *args: Any, num_bytes: int = 0, repeat: int = 20, warmup: int = 3, group: Any = None
+) -> Timing:
+    """Time fn(*args): warm up, then barrier and call, `repeat` times; each repetition counts as its slowest rank.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest).
+
+    Args:
+        num_bytes: size of the full buffer, for bandwidths. repeat, warmup: numbers of calls.
+        group: the process group that takes part; None for the default group.
+
+    Returns:
+        the same `Timing` on every rank.
+
+    Raises:
+        ArgumentError: repeat or warmup is not a whole number in range.
+    """
+    return measure_each([fn], *args, num_bytes=num_bytes, repeat=repeat, warmup=warmup, group=group)[0]
+
+
+def measure_each(
+    functions: Sequence[Callable[..., Any]],
+    *args: Any,
+    num_bytes: int = 0,
+    repeat: int = 20,
+    warmup: int = 3,
+    group: Any = None,
+) -> list[Timing]:
+    """As `measure`, for functions that take turns: whatever slows the machine down meanwhile slows all of them alike.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest).
+
+    Returns:
+        a `Timing` for each function, the same on every rank; on a simulated cluster in virtual seconds, of a single
+        call where all calls take the same.
+    """
+    import torch
+    import torch.distributed as dist
+
+    check_count("repeat", repeat, 1)
+    check_count("warmup", warmup, 0)
+    if dist.get_backend(group) == "simulated":
+        from distlab.simulated.notes import seconds_of
+
+        return [Timing(num_bytes, seconds_of(fn, args, repeat, group)) for fn in functions]
+    for _ in range(warmup):
+        for fn in functions:
+            fn(*args)
+    seconds = torch.zeros(len(functions), repeat, dtype=torch.float64)
+    for i in range(repeat):
+        # in another order each time, the same on all ranks: a function may leave slower caches to the one after it
+        for which in random.Random(i).sample(range(len(functions)), len(functions)):
+            dist.barrier(group)
+            began = time.perf_counter()
+            functions[which](*args)
+            seconds[which, i] = time.perf_counter() - began
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=group)
+    return [Timing(num_bytes, tuple(row)) for row in seconds.tolist()]
+
+
+def bus_factor(collective: str, world_size: int) -> float:
+    """What turns algbw into busbw, for example 2(n-1)/n for all_reduce.
+
+    Runs on: anywhere. Source: nccl-tests, doc/PERFORMANCE.md.
+
+    Raises:
+        ArgumentError: no factor is known for the collective.
+    """
+    if collective not in BUS_FACTORS:
+        advice = 'Give the one whose data your function moves, or "broadcast" for a factor of 1.'
+        refuse("collective", f"one of {', '.join(BUS_FACTORS)}", collective, advice)
+    return BUS_FACTORS[collective](world_size)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The cost model seconds(m) = alpha + beta m: latency alpha in seconds, beta in seconds a byte.
+
+    `error` is the median of |model / measured - 1| over the points.
+    """
+
+    alpha: float
+    beta: float
+    error: float
+
+    def seconds(self, num_bytes: float) -> float:
+        """Predicted seconds for a message of `num_bytes` bytes."""
+        return self.alpha + self.beta * num_bytes
+
+    def __str__(self) -> str:
+        bandwidth = format_bandwidth(1 / self.beta / 1e9).strip()
+        return f"alpha = {format_seconds(self.alpha).strip()}, 1/beta = {bandwidth}"
+
+
+def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
+    """Fit alpha + beta m to measured times by least squares of the relative error: small messages count as well.
+
+    Runs on: anywhere. Source: Hockney, The communication challenge for MPP (1994), for the model.
+
+    Args:
+        num_bytes: message sizes, at least two different ones. seconds: the measured time of each.
+
+    Raises:
+        ArgumentError: fewer than two sizes, or a time that is not above 0.
+    """
+    if len(num_bytes) != len(seconds) or len(set(num_bytes)) < 2:
+        refuse("num_bytes", "two different sizes or more, one for each time", list(num_bytes), "Measure more sizes.")
+    if min(seconds) <= 0:
+        refuse("seconds", "above 0", list(seconds), "Measure again.")
+    m, t = np.array(num_bytes, dtype=float), np.array(seconds, dtype=float)
+    ones = np.ones(len(t))
+    # minimise sum ((alpha + beta m) / t - 1)^2 over alpha >= 0, beta > 0
+    alpha, beta = np.linalg.lstsq(np.stack([1 / t, m / t], axis=1), ones, rcond=None)[0]
+    if alpha < 0:
+        alpha, beta = 0.0, (m / t).sum() / ((m / t) ** 2).sum()
+    elif beta <= 0:
+        alpha, beta = (1 / t).sum() / (1 / t**2).sum(), 1e-15
+    return Fit(float(alpha), float(beta), float(np.median(abs((alpha + beta * m) / t - ones))))
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """A number of calls; ArgumentError where it is no whole number of `least` or more."""
+    if not isinstance(value, int) or value < least:
+        refuse(name, f"a whole number of {least} or more", value, f"Give for example {name}=5.")

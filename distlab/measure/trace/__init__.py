@@ -1,0 +1,188 @@
+"""`Trace`: what the ranks of a cluster did while it was recorded, on one clock.
+
+Made by `cluster.trace()` and `%%px --trace`, on the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distlab.errors import ClusterError, rank_list, refuse
+from distlab.measure.tables import Table
+from distlab.measure.trace import virtual
+from distlab.measure.trace.chrome import chrome
+from distlab.measure.trace.reading import read
+from distlab.measure.trace.totals import Shares, shares_of, tabulate
+from distlab.plotting.units import format_seconds
+from distlab.simulated.events import Result
+from distlab.wire.recorded import Offset, Recorded
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CONTENTS = ("events", "messages", "collectives", "rows")
+SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
+
+
+class Trace:
+    """What some ranks did, from torch's profiler on each of them.
+
+    Inside of `with cluster.trace() as trace:` it is being recorded; afterwards it can be looked at. In a notebook its
+    repr is its picture.
+
+    Attributes:
+        ranks: those that were recorded. recording: whether they still are.
+        simulated: on which machines in virtual time, in words; "" for what really happened.
+        missing: why there is nothing of a rank, in words, by rank.
+        offsets: how much a rank's clock was ahead of the trace's, by which its times are corrected; of ranks on other
+            machines than the first.
+        events: what the ranks did, in the order of the starts.
+        messages: point-to-point messages in the order in which they left, those without a partner included.
+        collectives: in the order in which they began.
+        rows: the profiler's own, by rank.
+    """
+
+    def __init__(self, ranks: Sequence[int], simulated: str = ""):
+        self.ranks, self.simulated = list(ranks), simulated
+        self.missing: dict[int, str] = {}
+        self.offsets: dict[int, Offset] = {}
+        self.recording = True
+
+    def finish(self, recorded: dict[int, Recorded], missing: dict[int, str], offsets: dict[int, Offset]) -> None:
+        """Take what the ranks recorded, by rank."""
+        self.missing, self.offsets = missing, offsets
+        self.events, self.messages, self.collectives, self.rows = read(recorded, offsets)
+        self.recording = False
+
+    def finish_virtual(self, result: Result | None, why: str = "") -> None:
+        """Take what happened on a simulated cluster; None: nothing is known, and why."""
+        self.missing = {} if result is not None else dict.fromkeys(self.ranks, why)
+        found = virtual.read(result, self.ranks) if result is not None else ([], [], [])
+        self.events, self.messages, self.collectives = found
+        self.rows, self.recording = {}, False
+
+    # --- what it holds ---
+
+    def __getattr__(self, name: str) -> Any:
+        """What is there only when the trace has ended: ClusterError until then."""
+        if name in CONTENTS:
+            raise ClusterError("This trace is still being recorded. Look at it after the with block.")
+        raise AttributeError(f"a Trace has no attribute {name!r}")
+
+    @property
+    def seconds(self) -> float:
+        """From the first start to the last end."""
+        return max((event.end for event in self.events), default=0.0)
+
+    # --- how it is shown ---
+
+    def plot(self, window: tuple[float, float] | None = None) -> Figure:
+        """Draw what each rank did when, and its messages: a space-time diagram.
+
+        A bar of communication is hatched while a partner that the call needs has not come. Where nothing is drawn, the
+        rank ran plain Python, or nothing. gloo tells that an irecv is complete when wait() is called, not before.
+
+        Runs on: client.
+
+        Args:
+            window: first and last millisecond to draw; all of it without one.
+
+        Returns:
+            The figure; a notebook shows it where it is the last value of a cell.
+
+        Raises:
+            ArgumentError: the window is not two times.
+            ClusterError: the trace is still being recorded.
+        """
+        from distlab.plotting import space_time  # matplotlib takes its time
+
+        view = None if window is None else _check_window(window, 1e3 * self.seconds)
+        return space_time(
+            self.ranks, self.events, self.messages, self.collectives, view, self._headline(), self.notes()
+        )
+
+    def table(self) -> Table:
+        """Add up calls that are alike: op, group, peers, bytes, calls, total, waiting and median time.
+
+        Runs on: client.
+        """
+        return tabulate(self.events, self.ranks, self._headline())
+
+    def shares(self) -> dict[int, Shares]:
+        """Where the time of each rank went, by rank: computing, communicating, waiting for others.
+
+        Runs on: client. `plotting.time_shares` draws it.
+        """
+        return {rank: shares_of(self.events, rank) for rank in self.ranks}
+
+    def to_chrome(self, path: str | Path) -> Path:
+        """Write a file that Perfetto (ui.perfetto.dev) opens, with a process for each rank, and arrows for messages.
+
+        Runs on: client.
+
+        Args:
+            path: of the file.
+        """
+        Path(path).write_text(json.dumps(chrome(self.ranks, self.events, self.messages, self.rows)))
+        return Path(path)
+
+    def notes(self) -> list[str]:
+        """What has to be known of it: ranks of which nothing is there, and clocks that had to be estimated."""
+        by_reason: dict[str, list[int]] = {}
+        for rank, why in sorted(self.missing.items()):
+            by_reason.setdefault(why, []).append(rank)
+        said = [f"Nothing is known of {rank_list(ranks)}: {why}." for why, ranks in by_reason.items()]
+        outside = sum(not message.traced for message in self.messages)
+        if outside:
+            said.append(f"{_count(outside, 'message')} to or from ranks of which nothing is known.")
+        if self.offsets:
+            worst = format_seconds(max(offset.error for offset in self.offsets.values())).strip()
+            said.append(f"The clocks of {rank_list([*self.offsets])} are estimated, right to within {worst}.")
+        return said
+
+    def _headline(self) -> str:
+        ranks = _count(len(self.ranks), "rank")
+        if not self.events:
+            return f"{ranks}, nothing recorded" + ("" if self.missing else ": nothing of torch's was called")
+        lost = sum(message.traced and not message.matched for message in self.messages)
+        words = [self.simulated] if self.simulated else [ranks]
+        counts = {"message": len(self.messages), "without a partner": lost, "collective": len(self.collectives)}
+        words += [_count(number, name) for name, number in counts.items() if number]
+        return ", ".join([*words, format_seconds(self.seconds).strip()])
+
+    def __repr__(self) -> str:
+        if self.recording:
+            return f"Trace: {rank_list(self.ranks)}, still being recorded"
+        return "\n".join([f"Trace: {self._headline()}", *self.notes()])
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]] | None:
+        if self.recording or not self.events:
+            return None
+        from PIL import Image  # matplotlib comes with it
+
+        figure, drawn, packed = self.plot(), io.BytesIO(), io.BytesIO()
+        figure.savefig(drawn, dpi=figure.dpi * SHARPNESS)
+        Image.open(drawn).quantize(method=Image.Quantize.FASTOCTREE).save(packed, "png")  # a third of the bytes
+        width, height = (round(inches * figure.dpi) for inches in figure.get_size_inches())
+        return packed.getvalue(), {"width": width, "height": height}
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'s' if number > 1 and ' ' not in name else ''}"
+
+
+def _check_window(window: Any, last: float) -> tuple[float, float]:
+    """A first and a last second, from milliseconds of which some lie within a trace that lasts `last` milliseconds."""
+    rule = f"two times (start, end) in milliseconds, start before end, that overlap 0 to {last:.4g}"
+    example = f"Call plot(window=({0.25 * last:.3g}, {0.5 * last:.3g}))."
+    try:
+        start, end = (time / 1e3 for time in window)
+    except (TypeError, ValueError):
+        refuse("window", rule, window, example, wrong_type=True)
+    if not start < end or end <= 0 or 1e3 * start >= last:
+        refuse("window", rule, window, example)
+    return start, end

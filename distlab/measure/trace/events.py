@@ -1,0 +1,131 @@
+"""What a trace consists of: events of the ranks, messages between them, collectives that they did together.
+
+Plain values, made by reading.py and drawn by plotting/timelines.py. Times are in seconds since the first event of the
+trace, on one clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from distlab.wire.recorded import Call
+
+COMPUTING = ("compute", "forward", "backward", "optimizer")
+COMMUNICATING = ("send", "recv", "collective")
+
+
+@dataclass(eq=False)
+class Event:
+    """What one rank did from `start` to `end`.
+
+    Args:
+        rank: in the world.
+        kind: "send", "recv" or "collective", whose `end` is when it was complete; "wait" for a call that was made
+            before; "compute", "forward", "backward" or "optimizer", many torch calls taken together.
+        op: what the program called, for example "isend" or "all_reduce".
+        start: in seconds.
+        end: in seconds.
+        blocking: whether the rank's main thread did nothing else meanwhile.
+        ready: when the partners that it needs had come, so that data could move, in seconds; infinite when one never
+            came, None when this is not known.
+        group: the ranks in the world of the process group.
+        peer: the other rank of a send or recv, the root of a collective; None when there is none, or nobody knows.
+        tag: of a send or recv.
+        num_bytes: what the rank gave, or received into; None when this is not known.
+        failed: whether it raised.
+        call: what the rank recorded of it, times as above; None for computation.
+    """
+
+    rank: int
+    kind: str
+    op: str
+    start: float
+    end: float
+    blocking: bool = True
+    ready: float | None = None
+    group: tuple[int, ...] = ()
+    peer: int | None = None
+    tag: int | None = None
+    num_bytes: int | None = None
+    failed: bool = False
+    call: Call | None = field(default=None, repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.start
+
+    @property
+    def waiting(self) -> float:
+        """Seconds of it in which a partner had not come yet, as far as this is known."""
+        return 0.0 if self.ready is None else max(0.0, min(self.ready, self.end) - self.start)
+
+    @property
+    def parts(self) -> list[tuple[str, float, float]]:
+        """Pieces of one sort each, with start and end: a call "wait" and then "move", computation as a whole."""
+        if self.kind in COMPUTING:
+            return [(self.kind, self.start, self.end)]
+        cut = self.start + self.waiting
+        pieces = [("wait", self.start, cut), ("move", cut, self.end)]
+        return [piece for piece in pieces if piece[2] > piece[1]] or [("move", self.start, self.end)]
+
+    @property
+    def ends(self) -> tuple[int | None, ...]:
+        """Source and destination of a message; the root of a collective, if it has one."""
+        if self.kind in ("send", "recv"):
+            return (self.rank, self.peer) if self.kind == "send" else (self.peer, self.rank)
+        return () if self.peer is None else (self.peer,)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One send and the recv that took it, or one of them alone: nobody received it, or nothing came.
+
+    `src` is None for a recv from anybody that got nothing. `traced` tells whether both ranks were recorded: if not, the
+    other half is not missing but unknown.
+    """
+
+    src: int | None
+    dst: int
+    tag: int
+    group: tuple[int, ...]
+    num_bytes: int
+    send: Event | None
+    recv: Event | None
+    traced: bool = True
+
+    @property
+    def matched(self) -> bool:
+        """Whether both halves are there."""
+        return self.send is not None and self.recv is not None
+
+    @property
+    def left(self) -> float:
+        """When its data could leave, in seconds: from when on both sides were there."""
+        half = self.send or self.recv
+        return half.start if half.ready in (None, inf) else half.ready
+
+    @property
+    def arrived(self) -> float:
+        """When the receiver knew that it had come, in seconds; for a message that is not matched, its only end."""
+        return (self.recv or self.send).end
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a group: what each rank that took part did, by rank.
+
+    `complete` tells whether every rank of the group did, as far as the ranks were recorded.
+    """
+
+    op: str
+    group: tuple[int, ...]
+    events: tuple[Event, ...]
+    complete: bool
+
+    @property
+    def came(self) -> float | None:
+        """When the last rank came, which all the others waited for; None for one in which they need the root alone."""
+        last = max(event.start for event in self.events)
+        return last if self.complete and all(event.ready == last for event in self.events) else None

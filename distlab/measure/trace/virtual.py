@@ -1,0 +1,87 @@
+"""The contents of a trace of a simulated cluster: what simulation.py says, as events, messages and collectives.
+
+A pure function, called by `Trace`. Runs on the notebook's kernel. Nothing is estimated here: every time is the model's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import inf
+
+from distlab.measure.trace.events import Collective, Event, Message
+from distlab.measure.trace.reading import ROOTED
+from distlab.simulated import events as simulated
+
+
+def read(result: simulated.Result, ranks: Sequence[int]) -> tuple[list[Event], list[Message], list[Collective]]:
+    """What `ranks` did, in seconds since the first began something."""
+    begun = [simulated.Operation(rank, *one, inf) for rank, rest in enumerate(result.unfinished) for one in rest]
+    operations = [one for one in (*result.operations, *begun) if one.rank in ranks]
+    spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
+    zero = min((one.begin for one in (*operations, *spans)), default=0.0)
+    last = max((span.end for span in (*spans, *result.transfers)), default=zero)
+    waits = {(span.rank, span.op): span for span in spans}
+    calls = {}
+    for one in operations:
+        wait = waits.get((one.rank, one.event.op))
+        blocking = wait is not None and wait.begin == one.begin
+        calls[one.rank, one.event.op] = _event(one, blocking, zero, last)
+    events = list(calls.values())
+    for span in spans:
+        if span.op is None:
+            events.append(Event(span.rank, "compute", "compute", span.begin - zero, span.end - zero))
+        elif (call := calls.get((span.rank, span.op))) is not None and not call.blocking:
+            what = {"group": call.group, "peer": call.peer, "tag": call.tag, "num_bytes": call.num_bytes}
+            events.append(Event(span.rank, "wait", call.op, span.begin - zero, span.end - zero, **what))
+    messages = _messages(result.transfers, calls, zero)
+    collectives = _collectives(operations, calls)
+    return sorted(events, key=lambda event: (event.start, event.rank)), messages, collectives
+
+
+def _event(one: simulated.Operation, blocking: bool, zero: float, last: float) -> Event:
+    start, end, event = one.begin - zero, min(one.end, last) - zero, one.event
+    if isinstance(event, simulated.Message):
+        kind = "send" if event.sends else "recv"
+        op, tag = kind if blocking else f"i{kind}", event.channel[1]
+        return Event(one.rank, kind, op, start, end, blocking, inf, (), event.peer, tag, event.num_bytes)
+    root = event.members[event.root] if event.name in ROOTED else None
+    size = sum(event.sent)
+    return Event(one.rank, "collective", event.name, start, end, blocking, inf, event.members, root, None, size)
+
+
+def _messages(
+    transfers: Sequence[simulated.Transfer], calls: dict[tuple[int, int], Event], zero: float
+) -> list[Message]:
+    """What was sent and received, and what only one of them was; `ready` of both is when the message left."""
+    messages, alone = [], {key: call for key, call in calls.items() if call.kind in ("send", "recv")}
+    for one in transfers:
+        send, recv = alone.pop((one.src, one.send), None), alone.pop((one.dst, one.recv), None)
+        if send is None and recv is None:
+            continue  # of a collective, or between ranks that were not recorded
+        for half in filter(None, (send, recv)):
+            half.ready = one.begin - zero
+        both = send is not None and recv is not None
+        messages.append(Message(one.src, one.dst, (send or recv).tag, (), one.num_bytes, send, recv, both))
+    for call in alone.values():
+        src, dst = call.ends
+        ends = (call, None) if call.kind == "send" else (None, call)
+        messages.append(Message(src, dst, call.tag, (), call.num_bytes, *ends))
+    return sorted(messages, key=lambda message: message.left)
+
+
+def _collectives(operations: Sequence[simulated.Operation], calls: dict[tuple[int, int], Event]) -> list[Collective]:
+    """The calls that were one collective; `ready` is when the last of those that a rank needs had come."""
+    together: dict[tuple[str, int], list[Event]] = defaultdict(list)
+    for one in operations:
+        if isinstance(one.event, simulated.Collective):
+            together[one.event.group, one.event.count].append(calls[one.rank, one.event.op])
+    found = []
+    for alike in together.values():
+        group, entered = alike[0].group, {event.rank: event.start for event in alike}
+        for event in alike:
+            needed = {event.peer} if event.peer not in (None, event.rank) else {*group}
+            if needed <= entered.keys():
+                event.ready = max([event.start, *(entered[rank] for rank in needed)])
+        found.append(Collective(alike[0].op, group, tuple(alike), entered.keys() >= {*group}))
+    return sorted(found, key=lambda collective: min(event.start for event in collective.events))

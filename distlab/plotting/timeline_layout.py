@@ -1,0 +1,235 @@
+"""What a space-time diagram shows of a trace: laid out, with what would crowd taken together, before it is drawn.
+
+Pure functions, called by `timelines`. Lengths are in pixels from the left, and downwards; times are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from distlab.measure.trace.events import Collective, Event, Message
+from distlab.plotting.units import format_bytes
+
+WIDE = 660  # of the axes
+ROOM = 8  # above the first lane, and below the last one
+THIN, COLUMN = 2.0, 5.0  # a bar is drawn at least this wide; narrower ones that crowd share columns of this width
+MOST_ROWS = 3  # of calls in flight; more are drawn on top of each other in the last one
+CROSSINGS, TOGETHER = 24, 10  # messages for each lane before they are taken together, and about as many arrows after
+FEW = 5  # columns that the figure does not mention
+MOST_MARKS = 48  # collectives that are marked one by one, and messages without a partner
+
+
+class Box(NamedTuple):
+    """A rectangle."""
+
+    look: str
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    @property
+    def corners(self) -> list[tuple[float, float]]:
+        """Each as x and y, around it."""
+        left, right, top, bottom = self[1:]
+        return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+class Arrow(NamedTuple):
+    """From `tail` to `head`, x and y each; it stands for messages of rank `src` of `sizes` bytes."""
+
+    src: int
+    tail: tuple[float, float]
+    head: tuple[float, float]
+    sizes: tuple[int, ...]
+
+
+@dataclass
+class Lane:
+    """The place of one rank.
+
+    Attributes:
+        top: where its bars begin. bar: their height. row: height of a row of calls in flight. gap: to the next lane.
+        bars: what it did. rows: the calls in flight, each row's not overlapping.
+    """
+
+    top: float
+    bar: float
+    row: float
+    gap: float
+    bars: list[Event]
+    rows: list[list[Event]]
+
+    @property
+    def bottom(self) -> float:
+        """Where its last row ends."""
+        return self.top + self.bar + len(self.rows) * self.row
+
+    def bands(self) -> list[tuple[list[Event], float, float]]:
+        """Its bars, then its rows of calls in flight, each with top and bottom."""
+        tops = [self.top + self.bar + place * self.row for place in range(len(self.rows))]
+        rows = [(row, top + 2, top + self.row) for row, top in zip(self.rows, tops, strict=True)]
+        return [(self.bars, self.top, self.top + self.bar), *rows]
+
+
+@dataclass
+class Scene:
+    """What is to be drawn, computed before the figure, whose size depends on it.
+
+    Attributes:
+        view: first and last second that are seen. lost: messages without a partner. collectives: those to mark.
+        columns: how many boxes stand for several bars.
+    """
+
+    view: tuple[float, float]
+    lanes: dict[int, Lane]
+    lost: list[Message]
+    collectives: list[Collective]
+    arrows: list[Arrow] = field(default_factory=list)
+    boxes: list[Box] = field(default_factory=list)
+    columns: int = 0
+
+    @property
+    def bottom(self) -> float:
+        """Where the last lane ends."""
+        return list(self.lanes.values())[-1].bottom
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of the messages that are seen, in bytes."""
+        return sorted({size for arrow in self.arrows for size in arrow.sizes})
+
+    def x(self, seconds: float) -> float:
+        """A time as pixels from the left."""
+        return (seconds - self.view[0]) / (self.view[1] - self.view[0]) * WIDE
+
+    def seen(self, start: float, end: float) -> tuple[float, float]:
+        """The part of a time that is seen, as pixels from the left."""
+        return max(0.0, self.x(start)), min(float(WIDE), self.x(end))
+
+
+def compose(
+    ranks: Sequence[int],
+    events: Sequence[Event],
+    messages: Sequence[Message],
+    collectives: Sequence[Collective],
+    window: tuple[float, float] | None,
+) -> Scene:
+    """Lay out the lanes, and take together what would crowd."""
+    last = max((event.end for event in events), default=1e-3)
+    first, last = view = window or (-0.01 * last, 1.01 * last)
+    seen = {event: None for event in events if event.rank in ranks and event.end >= first and event.start <= last}
+    lost = [m for m in messages if m.traced and not m.matched and (m.send or m.recv) in seen]
+    marked = [c for c in collectives if len(c.group) > 1 and c.came is not None and {*c.group} <= {*ranks}]
+    marked = [c for c in marked if first <= c.came <= last]
+    scene = Scene(view, lay_out(ranks, list(seen)), lost[:MOST_MARKS], marked if len(marked) <= MOST_MARKS else [])
+    scene.arrows = arrows(scene, [m for m in messages if m.matched and m.send in seen and m.recv in seen])
+    for lane in scene.lanes.values():
+        for band in lane.bands():
+            fill(scene, *band)
+    return scene
+
+
+def lay_out(ranks: Sequence[int], events: Sequence[Event]) -> dict[int, Lane]:
+    """A lane for each rank, from the top down, with room between for arrows: the more there are, the lower they are.
+
+    Args:
+        events: those that are seen.
+    """
+    heights = (30, 15, 34) if len(ranks) <= 4 else (26, 14, 26) if len(ranks) <= 8 else (16, 7, 17)
+    lanes, top = {}, 0.0
+    for rank in ranks:
+        own = [event for event in events if event.rank == rank and event.kind != "range"]
+        flying = [event for event in own if not event.blocking]
+        lane = lanes[rank] = Lane(top, *heights, [event for event in own if event.blocking], pack(flying))
+        top = lane.bottom + lane.gap
+    return lanes
+
+
+def pack(events: Sequence[Event]) -> list[list[Event]]:
+    """As few rows as needed so that the events of a row do not overlap; what does not fit into them is in the last."""
+    rows: list[list[Event]] = []
+    for event in sorted(events, key=lambda event: event.start):
+        row = next((row for row in rows if row[-1].end <= event.start), None)
+        if row is None and len(rows) < MOST_ROWS:
+            rows.append([event])
+        else:
+            (row or rows[-1]).append(event)
+    return rows
+
+
+def fill(scene: Scene, events: Sequence[Event], top: float, bottom: float) -> None:
+    """Add the boxes of one row's bars.
+
+    Bars that are wide enough are drawn as they are. Of the others, one that is alone is drawn a little wider; where
+    they crowd, each column of pixels shows what share of its time went where.
+    """
+    crowds: dict[int, list[Box]] = defaultdict(list)
+    for event in events:
+        for look, start, end in event.parts:
+            box = Box(look, *scene.seen(start, end), top, bottom)
+            if box.right - box.left >= COLUMN:
+                scene.boxes.append(box)
+            elif box.right >= box.left:
+                crowds[int(box.left / COLUMN)].append(box)
+    for place, crowd in crowds.items():
+        if len(crowd) == 1:
+            scene.boxes.append(crowd[0]._replace(right=max(crowd[0].right, crowd[0].left + THIN)))
+        else:
+            scene.columns += 1
+            scene.boxes += column(crowd, place * COLUMN)
+
+
+def column(crowd: Sequence[Box], left: float) -> list[Box]:
+    """Boxes on top of each other whose heights are the looks' shares of the column's time, from the bottom up."""
+    shares: Counter[str] = Counter()
+    for box in crowd:
+        shares[box.look] += box.right - box.left
+    total = max(shares.total(), COLUMN)
+    boxes, bottom = [], crowd[0].bottom
+    for look in sorted(shares):
+        top = bottom - shares[look] / total * (crowd[0].bottom - crowd[0].top)
+        boxes.append(Box(look, left, left + COLUMN, top, bottom))
+        bottom = top
+    return boxes
+
+
+def arrows(scene: Scene, messages: Sequence[Message]) -> list[Arrow]:
+    """An arrow for each message of the view, or for several of the same two ranks that left close to each other."""
+    seen = [m for m in messages if m.src != m.dst and m.arrived >= scene.view[0] and m.left <= scene.view[1]]
+    groups: dict[object, list[Message]] = defaultdict(list)
+    # as many slices of time as leave about as many arrows as the lanes can bear
+    slices = TOGETHER * len(scene.lanes) // max(1, len({(m.src, m.dst) for m in seen})) or 1
+    for message in seen:
+        when = min(slices - 1, max(0, int(scene.x(message.left) / WIDE * slices)))
+        crowded = len(seen) > CROSSINGS * len(scene.lanes)
+        groups[(message.src, message.dst, when) if crowded else message].append(message)
+    spans = {e: (top, bottom) for lane in scene.lanes.values() for row, top, bottom in lane.bands() for e in row}
+    return [_arrow(scene, together, spans) for together in groups.values()]
+
+
+def _arrow(scene: Scene, messages: Sequence[Message], spans: Mapping[Event, tuple[float, float]]) -> Arrow:
+    """One arrow, that of the message in the middle: from the sender's bar to the edge of the receiver's."""
+    one = messages[len(messages) // 2]
+    upper, lower = spans[one.recv]
+    edge = upper if scene.lanes[one.src].top < scene.lanes[one.dst].top else lower
+    tail, head = (scene.x(one.left), sum(spans[one.send]) / 2), (scene.x(one.arrived), edge)
+    return Arrow(one.src, tail, head, tuple(message.num_bytes for message in messages))
+
+
+def remarks(scene: Scene) -> list[str]:
+    """What the figure has to say of itself: sizes of messages, and what was taken together."""
+    said = []
+    counts = [len(arrow.sizes) for arrow in scene.arrows]
+    if counts:
+        sizes = [format_bytes(size) for size in scene.sizes]
+        said.append(f"Each message is {sizes[0]}." if len(sizes) == 1 else f"Messages of {sizes[0]} to {sizes[-1]}.")
+    if sum(counts) > len(counts):
+        drawn = f"{sum(counts):,} messages are drawn as {len(counts)} arrows"
+        said.append(f"{drawn}, of which one stands for up to {max(counts)}.")
+    if scene.columns >= FEW:
+        said.append("Where bars would be too narrow, columns show what share of the time went where.")
+    return [" ".join(said)] if said else []

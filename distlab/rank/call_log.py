@@ -1,0 +1,221 @@
+"""What a rank remembers of its calls of process groups: a `Note` for each, which the watchdog reads while it waits.
+
+Runs on every rank. call_hooks.py makes the notes; status.py, deadlock reasoning and checked mode read them. A note
+holds plain values, never a tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distlab.compat.torch import ALL_GATHER_BASE, REDUCE_SCATTER_BASE, default_timeout
+from distlab.wire.source import is_learners
+
+C10D = dist.distributed_c10d.__name__
+_C10D_FILE = dist.distributed_c10d.__file__
+REMEMBERED = 32  # calls of each kind and group that are remembered
+
+# methods of ProcessGroup by what they are; torch 2.13 has given some of them new names
+POINT_TO_POINT = ("send", "recv", "recv_anysource")
+_REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", REDUCE_SCATTER_BASE)
+_GATHERING = ("allgather", "allgather_coalesced", ALL_GATHER_BASE, "gather")
+_EXCHANGING = ("broadcast", "scatter", "alltoall", "alltoall_base", "barrier", "monitored_barrier")
+_NEW = ("all_gather_single", "reduce_scatter_single", "all_to_all_single")
+COLLECTIVES = (*_REDUCING, *_GATHERING, *_EXCHANGING, *_NEW)
+ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
+
+
+class Note:
+    """One call of a process group.
+
+    Attributes:
+        sequence: its number among the collectives of its group, or among the messages of its group, direction, peer
+            and tag; from 1. frame_lines: the learner's lines as (file, number, function), innermost first.
+        waits_shorter: whether its caller waits with a limit. done: whether it was waited for, to its end.
+        args: of a collective, torch's options and what all_to_all sends and receives; they are read when asked for,
+            because a call should not wait for it.
+    """
+
+    def __init__(self, method: str, group: str, args: tuple, kwargs: dict[str, Any]):
+        self.method, self.group = method, group
+        self.peer, self.tag, self.sequence, self.args = -1, 0, 0, (None, None)
+        self.op, self.frame_lines = _place(sys._getframe(2))
+        self.done = self.waits_shorter = False
+        given = (*args, *kwargs.values()) if kwargs else args
+        if method in POINT_TO_POINT:
+            self.tensors = [_kind(given[0][0])]
+            ends = (-1, *given[1:]) if method == "recv_anysource" else given[1:]
+            self.peer, self.tag = (*ends, 0)[:2]  # the tag may be left out
+        else:
+            self.tensors = _kinds(method, given)
+            self.args = (kwargs.get("opts", given[-1] if given else None), _splits(method, given))
+
+    @property
+    def own_limit(self) -> bool:
+        """Whether it ends by itself before the group's timeout, or says itself who is missing."""
+        limit = getattr(self.args[0], "timeout", timedelta(0))
+        return self.waits_shorter or timedelta(0) < limit < default_timeout() or self.method == "monitored_barrier"
+
+    @property
+    def root(self) -> int:
+        """The number in the group of the rank that a collective goes out from, or ends at."""
+        options = self.args[0]
+        return getattr(options, "rootRank", options if isinstance(options, int) else 0)
+
+
+class Notes:
+    """All that one rank remembers of its calls; one object a process, `NOTES`."""
+
+    def __init__(self) -> None:
+        self.rank, self.world_size = 0, 1  # of the cluster; the environment, which says the same, is the learner's
+        self.now: dict[int, Note] = {}  # by thread: the call that it waits in
+        self.total = 0  # of everything that is noted
+        self.freed = 0  # how often the watchdog has freed this rank
+        self.checker: Any = None  # argument_checks.Checker while a cell is checked
+        self.tracer: Any = None  # recording.Recording while a trace is recorded
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget every call; the group that they were made in is gone."""
+        if self.tracer is not None:
+            self.tracer.forget_groups()
+        self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
+        # messages by (is a send, group, peer, tag), the newest kind last, and sends whose Work was dropped undone
+        self.traffic: dict[tuple[bool, str, int, int], int] = {}
+        self.dropped: dict[tuple[bool, str, int, int], int] = {}
+        self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
+
+    def add(self, note: Note) -> None:
+        self.total += 1
+        if note.method in POINT_TO_POINT:
+            self.traffic[kind(note)] = note.sequence = self.traffic.pop(kind(note), 0) + 1
+            return
+        note.sequence = self.count(note.group) + 1
+        self.collectives[note.group].append(note)
+
+    def take_back(self, note: Note) -> None:
+        """Forget a call that was refused before it began."""
+        if note.method in POINT_TO_POINT and kind(note) in self.traffic:
+            self.traffic[kind(note)] -= 1
+        elif note in self.collectives[note.group]:
+            self.collectives[note.group].remove(note)
+
+    def count(self, group: str) -> int:
+        """How many collectives of a group this rank has begun."""
+        notes = self.collectives.get(group)
+        return notes[-1].sequence if notes else 0
+
+    def tie(self, work: Any, note: Note, is_message: bool = False) -> None:
+        """Remember the note of a Work or Future for as long as that lives; a sent message counts if it dies undone."""
+        self.ties[work] = note
+        if is_message:
+            weakref.finalize(work, _untie, note, self.dropped).atexit = False
+
+
+def _untie(note: Note, dropped: dict[tuple[bool, str, int, int], int]) -> None:
+    """The Work of a send is gone. gloo forgets a message that nobody waited for, unless its recv was there before."""
+    if not note.done:
+        dropped[kind(note)] = dropped.get(kind(note), 0) + 1
+
+
+def kind(note: Note) -> tuple[bool, str, int, int]:
+    """What messages are counted by: whether it is a send, its group, peer and tag."""
+    return note.method == "send", note.group, note.peer, note.tag
+
+
+NOTES = Notes()
+
+
+class waiting_for:
+    """While it is entered, this thread waits for the call of the note, and for what it waited for before afterwards."""
+
+    def __init__(self, note: Note):
+        self._note = note
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        self._outer = NOTES.now.get(self._thread)
+        NOTES.now[self._thread] = self._note
+        NOTES.total += 1
+
+    def __exit__(self, *_: Any) -> None:
+        NOTES.total += 1
+        if self._outer is None:
+            NOTES.now.pop(self._thread, None)
+        else:
+            NOTES.now[self._thread] = self._outer
+
+
+def completed_by(call: Callable[[], Any], future: Any) -> Any:
+    """The future, which a thread of its own completes by what `call` returns or raises."""
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="distlab-wait", daemon=True).start()
+    return future
+
+
+def _place(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
+    """The outermost function of torch.distributed on the stack, and the learner's lines that led to it."""
+    op, lines = "", []
+    while frame is not None:
+        code = frame.f_code
+        if is_learners(code.co_filename):
+            lines.append((code.co_filename, frame.f_lineno, code.co_name))
+        elif lines:
+            break
+        elif code.co_filename == _C10D_FILE:
+            op = code.co_name
+        frame = frame.f_back
+    return op, lines
+
+
+def _kind(tensor: Any) -> tuple[Any, tuple[int, ...]]:
+    """Type and shape; of what is no tensor, which torch refuses next, the type alone."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor.dtype, tensor.shape
+    return type(tensor).__name__, ()
+
+
+def _kinds(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
+    """Type and shape of the tensors that all ranks must agree on: the result's where it is the same everywhere."""
+    if method in ("barrier", "monitored_barrier"):
+        return []
+    if method == "alltoall":
+        return [_kind(tensor) for tensor in args[1]]
+    tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]  # of a scatter the result is compared
+    if not isinstance(tensors, (list, tuple)):
+        return [_kind(tensors)]
+    return [_kind(tensor) for tensor in tensors]
+
+
+def _splits(method: str, args: tuple) -> tuple[list[int] | int, list[int] | int] | None:
+    """How many elements this rank sends to and receives from each rank, for all_to_all; None otherwise.
+
+    The whole where it is split evenly.
+    """
+    if method == "alltoall":
+        return [tensor.numel() for tensor in args[1]], [tensor.numel() for tensor in args[0]]
+    if method in ("alltoall_base", "all_to_all_single"):
+        return _split(args[1], args[3]), _split(args[0], args[2])
+    return None
+
+
+def _split(tensor: torch.Tensor, sizes: list[int]) -> list[int] | int:
+    row = tensor[0].numel() if tensor.dim() > 0 and tensor.shape[0] else 1
+    return [size * row for size in sizes or ()] or tensor.numel()

@@ -1,0 +1,95 @@
+"""Where a rank computes: on a GPU of its own, on one that it shares, or on the CPU; decided in this one place.
+
+Called on the ranks, and by whoever starts them; it needs torch alone, and the same code runs under `torchrun`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import torch
+import torch.distributed as dist
+
+from distlab.errors import refuse
+
+SECONDS = 20.0  # that nvidia-smi may take
+
+
+def device_for(rank: int, ranks_here: int | None = None) -> torch.device:
+    """The device of a rank: a GPU of its own where there is one for each rank, a shared GPU where there are fewer.
+
+    With a GPU for each rank the backend is nccl, otherwise gloo, which takes CUDA tensors as well: `backend_for` tells.
+
+        model = model.to(distlab.device_for(rank))
+
+    Runs on: anywhere; no rank waits for another.
+
+    Args:
+        rank: in the world. Its place on its machine is LOCAL_RANK, which the cluster and torchrun set.
+        ranks_here: how many ranks this machine has; None takes LOCAL_WORLD_SIZE, or else the size of the world.
+
+    Returns:
+        cuda:0, cuda:1, ..., or cpu where there is no GPU.
+
+    Raises:
+        ArgumentError: `rank` is not a whole number of 0 or more, or `ranks_here` not one of 1 or more.
+    """
+    _whole("rank", rank, 0)
+    if ranks_here is None:
+        world_size = dist.get_world_size() if dist.is_initialized() else 1
+        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or world_size)
+    _whole("ranks_here", ranks_here, 1)
+    gpus = torch.cuda.device_count()
+    if not gpus:
+        return torch.device("cpu")
+    place = int(os.environ.get("LOCAL_RANK", rank)) if os.environ.get("RANK") == str(rank) else rank % ranks_here
+    return torch.device("cuda", place % gpus)
+
+
+def backend_for(ranks_here: int) -> str:
+    """The backend for that many ranks on this machine: "nccl" with a GPU for each, else "gloo".
+
+    Runs on: anywhere.
+
+    Raises:
+        ArgumentError: `ranks_here` is not a whole number of 1 or more.
+    """
+    _whole("ranks_here", ranks_here, 1)
+    return "gloo" if why_not_nccl(ranks_here) else "nccl"
+
+
+def why_not_nccl(n: int) -> str | None:
+    """Why nccl cannot serve `n` ranks on this machine, in a sentence or two; None where it can.
+
+    Runs on: anywhere. Asking takes no GPU memory.
+    """
+    gpus = torch.cuda.device_count()
+    seen = f"{gpus} GPU{'' if gpus == 1 else 's'}"
+    are = "is" if gpus == 1 else "are"
+    if not dist.is_nccl_available():
+        return f"This torch was built without it, and sees {seen}."
+    if not gpus:
+        return "There is no GPU here, and nccl moves the data of GPUs alone."
+    if gpus < n:
+        return f"There {are} {seen} for {n} ranks, and nccl refuses two ranks on one GPU (Duplicate GPU detected)."
+    return None
+
+
+def topology() -> str | None:
+    """How the GPUs of this machine are connected, as `nvidia-smi topo -m` prints it; None where that cannot tell.
+
+    Runs on: anywhere.
+    """
+    try:
+        command = ["nvidia-smi", "topo", "-m"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout.rstrip()
+    except (OSError, subprocess.SubprocessError):
+        return None  # it is not there, its driver is not loaded, or it is too old to know
+
+
+def _whole(name: str, value: int, least: int) -> None:
+    """Refuse what is no whole number of at least `least`."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < least:
+        refuse(name, f"a whole number of {least} or more", value, f"Give for example {name}={least}.", not whole)

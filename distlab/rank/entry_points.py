@@ -1,0 +1,172 @@
+"""What the notebook may call on a rank: join and rebuild the group, run a function, define and read variables.
+
+Imported in the notebook's kernel too, which sends these functions by name and has no torch: what needs torch is
+imported inside of them, on the rank, where it is there already.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from dataclasses import replace
+from typing import Any
+
+from distlab.wire import serialization
+from distlab.wire.messages import Missing, Raised, Unsendable, Value
+from distlab.wire.source import is_learners, line_of
+
+_TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
+# what gloo, and distlab.course.algorithms.shared_memory, say on a rank whose peer did not come, or went away
+WAITED = re.compile(
+    r"Timed out waiting|Connection (closed|reset|refused)|Broken pipe|pair closure|Read error|Write error|Socket closed"
+    r"|through (shared memory|MPI)"
+)
+
+
+def join(rank: int, meeting: Any) -> dict[str, Any]:
+    """Become rank `rank` of the group that meets at `meeting`; see group.join. Runs on: every rank."""
+    from distlab.rank import group
+
+    return group.join(rank, meeting)
+
+
+def rebuild(rank: int, meeting: Any) -> int:
+    """Leave the group and build it anew; see group.rebuild. Runs on: every rank."""
+    from distlab.rank import group
+
+    return group.rebuild(rank, meeting)
+
+
+def settle() -> None:
+    """Answer when every signal that has come has been acted on; an answer means that this rank is idle."""
+    from distlab.rank import watchdog
+
+    watchdog.settle()
+
+
+def begin_checks(token: str, host: str, port: int, limit: float) -> None:
+    """Compare the arguments of calls between the ranks from now on; see argument_checks.Checker for the arguments."""
+    from distlab.rank.argument_checks import NOTES, Checker
+
+    NOTES.checker = Checker(token, host, port, limit)
+
+
+def end_checks() -> None:
+    """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
+    from distlab.rank import argument_checks
+
+    argument_checks.end()
+
+
+def start_recording() -> str:
+    """Begin to record what this rank does; see recording.start. Runs on: a rank."""
+    from distlab.rank import recording
+
+    return recording.start()
+
+
+def stop_recording() -> Any:
+    """End the recording and tell what was recorded; see recording.stop. Runs on: a rank."""
+    from distlab.rank import recording
+
+    return recording.stop()
+
+
+def compare_clocks(ranks: list[int]) -> Any:
+    """How much the clocks of ranks are ahead of the first one's; see recording.compare_clocks. Runs on: these ranks."""
+    from distlab.rank import recording
+
+    return recording.compare_clocks(ranks)
+
+
+def call(header: bytes, buffers: list[Any]) -> list[Any]:
+    """Call the function in the payload as fn(rank, world_size, *args, **kwargs).
+
+    Names that the function uses come from the notebook; those that the notebook does not have, from this rank.
+
+    Runs on: a rank.
+
+    Returns:
+        [Value, *buffers], or [Raised], or [Unsendable].
+    """
+    from distlab.rank.call_log import NOTES
+
+    rank, world_size = NOTES.rank, NOTES.world_size
+    try:
+        fn, args, kwargs = serialization.loads(header, buffers)
+        lend_names(fn)
+        value = fn(rank, world_size, *args, **kwargs)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        return [describe_failure(error)]
+    return _packed(value, type(value).__qualname__)
+
+
+def push(header: bytes, buffers: list[Any]) -> None:
+    """Define the names of the payload, a dict, on this rank."""
+    _namespace().update(serialization.loads(header, buffers))
+
+
+def pull(names: list[str]) -> list[Any]:
+    """The values of `names` as [Value, *buffers], or [Missing] for the first that is not defined, or [Unsendable]."""
+    namespace = _namespace()
+    missing = [name for name in names if name not in namespace]
+    if missing:
+        return [Missing(missing[0])]
+    values = [namespace[name] for name in names]
+    return _packed(values, ", ".join(names))
+
+
+def _packed(value: Any, what: str) -> list[Any]:
+    try:
+        header, buffers = serialization.dumps(value)
+    except Exception as error:
+        return [Unsendable(what, f"{type(error).__name__}: {error}")]
+    return [Value(header), *buffers]
+
+
+def last_failure() -> Raised | None:
+    """The failure of the cell that ran last on this rank; None when it did not fail."""
+    error = getattr(sys, "last_value", None)
+    return None if error is None else describe_failure(error)
+
+
+def describe_failure(error: BaseException) -> Raised:
+    """An exception as the notebook is told of it, with the learner's own lines."""
+    stack = traceback.extract_tb(error.__traceback__, limit=200)
+    lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
+    message = str(error)
+    if isinstance(error, SyntaxError):
+        message = error.msg
+        if error.filename and error.lineno:
+            where = line_of(error.filename, error.lineno, "<module>")
+            lines.append(replace(where, text=(error.text or "").strip()))
+    communicated = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack) or any(
+        words in message for words in ("gloo", "through shared memory", "through MPI")
+    )
+    return Raised(
+        type(error).__name__,
+        message,
+        tuple(lines),
+        traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
+        consequence=communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message)),
+        communicated=communicated,
+    )
+
+
+def _namespace() -> dict[str, Any]:
+    """Where %%px cells run: the rank's __main__."""
+    return sys.modules["__main__"].__dict__
+
+
+def lend_names(fn: Any) -> None:
+    """Give a function that came by value the names of this rank that its notebook did not have."""
+    fn = getattr(fn, "func", fn)
+    own = getattr(getattr(fn, "__func__", fn), "__globals__", None)
+    if own is None:
+        return
+    home = sys.modules.get(own.get("__name__", ""))
+    if home is None or vars(home) is not own:
+        for name, value in _namespace().items():
+            own.setdefault(name, value)

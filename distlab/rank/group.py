@@ -1,0 +1,104 @@
+"""The process group of this rank: joined, left and built anew.
+
+Runs on every rank, called by entry_points.py. A rank's number is put where torchrun puts it: into RANK and WORLD_SIZE.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distlab.compat.torch import forget_group_numbers, number_of_groups, set_default_timeout
+from distlab.rank import activity, argument_checks, call_hooks, sockets, watchdog
+from distlab.rank.call_log import NOTES
+from distlab.rank.devices import device_for
+
+
+def join(rank: int, meeting: Any) -> dict[str, Any]:
+    """Become rank `rank` of the group that meets at `meeting`, and define the names of a %%px cell.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest until the timeout).
+
+    Returns:
+        what the notebook shows of this rank: pid, threads.
+    """
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(meeting.world_size), LOCAL_RANK=str(rank))
+    os.environ.update(LOCAL_WORLD_SIZE=str(meeting.world_size))
+    os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
+    NOTES.rank, NOTES.world_size = rank, meeting.world_size
+    call_hooks.install()
+    before = sockets.there(), activity.threads()
+    build(rank, meeting)
+    watchdog.watch(before, meeting)
+    sys.modules["__main__"].__dict__.update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)
+    return {"rank": dist.get_rank(), "pid": os.getpid(), "threads": torch.get_num_threads()}
+
+
+def build(rank: int, meeting: Any) -> None:
+    """Build the default process group, by the init method that the meeting names.
+
+    Runs on: every rank of the group.
+    """
+    limit = timedelta(seconds=meeting.timeout)
+    set_default_timeout(limit)
+    where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
+    if meeting.init_method == "file":
+        where["init_method"] = f"file://{meeting.path}"
+    else:
+        if meeting.init_method == "env":
+            os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
+        # the store serves already, and its keys are new each time, because used ones hold stale addresses
+        where["store"] = dist.PrefixStore(meeting.prefix, connect(meeting.host, meeting.port))
+    if "mpi4py.MPI" in sys.modules:  # ipyparallel's engine has imported it, because mpiexec started it
+        from distlab.rank import mpi_backend, mpi_queue
+
+        mpi_backend.register()
+        call_hooks.install(mpi_backend.Group, mpi_queue.Work)
+    if meeting.backend == "nccl":  # objects and barriers travel by way of the current GPU, which is 0 at first
+        torch.cuda.set_device(device_for(rank))
+    dist.init_process_group(meeting.backend, timeout=limit, **where)
+
+
+def rebuild(rank: int, meeting: Any) -> int:
+    """Leave the group, whatever state it is in, and build it anew. Variables stay.
+
+    Runs on: every rank of the group.
+
+    Returns:
+        the number of subgroups that went with the old group.
+    """
+    watchdog.settle()
+    argument_checks.end()
+    subgroups = max(0, number_of_groups() - 1)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    forget_group_numbers()  # a learner's init_process_group that failed has used one up, on this rank alone
+    NOTES.forget()
+    build(rank, meeting)
+    return subgroups
+
+
+def connect(host: str, port: int) -> dist.Store:
+    """This rank's one connection to the cluster's TCPStore; made anew only after it was shut down.
+
+    Runs on: a rank.
+    """
+    store = _connection(host, port)
+    try:
+        store.num_keys()
+    except Exception:
+        _connection.cache_clear()
+        store = _connection(host, port)
+    return store
+
+
+@functools.cache
+def _connection(host: str, port: int) -> dist.Store:
+    """A client of the store on every rank; torch's own rendezvous would let rank 0 serve a second one."""
+    return dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60))

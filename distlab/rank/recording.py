@@ -1,0 +1,229 @@
+"""Recording what this rank does: torch's profiler, and what call_hooks.py notes of every call and every wait.
+
+Runs on a rank, called by name from client/trace_recording.py. Nothing of it is there while no trace is recorded.
+
+The profiler times all that torch does, but it knows neither the group of a call, nor who sent what a rank received from
+anybody, nor when the main thread waits. So each call that Python makes is noted here with its times, and so is each
+wait for one. Collectives that C++ calls, as DistributedDataParallel does, are in torch's flight recorder.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import threading
+from bisect import bisect
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+from time import time_ns  # the times of torch's profiler are of the same clock, to within 1 µs
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd.profiler import profile
+from torch.distributed import distributed_c10d as c10d
+
+from distlab.compat.torch import flight_record, group_names, members_of, profiled_range, profiling, sender_of
+from distlab.rank.call_log import NOTES, POINT_TO_POINT, Note
+from distlab.wire.recorded import Call, Group, Offset, Recorded, Row
+
+MAIN = "distlab main"  # a range of the profiler's that tells the thread of the cells
+FIRST = (*POINT_TO_POINT, "allreduce", "allreduce_coalesced", "broadcast", "reduce")  # the tensors come first
+IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
+NEAR = 20_000  # ns by which the clocks of the flight recorder and of Python may differ
+ROUNDS = 20  # messages there and back, to compare two clocks
+
+
+class Recording:
+    """A trace in the making: what call_hooks.py tells it of calls and waits while the profiler runs."""
+
+    def __init__(self, profiler: profile) -> None:
+        self.profiler = profiler
+        self.began = time_ns()
+        self.calls: dict[Note, Call] = {}
+        self._main = threading.get_ident()
+        self._groups: dict[tuple[str, int], Group] = {}  # by name and generation
+        self._generations: list[int] = []  # when all groups were left, in ns
+
+    def call(self, note: Note, values: Sequence[Any], make: Callable[[], Any]) -> Any:
+        """Make the call of a note, and record it."""
+        given = values[:1] if note.method in FIRST else values[1:2] if note.method != "monitored_barrier" else ()
+        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(given))
+        group = self._group_of(note.group, len(self._generations))
+        root = next((value.rootRank for value in values if hasattr(value, "rootRank")), -1)
+        peer = _member(group, max(note.peer, root))
+        call = Call(note.op or note.method, note.method, group, num_bytes, peer, note.tag)
+        call.elsewhere = threading.get_ident() != self._main
+        is_async = note.args and getattr(note.args[0], "asyncOp", False)
+        call.blocking = not (call.elsewhere or is_async or note.op in IMMEDIATE)
+        self.calls[note] = call
+        call.start = time_ns()
+        try:
+            return make()
+        except BaseException:
+            call.failed = True
+            raise
+        finally:
+            call.posted = time_ns()
+            if call.blocking or call.elsewhere:
+                call.end = call.posted
+
+    def wait(self, note: Note, work: Any, make: Callable[[], Any]) -> Any:
+        """Make a wait for the call of a note, and record it."""
+        call = self.calls.get(note)
+        if call is None:
+            return make()
+        began = time_ns()
+        try:
+            done = make()
+        except BaseException:
+            call.failed = True
+            raise
+        finally:
+            if call.elsewhere or threading.get_ident() == self._main:
+                call.end = time_ns()
+                if not (call.elsewhere or call.blocking):
+                    call.waits.append((began, call.end))
+        if call.method == "recv_anysource" and isinstance(work, c10d.Work):
+            call.peer = _member(call.group, sender_of(work))
+        return done
+
+    def forget_groups(self) -> None:
+        """All groups are gone; those that are built from now on may have their names and are not the same."""
+        self._generations.append(time_ns())
+
+    def calls_by_python(self) -> list[Call]:
+        """What was noted, without what is under way still."""
+        for note, call in self.calls.items():
+            # a message that was received from anybody was not counted as its sender's
+            from_anybody = note.method != "send" and (False, note.group, -1, note.tag) in NOTES.traffic
+            call.sequence = 0 if from_anybody else note.sequence
+        return [call for call in self.calls.values() if call.posted]
+
+    def calls_by_cpp(self, by_python: Sequence[Call]) -> list[Call]:
+        """The collectives in torch's flight recorder that Python did not call.
+
+        The recorder is a ring: of more collectives than it holds, 2,000 if nobody changed that, it forgets the first.
+        """
+        ordered = sorted(by_python, key=lambda call: call.start)
+        starts, over = [call.start for call in ordered], [*accumulate((call.posted for call in ordered), max)]
+        found = []
+        for entry in flight_record():
+            created, name = entry["time_created_ns"], entry["profiling_name"].removeprefix("gloo:")
+            before = bisect(starts, created + NEAR)
+            if created < self.began or (before and created - NEAR <= over[before - 1]):
+                continue
+            group = self._group_of(entry["process_group"][0], bisect(self._generations, created))
+            sizes = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
+            items = (prod(size) * getattr(torch, f"{dtype}Tensor").dtype.itemsize for size, dtype in sizes)
+            found.append(Call(name, name, group, sum(items), start=created, posted=created))
+        return found
+
+    def _group_of(self, name: str, generation: int) -> Group:
+        """What identifies a group; its ranks are unknown when it is gone."""
+        if (name, generation) not in self._groups:
+            for group, its_name in group_names():
+                if isinstance(group, c10d.ProcessGroup):  # and not the mark of a group that this rank is not in
+                    key = (its_name, len(self._generations))
+                    self._groups[key] = (*key, tuple(members_of(group) or ()))
+        return self._groups.get((name, generation), (name, generation, ()))
+
+
+def start() -> str:
+    """Begin to record.
+
+    Runs on: a rank, on its main thread.
+
+    Returns:
+        what processes that share a clock have in common: this start of this machine's system.
+
+    Raises:
+        RuntimeError: a profiler runs on this rank already.
+    """
+    if NOTES.tracer is not None:
+        stop()  # the notebook could not end it
+    if profiling():
+        raise RuntimeError("a profiler runs there already")
+    profiler = profile(use_kineto=True)
+    profiler.__enter__()
+    with profiled_range(MAIN):
+        NOTES.tracer = Recording(profiler)
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text() if boot.exists() else platform.node()
+
+
+def stop() -> Recorded | None:
+    """End the recording and tell what was recorded; None when none was being made.
+
+    Runs on: a rank, on the thread that started it.
+
+    Raises:
+        RuntimeError: another profiler took the place of this one, and nothing was recorded.
+    """
+    recording, NOTES.tracer = NOTES.tracer, None
+    if recording is None:
+        return None
+    if not profiling():
+        raise RuntimeError("what ran there used a profiler of its own, which ended the trace's")
+    recording.profiler.__exit__(None, None, None)
+    rows, main, dispatched = [], -1, 0
+    for event in recording.profiler.kineto_results.events():
+        name, thread = sys.intern(event.name()), event.start_thread_id()  # a name is sent once
+        dispatched += name.startswith("c10d::")
+        if name == MAIN:
+            main = thread
+        else:
+            times = (event.start_ns(), event.end_ns())
+            rows.append(Row(name, event.is_user_annotation(), thread, *times, event.sequence_nr()))
+    calls = recording.calls_by_python()
+    if dispatched > sum(not call.elsewhere for call in calls):
+        calls += recording.calls_by_cpp(calls)
+    return Recorded(calls, rows, main)
+
+
+def compare_clocks(ranks: Sequence[int]) -> dict[int, Offset]:
+    """How much the clock of each other rank is ahead of that of the first, from messages there and back.
+
+    The quickest round is believed: its message there left `there - here` late by at most what the round took.
+
+    Runs on: each of these ranks.
+
+    Returns:
+        by rank, on the first one; nothing on the others.
+
+    Source: D. Mills, RFC 5905 (NTP), section 8; F. Cristian, Probabilistic clock synchronization (1989).
+    """
+    first, *others = ranks
+    if dist.get_rank() == first:
+        return {rank: min((_ping(rank) for _ in range(ROUNDS)), key=lambda offset: offset.error) for rank in others}
+    for question in [dist.irecv(torch.zeros(1), first) for _ in range(ROUNDS)]:
+        question.wait()
+        dist.send(torch.tensor([time_ns()]), first)
+    return {}
+
+
+def _ping(rank: int) -> Offset:
+    there = torch.zeros(1, dtype=torch.int64)
+    answer = dist.irecv(there, rank)  # posted early: gloo's send waits until its receiver is ready
+    sent = time_ns()
+    dist.send(torch.zeros(1), rank)
+    answer.wait()
+    half = (time_ns() - sent) / 2
+    return Offset((there.item() - sent - half) / 1e9, half / 1e9)
+
+
+def _member(group: Group, place: int) -> int | None:
+    """The rank in the world of a member of a group; None where there is no such one."""
+    *_, ranks = group
+    return ranks[place] if 0 <= place < len(ranks) else None
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors in lists of lists of tensors."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)

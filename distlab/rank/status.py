@@ -1,0 +1,235 @@
+"""What this rank is doing, told from another thread than the one that does it: idle, computing, or in which call.
+
+Runs on every rank, on the watchdog's thread, when the notebook asks. Everything is read from outside: the threads'
+Python frames, the notes of call_hooks.py, and what activity.py finds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch.distributed as dist
+
+from distlab.compat import ipyparallel, ipython
+from distlab.compat import torch as private
+from distlab.rank import activity
+from distlab.rank.activity import frames
+from distlab.rank.call_log import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REMEMBERED, ROOTED, Note
+from distlab.wire import messages
+from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, SourceLine
+from distlab.wire.source import is_learners, line_of
+
+TORCH = "torch."
+BACKWARD = "torch.autograd"
+DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
+CELLS = {ipython.CELL, ipyparallel.CALL}
+
+
+def place(frame: FrameType) -> tuple[str, str]:
+    """The module and the function that a frame runs; a learner's function may have any name."""
+    return frame.f_globals.get("__name__", ""), frame.f_code.co_name
+
+
+def communication(thread: int) -> str:
+    """The name of what the thread waits in when it is inside torch.distributed or a backward pass; "" otherwise."""
+    note = NOTES.now.get(thread)
+    if note is not None:
+        return note.op or note.method
+    found, innermost = "", ""
+    for frame in frames(thread):
+        module, function = place(frame)
+        innermost = innermost or module
+        if module == C10D:
+            found = function
+        elif module == DDP and innermost in (DDP, DDP_HELPERS):  # not in the model that it calls
+            found = "DistributedDataParallel"
+        elif module.startswith(BACKWARD) and not found:
+            found = "backward"
+        elif module.startswith(private.DTENSOR_MODULE):
+            found = function
+        elif module.startswith("torch.distributed") and not found:
+            found = function if module == private.FUNCTIONAL_MODULE else module.rsplit(".", 1)[1]
+        elif not module.startswith((TORCH, "distlab.")):
+            break
+    return found
+
+
+def executing(frame: FrameType | None) -> bool:
+    """Whether this frame, or one that it was called from, is code of a cell or of a call of the notebook's.
+
+    What the engine does around that code, such as unpacking a message or sending a reply, does not count.
+    """
+    inner = None
+    for outer in activity.outwards(frame):
+        if place(outer) in CELLS:
+            return inner is not None and inner.f_code.co_name.startswith("<")  # the code that exec runs
+        inner = outer
+    return False
+
+
+def waiter(main: int, others: list[int]) -> int:
+    """The thread that this rank waits with: the main one, or another while that is idle or waits for a thread."""
+    if communication(main):
+        return main
+    running = sys._current_frames().get(main)
+    waiting = [thread for thread in others if thread in NOTES.now and communication(thread)]
+    return waiting[0] if waiting and (not executing(running) or _waits_for_a_thread(running)) else main
+
+
+def _waits_for_a_thread(frame: FrameType | None) -> bool:
+    """Whether the main thread waits without a limit in join, result or get, which only another thread can end."""
+    if frame is None or frame.f_globals.get("__name__") != "threading":
+        return False
+    return frame.f_locals.get("timeout", -1) in (None, -1)
+
+
+def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], loop: Any = None) -> RankStatus:
+    """What this rank does.
+
+    Runs on: a rank, on the watchdog's thread.
+
+    Args:
+        main: identifier of the main thread. ours: system numbers of threads that are not the learner's and not gloo's.
+        traffic: how many bytes gloo's sockets have moved, and whether one is under way; asked for where it matters.
+        loop: the event loop on which cells run.
+    """
+    others = activity.actors(main, ours)
+    thread = waiter(main, others)
+    note, op = NOTES.now.get(thread), communication(thread)
+    first = next(frames(thread), None)
+    running = thread != main or executing(first)
+    call = None
+    if running and op:
+        call = _what_is_known(thread, op) if note is None else replace(describe(note), op=op)
+    doing = messages.COMMUNICATING if call else messages.COMPUTING if running else messages.IDLE
+    # one that computes moves; to ask more would take long: Python's lock is given back at every system call
+    moved, under_way = (0, True) if doing == messages.COMPUTING else traffic()
+    rounds = None if doing == messages.COMPUTING else activity.rounds(ours)
+    still = rounds is not None and set(others) <= {thread} and not under_way and not activity.plans(main, loop)
+    return RankStatus(
+        rank=NOTES.rank,
+        doing=doing,
+        call=call,
+        lines=_lines(thread) or _lines(main),
+        idle=not executing(next(frames(main), None)),
+        counts={group: NOTES.count(group) for group in list(NOTES.collectives)},
+        begun=_begun(),
+        groups=dist.get_pg_count(),
+        history=() if doing == messages.COMPUTING else _history(),
+        traffic=_traffic(),
+        # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
+        mark=(*((id(first), first.f_lasti) if call and note is None else ()), NOTES.total, moved),
+        quiet=still,
+        rounds=rounds or (),
+    )
+
+
+def _what_is_known(thread: int, op: str) -> CallRecord:
+    """Who takes part in a wait that no call of a group explains, and whether it may end by itself.
+
+    All may but new_group, of which it is known how many have been begun, what C++ sends for a model in training, and
+    functional collectives, which C++ counts.
+    """
+    everyone = tuple(range(NOTES.world_size))
+    may_end = any(_members(name)[1] for _, name in private.group_names())
+    for frame in frames(thread):
+        if place(frame) == (private.FUNCTIONAL_MODULE, "wait_tensor"):
+            return CallRecord(op, messages.FUNCTIONAL, everyone, may_end)
+        if op == "new_group" and place(frame) == (C10D, op):
+            ranks, limit = frame.f_locals.get("ranks"), frame.f_locals.get("timeout")
+            members = everyone if ranks is None else tuple(sorted(ranks))
+            # a group that only its members make is not counted
+            count = 0 if frame.f_locals.get("use_local_synchronization") else dist.get_pg_count()
+            return CallRecord(op, messages.OTHER, members, limit is not None, sequence=count)
+    in_training = op in ("backward", "DistributedDataParallel") and os.path.isdir("/proc/self/task")
+    return CallRecord(op, messages.OTHER, everyone, may_end or not in_training)
+
+
+def _begun() -> dict[str, Begun]:
+    """By group, how many collectives this rank has begun, also those that C++ makes, and the members."""
+    found = {}
+    for group, name in private.group_names():
+        with contextlib.suppress(Exception):  # not every backend counts
+            found[name] = Begun(private.collectives_begun(group), tuple(dist.get_process_group_ranks(group)))
+    return found
+
+
+def _history() -> tuple[CallRecord, ...]:
+    """The newest collectives of every group; asynchronous ones let a rank be many ahead of the others."""
+    return tuple(describe(note, lines=False) for notes in list(NOTES.collectives.values()) for note in list(notes))
+
+
+def _traffic() -> tuple[MessageCount, ...]:
+    """Numbers of messages, of the newest kinds."""
+    dropped, rows = dict(NOTES.dropped), []
+    for key, count in list(NOTES.traffic.items())[-2 * REMEMBERED :]:
+        is_send, group, peer, tag = key
+        members, _ = _members(group)
+        rank = dict(enumerate(members)).get(peer)
+        rows.append(MessageCount(is_send, group, rank, tag, count, dropped.get(key, 0)))
+    return tuple(rows)
+
+
+def variables() -> tuple[str, ...]:
+    """Names that the learner has defined on this rank, modules left out."""
+    given = {"rank", "world_size", "mpi_rank", "mpi_size", "In", "Out", "exit", "quit", "open", "get_ipython"}
+    defined = dict(sys.modules["__main__"].__dict__)
+    names = (name for name, value in defined.items() if not isinstance(value, ModuleType))
+    return tuple(sorted(name for name in names if not name.startswith("_") and name not in given))
+
+
+def describe(note: Note, lines: bool = True) -> CallRecord:
+    """A note as another process can read and compare it, with the learner's `lines` or without."""
+    members, own = _members(note.group)
+    options, splits = note.args
+    ranks = dict(enumerate(members))
+    more: dict[str, Any] = {}
+    if note.method in POINT_TO_POINT:
+        more = {"is_send": note.method == "send", "tag": note.tag, "peer": ranks.get(note.peer)}
+    if note.method in ROOTED:
+        more["root"] = ranks.get(note.root, note.root)
+    if hasattr(options, "reduceOp"):
+        more["reduce_op"] = options.reduceOp.op.name
+    if splits is not None:
+        more["sends"], more["receives"] = (_each(split, len(members)) for split in splits)
+    return CallRecord(
+        op=note.op or note.method,
+        kind=messages.MESSAGE if note.method in POINT_TO_POINT else messages.COLLECTIVE,
+        members=members,
+        own_limit=note.own_limit or own,
+        collective=note.method if note.method in COLLECTIVES else "",
+        group=note.group,
+        sequence=note.sequence,
+        tensors=tuple((str(dtype).removeprefix("torch."), tuple(shape)) for dtype, shape in note.tensors),
+        place=(os.path.basename(note.frame_lines[0][0]), note.frame_lines[0][1]) if note.frame_lines else None,
+        lines=tuple(line_of(*line) for line in reversed(note.frame_lines)) if lines else (),
+        **more,
+    )
+
+
+def _each(split: list[int] | int, members: int) -> tuple[int, ...]:
+    """Elements by rank, of a list of them or of a whole that is split evenly."""
+    return tuple(split) if isinstance(split, list) else (split // max(1, members),) * members
+
+
+def _members(name: str) -> tuple[tuple[int, ...], bool]:
+    """Ranks of the group with this name, and whether it was given a shorter timeout than the cluster's."""
+    for group, its_name in private.group_names():
+        if its_name == name:
+            limit = getattr(group, "timeout", private.default_timeout())  # of a group in Python, as over mpi4py
+            with contextlib.suppress(Exception):  # not every backend has options
+                limit = private.timeout_of(group)
+            return tuple(dist.get_process_group_ranks(group)), limit < private.default_timeout()
+    return (), False
+
+
+def _lines(thread: int) -> tuple[SourceLine, ...]:
+    """The learner's lines that a thread is in, outermost first."""
+    learners = [frame for frame in frames(thread) if is_learners(frame.f_code.co_filename)]
+    return tuple(line_of(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in reversed(learners))

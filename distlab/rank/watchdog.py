@@ -1,0 +1,226 @@
+"""The watchdog: one daemon thread a rank that brings the main thread back when the notebook asks for it.
+
+Runs on every rank, started by entry_points.py. While the main thread waits inside gloo no Python code runs on it, so
+that neither KeyboardInterrupt nor gloo's own abort reaches it. This thread shuts down gloo's TCP sockets: the blocked
+call raises at once. A main thread that waits in a store instead loses its connection to that. The group is broken then
+and must be rebuilt; variables stay.
+
+The notebook's `ControlChannel` asks what the main thread does; status.py has the answer. Over it come orders, too:
+`FREE`, which frees a rank that waits in communication and leaves others alone, or `COME_BACK`, which also interrupts
+one that computes, but not one that is just telling of an exception. The thread needs Python's lock for all that: a
+rank whose compiled code holds it does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib._bootstrap
+import importlib._bootstrap_external
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+from distlab.compat.ipython import SHOWS_ERROR
+from distlab.rank import activity, restoring, sockets, status
+from distlab.rank.call_log import NOTES
+from distlab.wire.control_channel import hello
+from distlab.wire.messages import COME_BACK, FREE, VARIABLES, Answer, Question, from_json, to_json
+from distlab.wire.source import is_learners
+
+THREAD_NAME = "distlab-watchdog"
+# what the main thread gets from this one: signals that a learner's program does not use, where the system has them
+_REAL_TIME = getattr(signal, "SIGRTMIN", None)
+LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.SIGUSR1, signal.SIGUSR2)
+SHARED_MEMORY = "distlab.course.algorithms.shared_memory"  # where the main thread waits for others in Python
+IMPORT_SECONDS = 0.05  # between two looks whether an import is done that an interrupt waits for
+TELLING = {  # functions that an exception from outside must not hit
+    SHOWS_ERROR,
+    ("distlab.rank.entry_points", "describe_failure"),
+    ("distlab.rank.watchdog", "settle"),
+    ("distlab.rank.mpi_queue", "turn"),  # or what MPI has just begun to use is lost
+}
+PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
+
+
+def watch(before: tuple[frozenset[sockets.Identity], set[int]], meeting: Any) -> None:
+    """Start the thread, or do nothing where it runs already.
+
+    Runs on: a rank, on its main thread.
+
+    Args:
+        before: `sockets.there()` and `activity.threads()` as they were before the group was built and the store
+            connected to: these sockets are never shut down, and what these threads do does not count.
+        meeting: the meeting at which the group was built, a `rendezvous.Meeting`.
+    """
+    if _running() is not None:
+        return
+    thread = _Thread(before, meeting)
+    handlers = {LEAVE: _leave_python, INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
+    restoring.keep(handlers)
+    thread.start()
+
+
+def _running() -> _Thread | None:
+    """The thread of this process, if it runs."""
+    return next((thread for thread in threading.enumerate() if isinstance(thread, _Thread)), None)
+
+
+def _leave_python(number: int, frame: Any) -> None:
+    """Ends a wait of the main thread in shared memory, which is Python code, unless Ctrl-C has just ended it."""
+    ended = isinstance(sys.exc_info()[1], KeyboardInterrupt)
+    if not ended and frame is not None and frame.f_globals.get("__name__") == SHARED_MEMORY:
+        raise RuntimeError("Freed while it waited for other ranks in an all_reduce through shared memory.")
+
+
+def settle() -> None:
+    """Return when the thread has done all that it was told.
+
+    Called before a group is built: an order that was meant for the call before must not break the new group.
+
+    Runs on: a rank, on its main thread.
+    """
+    while (acting := _running()) is not None and not acting.idle():
+        time.sleep(0.001)
+
+
+class _Thread(threading.Thread):
+    """The watchdog's thread: reads the control channel, and acts on what it hears, until the notebook is gone."""
+
+    def __init__(self, before: tuple[frozenset[sockets.Identity], set[int]], meeting: Any):
+        super().__init__(name=THREAD_NAME, daemon=True)
+        *address, token = meeting.channel
+        self._channel = socket.create_connection(address)
+        self._channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._channel.sendall(hello(token, NOTES.rank))
+        self._heard = b""
+        others, ours = before
+        self._others = others | {sockets.identity(self._channel.fileno())}
+        self._ours = ours - {threading.get_native_id()}  # a forked process's main_thread().native_id is its parent's
+        self._main, self._port, self._loop = threading.get_ident(), meeting.port, asyncio._get_running_loop()
+        self._acting = threading.Lock()
+        self._postponed = False  # whether the main thread is to be interrupted when its import is done
+
+    def run(self) -> None:
+        connected = True
+        while connected:
+            ready, _, _ = select.select([self._channel], [], [], IMPORT_SECONDS if self._postponed else None)
+            with self._acting:
+                if ready:
+                    connected = self._hear()
+                if self._postponed:
+                    self._come_back()
+
+    def idle(self) -> bool:
+        """Whether it has nothing to act on."""
+        with self._acting:
+            return not self._postponed and not select.select([self._channel], [], [], 0)[0]
+
+    def _act(self, order: str) -> None:
+        """Free the main thread, and interrupt it where that is asked for and it computes."""
+        signal.pthread_kill(self._main, LEAVE)
+        thread = status.waiter(self._main, activity.actors(self._main, self._ours))
+        if status.communication(thread):
+            free(thread, self._of_group(), self._port)
+        elif order == COME_BACK:
+            self._come_back()
+
+    def _come_back(self) -> None:
+        """Interrupt the main thread, or postpone that until its import is done."""
+        frame = sys._current_frames().get(self._main)
+        self._postponed = importing(frame)
+        if interruptible(frame):
+            signal.pthread_kill(self._main, INTERRUPT)
+
+    def interrupt(self, number: int, frame: Any) -> None:
+        """The handler of SIGINT: a KeyboardInterrupt where it does no harm or after an import, nothing elsewhere."""
+        if interruptible(frame):
+            raise KeyboardInterrupt
+        self._postponed = importing(frame)
+
+    def _hear(self) -> bool:
+        """Do what the notebook orders on the channel, or answer; False when the notebook is gone."""
+        received = b""
+        with contextlib.suppress(OSError):
+            received = self._channel.recv(4096)
+        if not received:
+            return False
+        *questions, self._heard = (self._heard + received).split(b"\n")
+        for question in questions:
+            asked = from_json(question)
+            answer = Answer(asked.number)
+            with contextlib.suppress(Exception):  # frames and sockets may go away while they are looked at
+                answer = self._answer(asked)
+            with contextlib.suppress(OSError):
+                self._channel.sendall(to_json(answer).encode() + b"\n")
+        return True
+
+    def _answer(self, asked: Question) -> Answer:
+        if asked.want in (FREE, COME_BACK):
+            self._act(asked.want)
+            return Answer(asked.number)
+        if asked.want == VARIABLES:
+            return Answer(asked.number, variables=status.variables())
+        summary = status.summary(self._main, self._ours, self._traffic, self._loop)
+        summary = replace(summary, importing=importing(sys._current_frames().get(self._main)))
+        return Answer(asked.number, summary)
+
+    def _traffic(self) -> tuple[int, bool]:
+        return sockets.traffic(self._of_group(), self._port)
+
+    def _of_group(self) -> frozenset[sockets.Identity]:
+        """gloo's sockets, those that the learner has opened, and the connection to the store."""
+        return sockets.there() - self._others
+
+
+def free(thread: int, mine: frozenset[sockets.Identity], store_port: int) -> None:
+    """Bring back a thread that waits in communication: from gloo and MPI first, from the store if that did not help."""
+    before = _position(thread)
+    NOTES.freed += 1
+    if (mpi := sys.modules.get("distlab.rank.mpi_queue")) is not None:
+        mpi.free()
+    sockets.shut(mine, spare=store_port)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (waits := _position(thread) == before) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    if waits:
+        sockets.shut(mine)
+
+
+def _position(thread: int) -> tuple[int, int]:
+    frame = sys._current_frames().get(thread)
+    return (id(frame), frame.f_lasti) if frame else (0, 0)
+
+
+def interruptible(frame: Any) -> bool:
+    """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook's runs there.
+
+    It must not hit what the engine does between two of them, or a message is lost and the rank waits for ever; nor the
+    report of an exception, which would be lost with it; nor an import.
+
+    Runs on: a rank, in any thread.
+    """
+    told = TELLING & {status.place(outer) for outer in activity.outwards(frame)}
+    return status.executing(frame) and not importing(frame) and not told
+
+
+def importing(frame: Any) -> bool:
+    """Whether a cell or a call of the notebook is in an import that must not be torn: every later one would fail.
+
+    A module of the learner's own may be torn: it may compute or communicate for as long as it likes.
+
+    Runs on: a rank, in any thread.
+    """
+    machinery = vars(importlib._bootstrap), vars(importlib._bootstrap_external)
+    inner = None
+    for outer in activity.outwards(frame):
+        if not any(outer.f_globals is namespace for namespace in machinery):
+            inner = outer
+        elif inner is None or not is_learners(inner.f_code.co_filename):
+            return status.executing(frame)
+    return False

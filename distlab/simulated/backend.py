@@ -1,0 +1,271 @@
+"""A backend for torch.distributed in Python, over gloo, that notes what its rank does.
+
+Runs on every rank; torch only, so that it also serves a script under torchrun:
+
+    from distlab.simulated import backend, notes
+    backend.register()
+    dist.init_process_group("simulated")
+    notes.use(Network("5 us", "25 GB/s"))
+    ...
+    notes.settle().clocks       # on every rank: virtual seconds, by rank
+
+Every call goes on to a gloo group, with the same result, and an event of it goes into the rank's notes (notes.py). So
+the program runs as it would without, waits for nothing else, and fails or deadlocks as on gloo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from distlab.compat.torch import (
+    ALL_GATHER_BASE,
+    REDUCE_SCATTER_BASE,
+    SOURCE_RANK,
+    at_end_of_backward,
+    gloo_group,
+)
+from distlab.simulated.events import Collective, Message, Wait
+from distlab.simulated.notes import NOTES
+
+NAME = "simulated"
+Sizes = tuple[int, ...]
+
+
+def register() -> None:
+    """Make "simulated" a backend; a second time does nothing. Runs on: every rank."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _group, extended_api=True, devices=["cpu"])
+
+
+def _group(options: Any, _: Any) -> Group:
+    """What torch calls for a new group, with its store, rank, size, timeout and members."""
+    members = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    return Group(options.store, options.group_rank, options.group_size, options.timeout, members)
+
+
+class Work(dist.Work):
+    """An operation of gloo, whose end is waited for in the notes too.
+
+    Args:
+        work: gloo's. op: its number in the notes. note_source: of a receive from any rank, notes it when it is known
+            from which, and gives the number.
+    """
+
+    OVER_GLOO = True
+
+    def __init__(self, work: Any, op: int, note_source: Callable[[int], int] | None = None):
+        super().__init__()
+        self._work, self.op, self._noted, self._note_source = work, op, False, note_source
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        done = self._work.wait(timeout) if timeout else self._work.wait()
+        self.note_end()
+        return done
+
+    def note_end(self) -> None:
+        """Note, once, that the program has waited for it."""
+        if not self._noted:
+            self._noted = True
+            if self._note_source is not None:
+                self.op = self._note_source(self._source_rank())
+            NOTES.add(Wait(self.op))
+            NOTES.resume()
+
+    def get_future(self) -> torch.futures.Future:
+        """gloo's Future. A backward pass that takes it waits for it at its end, as DDP's does."""
+        with contextlib.suppress(RuntimeError):  # no backward pass: the Future's own wait is the end
+            at_end_of_backward(self.note_end)
+        return Future(self._work.get_future(), self)
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        return self._work.is_success()
+
+    def exception(self) -> Any:
+        return self._work.exception()
+
+    def result(self) -> list[Tensor]:
+        return self._work.result()
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def _source_rank(self) -> int:
+        return getattr(self._work, SOURCE_RANK)()
+
+    source_rank = _source_rank
+
+
+class Future(torch.futures.Future):
+    """A Future of an operation that notes who waits for it, and what its callback begins."""
+
+    def __new__(cls, inner: torch.futures.Future, work: Work) -> Future:
+        return super().__new__(cls)
+
+    def __init__(self, inner: torch.futures.Future, work: Work):
+        super().__init__()
+        self._work = work
+        inner.then(self._hand_over)
+
+    def _hand_over(self, inner: torch.futures.Future) -> None:
+        try:
+            self.set_result(inner.value())
+        except Exception as error:
+            self.set_exception(error)
+
+    def wait(self) -> Any:
+        value = super().wait()
+        self._work.note_end()
+        return value
+
+    def then(self, callback: Callable[[Any], Any]) -> torch.futures.Future:
+        def called(future: Any) -> Any:
+            NOTES.callback.after = self._work.op
+            try:
+                return callback(future)
+            finally:
+                NOTES.callback.after = None
+
+        return super().then(called)
+
+
+class Group(dist.ProcessGroup):
+    """A gloo group whose calls are noted.
+
+    torch makes it, by `init_process_group` and `new_group`, and calls its methods with torch's own arguments.
+    """
+
+    OVER_GLOO = True
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, members: tuple[int, ...]):
+        super().__init__(rank, size)
+        self.timeout = timeout
+        self._gloo = gloo_group(store, rank, size, timeout)
+        self._rank, self._members, self._name, self._count = rank, members, "", 0
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def _get_backend(self, device: torch.device) -> Group:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{NAME} group, rank {self._rank} of {len(self._members)}>"
+
+    def shutdown(self) -> None:
+        self._gloo.shutdown()
+
+    def abort(self) -> None:
+        self._gloo.abort()
+
+    # --- messages ---
+
+    def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> Work:
+        op = self._note_message(True, dst, tensors, tag)
+        return Work(self._of_gloo("send", tensors, dst, tag), op)
+
+    def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> Work:
+        op = self._note_message(False, src, tensors, tag)
+        return Work(self._of_gloo("recv", tensors, src, tag), op)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
+        """From the rank that sends first in real time; in virtual time another one may have been first."""
+        work = self._of_gloo("recv_anysource", tensors, tag)
+        return Work(work, 0, lambda src: self._note_message(False, src, tensors, tag))
+
+    def _of_gloo(self, method: str, *args: Any) -> Any:
+        """Call the gloo group's own method: what a tool has put around those of ProcessGroup sees this group's call."""
+        return inspect.unwrap(getattr(dist.ProcessGroup, method))(self._gloo, *args)
+
+    def _note_message(self, sends: bool, peer: int, tensors: list[Tensor], tag: int) -> int:
+        size = _bytes(tensors)
+        return NOTES.begin(lambda op: Message(op, sends, self._members[peer], size, (self._name, tag)))
+
+
+def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]]) -> Callable[..., Work]:
+    """A method of Group: gloo's own, and a note of it; `sizes` finds what is sent and received in its arguments."""
+
+    def begin(self: Group, *args: Any, **opts: Any) -> Work:
+        args += tuple(opts.values())
+        sent, received = sizes(len(self._members), *args)
+        root, after = getattr(args[-1], "rootRank", 0), getattr(NOTES.callback, "after", None)
+        work = self._of_gloo(method, *args)
+        self._count += 1
+        count, members = self._count, self._members
+        op = NOTES.begin(lambda op: Collective(op, name, self._name, count, members, root, sent, received, after))
+        return Work(work, op)
+
+    return begin
+
+
+def _of_argument(place: int) -> Callable[..., tuple[Sizes, Sizes]]:
+    """All bytes of one argument, a tensor or a list of tensors."""
+
+    def sizes(n: int, *args: Any) -> tuple[Sizes, Sizes]:
+        size = (_bytes([args[place]] if isinstance(args[place], Tensor) else args[place]),)
+        return size, size
+
+    return sizes
+
+
+def _of_splits(n: int, output: Tensor, given: Tensor, to_get: list[int], to_send: list[int], *_: Any) -> Any:
+    return tuple(
+        tuple(rows * tensor[:1].nbytes for rows in splits) if splits else (tensor.nbytes // n,) * n
+        for tensor, splits in ((given, to_send), (output, to_get))
+    )
+
+
+def _of_lists(n: int, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> Any:
+    return tuple(tuple(tensor.nbytes for tensor in tensors) for tensors in (inputs, outputs))
+
+
+def _bytes(tensors: list[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+_FIRST, _SECOND = _of_argument(0), _of_argument(1)
+# ProcessGroup's methods, some under two names: those of torch before 2.13, and those since
+for _method, _name, _sizes in (
+    ("allreduce", "all_reduce", _FIRST),
+    ("allreduce_coalesced", "all_reduce", _FIRST),
+    ("broadcast", "broadcast", _FIRST),
+    ("reduce", "reduce", _FIRST),
+    ("allgather", "all_gather", _SECOND),
+    ("allgather_coalesced", "all_gather", _SECOND),
+    (ALL_GATHER_BASE, "all_gather", _SECOND),
+    ("all_gather_single", "all_gather", _SECOND),
+    ("allgather_into_tensor_coalesced", "all_gather", _SECOND),
+    ("all_gather_single_coalesced", "all_gather", _SECOND),
+    ("gather", "gather", _SECOND),
+    ("scatter", "scatter", _FIRST),
+    ("reduce_scatter", "reduce_scatter", _FIRST),
+    (REDUCE_SCATTER_BASE, "reduce_scatter", _FIRST),
+    ("reduce_scatter_single", "reduce_scatter", _FIRST),
+    ("reduce_scatter_tensor_coalesced", "reduce_scatter", _FIRST),
+    ("reduce_scatter_single_coalesced", "reduce_scatter", _FIRST),
+    ("alltoall", "all_to_all", _of_lists),
+    ("alltoall_base", "all_to_all", _of_splits),
+    ("all_to_all_single", "all_to_all", _of_splits),
+    ("barrier", "barrier", lambda n, *_: ((0,), (0,))),
+):
+    setattr(Group, _method, _collective(_method, _name, _sizes))

@@ -1,0 +1,286 @@
+"""Virtual time: when each event of a program happens on machines that a `Network` describes. A pure function.
+
+The model, after LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995):
+
+- A message of m bytes holds a port of its sender's side for m / bandwidth, then its first byte travels for `latency`,
+  and it holds a port of its receiver's side for m / bandwidth. The bytes flow through both: alone, it takes
+  latency + m / bandwidth in all.
+- A port carries one message at a time in each direction, the others wait in the order in which they came. Ranks on one
+  host have a port each for messages inside of the host; those between hosts share the one port of each host.
+- A message may leave when its sender has begun to send it and its receiver to receive it, and the sender's operation
+  ends when it has arrived: the latency of a link counts in what the two say to each other before, as formulas of the
+  form alpha + beta m do (rendezvous). With `handshake` they say it on the wire, as gloo does: the sender hears of its
+  receiver a latency later, and its operation ends when the message has left the port.
+- A message of up to `eager` bytes does not wait for its receiver, and its sender's operation ends when it has left.
+- A collective is what its members send, step by step (collectives.py), from the moment at which each has begun it, and
+  through the same ports as everything else. Adding costs nothing.
+- Between two operations a rank's clock moves by what it computes. Beginning an operation costs nothing; waiting for one
+  moves the clock to its end, if that is later.
+
+Messages that come to a port at the same moment go in the order of their ranks. Nothing else is left open, so that the
+same program gives the same times, to the bit, on every run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from distlab.simulated import collectives
+from distlab.simulated.events import (
+    Align,
+    Collective,
+    Compute,
+    Event,
+    Mark,
+    Message,
+    Operation,
+    Result,
+    Span,
+    Transfer,
+    Wait,
+)
+from distlab.simulated.network import Network
+
+
+def simulate(
+    programs: Sequence[Sequence[Event]],
+    network: Network,
+    clocks: Sequence[float] | None = None,
+    unfinished: Sequence[Sequence[tuple[Event, float]]] = (),
+) -> Result:
+    """Run the events of each rank, in their order, on the network.
+
+    Args:
+        programs: the events, by rank.
+        clocks: what they say at first; 0 for None.
+        unfinished: of the result before.
+
+    Returns:
+        the result. A rank that waits for what never ends keeps the clock that it had.
+    """
+    return _Run(programs, network, clocks or [0.0] * len(programs), unfinished).result()
+
+
+class _Run:
+    """The queue of what happens next, the clocks, and who waits for what."""
+
+    def __init__(self, programs: Sequence[Sequence[Event]], network: Network, clocks: Sequence[float], unfinished: Any):
+        self.network = network
+        self.programs = [deque(program) for program in programs]
+        self.clocks, self.free = list(clocks), Counter()  # when each port is free
+        self.marks: list[list[float]] = [[] for _ in programs]
+        self.queue: list[tuple[float, Any, int, Callable[[float], None]]] = []
+        self.scheduled = 0
+        self.begun: dict[tuple[int, int], tuple[Event, float]] = {}  # (rank, op) -> what, and when
+        self.ended: dict[tuple[int, int], float] = {}
+        self.sleepers: dict[tuple[int, int], list[Callable[[float], None]]] = {}
+        self.posted: dict[Hashable, deque[_Exchange]] = {}  # messages of which one side has not begun
+        self.aligning: dict[int, tuple[int, int]] = {}  # rank -> number of the alignment
+        self.sent: Counter[tuple[int, int]] = Counter()
+        self.operations: list[Operation] = []
+        self.transfers: list[Transfer] = []
+        self.spans: list[Span] = []
+        for rank, events in enumerate(unfinished):
+            for event, since in events:
+                self._at(since, (0, rank), lambda now, rank=rank, event=event: self._begin(rank, event, now))
+        for rank, clock in enumerate(clocks):
+            self._at(clock, (1, rank), lambda now, rank=rank: self._go_on(rank, now))
+
+    def result(self) -> Result:
+        while self.queue or self._release():
+            now, _, _, happen = heapq.heappop(self.queue)
+            happen(now)
+        unfinished = [
+            tuple(begun for (owner, _), begun in sorted(self.begun.items()) if owner == rank)
+            for rank in range(len(self.programs))
+        ]
+        return Result(
+            tuple(self.clocks),
+            tuple(map(tuple, self.marks)),
+            tuple(unfinished),
+            tuple(self.operations),
+            tuple(self.transfers),
+            tuple(self.spans),
+        )
+
+    def _at(self, when: float, order: Any, happen: Callable[[float], None]) -> None:
+        """Let something happen; what happens at the same moment goes by `order`, and then as it was scheduled."""
+        self.scheduled += 1
+        heapq.heappush(self.queue, (when, order, self.scheduled, happen))
+
+    def _release(self) -> bool:
+        """When nothing else can happen, let the ranks of the next alignment go on, at the latest clock of all."""
+        if not self.aligning:
+            return False
+        number, latest = min(self.aligning.values()), max(self.clocks)
+        for rank in sorted(rank for rank, other in self.aligning.items() if other == number):
+            del self.aligning[rank]
+            self._at(latest, (1, rank), lambda now, rank=rank: self._go_on(rank, now))
+        return True
+
+    # --- a rank's program ---
+
+    def _go_on(self, rank: int, now: float) -> None:
+        """Do what the rank does next, until it computes or waits."""
+        self.clocks[rank] = now
+        events = self.programs[rank]
+        while events:
+            event = events.popleft()
+            if isinstance(event, Compute):
+                end = now + event.seconds * self.network.stragglers.get(rank, 1.0)
+                self.spans.append(Span(rank, now, end, None))
+                self._at(end, (1, rank), lambda now: self._go_on(rank, now))
+                return
+            if isinstance(event, Wait) and (rank, event.op) in self.begun:
+                self._when_ended(rank, event.op, partial(self._wake, rank, event.op, now))
+                return
+            if isinstance(event, Align):
+                self.aligning[rank] = event.number
+                return
+            if isinstance(event, Mark):
+                self.marks[rank].append(now)
+            elif isinstance(event, Collective) and event.after is not None:
+                self.begun[rank, event.op] = (event, now)
+                self._when_ended(rank, event.after, lambda end, event=event: self._begin(rank, event, end))
+            elif not isinstance(event, Wait):
+                self._begin(rank, event, now)
+
+    def _wake(self, rank: int, op: int, since: float, now: float) -> None:
+        self.spans.append(Span(rank, since, now, op))
+        self._go_on(rank, now)
+
+    def _when_ended(self, rank: int, op: int, happen: Callable[[float], None]) -> None:
+        """Do it at the end of an operation, or at once where it has ended."""
+        if (rank, op) in self.begun:
+            self.sleepers.setdefault((rank, op), []).append(happen)
+        else:
+            happen(max(self.clocks[rank], self.ended.get((rank, op), 0.0)))
+
+    def _begin(self, rank: int, event: Event, now: float) -> None:
+        self.begun[rank, event.op] = (event, now)
+
+        def end(when: float) -> None:
+            del self.begun[rank, event.op]
+            self.ended[rank, event.op] = when
+            self.operations.append(Operation(rank, event, now, when))
+            for happen in self.sleepers.pop((rank, event.op), ()):
+                happen(when)
+
+        if isinstance(event, Message):
+            self.post(rank, event, "message", now, end)
+        else:
+            _Member(self, rank, event, end).step(now)
+
+    # --- the network ---
+
+    def post(self, rank: int, message: Message, what: str, now: float, end: Callable[[float], None]) -> None:
+        """A message's send or receive begins; `end` is called when it has ended."""
+        src, dst = (rank, message.peer) if message.sends else (message.peer, rank)
+        side, waiting = (
+            "send" if message.sends else "recv",
+            self.posted.setdefault((src, dst, message.channel), deque()),
+        )
+        exchange = next((other for other in waiting if side not in other.begun), None)
+        if exchange is None:
+            exchange = _Exchange(src, dst, message.num_bytes, what)
+            waiting.append(exchange)
+        exchange.begun[side], exchange.ends[side] = now, end
+        if what == "message":
+            exchange.ops[side] = message.op
+        if message.sends:
+            exchange.num_bytes = message.num_bytes
+        if len(exchange.begun) == 2:
+            waiting.remove(exchange)
+        if exchange.came is not None:  # an eager one, before its receiver
+            end(max(now, exchange.came))
+        elif self._is_eager(exchange):
+            if message.sends:
+                self._leave(exchange, now)
+        elif len(exchange.begun) == 2:
+            handshake = self.network.path(dst, src).latency if self.network.handshake else 0.0
+            self._leave(exchange, max(exchange.begun["send"], exchange.begun["recv"] + handshake))
+
+    def _is_eager(self, exchange: _Exchange) -> bool:
+        return 0 < self.network.eager >= exchange.num_bytes and "send" in exchange.begun
+
+    def _leave(self, exchange: _Exchange, when: float) -> None:
+        """A message comes to its sender's port, through it, over the link, and through its receiver's port."""
+        src, dst = exchange.src, exchange.dst
+        path = self.network.path(src, dst)
+        seconds = exchange.num_bytes * path.seconds_per_byte
+        latency = path.latency * self.network.late(src, dst, self.sent[src, dst])
+        self.sent[src, dst] += 1
+        ends_when_left = self.network.handshake or self._is_eager(exchange)
+
+        def leave(now: float) -> None:
+            begin = max(now, self.free[path.out])
+            left = self.free[path.out] = begin + seconds
+            if ends_when_left:
+                self._at(left, (2, src, dst), exchange.ends["send"])
+            self._at(begin + latency, (3, src, dst), lambda now: arrive(now, begin, left))
+
+        def arrive(now: float, begin: float, left: float) -> None:
+            first = max(now, self.free[path.into])
+            last = self.free[path.into] = first + seconds
+            what = (src, dst, exchange.num_bytes, exchange.what)
+            self.transfers.append(
+                Transfer(*what, begin, left, first, last, exchange.ops.get("send"), exchange.ops.get("recv"))
+            )
+            self._at(last, (2, dst, src), come)
+
+        def come(now: float) -> None:
+            exchange.came = now
+            if "recv" in exchange.ends:
+                exchange.ends["recv"](now)
+            if not ends_when_left:
+                exchange.ends["send"](now)
+
+        self._at(when, (4, src, dst), leave)
+
+
+@dataclass(eq=False)
+class _Exchange:
+    """One message: when its two sides have begun, what to do at their ends, and when it has come."""
+
+    src: int
+    dst: int
+    num_bytes: int
+    what: str
+    begun: dict[str, float] = field(default_factory=dict)
+    ends: dict[str, Callable[[float], None]] = field(default_factory=dict)
+    ops: dict[str, int] = field(default_factory=dict)
+    came: float | None = None
+
+
+class _Member:
+    """One rank in one collective, step by step."""
+
+    def __init__(self, run: _Run, rank: int, event: Collective, end: Callable[[float], None]):
+        self.run, self.rank, self.event, self.end = run, rank, event, end
+        me, n = event.members.index(rank), len(event.members)
+        steps = collectives.program(event.name, me, n, event.root, event.sent, event.received, run.network)
+        self.steps, self.pending = iter(steps), 0
+
+    def step(self, now: float) -> None:
+        """Begin all messages of the next step; the collective ends after the last."""
+        step = next(self.steps, None)
+        if step is None:
+            self.end(now)
+            return
+        event, exchanges = self.event, [(False, other) for other in step.receives]
+        exchanges += [(True, other) for other in step.sends]
+        self.pending = len(exchanges)
+        for sends, (member, num_bytes) in exchanges:
+            channel = (f"{event.group} {event.name}", event.count)
+            message = Message(event.op, sends, event.members[member], num_bytes, channel)
+            self.run.post(self.rank, message, event.name, now, self._one_ended)
+
+    def _one_ended(self, now: float) -> None:
+        self.pending -= 1
+        if self.pending == 0:
+            self.step(now)

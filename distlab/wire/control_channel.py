@@ -1,0 +1,112 @@
+"""The control channel to the ranks' watchdogs: what a rank does, asked and answered while the rank is blocked.
+
+Runs on the notebook's kernel, called by execution.py and ranks.py. It listens on the loopback interface only, on a port
+that the system chose, and takes no thread: connections and answers are looked at when something is asked. A rank shows
+a token that only this cluster's ranks know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import select
+import socket
+import time
+from collections.abc import Iterable
+
+from distlab.wire.messages import STATUS, Answer, Question, from_json, to_json
+from distlab.wire.rendezvous import listen
+
+PATIENCE_SECONDS = 0.25  # what a rank has to answer; one that does not is stopped, or holds Python's lock
+HELLO_BYTES = 100  # more than a rank says before it is known
+
+
+def hello(token: str, rank: int) -> bytes:
+    """The first that a rank says: so short that it comes in one piece."""
+    return f"{token} {rank}".encode()
+
+
+class ControlChannel:
+    """Connections to the watchdogs of one cluster's ranks, the newest one of each rank.
+
+    Attributes:
+        address: host, port and token, for `rendezvous.Meeting`.
+    """
+
+    def __init__(self) -> None:
+        self._listener = listen()
+        self._listener.setblocking(False)
+        self._token = secrets.token_hex(16)
+        self._ends: dict[int, socket.socket] = {}
+        self._half: dict[int, bytes] = {}  # of an answer, by rank
+        self._strangers: list[socket.socket] = []
+        self._number = 0
+        self.address = (*self._listener.getsockname(), self._token)
+
+    def ask(self, ranks: Iterable[int], patience: float = PATIENCE_SECONDS, want: str = STATUS) -> dict[int, Answer]:
+        """What the ranks answer within `patience` seconds; one that does not is left out.
+
+        Args:
+            want: STATUS, VARIABLES, FREE or COME_BACK.
+        """
+        deadline = time.monotonic() + patience
+        self._number += 1
+        question = to_json(Question(self._number, want)).encode() + b"\n"
+        ranks, asked, answers = set(ranks), set(), {}
+        while True:
+            self._welcome()
+            for rank in ranks & set(self._ends) - asked:
+                asked.add(rank)
+                with contextlib.suppress(OSError):  # a question is short: it fits, or the rank has not read for long
+                    self._ends[rank].send(question)
+            for rank in asked & set(self._ends) - set(answers):
+                for heard in self._hear(rank):
+                    if heard.number == self._number:
+                        answers[rank] = heard
+            left = deadline - time.monotonic()
+            if len(answers) == len(ranks) or left <= 0:
+                return dict(sorted(answers.items()))
+            waiting = [self._ends[rank] for rank in asked & set(self._ends) - set(answers)]
+            select.select([self._listener, *self._strangers, *waiting], [], [], left)
+
+    def _hear(self, rank: int) -> list[Answer]:
+        """The answers of a rank that have come since, whose end is forgotten when it is closed."""
+        received = _received(self._ends[rank], 1 << 16)
+        if received == b"":
+            self._ends.pop(rank).close()
+        *lines, self._half[rank] = (self._half[rank] + (received or b"")).split(b"\n")
+        return [from_json(line) for line in lines]
+
+    def _welcome(self) -> None:
+        """Take in the ranks that have connected since; those without the token are turned away."""
+        with contextlib.suppress(OSError):  # nobody more, or one who has left again
+            while True:
+                self._strangers.append(self._listener.accept()[0])
+                self._strangers[-1].setblocking(False)
+        for stranger in list(self._strangers):
+            said = _received(stranger, HELLO_BYTES)
+            if said is None:
+                continue
+            self._strangers.remove(stranger)
+            token, _, rank = said.partition(b" ")
+            if not secrets.compare_digest(token, self._token.encode()):
+                stranger.close()
+                continue
+            if int(rank) in self._ends:
+                self._ends[int(rank)].close()
+            self._ends[int(rank)], self._half[int(rank)] = stranger, b""
+
+    def close(self) -> None:
+        """End every connection; the watchdogs forget the channel."""
+        for end in (*self._ends.values(), *self._strangers, self._listener):
+            end.close()
+
+
+def _received(end: socket.socket, most: int) -> bytes | None:
+    """What has come on a connection; None for nothing yet, nothing when it has ended."""
+    try:
+        return end.recv(most)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""

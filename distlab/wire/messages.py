@@ -1,0 +1,205 @@
+"""What the ranks and the notebook tell each other: a frozen class for each thing that is told, and one way to JSON.
+
+Used on both sides, and by the diagnosis. Fields hold plain values only: no tensor, nothing of torch's.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+from dataclasses import dataclass, field
+from typing import Any
+
+from distlab.errors import Line
+
+# what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
+IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
+# kinds of calls: functional collectives, and others such as new_group and backward, are made or waited for in C++
+MESSAGE, COLLECTIVE, FUNCTIONAL, OTHER = "message", "collective", "functional", "other"
+# what the notebook may want of a rank's watchdog: two questions and two orders
+STATUS, VARIABLES, FREE, COME_BACK = "status", "variables", "free", "come back"
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of source as the rank that ran it knows it.
+
+    Attributes:
+        number: counted from 1 in what was compiled, which has no `%%px` line. text: "" when only the notebook has it.
+        function: its name, "" outside of functions. is_cell: whether it is of a %%px cell of this rank.
+    """
+
+    file: str
+    number: int
+    text: str = ""
+    function: str = ""
+    is_cell: bool = False
+
+    def shown(self) -> Line:
+        """The line as the notebook counts and shows it. Runs on: the notebook's kernel."""
+        text = self.text or linecache.getline(self.file, self.number).strip()
+        return Line(self.number + 1 if self.is_cell else self.number, text, self.function)
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """One call that communicates, begun on one rank.
+
+    Attributes:
+        op: what the learner called. kind: MESSAGE, COLLECTIVE, FUNCTIONAL or OTHER. collective: its name below `op`.
+        members: ranks of its group; none when the group is gone. own_limit: whether it ends before the group's timeout.
+        sequence: its number among the collectives of its group, or the messages of its group, direction, peer and tag.
+        tensors: (dtype, shape) of each. place: file and line of the call, for comparison. lines: outermost first.
+        peer: rank, None for any. root: rank. reduce_op: "" without one. sends, receives: elements by rank.
+    """
+
+    op: str
+    kind: str
+    members: tuple[int, ...] = ()
+    own_limit: bool = False
+    collective: str = ""
+    group: str = ""
+    sequence: int = 0
+    tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    place: tuple[str, int] | None = None
+    lines: tuple[SourceLine, ...] = ()
+    is_send: bool = False
+    peer: int | None = None
+    tag: int = 0
+    root: int | None = None
+    reduce_op: str = ""
+    sends: tuple[int, ...] | None = None
+    receives: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class MessageCount:
+    """How many messages of one kind a rank has begun; `dropped`: sends of which nobody can wait for any more."""
+
+    is_send: bool
+    group: str
+    peer: int | None
+    tag: int
+    count: int
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How many collectives of a group a rank has begun, also those that C++ makes, and the group's members."""
+
+    count: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """What one rank does.
+
+    Attributes:
+        doing: one of the words above. idle: whether its main thread is. lines: the learner's, outermost first.
+        call: the call that it waits in.
+        counts, begun: collectives by group. history: the newest of them. groups: how many groups were made.
+        traffic: numbers of messages. mark: equal in two statuses when nothing happened between them.
+        quiet: nothing is on its way, and nothing else computes or may act. importing: an import must not be torn.
+        rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
+    """
+
+    rank: int
+    doing: str
+    call: CallRecord | None = None
+    lines: tuple[SourceLine, ...] = ()
+    idle: bool = False
+    counts: dict[str, int] = field(default_factory=dict)
+    begun: dict[str, Begun] = field(default_factory=dict)
+    groups: int = 0
+    history: tuple[CallRecord, ...] = ()
+    traffic: tuple[MessageCount, ...] = ()
+    mark: tuple[int, ...] = ()
+    quiet: bool = False
+    importing: bool = False
+    rounds: tuple[int, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """The file of the innermost line; "" for the %%px cell."""
+        return "" if not self.lines or self.lines[-1].is_cell else self.lines[-1].file
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception on a rank.
+
+    Attributes:
+        communicated: whether it came out of torch.distributed. consequence: whether the rank waited for a peer.
+    """
+
+    kind: str
+    message: str
+    lines: tuple[SourceLine, ...] = ()
+    traceback: str = ""
+    consequence: bool = False
+    communicated: bool = False
+
+
+@dataclass(frozen=True)
+class Value:
+    """A function returned; the parts of its value that `serialization.dumps` set aside come after this in the reply."""
+
+    header: bytes
+
+
+@dataclass(frozen=True)
+class Unsendable:
+    """A value that cannot be pickled: what it is, and why not."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A variable that a rank does not have."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the notebook wants of a rank's watchdog: STATUS, VARIABLES, FREE or COME_BACK."""
+
+    number: int
+    want: str = STATUS
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The watchdog's answer to the question of the same number; without a status when it could not look."""
+
+    number: int
+    status: RankStatus | None = None
+    variables: tuple[str, ...] | None = None
+
+
+# what one side may send to the other as JSON
+SENT = {kind.__name__: kind for kind in (SourceLine, CallRecord, MessageCount, Begun, RankStatus, Question, Answer)}
+
+
+def to_json(message: Any) -> str:
+    """A message as one line of JSON."""
+    return json.dumps(message, default=lambda inner: {"class": type(inner).__name__, **vars(inner)})
+
+
+def from_json(text: str | bytes) -> Any:
+    """The message in a line of JSON."""
+    return json.loads(text, object_hook=_message)
+
+
+def _message(fields: dict[str, Any]) -> Any:
+    """A message of its class and fields, whose sequences are tuples; a plain dict stays one."""
+    kind = SENT.get(fields.pop("class", ""))
+    return kind(**{name: _tuples(value) for name, value in fields.items()}) if kind else fields
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,118 @@
+"""Where the ranks meet: one TCPStore, served by the notebook's process or by the process that forks the ranks.
+
+Called by ranks.py in the notebook's kernel, and by fork_server.py. The store listens on the loopback interface only, on
+a port that the system chose, so any number of clusters run side by side. Every (re)build of the process group is a
+*generation* with keys of its own: gloo reads stale addresses, and hangs, when a group is rebuilt under used keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+INIT_METHODS = ("tcp", "env", "file")
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a rank needs to join one generation of the group; plain values, sent to every rank.
+
+    Args:
+        init_method: how the ranks find each other, one of `INIT_METHODS`.
+        backend: torch.distributed's backend name.
+        world_size: number of ranks.
+        timeout: seconds that a communication call may wait for its peers.
+        host, port: the store in the notebook's process.
+        prefix: the generation's name, which starts all its keys in the store.
+        path: the generation's file, for init_method "file".
+        channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they do.
+    """
+
+    init_method: str
+    backend: str
+    world_size: int
+    timeout: float
+    host: str
+    port: int
+    prefix: str
+    path: str
+    channel: tuple[str, int, str]
+
+
+class Rendezvous:
+    """Serves the store and names the generations.
+
+    Runs on: the notebook's kernel. Serving a store here imports torch, if it is not there yet: most of the cost.
+
+    Args:
+        folder: a private folder for the files of init_method "file".
+        channel: address of the notebook's `ControlChannel`, for the meetings.
+        store_port: port of a store that serves on 127.0.0.1 already; 0 serves one here.
+
+    Attributes:
+        address: host and port of the store.
+    """
+
+    def __init__(self, folder: str, channel: tuple[str, int, str], store_port: int = 0):
+        self._folder, self._channel = folder, channel
+        self._generation = 0
+        self._store = None if store_port else serve(listen())
+        self.address = ("127.0.0.1", store_port or self._store.port)
+
+    def next_meeting(self, init_method: str, backend: str, world_size: int, timeout: float) -> Meeting:
+        """A meeting whose keys no rank has used before."""
+        self._generation += 1
+        prefix, path = f"distlab/{self._generation}", os.path.join(self._folder, f"group-{self._generation}")
+        return Meeting(init_method, backend, world_size, timeout, *self.address, prefix, path, self._channel)
+
+
+def loopback_interface() -> str:
+    """Name of the network interface that carries 127.0.0.1: "lo" on Linux, "lo0" on macOS.
+
+    Runs on: anywhere.
+    """
+    return "lo0" if sys.platform == "darwin" else "lo"
+
+
+def serve(listener: socket.socket) -> Any:
+    """A TCPStore on 127.0.0.1, at `listener`. Given only an address torch would listen on every interface.
+
+    Runs on: the notebook's kernel, or the process that forks the ranks.
+    """
+    from torch.distributed import TCPStore
+
+    return TCPStore(
+        "127.0.0.1",
+        listener.getsockname()[1],
+        is_master=True,
+        timeout=timedelta(seconds=60),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),  # the store owns the socket from here on
+    )
+
+
+def listen() -> socket.socket:
+    """A listening socket on 127.0.0.1, at a port that the system chose."""
+    return socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on loopback that are free now, and that nobody else is likely to take before the controller binds them.
+
+    They lie below the range of outgoing connections, in a block that belongs to this process's number:
+    clusters of several notebooks that start at the same moment do not meet.
+    """
+    first, blocks = 10_000, 22_000 // count
+    for block in range(blocks):
+        start = first + (os.getpid() + block) % blocks * count
+        ports = range(start, start + count)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+            for port in ports:
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return list(ports)
+    return []

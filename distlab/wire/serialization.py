@@ -1,0 +1,139 @@
+"""Objects on their way between notebook and ranks: one header of bytes and the large tensors' own memory beside it.
+
+Called by cluster.py in the notebook's kernel and by entry_points.py on every rank.
+Functions and classes that were written in a notebook travel by value (cloudpickle). The memory of a dense
+CPU tensor travels out of band (pickle protocol 5), so a large tensor is not copied into a pickle first; small ones, and
+those after the first MOST_BUFFERS, are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from distlab.errors import SerializationError
+from distlab.wire.messages import Unsendable
+from distlab.wire.source import is_learners
+
+MOST_BUFFERS = 32  # ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
+LEAST_BYTES = 1024  # less is copied sooner than sent as a part of its own
+
+
+def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
+    """Take `value` apart into a header and the memory of its tensors and arrays.
+
+    Runs on: anywhere.
+
+    Returns:
+        the header, and the buffers that `loads` needs in the same order. The buffers share memory with `value`.
+
+    Raises:
+        Exception: whatever the value's own pickling raises.
+    """
+    buffers: list[memoryview] = []
+
+    def in_header(buffer: pickle.PickleBuffer) -> bool:
+        memory = buffer.raw()
+        beside = memory.nbytes >= LEAST_BYTES and len(buffers) < MOST_BUFFERS
+        if beside:
+            buffers.append(memory)
+        return not beside
+
+    stream = io.BytesIO()
+    _bring_own_module(value[0] if isinstance(value, tuple) and value else value)
+    _Pickler(stream, protocol=5, buffer_callback=in_header).dump(value)
+    return stream.getvalue(), buffers
+
+
+def loads(header: bytes, buffers: Sequence[Any]) -> Any:
+    """Put together what `dumps` took apart; tensors and arrays are writable and own their memory.
+
+    Runs on: anywhere.
+    """
+    return pickle.loads(header, buffers=[bytearray(buffer) for buffer in buffers])
+
+
+def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
+    """As `dumps`, for the ranks; SerializationError, which names `what`, where that is not possible.
+
+    Runs on: the notebook's kernel.
+    """
+    try:
+        return dumps(value)
+    except Exception as error:
+        raise SerializationError(
+            f"{what} cannot be sent to the ranks ({type(error).__name__}: {error}). "
+            "Open files, locks, sockets and generators stay where they are: make them inside the function."
+        ) from error
+
+
+def unpack(replies: list[Any], targets: list[int]) -> list[Any]:
+    """The values in the ranks' replies; SerializationError where a rank could not send its own.
+
+    Runs on: the notebook's kernel.
+    """
+    for rank, reply in zip(targets, replies, strict=True):
+        if isinstance(reply[0], Unsendable):
+            raise SerializationError(
+                f"The value of rank {rank}, {reply[0].what}, cannot be sent to the notebook ({reply[0].why}). "
+                "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
+            )
+    return [loads(reply[0].header, reply[1:]) for reply in replies]
+
+
+def _bring_own_module(function: Any) -> None:
+    """A function from a module beside the notebook brings its module's code along, from now on.
+
+    The rank may not find the module, or may have imported it before its last edit.
+    """
+    module = sys.modules.get(getattr(function, "__module__", None) or "__main__")
+    if module is not None and module.__name__ != "__main__" and is_learners(getattr(module, "__file__", None)):
+        cloudpickle.register_pickle_by_value(module)
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle, with the memory of plain tensors out of band.
+
+    A module whose class is its own, as torch.classes and torch.backends are, goes by its name like any other module.
+    cloudpickle wants to send them with a function that uses torch and has an attribute of that name, such as .classes.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and type(obj) is torch.Tensor and _is_plain(obj, torch):
+            return _reduce_tensor(obj, torch)
+        if isinstance(obj, ModuleType) and type(obj) is not ModuleType and sys.modules.get(obj.__name__) is obj:
+            return importlib.import_module, (obj.__name__,)
+        return super().reducer_override(obj)
+
+
+def _is_plain(tensor: Any, torch: Any) -> bool:
+    from distlab.compat.torch import has_hooks  # only where torch is imported already
+
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not has_hooks(tensor)
+        and tensor.numel() > 0
+    )
+
+
+def _reduce_tensor(tensor: Any, torch: Any) -> tuple[Callable, tuple]:
+    memory = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return _rebuild_tensor, (pickle.PickleBuffer(memory), tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
+
+
+def _rebuild_tensor(memory: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool) -> Any:
+    import torch
+
+    return torch.frombuffer(memory, dtype=dtype).reshape(shape).requires_grad_(requires_grad)

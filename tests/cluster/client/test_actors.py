@@ -1,0 +1,257 @@
+"""Correct programs in which something that is hard to see will act: none of them is a deadlock."""
+
+import asyncio
+import functools
+import queue
+import signal
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+
+LATER = 1.0  # seconds: longer than a deadlock needs to be told here
+
+pytestmark = pytest.mark.usefixtures("quick_watch")
+
+
+def send():
+    dist.send(torch.ones(2), dst=1)
+
+
+def pause_and_send(*_):
+    time.sleep(LATER)
+    send()
+
+
+def a_thread():
+    threading.Thread(target=pause_and_send).start()
+
+
+def a_timer_whose_code_has_not_begun():
+    threading.Timer(LATER, send).start()
+
+
+def a_thread_that_threading_does_not_know():
+    import _thread
+
+    _thread.start_new_thread(pause_and_send, ())
+
+
+def a_thread_with_a_name_of_ours():
+    threading.Thread(target=pause_and_send, name="distlab-watchdog").start()
+
+
+def a_task_of_the_loop():
+    async def later():
+        await asyncio.sleep(LATER)
+        send()
+
+    asyncio.get_running_loop().kept = asyncio.get_running_loop().create_task(later())
+
+
+def a_task_inside_another_wait():
+    async def later():
+        await asyncio.sleep(LATER)
+        send()
+
+    asyncio.get_running_loop().kept = asyncio.ensure_future(asyncio.wait_for(later(), 60))
+
+
+def a_timer_of_the_loop():
+    asyncio.get_running_loop().call_later(LATER, functools.partial(send))
+
+
+def a_timer_of_tornado():
+    from tornado.ioloop import IOLoop
+
+    IOLoop.current().call_later(LATER, send)
+
+
+def a_reader_of_the_loop():
+    import os
+
+    here, there = os.pipe()
+    loop = asyncio.get_running_loop()
+
+    def arrived():
+        loop.remove_reader(here)
+        send()
+
+    loop.add_reader(here, arrived)
+    subprocess.Popen(["sh", "-c", f"sleep {LATER}; echo x"], stdout=there)
+
+
+def an_alarm():
+    signal.signal(signal.SIGALRM, lambda *_: send())
+    signal.setitimer(signal.ITIMER_REAL, LATER)
+
+
+def a_child_that_sends_a_signal():
+    signal.signal(signal.SIGHUP, lambda *_: send())
+    subprocess.Popen(["sh", "-c", f"sleep {LATER}; kill -HUP $PPID"])
+
+
+def a_child_that_ends():
+    signal.signal(signal.SIGCHLD, lambda *_: send())
+    subprocess.Popen(["sleep", str(LATER)])
+
+
+def a_callback_of_a_pool():
+    pool = ThreadPoolExecutor(1)
+    pool.submit(time.sleep, LATER).add_done_callback(lambda _: send())
+
+
+ACTORS = [
+    a_thread,
+    a_timer_whose_code_has_not_begun,
+    a_thread_that_threading_does_not_know,
+    a_thread_with_a_name_of_ours,
+    a_task_of_the_loop,
+    a_task_inside_another_wait,
+    a_timer_of_the_loop,
+    a_timer_of_tornado,
+    a_reader_of_the_loop,
+    an_alarm,
+    a_child_that_sends_a_signal,
+    a_child_that_ends,
+    a_callback_of_a_pool,
+]
+
+
+def computes_in_c():
+    end = time.monotonic() + LATER
+    while time.monotonic() < end:
+        torch.ones(700, 700) @ torch.ones(700, 700)
+
+
+def waits_for_a_thread_of_its_own():
+    batches = queue.Queue()
+    threading.Timer(LATER, batches.put, [1]).start()
+    batches.get()
+
+
+@pytest.mark.parametrize("busy", [computes_in_c, waits_for_a_thread_of_its_own])
+def test_a_slow_rank_is_no_deadlock(three, busy):
+    """The others may wait for it."""
+
+    def program(rank, world_size):
+        if rank == 0:
+            busy()
+        dist.barrier()
+        return True
+
+    assert three.run(program) == [True] * 3
+
+
+def test_a_call_with_its_own_limit_ends_by_itself(three):
+    """monitored_barrier with a timeout names the missing rank itself; no alarm takes that from the learner."""
+
+    def monitored(rank, world_size):
+        if rank == 0:
+            try:
+                dist.monitored_barrier(timeout=timedelta(seconds=LATER))
+            except RuntimeError as error:
+                return str(error)
+
+    assert "failed to pass monitoredBarrier in 1000 ms" in three.run(monitored)[0]
+    three.heal()
+
+
+def test_an_idle_pool_of_threads_hides_no_deadlock(three):
+    """Threads that only wait for work do not count as somebody who may still send."""
+
+    def pooled(rank, world_size):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(len, "x").result()
+            dist.recv(torch.empty(1), src=(rank + 1) % world_size)
+
+    with pytest.raises(distlab.DeadlockError):
+        three.run(pooled)
+
+
+def test_processes_that_only_answer_hide_no_deadlock(three):
+    """Workers of a DataLoader, and a child whose signals nobody handles, will not act."""
+
+    def program(rank, world_size):
+        from torch.utils.data import DataLoader
+
+        batches = iter(DataLoader(range(8), num_workers=1, multiprocessing_context="fork"))
+        child = subprocess.Popen(["sleep", "60"])
+        try:
+            if rank < 2:
+                dist.all_reduce(torch.ones(2))
+            return len(list(batches))
+        finally:
+            child.kill()
+
+    with pytest.raises(distlab.DeadlockError, match="for rank 2, which has finished without calling it"):
+        three.run(program)
+
+
+@pytest.mark.parametrize("actor", ACTORS, ids=lambda actor: actor.__name__)
+def test_what_will_send_later_is_no_deadlock(three, actor):
+    """Rank 0 finishes and something on it sends later; rank 1 waits for that until it comes."""
+
+    def program(rank, world_size):
+        if rank == 0:
+            actor()
+        elif rank == 1:
+            dist.recv(torch.empty(2), src=0)
+        return True
+
+    assert three.run(program) == [True] * 3
+    three.heal()
+
+
+def test_a_handler_on_top_of_a_wait_is_no_deadlock(three):
+    """A rank that waits for any source runs the handler of a signal meanwhile: it does not wait then."""
+
+    def program(rank, world_size):
+        if rank == 0:
+            signal.signal(signal.SIGALRM, pause_and_send)
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            dist.recv(torch.empty(2))
+        elif rank == 1:
+            dist.recv(torch.empty(2), src=0)
+            dist.send(torch.ones(2), dst=0)
+        return True
+
+    assert three.run(program) == [True] * 3
+
+
+def test_a_handler_of_remote_calls_is_no_deadlock(three):
+    """C++ starts the thread of a remote procedure call, which sends when its caller has finished."""
+    listener = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def program(rank, world_size, port):
+        from torch.distributed import rpc
+
+        plain = rpc.TensorPipeRpcBackendOptions(
+            init_method=f"tcp://127.0.0.1:{port}", _transports=["uv"], _channels=["basic"]
+        )
+        rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=plain)
+        if rank == 2:
+            rpc.rpc_async("rank0", time.sleep, (LATER,)).then(lambda _: None)
+            rpc.rpc_async("rank0", eval, ("__import__('__main__').pause_and_send()",))
+        elif rank == 1:
+            dist.recv(torch.empty(2), src=0)
+        return True
+
+    def shut_down(rank, world_size):
+        from torch.distributed import rpc
+
+        rpc.shutdown()
+        return True
+
+    three.push({"pause_and_send": pause_and_send})
+    port = listener.port
+    del listener
+    assert three.run(program, port) == [True] * 3
+    assert three.run(shut_down) == [True] * 3

@@ -1,0 +1,93 @@
+"""Interrupts and time limits that come while a rank imports a module."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+import distlab
+from tests.cluster.conftest import pid_on_rank, sum_of_ranks
+
+SLOW = "import sys, time\nsys.begun = getattr(sys, 'begun', 0) + 1\ntime.sleep({seconds})\n"
+WAITS = "import torch, torch.distributed as dist\ndist.recv(torch.zeros(1), src=1 - dist.get_rank())\n"
+
+
+@pytest.fixture(scope="module")
+def two(nothing_left):
+    with distlab.Cluster(2, timeout=20) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kept(two):
+    """The two ranks, which keep their processes and work after the test."""
+    before = two.run(pid_on_rank)
+    yield two
+    assert two.run(pid_on_rank) == before
+    assert two.run(sum_of_ranks) == [1.0] * 2
+
+
+def imports(rank, world_size, folder, name):
+    import importlib
+    import sys
+    import time
+
+    sys.path.insert(0, folder)
+    try:
+        importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)
+    while True:
+        time.sleep(0.1)
+
+
+def begun(rank, world_size, folder, name):
+    import importlib
+    import sys
+
+    sys.path.insert(0, folder)
+    importlib.import_module(name)
+    sys.path.remove(folder)
+    return sys.__dict__.pop("begun")
+
+
+def in_folder(folder, name, text):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(text)
+    return str(folder), name
+
+
+@pytest.mark.parametrize("how", ["timeout", "signal"])
+def test_the_import_of_a_library_is_not_torn(kept, tmp_path, how):
+    """The ranks are interrupted when it is whole: it is there afterwards, and was imported only once."""
+    module = in_folder(tmp_path / "site-packages", f"library_{how}", SLOW.format(seconds=4))
+    timers = [threading.Timer(2, os.kill, (pid, signal.SIGINT)) for pid in kept.run(pid_on_rank) if how == "signal"]
+    for timer in timers:
+        timer.start()
+    with pytest.raises(distlab.RankError if timers else distlab.RankTimeout) as caught:
+        kept.run(imports, *module, timeout=None if timers else 2)
+    assert ("KeyboardInterrupt" if timers else "Variables are kept") in str(caught.value)
+    assert kept.run(begun, *module) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "text"),
+    [("", "own_loop", "while True:\n    pass\n"), ("", "own_wait", WAITS), ("site-packages", "library_wait", WAITS)],
+)
+def test_a_module_that_never_ends_is_freed(kept, tmp_path, folder, name, text):
+    """The learner's own is interrupted like a cell; in a library, a wait in gloo is ended where it is."""
+    module = in_folder(tmp_path / folder, name, text)
+    with pytest.raises((distlab.RankTimeout, distlab.DeadlockError)) as caught:
+        kept.run(imports, *module, timeout=2)
+    assert "Variables are kept" in str(caught.value)
+
+
+def test_an_import_without_an_end_costs_the_rank(two, tmp_path, monkeypatch):
+    """A library that is never whole is not waited for without a limit."""
+    monkeypatch.setattr("distlab.client.patience.LONG_PATIENCE_SECONDS", 3.0)
+    module = in_folder(tmp_path / "site-packages", "library_without_end", SLOW.format(seconds=60))
+    with pytest.raises(distlab.RankTimeout) as caught:
+        two.run(imports, *module, timeout=2)
+    assert "Rank 1 could not be freed: a new process took its place" in str(caught.value)
+    assert two.run(sum_of_ranks) == [1.0] * 2

@@ -1,0 +1,178 @@
+"""Ctrl-C at any moment of a cluster's life: the next call works, and nothing is left behind."""
+
+import os
+import random
+import signal
+import threading
+from importlib import import_module
+
+import pytest
+
+import distlab
+from tests.cluster.conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+
+
+@pytest.fixture(autouse=True)
+def python_handles_sigint():
+    """As in a notebook; a background shell ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def interrupted_after(monkeypatch):
+    """Interrupt this process whenever a function has returned, as a person could at that moment."""
+
+    def patch(module, name):
+        place = import_module(f"distlab.{module}")
+        *classes, name = name.split(".")
+        for part in classes:
+            place = getattr(place, part)
+        original = getattr(place, name)
+
+        def returns_and_interrupts(*args, **kwargs):
+            value = original(*args, **kwargs)
+            signal.raise_signal(signal.SIGINT)
+            return value
+
+        monkeypatch.setattr(place, name, returns_and_interrupts)
+        return monkeypatch.undo
+
+    return patch
+
+
+def descriptors_and_threads():
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+# modules and functions on the way of a start; after each of them somebody has to know what it made
+STARTS = [
+    ("launch.fork_server", "start"),
+    ("client.processes", "_running_loop"),
+    ("client.ranks", "start_processes"),
+    ("client.cluster", "Ranks"),
+]
+
+
+@pytest.fixture(scope="module")
+def at_first(nothing_left):
+    """The descriptors and threads of this process when a cluster has come and gone."""
+    distlab.Cluster(1).stop()
+    return descriptors_and_threads()
+
+
+@pytest.mark.parametrize(("module", "name"), STARTS)
+def test_an_interrupted_start_leaves_nothing_or_a_cluster(
+    at_first, interrupted_after, monkeypatch, tmp_path, module, name
+):
+    """Wherever the interrupt comes: no process, folder, descriptor or thread is left, and a next start works."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    undo = interrupted_after(module, name)
+    with pytest.raises(KeyboardInterrupt):
+        distlab.Cluster(2)
+    undo()
+    if distlab.Cluster.current is not None:  # it was ready when the interrupt took effect
+        assert distlab.Cluster.current.run(sum_of_ranks) == [1.0, 1.0]
+        distlab.Cluster.current.stop()
+    assert wait_until_gone(our_processes) == []
+    assert list(tmp_path.iterdir()) == []
+    assert descriptors_and_threads() == at_first
+
+
+def test_after_an_interrupted_restart_it_is_said_what_to_call(interrupted_after):
+    """Old ranks are gone and new ones are not there: a call names restart(). An interrupted stop still stops."""
+    cluster = distlab.Cluster(1)
+    undo = interrupted_after("client.ranks", "Ranks.release")
+    with pytest.raises(KeyboardInterrupt):
+        cluster.restart()
+    undo()
+    if distlab.Cluster.current is None:
+        with pytest.raises(distlab.ClusterError) as caught:
+            cluster.run(sum_of_ranks)
+        advice = "Make one with distlab.Cluster(1), or call restart()."
+        assert str(caught.value) == f"This cluster did not start. {advice}"
+        cluster.restart()
+    assert cluster.run(sum_of_ranks) == [0.0]
+    undo = interrupted_after("launch.reaper", "end")
+    with pytest.raises(KeyboardInterrupt):
+        cluster.stop()
+    undo()
+    assert wait_until_gone(our_processes) == []
+    assert repr(cluster) == "Cluster(1) was stopped"
+
+
+@pytest.fixture(scope="module")
+def two(at_first):
+    with distlab.Cluster(2) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("client.cluster", "Cluster.execute"),
+        ("client.ranks", "Replies.unfinished"),
+        ("client.ranks", "Ranks.bring_back"),
+    ],
+)
+def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted_after, module, name):
+    """Between sending and waiting, and while ranks are being freed, twice too: the next run does not wait for them."""
+
+    def spin(rank, world_size):
+        while rank == 0:
+            pass
+
+    undo = interrupted_after(module, name)
+    if name != "Cluster.execute":
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        two.run(spin)
+    undo()
+    assert two.run(sum_of_ranks, timeout=30) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("client.ranks", "Ranks.note_death"), ("client.processes", "Processes.replace")],
+)
+def test_an_interrupted_heal_can_be_repeated(two, interrupted_after, module, name):
+    """Also where a dead rank is being replaced; variables of the others stay."""
+    two.push({"kept": 5})
+    os.kill(two.run(pid_on_rank)[1], signal.SIGKILL)
+    assert wait_until_gone(lambda: {1} & set(two.client.ids)) == set()
+    undo = interrupted_after(module, name)
+    with pytest.raises(KeyboardInterrupt):
+        two.heal()
+    undo()
+    assert two.run(sum_of_ranks) == [1.0, 1.0]
+    assert two.pull("kept", ranks=[0]) == [5]
+
+
+@pytest.mark.timeout(300)
+def test_a_handful_of_random_interrupts(at_first):
+    """Six moments by a seeded die, in start, run, heal, restart and stop; then all is as it was."""
+    die = random.Random(7)
+    calls = {
+        "heal": lambda cluster: cluster.heal(),
+        "run": lambda cluster: cluster.run(sum_of_ranks),
+        "restart": lambda cluster: cluster.restart(),
+        "start": lambda cluster: distlab.Cluster(2),
+        "stop": lambda cluster: cluster.stop(),
+    }
+    for what in (*calls, "start"):
+        cluster = distlab.Cluster.current or distlab.Cluster(2)
+        longest = 2.0 if what in ("start", "restart") else 0.05
+        timer = threading.Timer(die.uniform(0, longest), os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            calls[what](cluster)
+            timer.join()
+        except KeyboardInterrupt:
+            timer.join()
+        if distlab.Cluster.current is not None:
+            assert distlab.Cluster.current.run(sum_of_ranks, timeout=60) == [1.0, 1.0]
+    if distlab.Cluster.current is not None:
+        distlab.Cluster.current.stop()
+    assert wait_until_gone(our_processes) == []
+    assert descriptors_and_threads() == at_first

@@ -1,0 +1,181 @@
+"""Starting, replacing, restarting and ending clusters, and what is left of them."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+
+import psutil
+import pytest
+
+import distlab
+from distlab.launch import reaper, settings
+from tests.cluster.conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+
+
+def test_restart_stop_and_use_after_stop():
+    """restart() gives new processes; stop() may be called twice; use after it says what to do."""
+    cluster = distlab.Cluster(2, timeout=7, threads=2)
+    folder = cluster.ranks._processes.folder
+    assert os.path.isdir(folder)
+    before = cluster.run(pid_on_rank)
+    cluster.push({"x": 1})
+    cluster.restart()
+    after = cluster.run(pid_on_rank)
+    assert not set(before) & set(after)
+    assert cluster.timeout == 7
+    assert cluster.run(lambda rank, world_size: torch.get_num_threads()) == [2, 2]  # noqa: F821
+    with pytest.raises(distlab.ArgumentError):
+        cluster.pull("x")
+    cluster.stop()
+    cluster.stop()
+    assert not os.path.exists(folder)
+    assert wait_until_gone(our_processes) == []
+    for use in (lambda: cluster.run(pid_on_rank), lambda: cluster.pull("x"), lambda: cluster.client, cluster.heal):
+        with pytest.raises(distlab.ClusterError) as caught:
+            use()
+        assert str(caught.value) == "This cluster was stopped. Make one with distlab.Cluster(2), or call restart()."
+    assert repr(cluster) == "Cluster(2) was stopped"
+    assert "was stopped" in cluster._repr_html_()
+
+
+@pytest.mark.timeout(300)
+def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
+    """Clusters that replace each other in one process, at another size: it ends with what it had after the first one.
+
+    The old object says why it cannot be used.
+    """
+
+    def open_now():
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    distlab.Cluster(1).stop()
+    before = open_now()
+    for n in (2, 1):
+        first = distlab.Cluster(n)
+        running, old = open_now(), first.run(pid_on_rank)
+        first.restart()
+        second = distlab.Cluster(3 - n)
+        assert not set(old) & set(psutil.pids())
+        assert repr(first) == f"Cluster({n}) was replaced by Cluster({3 - n})"
+        with pytest.raises(
+            distlab.ClusterError, match=rf"Cluster\({3 - n}\). Make one with distlab.Cluster\({n}\), or"
+        ):
+            first.run(pid_on_rank)
+        assert second.run(sum_of_ranks) == [float(sum(range(3 - n)))] * (3 - n)
+        first.restart()
+        assert open_now() == running
+        first.stop()
+        assert open_now() == before
+
+
+def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
+    """A timeout that is over before a deadlock is proven: who waited is told after it. Threads: cores by ranks."""
+
+    def deadlock(rank, world_size):
+        if rank < 2:
+            dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821
+
+    monkeypatch.setattr("distlab.client.deadlock_watch.UNMOVED_SECONDS", 60)
+    with distlab.Cluster(3, timeout=3) as cluster:
+        expected = max(1, (os.cpu_count() or 1) // 3)
+        seen = cluster.run(lambda rank, world_size: (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]))  # noqa: F821
+        assert seen == [(expected, str(expected))] * 3
+        with pytest.raises(distlab.RankError) as caught:
+            cluster.run(deadlock)
+    line = deadlock.__code__.co_firstlineno + 2
+    assert str(caught.value) == (
+        "ranks 0-1 waited for each other, and nothing came for 3 s.\n"
+        f"  ranks 0-1   line {line} in deadlock   dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821\n"
+        "Rank 2 finished.\n"
+        "The process group is rebuilt and variables are kept: change the cell and run it again."
+    )
+
+
+SCRIPT = """
+    import sys
+    import distlab
+    cluster = distlab.Cluster(2)
+    print("tag", cluster.ranks._processes.tag, cluster.ranks._processes.folder, flush=True)
+    {then}
+"""
+
+
+def run_script(then: str) -> subprocess.Popen:
+    script = textwrap.dedent(SCRIPT).format(then=then)
+    return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what_it_needs():
+    """Its process needs no torch to start and use ranks, and a rank nothing of the notebook's side; nothing is left."""
+    seen = "{m.split('.')[0] for m in sys.modules} & {'torch', 'matplotlib', 'sklearn', 'pandas', 'pooch'}"
+    loaded = "lambda rank, n: [m for m in __import__('sys').modules if m.startswith(NOT_ON_A_RANK)]"
+    rooms = tuple(f"distlab.{room}" for room in ("client", "measure", "plotting"))
+    names = ("matplotlib", "sklearn", "pandas", "pooch", *rooms)
+    process = run_script(f"NOT_ON_A_RANK = {names}; print(cluster.run({loaded}), {seen}, flush=True)")
+    out, _ = process.communicate(timeout=60)
+    _, tag, folder = out.splitlines()[0].split()
+    assert (process.returncode, out.splitlines()[1]) == (0, "[[], []] set()")
+    assert wait_until_gone(lambda: reaper.find(tag)) == []
+    assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else []) == []
+
+
+def test_a_killed_notebook_leaves_nothing_behind():
+    """After SIGKILL of the process that made the cluster, every process and file of it is gone."""
+    process = run_script("sys.stdin.read() or __import__('time').sleep(600)")
+    _, tag, folder = process.stdout.readline().split()
+    assert len(reaper.find(tag)) >= 3
+    process.kill()
+    process.wait()
+    assert wait_until_gone(lambda: reaper.find(tag)) == []
+    assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else []) == []
+
+
+FORK_ONLY = """
+    import sys, ipyparallel
+    cluster = ipyparallel.Cluster(engines="fork", n=2, log_level=40)
+    client = cluster.start_and_connect_sync()
+    print(cluster.engine_set.pid, *client[:].apply_sync(__import__("os").getpid), cluster.controller.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the fork launcher is for Linux")
+def test_fork_launcher_ends_with_the_process_that_used_it():
+    """For any user of ipyparallel: engines and their parent are gone within seconds after SIGKILL of that process."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(FORK_ONLY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    *ours, controller = map(int, process.stdout.readline().split())
+    assert len(ours) == 3
+    process.kill()
+    process.communicate()
+    try:
+        assert wait_until_gone(lambda: [pid for pid in ours if psutil.pid_exists(pid)]) == []
+    finally:
+        psutil.Process(controller).terminate()  # ipyparallel's own, and it stays as with any launcher
+
+
+def test_a_port_that_another_program_takes_first(monkeypatch):
+    """A controller that finds one of its ports taken ends; the cluster starts all the same, with other ports."""
+
+    original, attempts = settings.controller_arguments, []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+
+        def first_with_a_taken_port():
+            arguments = original()
+            attempts.append(arguments)
+            if len(attempts) == 1:
+                ports = arguments[2].partition("=")[2].split(",")
+                ports[13] = str(taken.getsockname()[1])
+                arguments[2] = f"--IPController.ports={','.join(ports)}"
+            return arguments
+
+        monkeypatch.setattr(settings, "controller_arguments", first_with_a_taken_port)
+        with distlab.Cluster(1) as cluster:
+            assert cluster.run(sum_of_ranks) == [0.0]
+        assert len(attempts) == 2

@@ -1,0 +1,334 @@
+"""%%px in a real kernel: whose output is shown how, ipyparallel's options, errors, and what a person sees meanwhile."""
+
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from tests.cluster.conftest import processes_of, wait_until_gone
+
+
+class Notebook:
+    """A kernel that runs cells as a front end does and keeps what they show."""
+
+    def __init__(self):
+        self.manager, self.client = start_new_kernel()
+        self.pid = self.manager.provisioner.pid
+
+    def run(self, source: str, someone_watches: bool = False) -> list[dict]:
+        """Run a cell; its iopub messages as dicts with `type` and the message's content."""
+        messages = []
+
+        def keep(message):
+            if message["msg_type"] in ("stream", "display_data", "execute_result", "error", "update_display_data"):
+                messages.append({"type": message["msg_type"], **message["content"]})
+
+        reply = self.client.execute_interactive(source, output_hook=keep, allow_stdin=someone_watches, timeout=60)
+        self.status = reply["content"]["status"]
+        return messages
+
+    def text(self, source: str) -> str:
+        """What a cell shows, as plain text."""
+        return "\n".join(plain(message) for message in self.run(source))
+
+
+def plain(message: dict) -> str:
+    if message["type"] == "stream":
+        return message["text"]
+    if message["type"] == "error":
+        return f"{message['ename']}: {message['evalue']}"
+    return message["data"].get("text/plain", "")
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    """One kernel with a cluster of 4 ranks for the tests of this module; afterwards nothing of it is left."""
+    book = Notebook()
+    book.run("%load_ext distlab\nimport distlab\ncluster = distlab.Cluster(4, timeout=20)")
+    assert book.status == "ok"
+    yield book
+    assert processes_of(f"{book.pid}-")
+    book.client.stop_channels()
+    book.manager.shutdown_kernel(now=True)
+    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
+
+
+@pytest.fixture(autouse=True)
+def usable(notebook):
+    """After every test the ranks of the notebook still work."""
+    yield
+    assert notebook.text("%px dist.barrier()") == ""
+
+
+def test_a_process_cannot_find_a_function_of_a_cell(notebook):
+    """mp.spawn in a cell says why, and what to do."""
+    spawn = "import torch.multiprocessing as mp\nmp.spawn(work, nprocs=1)"
+    said = notebook.text(f"%%px --targets 0\ndef work(number):\n    print(number)\n{spawn}")
+    assert "rank 0 raised ProcessExitedException: process 0 terminated with exit code 1" in said
+    assert "%%writefile work.py, and import it (from work import f)" in said
+
+
+def test_output_is_sorted_by_rank_and_folded(notebook):
+    """Prints and values are shown by rank; what ranks have in common is shown once."""
+    source = "%%px\nimport time\ntime.sleep(0.1 * (3 - rank))\nprint('hello', rank // 2)\nrank if rank else None"
+    assert notebook.text(source) == ("ranks 0-1: hello 0\nranks 2-3: hello 1\nrank 1 ->  1\nrank 2 ->  2\nrank 3 ->  3")
+
+
+def test_the_html_form_names_the_ranks_and_escapes(notebook):
+    """The HTML form has the label and the escaped text; a display of a rank stays what it is, with the label."""
+    source = (
+        "%%px --targets 2\nfrom IPython.display import HTML, display\nprint('<b>&'); display(HTML(f'<i>{rank}</i>'))"
+    )
+    written, shown = notebook.run(source)
+    assert written["data"]["text/plain"] == "rank 2: <b>&"
+    assert "&lt;b&gt;&amp;" in written["data"]["text/html"]
+    assert "rank 2:" in written["data"]["text/html"]
+    assert "<i>2</i>" in shown["data"]["text/html"]
+    assert shown["data"]["text/plain"].startswith("rank 2: ")
+
+
+@pytest.mark.parametrize(
+    ("targets", "ranks"), [("1", "rank 1"), ("0,2", "ranks 0 and 2"), ("::3", "ranks 0 and 3"), ("all", "ranks 0-3")]
+)
+def test_targets(notebook, targets, ranks):
+    """--targets takes a rank, several, a slice, or all; afterwards a cell runs everywhere again."""
+    assert notebook.text(f"%%px --targets {targets}\nprint('here')") == f"{ranks}: here"
+    assert notebook.text("%%px\nprint('here')") == "ranks 0-3: here"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "--targets 7",
+            "ArgumentError: ranks must be a list of different ranks from 0 to 3, got [7]. "
+            "Leave ranks out to mean all of them.",
+        ),
+        (
+            "--targets x",
+            "ArgumentError: --targets must be a rank, a list of ranks, a slice or all, got 'x'. "
+            "Write for example --targets 0,2 or --targets ::2.",
+        ),
+        (
+            "--timeout 0",
+            "ArgumentError: timeout must be a number of seconds above 0, got 0.0. Give for example timeout=5.",
+        ),
+        (
+            "--signal-on-interrupt SIGNOTHING",
+            "ArgumentError: --signal-on-interrupt must be a signal's name or number, got 'SIGNOTHING'. "
+            "Write for example SIGINT, SIGKILL or 0 for none.",
+        ),
+    ],
+)
+def test_bad_options(notebook, options, message):
+    """A bad option is an error in the house form, at once, and no rank runs the cell."""
+    assert notebook.text(f"%%px {options}\nran = True") == message
+    assert notebook.text("%px 'ran' in globals()") == "ranks 0-3 -> False"
+
+
+def test_group_outputs(notebook):
+    """--group-outputs=engine keeps all of a rank together."""
+    text = notebook.text("%%px --group-outputs=engine --targets 0,1\nprint('out')\nrank")
+    assert text == "rank 0:   out\nrank 0 -> 0\nrank 1:   out\nrank 1 -> 1"
+
+
+def test_noblock_pxresult_and_out(notebook):
+    """--noblock returns at once, %pxresult shows the output later, --out names the result."""
+    began = time.monotonic()
+    text = notebook.text("%%px --noblock --out later\nimport time; time.sleep(2.5); print('late')")
+    assert time.monotonic() - began < 2
+    assert text == "<AsyncResult(%px): pending>"
+    assert notebook.text("%pxresult") == "ranks 0-3: late"
+    assert notebook.text("print(later.done())") == "True\n"
+
+
+def test_noblock_errors_are_ours_too(notebook):
+    """An error of a cell that was sent with --noblock raises the same RankError from get()."""
+    notebook.run("%%px --noblock --out later\n1 / 0")
+    assert notebook.text("later.get()") == (
+        "RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n  ranks 0-3   line 2   1 / 0"
+    )
+
+
+def test_local(notebook):
+    """--local runs the cell in the notebook as well."""
+    assert notebook.text("%%px --local\nplace = 'both'\nprint(place)") == "both\n\nranks 0-3: both"
+
+
+def test_pxconfig_and_line_magic(notebook):
+    """%pxconfig sets the default targets, %px runs one line."""
+    notebook.run("%pxconfig --targets 1")
+    try:
+        assert notebook.text("%px rank") == "rank 1 -> 1"
+    finally:
+        notebook.run("%pxconfig --targets all")
+
+
+def test_errors_raise_with_the_cells_lines(notebook):
+    """What was printed is shown; the error has line numbers as the notebook shows them, the %%px line counted."""
+    text = notebook.text("%%px\ndef half(x):\n    return 1 / x\n\nprint('before')\nif rank == 1:\n    half(0)")
+    assert text == (
+        "ranks 0-3: before\n"
+        "RankError: rank 1 raised ZeroDivisionError: division by zero\n"
+        "  rank 1   line 7   half(0)\n"
+        "           line 3 in half   return 1 / x\n"
+        "Ranks 0, 2 and 3 finished.\n"
+        "The process group is rebuilt and variables are kept: change the cell and run it again."
+    )
+    assert notebook.status == "error"
+
+
+def test_a_syntax_error_has_its_line(notebook):
+    """A syntax error names the line."""
+    text = notebook.text("%%px\nx = 1\ny = = 2")
+    assert text == "RankError: ranks 0-3 raised SyntaxError: invalid syntax\n  ranks 0-3   line 3   y = = 2"
+
+
+@pytest.fixture
+def no_proof(notebook):
+    """No deadlock is told, however long a rank waits."""
+    notebook.run(
+        "from distlab.client import deadlock_watch as watch; seconds, watch.UNMOVED_SECONDS = watch.UNMOVED_SECONDS, 60"
+    )
+    yield
+    notebook.run("watch.UNMOVED_SECONDS = seconds")
+
+
+def test_timeout_frees_the_ranks(notebook, no_proof):
+    """--timeout ends a cell that does not come back, and variables stay."""
+    notebook.run("%px kept = rank")
+    began = time.monotonic()
+    text = notebook.text("%%px --timeout 2\nif rank == 0:\n    dist.recv(torch.zeros(1), src=1)")
+    assert time.monotonic() - began < 10
+    assert freed(text) == (
+        "    1  %%px --timeout 2\n"
+        "    2  if rank == 0:\n"
+        ">   3      dist.recv(torch.zeros(1), src=1)   rank 0: recv(src=1) float32[1]\n"
+        "RankTimeout: rank 0 did not come back within 2 s.\n"
+        "  rank 0     recv(src=1)  float32[1]  line 3  dist.recv(torch.zeros(1), src=1)\n"
+        "  ranks 1-3  finished\n"
+        "Freed after <time>. Variables are kept and the process group is rebuilt: change the cell and run it again."
+    )
+    assert notebook.text("%px kept") == "rank 0 -> 0\nrank 1 -> 1\nrank 2 -> 2\nrank 3 -> 3"
+
+
+@pytest.mark.parametrize(
+    ("line", "doing"),
+    [("dist.recv(torch.zeros(1), src=0)", "recv(src=0)  float32[1]"), ("while True: pass", "computes")],
+)
+def test_the_interrupt_button(notebook, no_proof, line, doing):
+    """Interrupting the kernel frees ranks that block in gloo or loop, fails the cell, and says where they were."""
+    threading.Timer(1, os.kill, (notebook.pid, signal.SIGINT)).start()
+    began = time.monotonic()
+    text = notebook.text(f"%%px --targets 1:\n{line}")
+    assert time.monotonic() - began < 10
+    assert freed(text).partition("Interrupted: ")[2] == (
+        f"Ranks 1-3 had not ended.\n  ranks 1-3  {doing}  line 2  {line}\n"
+        "Freed after <time>. Variables are kept and the process group is rebuilt: change the cell and run it again."
+    )
+
+
+def test_a_deadlock_is_shown_at_its_lines(notebook):
+    """A deadlock fails the cell by itself, with the cell's lines marked and a paragraph; the next cell runs."""
+    text = notebook.text("%%px --targets 0,1\ntensor = torch.zeros(2)\ndist.recv(tensor, src=1 - rank)\nprint('never')")
+    assert freed(text) == (
+        "    1  %%px --targets 0,1\n"
+        "    2  tensor = torch.zeros(2)\n"
+        ">   3  dist.recv(tensor, src=1 - rank)   rank 0: recv(src=1) float32[2]; rank 1: recv(src=0) float32[2]\n"
+        "    4  print('never')\n"
+        "DeadlockError: 2 of 4 ranks wait for each other; nobody will send.\n"
+        "  rank 0  recv(src=1)  float32[2]  line 3  dist.recv(tensor, src=1 - rank)\n"
+        "  rank 1  recv(src=0)  float32[2]  line 3  dist.recv(tensor, src=1 - rank)\n"
+        "Freed after <time>. Variables are kept and the process group is rebuilt: change the cell and run it again."
+    )
+    assert notebook.text("%%px\nprint(tensor.tolist() if rank < 2 else '')").startswith("ranks 0-1: [0.0, 0.0]")
+
+
+def test_check_compares_the_ranks_arguments(notebook):
+    """--check raises on every rank before data moves, and only in that cell."""
+    cell = "tensor = torch.ones(2)\nif rank == 2:\n    tensor = tensor.double()\ndist.all_reduce(tensor)"
+    text = notebook.text(f"%%px --check\n{cell}")
+    assert text.startswith(
+        "RankError: ranks 0-3 raised MismatchError: The ranks do not agree in all_reduce: rank 2 has float64[2], "
+        "ranks 0, 1 and 3 have float32[2].\n  ranks 0-3   line 5   dist.all_reduce(tensor)\n"
+    )
+    assert notebook.text("%px tensor.tolist() == [1.0, 1.0]") == "ranks 0-3 -> True"
+
+
+def freed(text):
+    """A report with the time that it took left out."""
+    return re.sub(r"Freed after \d+\.\d s", "Freed after <time>", text)
+
+
+def test_an_interrupt_that_kills(notebook):
+    """--signal-on-interrupt SIGKILL ends the ranks; the cell says so, and the next one has new ranks."""
+    threading.Timer(1, os.kill, (notebook.pid, signal.SIGINT)).start()
+    text = notebook.text("%%px --targets 2 --signal-on-interrupt SIGKILL\nwhile True: pass")
+    assert text.startswith("RankDied: rank 2 was killed by SIGKILL")
+    assert notebook.text("%px rank + world_size") == "rank 0 -> 4\nrank 1 -> 5\nrank 2 -> 6\nrank 3 -> 7"
+
+
+def test_an_interrupt_that_leaves_the_ranks_alone(notebook):
+    """--signal-on-interrupt 0 only ends the wait: the ranks go on, and the next cell comes after them."""
+    threading.Timer(2, os.kill, (notebook.pid, signal.SIGINT)).start()
+    text = notebook.text("%%px --signal-on-interrupt 0\nimport time\ntime.sleep(4)\nslept = True")
+    assert text == (
+        "Interrupted: Ranks 0-3 had not ended.\n  ranks 0-3  computes  line 3  time.sleep(4)\n"
+        "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
+    )
+    assert notebook.text("%px slept") == "ranks 0-3 -> True"
+
+
+def test_verbose_says_where_a_cell_runs(notebook):
+    """After %pxconfig --verbose each cell is announced, whether or not it is waited for."""
+    notebook.run("%pxconfig --verbose")
+    try:
+        assert notebook.text("%px 1").startswith("Parallel execution on ranks 0-3\n")
+        assert notebook.text("%%px --noblock --targets 2\n1").startswith("Async parallel execution on rank 2\n")
+    finally:
+        notebook.run("%pxconfig --no-verbose")
+
+
+def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
+    """With somebody there, newest lines are shown while the cell runs and replaced at its end by the sorted form."""
+    source = "%%px\nimport time\nfor i in range(16): print(i); time.sleep(0.25)"
+    final = plain({"type": "display_data", **notebook.run(source)[0]})
+    assert final.startswith("ranks 0-3: 0\n")
+    messages = notebook.run(source, someone_watches=True)
+    kinds = [message["type"] for message in messages]
+    assert kinds == ["display_data"] + ["update_display_data"] * (len(kinds) - 1)
+    assert len(kinds) > 3
+    assert re.match(r"\d s: ranks 0-3: computes \(line 3\)\n", plain(messages[0]))
+    assert plain(messages[-1]) == final
+
+
+def test_a_hundred_thousand_lines_do_not_drown_the_notebook(notebook):
+    """Very long output is cut in the middle, and says so."""
+    text = notebook.text("%%px --targets 0\nfor i in range(100_000):\n    print('line', i)")
+    assert "characters more ..." in text
+    assert text.startswith("rank 0: line 0\n")
+    assert text.endswith("line 99999")
+    assert len(text) < 1_000_000
+
+
+def test_a_new_cluster_takes_over_px(notebook):
+    """Cluster(...) run again in the notebook replaces the ranks behind %%px, at another size and back."""
+    assert notebook.text("cluster = distlab.Cluster(2, timeout=3)") == "2 ranks are ready (gloo)."
+    assert notebook.text("%px world_size") == "ranks 0-1 -> 2"
+    assert notebook.text("cluster = distlab.Cluster(3, timeout=3)\n%px world_size").endswith("\nranks 0-2 -> 3")
+    assert notebook.text("cluster.stop()\n%px 1") == (
+        "ClusterError: No cluster is running here. Make one first: cluster = distlab.Cluster(4)."
+    )
+    assert notebook.text("cluster = distlab.Cluster(4, timeout=20)") == "4 ranks are ready (gloo)."
+
+
+def test_start_up_shows_a_sign_of_life_to_a_person(notebook):
+    """While ranks start a person sees a counter; what stays is one line that is the same on every run."""
+    messages = notebook.run("cluster = distlab.Cluster(4, timeout=20)", someone_watches=True)
+    assert plain(messages[0]) == "starting 4 ranks ..."
+    assert plain(messages[-1]) == "4 ranks are ready (gloo)."
+    assert {message["type"] for message in messages[1:]} == {"update_display_data"}

@@ -1,0 +1,80 @@
+"""Outside of a notebook: what a script and IPython show on a terminal while ranks work, and what a file gets of it."""
+
+import contextlib
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """\
+import time
+import distlab
+
+def slowly(rank, world_size):
+    time.sleep(2)
+    print("hello")
+    return rank
+
+with distlab.Cluster(2) as cluster:
+    print(cluster.run(slowly))
+"""
+CELL = """\
+%load_ext distlab
+import distlab
+cluster = distlab.Cluster(2)
+get_ipython().run_cell_magic("px", "", "import time; time.sleep(2); print('hello')")
+cluster.stop()
+exit
+"""
+IPYTHON = ["-m", "IPython", "--no-banner", "--colors=NoColor", "--no-confirm-exit", "--simple-prompt"]
+PROGRAMS = {"script": (["-c", SCRIPT], ""), "ipython": (IPYTHON, CELL)}
+
+
+def on_terminal(name: str, folder) -> str:
+    """Everything that a program writes to a terminal, with what is typed there."""
+    command, typed = PROGRAMS[name]
+    ours, its = pty.openpty()
+    environment = {**os.environ, "IPYTHONDIR": str(folder), "TERM": "dumb", "COLUMNS": "80"}
+    process = subprocess.Popen([sys.executable, *command], stdin=its, stdout=its, stderr=its, env=environment)
+    os.close(its)
+    os.write(ours, typed.encode())
+    written = b""
+    with contextlib.suppress(OSError):  # EIO: nobody holds the other end any more
+        while piece := os.read(ours, 1 << 16):
+            written += piece
+    os.close(ours)
+    assert process.wait(timeout=30) == 0, written.decode()
+    return written.decode()
+
+
+def screen(written: str) -> list[str]:
+    """The lines that a person sees in the end: a carriage return goes back to the beginning of the line."""
+    lines = []
+    for line in written.replace("\r\n", "\n").split("\n"):
+        seen = ""
+        for part in line.split("\r"):
+            seen = part + seen[len(part) :]
+        lines.append(seen.rstrip())
+    return lines
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_line_of_a_terminal_is_updated_and_erased(name, tmp_path):
+    """While ranks start and work their state stands on one line; in the end only what they wrote is there."""
+    written = on_terminal(name, tmp_path)
+    assert "\rstarting 2 ranks ..." in written
+    assert re.search(r"\r\d s: ranks 0-1: ", written), written
+    seen = screen(written)
+    assert "ranks 0-1: hello" in "\n".join(seen)
+    assert not [line for line in seen if re.search(r"starting|\d s: ", line)], seen
+    assert "text/plain" not in written
+
+
+def test_a_file_gets_what_the_ranks_wrote_and_no_sign_of_life():
+    """Redirected, the same program writes no line that is only meant for somebody who waits."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "ranks 0-1: hello\n[0, 1]\n"

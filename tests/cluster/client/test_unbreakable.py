@@ -1,0 +1,188 @@
+"""No leak, and no way to wedge the notebook, whatever a cell does."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+import distlab
+from tests.cluster.conftest import processes_of, sum_of_ranks, wait_until_gone
+
+pytestmark = pytest.mark.usefixtures("quick_watch")
+
+
+# --- no leak ---
+
+
+def measure(rank, world_size):
+    """Descriptors, threads and megabytes of this rank."""
+    import gc
+    import threading
+
+    import psutil
+
+    gc.collect()
+    process = psutil.Process()
+    return process.num_fds(), threading.active_count(), process.memory_full_info().uss / 1e6
+
+
+@pytest.mark.timeout(300)
+def test_a_hundred_deadlocks_leave_nothing_behind(three, monkeypatch):
+    """100 deadlocks, each told, freed and healed: no growth of descriptors and threads, under 1 MB a cycle."""
+    monkeypatch.setattr("distlab.client.deadlock_watch.UNMOVED_SECONDS", 0.05)
+
+    def deadlock(rank, world_size):
+        import torch
+        import torch.distributed as dist
+
+        dist.recv(torch.empty(1), src=(rank + 1) % world_size)
+
+    def cycle():
+        with pytest.raises(distlab.DeadlockError):
+            three.run(deadlock)
+
+    for _ in range(5):
+        cycle()
+    here = psutil.Process()
+    before, client = three.run(measure), (here.num_fds(), here.num_threads())
+    for _ in range(100):
+        cycle()
+    after = three.run(measure)
+    for (fds, threads, megabytes), (fds_after, threads_after, megabytes_after) in zip(before, after, strict=True):
+        assert (fds_after, threads_after) <= (fds + 4, threads + 1)
+        assert megabytes_after - megabytes < 100
+    assert here.num_fds() <= client[0] + 4
+    assert here.num_threads() <= client[1] + 2
+
+
+# --- ranks that cannot be freed ---
+
+
+def stubborn(rank, world_size):
+    while rank == 1:
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(1)
+
+
+def stopped(rank, world_size):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def holds_pythons_lock(rank, world_size):
+    import ctypes
+
+    import torch.distributed as dist
+
+    if rank == 1:
+        ctypes.PyDLL(None).sleep(60)
+    dist.barrier()
+
+
+LOST = "Rank 1 could not be freed: a new process took its place, and its variables are lost"
+SILENT = "  rank 1         does not answer: it is stopped, or compiled code holds Python's lock"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (stubborn, [f"{LOST}: data, model."]),
+        (stopped, [SILENT, LOST]),
+        (holds_pythons_lock, ["  ranks 0 and 2  barrier()", SILENT, LOST]),
+    ],
+)
+def test_a_rank_that_cannot_be_freed_is_told_and_replaced(three, program, words):
+    """It swallows every interrupt, or does not answer; the message says which variables went with it."""
+    three.push({"model": 1, "data": 2})
+    with pytest.raises(distlab.RankTimeout) as caught:
+        three.run(program, timeout=1)
+    assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
+    assert three.run(sum_of_ranks) == [3.0] * 3
+    assert three.pull("model", ranks=[0, 2]) == [1, 1]
+
+
+def test_a_second_interrupt_does_not_wait(three):
+    """Interrupted twice, a rank that swallows interrupts is ended at once."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timers = [threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)) for wait in (0.5, 1)]
+    for timer in timers:
+        timer.start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        three.run(stubborn)
+    for timer in timers:
+        timer.join()
+    signal.signal(signal.SIGINT, handler)
+    assert "Rank 1 could not be freed: a new process took its place" in str(caught.value)
+    assert three.run(sum_of_ranks) == [3.0] * 3
+
+
+def test_the_cluster_tells_what_its_ranks_do(three):
+    """While a cell runs in the background, the repr says where each rank is."""
+
+    def wait():
+        import torch.distributed as dist
+
+        while os.environ["RANK"] == "1":
+            pass
+        dist.barrier()
+
+    three.client[:].apply_async(wait)
+    states, deadline = [""], time.monotonic() + 20
+    expected = ["barrier()", "computes", "barrier()"]
+    while [state.partition(",")[0] for state in states] != expected and time.monotonic() < deadline:
+        states = [row["state"] for row in three.describe()]
+    three.interrupt()
+    line = wait.__code__.co_firstlineno
+    assert states == [f"barrier(), line {line + 5}", f"computes, line {states[1][-3:]}", f"barrier(), line {line + 5}"]
+    assert [row["state"] for row in three.describe()] == ["idle"] * 3
+
+
+# --- floods ---
+
+
+def test_fifty_megabytes_of_output_break_nothing(three, capsys):
+    """What a rank prints is shortened; what it writes past Python goes to a log."""
+
+    def flood(rank, world_size):
+        if rank == 0:
+            for _ in range(50):
+                print("x" * 1_000_000)
+        for _ in range(10):
+            os.write(2, b"e" * 1_000_000)
+        return rank
+
+    assert three.run(flood) == [0, 1, 2]
+    shown = capsys.readouterr().out
+    assert "characters more" in shown
+    assert len(shown) < 300_000
+
+
+# --- lifetimes ---
+
+
+def test_a_crashed_controller_ends_the_ranks_and_nothing_else(three):
+    """The cell fails at once, everything of that cluster ends within 5 s, and restart() brings it back."""
+    code = "import distlab, sys; c = distlab.Cluster(2); print(c.run(lambda r, n: r), flush=True); sys.stdin.read()"
+    import subprocess
+    import sys
+
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "[0, 1]\n"
+        others = len(processes_of(str(other.pid)))
+        tag = three.ranks._processes.tag
+        threading.Timer(0.5, three.ranks._processes._controller.process.kill).start()
+        with pytest.raises(distlab.ClusterError, match="controller process has ended"):
+            three.run(lambda rank, world_size: time.sleep(60))
+        assert wait_until_gone(lambda: processes_of(tag)) == []
+        with pytest.raises(distlab.ClusterError, match="with it the ranks: call cluster"):
+            three.run(sum_of_ranks)
+        assert len(processes_of(str(other.pid))) == others
+        three.restart()
+        assert three.run(sum_of_ranks) == [3.0] * 3
+    finally:
+        other.communicate("")

@@ -1,0 +1,147 @@
+"""Checkpoints of several ranks: resumed to the last bit, on another number of ranks, and after a kill during save."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import distlab
+from distlab.course import checkpoints
+
+ROOT = Path(__file__).parents[3]
+EPOCHS, STOPPED_AFTER = 4, 2
+
+
+def train(rank, world_size, path, first, last, resume=False, global_batch=16):
+    """Losses of some epochs of a model with dropout, on shuffled data; a checkpoint after each."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+    inputs = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
+    data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, global_batch // world_size, sampler=sampler)
+    ddp = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
+    torch.manual_seed(100 + rank)  # each rank drops others
+    losses, resumed = [], None
+    if resume:
+        torch.manual_seed(999)
+        checkpoints.rehearse(ddp, inputs[:4])
+        resumed = checkpoints.load(path, ddp, optimizer)
+        losses = resumed["losses"]
+    for epoch in range(first, last):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(ddp(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        checkpoints.save(path, ddp, optimizer, epoch=epoch, losses=losses)
+    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+    return losses, weights, resumed
+
+
+def test_resumed_equals_uninterrupted_to_the_last_bit(cluster, tmp_path):
+    """Stopped after two epochs and resumed, weights are those of the run that was not stopped, on every rank."""
+    path = str(tmp_path / "a.pt")
+    whole = cluster.run(train, str(tmp_path / "whole.pt"), 0, EPOCHS)
+    cluster.run(train, path, 0, STOPPED_AFTER)
+    resumed = cluster.run(train, path, STOPPED_AFTER, EPOCHS, resume=True)
+    for (losses, weights, _), (losses_again, weights_again, told) in zip(whole, resumed, strict=True):
+        assert torch.equal(weights, weights_again)
+        steps = len(losses) * STOPPED_AFTER // EPOCHS
+        assert losses_again[steps:] == losses[steps:]
+        assert (told["epoch"], told.ranks, told.changes) == (STOPPED_AFTER - 1, 4, ())
+    assert resumed[0][0] == whole[0][0]  # the values are rank 0's
+
+
+def test_a_rank_without_the_file_stops_all(cluster, tmp_path):
+    """Where one rank cannot read the file, every rank raises its error, and none waits."""
+    path = str(tmp_path / "a.pt")
+    cluster.run(train, path, 0, 1)
+
+    def load(rank, world_size):
+        train(rank, world_size, path if rank != 2 else path + ".gone", 1, 2, resume=True)
+
+    with pytest.raises(distlab.RankError, match=r"ranks 0-3 raised CheckpointError: path must be the file .*\.gone"):
+        cluster.run(load)
+
+
+def save_in_shards(rank, world_size, path, consolidate=True):
+    """Save an optimizer whose state lies in shards on the ranks."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # its import warns
+
+    model = nn.Linear(6, 2)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    model(torch.ones(4, 6)).sum().backward()
+    optimizer.step()
+    if consolidate:
+        optimizer.consolidate_state_dict(to=0)
+    checkpoints.save(path, model, optimizer)
+    return checkpoints.load(path, model).ranks
+
+
+def test_what_rank_0_cannot_give_stops_all(cluster, tmp_path):
+    """A state that rank 0 does not have: all raise what torch says, none waits, and all go on."""
+    path = tmp_path / "a.pt"
+    words = "ranks 0-3 raised CheckpointError: RuntimeError: .* not been consolidated"
+    with pytest.raises(distlab.RankError, match=words):
+        cluster.run(save_in_shards, str(path), consolidate=False)
+    assert not path.exists()
+    assert cluster.run(save_in_shards, str(path)) == [4, 4, 4, 4]
+
+
+def test_one_checkpoint_on_two_ranks(cluster, tmp_path):
+    """Two ranks go on where four stopped, with the weights of the four, and are told what changed."""
+    path = str(tmp_path / "a.pt")
+    before = cluster.run(train, path, 0, 1)
+    with distlab.Cluster(2, timeout=30) as two:
+        nothing_more = two.run(train, path, 1, 1, resume=True)
+        more = two.run(train, path, 1, 2, resume=True)
+    for _, weights, told in nothing_more:
+        assert torch.equal(weights, before[0][1])
+        assert told.changes == (
+            "It was saved by 4 ranks and goes on with 2, so it will not be equal to the last bit.",
+            "Global batch: 2 / 4 of what it was, unless each rank's batch is changed to keep it.",
+            "Data: the samples of an epoch are dealt to 2 instead of 4, so each rank has others.",
+            "Random numbers: each rank goes on with its own, which were not saved by these ranks.",
+        )
+    assert len(more[0][0]) == 8  # four steps of each number of ranks: the global batch was kept
+    assert torch.equal(more[0][1], more[1][1])
+    assert not torch.equal(more[0][1], before[0][1])
+
+
+KILLED = """
+import os, signal, sys
+from torch import nn
+from distlab import checkpoints
+
+path, where = sys.argv[1:]
+model = nn.Linear(1000, 100)
+nn.init.constant_(model.weight, 1.0)
+checkpoints.save(path, model, epoch=1)
+nn.init.constant_(model.weight, 2.0)
+setattr(os, where, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+checkpoints.save(path, model, epoch=2)
+"""
+
+
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+def test_a_kill_during_save_leaves_the_previous_one(tmp_path, where):
+    """SIGKILL before the file is on the disk, and before it is renamed: the old one is whole."""
+    path = tmp_path / "a.pt"
+    command = [sys.executable, "-c", KILLED, str(path), where]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    model = nn.Linear(1000, 100)
+    assert checkpoints.load(path, model)["epoch"] == 1
+    assert model.weight.unique().tolist() == [1.0]
+    assert (tmp_path / ".a.pt.partial").exists()  # it really was in the middle
+    checkpoints.save(path, model, epoch=3)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]

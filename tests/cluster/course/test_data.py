@@ -1,0 +1,104 @@
+"""distlab.data on real ranks: one of them downloads, the others wait longer than the group's timeout would let them."""
+
+import time
+
+import pytest
+
+import distlab
+from distlab.course import data
+from distlab.course.data import one_rank_first, sets
+from tests.cluster.conftest import sum_of_ranks
+from tests.data_files import md5, serving, write_mnist
+
+NOWHERE = "http://127.0.0.1:9/"  # where nobody answers
+
+
+@pytest.fixture(scope="module")
+def hasty(nothing_left):
+    """Three ranks whose group gives up after two seconds."""
+    with distlab.Cluster(3, timeout=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def usable(hasty):
+    """The hasty cluster, which must still add up its ranks after the test."""
+    yield hasty
+    assert hasty.run(sum_of_ranks) == [3.0] * 3
+
+
+def test_the_others_wait_beyond_the_timeout(usable, tmp_path):
+    """A first call that takes longer than the timeout of the group ends well; the others begin after it has ended."""
+
+    def slow_first(rank, world_size, folder):
+        def work():
+            began = time.monotonic()
+            if rank == 0:
+                time.sleep(3)
+            (folder / f"rank{rank}").write_text("done")
+            return began, time.monotonic(), sorted(path.name for path in folder.iterdir())
+
+        return one_rank_first(work)
+
+    (_, first_ended, files), *others = usable.run(slow_first, tmp_path)
+    assert files == ["rank0"]
+    for began, _, seen in others:
+        assert began >= first_ended
+        assert "rank0" in seen
+
+
+def test_a_first_rank_that_fails_fails_them_all_at_once(usable):
+    """The error of the first rank is raised there, and named on the others, which do not try themselves."""
+
+    def failing(rank, world_size):
+        calls = []
+
+        def work():
+            calls.append(rank)
+            raise PermissionError("no room here")
+
+        try:
+            one_rank_first(work)
+        except OSError as error:
+            return type(error).__name__, str(error), calls
+
+    assert usable.run(failing) == [
+        ("PermissionError", "no room here", [0]),
+        ("DataError", "The rank that came first failed. PermissionError: no room here", []),
+        ("DataError", "The rank that came first failed. PermissionError: no room here", []),
+    ]
+
+
+def load_from(rank, world_size, address, files, root):
+    """Load MNIST from a server of the test's own: what came, or the error's text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("no_proxy", "127.0.0.1")
+        patch.setitem(sets.ADDRESSES, "mnist", address)
+        patch.setitem(sets.FILES, "mnist", files)
+        try:
+            images = data.load("mnist", root=root)
+            return repr(images), images.train.images.sum().item()
+        except distlab.DataError as error:
+            return str(error)
+
+
+def test_one_rank_downloads_and_all_read(usable, tmp_path, capfd):
+    """Every rank has the same images; only rank 0 tells of a download."""
+    write_mnist(tmp_path / "published")
+    folder = tmp_path / "published" / "MNIST" / "raw"
+    files = {path.name: md5(path) for path in sorted(folder.iterdir())}
+    with serving(folder) as address:
+        results = usable.run(load_from, address, files, tmp_path / "here")
+    assert results == [results[0]] * 3
+    assert results[0][0] == "mnist: 12 images to train on, 5 to test with, each 1 x 28 x 28"
+    told = capfd.readouterr().out
+    assert [line.split()[:2] for line in told.splitlines() if line.startswith("rank")] == [["rank", "0"]]
+    assert told.count("Downloading data from ") == told.count("100%") == 4
+
+
+def test_a_failed_download_is_the_same_on_every_rank(usable, tmp_path):
+    """No rank has another data set than the rest: all raise."""
+    files = {"train-images-idx3-ubyte.gz": "0" * 32}
+    for text in usable.run(load_from, NOWHERE, files, tmp_path / "here"):
+        assert "is missing and could not be downloaded" in text
+        assert text.endswith("Or call load('mnist', fallback=\"digits\").")

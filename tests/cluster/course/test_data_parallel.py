@@ -1,0 +1,255 @@
+"""Data parallelism on real ranks: every step equals that of one process with the whole batch, on every rank alike.
+
+And our all-reduce as DistributedDataParallel's communication hook: the same gradients, on any group, and its errors.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import distlab
+from benchmarks.data_parallel import ENOUGH, train_digits
+from distlab.course import data, data_parallel
+from distlab.course.algorithms import ALL_REDUCE
+from distlab.course.data import DataPartitioner, batch_per_rank
+
+WAYS = ("per parameter", "buckets", "overlapped")
+STEPS = 6
+BATCH = 48  # divides by 1, 2, 3 and 4, so that the mean of the ranks' means is the mean of the whole batch
+
+
+class Branches(nn.Module):
+    """A model with odd shapes, a shared weight, a scalar, two dtypes, a layer no one uses and one that few use."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 33), nn.Linear(33, 33), nn.Linear(33, 10)
+        self.third = nn.Linear(33, 33)
+        self.third.weight = self.second.weight
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.wide = nn.Parameter(torch.ones(33, dtype=torch.float64))
+        self.sometimes, self.never = nn.Linear(33, 33), nn.Linear(5, 5)
+        self.norm = nn.LayerNorm(33)
+        self.first.bias.requires_grad_(False)
+
+    def forward(self, x, detour=False):
+        x = self.first(x.flatten(1)).relu()
+        x = self.third(self.second(x).relu()) * self.scale
+        if detour:
+            x = x + self.sometimes(x)
+        return self.last(self.norm(x) * self.wide.float())
+
+
+def make_optimizer(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+
+
+def snapshot(model):
+    """A copy of every parameter, by name."""
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def train_alone(make_model, batches, detours):
+    """Parameters after each step of one process on the whole batch: `batches` by step and rank, losses by mean."""
+    torch.manual_seed(0)
+    model = make_model()
+    optimizer = make_optimizer(model)
+    steps = []
+    for parts in batches:
+        optimizer.zero_grad(set_to_none=False)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        size = sum(len(labels) for _, labels in parts)
+        for (images, labels), detour in zip(parts, detours, strict=True):
+            loss = nn.functional.cross_entropy(model(images, detour), labels, reduction="sum") / size
+            loss.backward()
+        optimizer.step()
+        steps.append(snapshot(model))
+    return steps
+
+
+def averaging(way, model, **options):
+    """What averages the model's gradients after backward."""
+    if way == "overlapped":
+        return data_parallel.OverlappedAverage(model, **options).wait
+    if way == "buckets":
+        return lambda: data_parallel.average_gradients_in_buckets(model, **options)
+    options.pop("bucket_bytes", None)
+    return lambda: data_parallel.average_gradients(model, **options)
+
+
+def train_on_rank(rank, world_size, make_model, batches, detours, way, set_to_none):
+    """Parameters after each step of this rank, on its part of every batch."""
+    torch.manual_seed(0)
+    model = make_model()
+    optimizer = make_optimizer(model)
+    average = averaging(way, model, bucket_bytes=8000)
+    steps = []
+    for parts in batches:
+        images, labels = parts[rank]
+        optimizer.zero_grad(set_to_none=set_to_none)
+        nn.functional.cross_entropy(model(images, detours[rank]), labels).backward()
+        average()
+        optimizer.step()
+        steps.append(snapshot(model))
+    return steps
+
+
+def batches_of_digits(world_size):
+    """By step and rank, the images and labels of a global batch of BATCH digits."""
+    train = data.load().train
+    parts = DataPartitioner(train, [1 / world_size] * world_size)
+    size = batch_per_rank(BATCH, world_size)
+    indices = [torch.tensor(parts.use(rank).indices).split(size)[:STEPS] for rank in range(world_size)]
+    return [[train.batch(indices[rank][step]) for rank in range(world_size)] for step in range(STEPS)]
+
+
+def largest_difference(one, other):
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+@pytest.mark.parametrize("sized", [1, 2, 3, 4], indirect=True)
+@pytest.mark.parametrize(
+    ("way", "set_to_none"),
+    [("per parameter", True), ("buckets", False), ("overlapped", True), ("overlapped", False)],
+)
+def test_every_step_equals_one_process_on_the_whole_batch(sized, way, set_to_none):
+    """After each step every rank has one process's parameters within float tolerance, and the ranks have equal bits."""
+    n = sized.n
+    batches, detours = batches_of_digits(n), [rank == 1 for rank in range(n)]
+    alone = train_alone(Branches, batches, detours)
+    by_rank = sized.run(train_on_rank, Branches, batches, detours, way, set_to_none)
+    for step, expected in enumerate(alone):
+        for steps in by_rank:
+            assert largest_difference(steps[step], expected) < 2e-6
+            assert all(torch.equal(steps[step][name], by_rank[0][step][name]) for name in expected)
+    assert largest_difference(alone[-1], alone[0]) > 1e-2  # the tolerance is far below what training changes
+
+
+def gradients(rank, world_size, hooked, steps=3):
+    """All gradients after each step of a model with many small buckets."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(33, 33) for _ in range(6)))
+    ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.005)
+    if hooked:
+        ddp.register_comm_hook(None, data_parallel.averaging_hook(ALL_REDUCE["ring"]))
+    torch.manual_seed(rank)
+    found = []
+    for _ in range(steps):
+        ddp.zero_grad()
+        ddp(torch.randn(5, 33)).square().mean().backward()
+        found.append(nn.utils.parameters_to_vector(p.grad for p in ddp.parameters()))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("sized", [2, 3, 4], indirect=True)
+def test_a_hooks_gradients_are_ddps_own(sized):
+    """With many buckets on their way, every rank has the averages that DDP computes by itself, with equal bits."""
+    own, by_rank = sized.run(gradients, False), sized.run(gradients, True)
+    for found in by_rank:
+        assert torch.allclose(found, own[0], atol=1e-7)
+        assert found.abs().max() > 1e-3  # the tolerance is far below
+        assert torch.equal(found, by_rank[0])
+
+
+# The first optimizer imports torch._dynamo. In torch 2.13, that import keeps a process group that is there already:
+# its gloo threads outlive destroy_process_group, and one that frees a tensor while Python ends aborts the process.
+TORCHRUN_SCRIPT = """
+import torch._dynamo
+import os
+import torch.distributed as dist
+from benchmarks.data_parallel import train_digits
+dist.init_process_group("gloo")
+share = train_digits(dist.get_rank(), dist.get_world_size())
+shares = [None] * dist.get_world_size()
+dist.all_gather_object(shares, share)
+if dist.get_rank() == 0:
+    print("shares", *shares)
+dist.destroy_process_group()
+"""
+
+
+def test_digits_are_learned_on_a_cluster_and_under_torchrun(nothing_left, tmp_path):
+    """97 % of the digits that were not seen are recognised, and a plain script trains as the ranks of a cluster do."""
+    script = tmp_path / "train.py"
+    script.write_text(TORCHRUN_SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("shares")]
+    with distlab.Cluster(2, threads=1) as cluster:
+        one, other = cluster.run(train_digits)
+    assert one == other >= ENOUGH
+    assert [float(share) for share in line.split()[1:]] == pytest.approx([one, other], abs=0.02)
+
+
+def test_gradients_can_be_accumulated(usable):
+    """Two backward passes, each followed by wait(), leave the sum of both averages."""
+
+    def accumulate(rank, world_size):
+        model = nn.Linear(2, 1, bias=False)
+        average = data_parallel.OverlappedAverage(model)
+        for factor in (1, 10):
+            (model(torch.ones(1, 2)) * factor * rank).sum().backward()
+            average.wait()
+        return model.weight.grad.tolist()
+
+    assert usable.run(accumulate) == [[[1.5 * 11] * 2]] * 4
+
+
+def test_averages_in_a_subgroup(usable):
+    """With a group, only its ranks take part, and the average is theirs."""
+
+    def in_pairs(rank, world_size):
+        group = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+        found = []
+        for way in (*WAYS, "hook"):
+            model = nn.Linear(2, 1, bias=False)
+            if way == "hook":
+                model = nn.parallel.DistributedDataParallel(model, process_group=group)
+                model.register_comm_hook(group, data_parallel.averaging_hook(ALL_REDUCE["ring"]))
+            average = averaging(way, model, group=group) if way in WAYS else lambda: None
+            (model(torch.ones(1, 2)) * rank).sum().backward()
+            average()
+            found.append(next(model.parameters()).grad[0, 0].item())
+        return found
+
+    assert usable.run(in_pairs) == [[0.5] * 4, [0.5] * 4, [2.5] * 4, [2.5] * 4]
+
+
+def test_an_error_in_a_hook_is_raised_by_backward(usable):
+    """What the all-reduce raises in its thread is what backward raises."""
+
+    def fails(rank, world_size):
+        def broken(tensor, group=None):
+            raise ValueError("the ring is open")
+
+        ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+        ddp.register_comm_hook(None, data_parallel.averaging_hook(broken))
+        ddp(torch.ones(1, 2)).sum().backward()
+
+    with pytest.raises(distlab.RankError, match="the ring is open"):
+        usable.run(fails)
+
+
+def test_a_gradient_that_does_not_come_is_named_after_large_values(usable):
+    """A rank that has sent a large value keeps a thread of ZeroMQ's, which does not hide a deadlock in backward."""
+
+    def forked(rank, world_size):
+        model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+        ddp = nn.parallel.DistributedDataParallel(model)
+        model.forward = lambda x: model[1](model[0](x)) if rank != 2 else model[0](x)
+        ddp(torch.ones(1, 2)).sum().backward()
+
+    assert all(len(value) == 1 << 20 for value in usable.run(lambda rank, world_size: torch.zeros(1 << 20)))
+    words = r"Ranks 0, 1 and 3 wait in backward\(\) for gradients of rank 2, which has finished"
+    with pytest.raises(distlab.DeadlockError, match=words):
+        usable.run(forked)

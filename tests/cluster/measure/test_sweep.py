@@ -1,0 +1,171 @@
+"""distlab.sweep on real ranks: what is measured, on which ranks, what becomes of errors, and what a person sees."""
+
+import math
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+from tests.cluster.client.test_px import Notebook, plain
+from tests.cluster.conftest import processes_of, wait_until_gone
+
+
+def my_sum(tensor, group=None):
+    """A function of the test's own module, which no rank can import."""
+    dist.all_reduce(tensor, group=group)
+
+
+def fails_from(size, how):
+    """A function that sums, but on rank 1 does `how()` when its tensor has `size` bytes or more."""
+
+    def fn(tensor, group=None):
+        if dist.get_rank() == 1 and tensor.numel() * tensor.element_size() >= size:
+            how()
+        dist.all_reduce(tensor, group=group)
+
+    return fn
+
+
+def raise_value_error():
+    raise ValueError("one chunk is missing")
+
+
+def test_every_function_size_and_number_of_ranks_is_measured(usable):
+    """A point for each, in order, with as many repetitions as were asked for and times above 0."""
+    result = distlab.sweep(usable, {"gloo": dist.all_reduce, "mine": my_sum}, [8, 4096], ranks=[4, 2, 1], repeat=4)
+    found = [(p.ranks, p.timing.num_bytes, p.function, len(p.timing.repetitions)) for p in result.points]
+    assert found == [(n, size, name, 4) for n in (4, 2, 1) for size in (8, 4096) for name in ("gloo", "mine")]
+    assert all(0 < t < math.inf for point in result.points for t in point.timing.repetitions)
+    assert (result.dtype, result.itemsize, result.collective) == ("float32", 4, "all_reduce")
+    usable.push({"result": result})  # a result can travel
+    assert usable.pull("result") == [result] * 4
+
+
+def test_a_function_gets_the_right_tensor_in_the_right_group(usable):
+    """Each call has a tensor of zeros of the size and type, and as many ranks in its group as were asked for."""
+
+    def look(tensor, group=None):
+        seen.append((tensor.dtype, tensor.shape, tensor.sum().item(), dist.get_world_size(group)))  # noqa: F821
+
+    usable.push({"seen": []})
+    distlab.sweep(usable, {"look": look}, [24], ranks=[3, 4], dtype=torch.int64, repeat=2, warmup=1)
+    call = (torch.int64, torch.Size([3]), 0)
+    assert usable.pull("seen") == [[(*call, 3)] * 4 + [(*call, 4)] * 4] * 3 + [[(*call, 4)] * 4]
+
+
+def test_functions_take_turns(usable):
+    """Each turn calls every function once, on all ranks in the same order, which is another in other turns."""
+
+    def first(tensor):
+        order.append("first")  # noqa: F821
+
+    def second(tensor):
+        order.append("second")  # noqa: F821
+
+    usable.push({"order": []})
+    distlab.sweep(usable, {"first": first, "second": second}, [4], repeat=20, warmup=1)
+    called = usable.pull("order")
+    assert called == [called[0]] * 4
+    tried, warmed, *timed = zip(called[0][::2], called[0][1::2], strict=True)
+    assert tried == warmed == ("first", "second")
+    assert len(timed) == 20
+    assert {*timed} == {("first", "second"), ("second", "first")}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_function_that_raises_is_named_and_what_was_measured_is_kept(usable, ranks):
+    """The error names function, size, rank and line; `partial` has the sizes before; groups of fewer ranks are gone."""
+    groups = "len(dist.distributed_c10d._world.pg_map)"
+    before = usable.client[:].apply_sync(eval, groups)
+    functions = {"gloo": dist.all_reduce, "mine": fails_from(64, raise_value_error)}
+    with pytest.raises(distlab.SweepError) as caught:
+        distlab.sweep(usable, functions, [8, 64, 512], ranks=[ranks], repeat=2)
+    error, lines = caught.value, str(caught.value).splitlines()
+    assert lines[0] == f"mine failed at 64 B on {ranks} ranks."
+    assert lines[1] == "RankError: rank 1 raised ValueError: one chunk is missing"
+    assert 'raise ValueError("one chunk is missing")' in str(error)
+    assert lines[-1] == "2 of 6 times were measured before: `import sys; sys.last_value.partial` has them."
+    assert [(p.function, p.timing.num_bytes) for p in error.partial.points] == [("gloo", 8), ("mine", 8)]
+    assert (error.rank, type(error.__cause__)) == (1, distlab.RankError)
+    assert usable.client[:].apply_sync(eval, groups) == before
+
+
+def test_a_function_that_fails_later_is_one_of_those_that_took_turns(usable):
+    """After the first call has passed, the error names all the functions of that size."""
+
+    def third(tensor):
+        counter.append(0)  # noqa: F821
+        if len(counter) == 3:  # noqa: F821
+            raise ValueError("the third time")
+
+    usable.push({"counter": []})
+    with pytest.raises(distlab.SweepError) as caught:
+        distlab.sweep(usable, {"gloo": dist.all_reduce, "third": third}, [8], repeat=2)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "one of gloo, third failed at 8 B on 4 ranks."
+    assert lines[-1] == "0 of 2 times were measured before: `import sys; sys.last_value.partial` has them."
+    assert caught.value.partial.points == ()
+
+
+@pytest.fixture(scope="module")
+def notebook(nothing_left):
+    """A kernel of its own with two ranks."""
+    book = Notebook()
+    book.run("import distlab, torch.distributed as dist\ncluster = distlab.Cluster(2, timeout=20)")
+    assert book.status == "ok"
+    yield book
+    book.client.stop_channels()
+    book.manager.shutdown_kernel(now=True)
+    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
+
+
+SWEEP = "swept = distlab.sweep(cluster, {'gloo': dist.all_reduce}, [256, 1024], repeat=2)"
+
+
+def test_a_person_sees_progress_that_is_gone_afterwards(notebook):
+    """A person sees how far it is, in one line that ends empty; a program that runs the notebook sees nothing."""
+    messages = notebook.run(SWEEP, someone_watches=True)
+    assert {message.get("name") for message in messages} == {"stdout"}
+    lines = [line.strip() for line in "".join(map(plain, messages)).split("\r")]
+    assert any(re.fullmatch(r"0 of 2 .*, 256 B on 2 ranks", line) for line in lines)
+    assert any(re.fullmatch(r"1 of 2 .*, 1 KiB on 2 ranks", line) for line in lines)
+    assert lines[-2:] == ["", ""]
+    assert notebook.run(SWEEP) == []
+
+
+def test_an_interrupted_sweep_keeps_what_it_has(notebook):
+    """Interrupted in the middle, the cell fails, and what was measured is in sys.last_value.partial."""
+    source = """
+import os, time
+def slow(tensor):
+    if tensor.numel() > 64:
+        if dist.get_rank() == 0:
+            open(path, "w").close()
+        time.sleep(60)
+distlab.sweep(cluster, {"slow": slow}, [256, 1024], repeat=2)
+"""
+    notebook.run("import tempfile; path = tempfile.mktemp(); cluster.push({'path': path})")
+    (said,) = notebook.run("print(path)")
+    path = said["text"].strip()
+    timer = threading.Thread(target=_interrupt_when, args=(path, notebook.pid))
+    timer.start()
+    shown = "\n".join(plain(message) for message in notebook.run(source))
+    timer.join()
+    assert notebook.status == "error"
+    assert "1 of 2 times were measured before: `import sys; sys.last_value.partial` has them." in shown
+    (said,) = notebook.run("import sys; print(len(sys.last_value.partial.points)); os.remove(path)")
+    assert said["text"] == "1\n"
+    assert notebook.text("print(cluster.run(lambda rank, world_size: rank))") == "[0, 1]\n"
+
+
+def _interrupt_when(path, pid):
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    time.sleep(0.5)  # every rank has what it is to do
+    os.kill(pid, signal.SIGINT)

@@ -1,0 +1,332 @@
+"""cluster.trace() on real ranks: programs whose messages are known, errors, clocks, and what is left afterwards."""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from math import inf
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+
+
+def ring(rank, world_size, steps=3):
+    given, got = torch.full((100,), float(rank)), torch.zeros(100)
+    for step in range(steps):
+        work = dist.isend(given, (rank + 1) % world_size, tag=step)
+        dist.recv(got, (rank - 1) % world_size, tag=step)
+        work.wait()
+
+
+def ends(trace):
+    return sorted((m.src, m.dst, m.tag, m.num_bytes, m.matched) for m in trace.messages)
+
+
+def of(trace, rank, kind):
+    return [event for event in trace.events if (event.rank, event.kind) == (rank, kind)]
+
+
+def check_order(trace):
+    """What holds for every trace: no recv is over before its send began, events are in order, nothing failed."""
+    for message in trace.messages:
+        if message.matched:
+            assert message.recv.end >= message.send.start
+            assert message.left >= max(message.send.start, message.recv.start) - 1e-9
+    starts = [event.start for event in trace.events]
+    assert starts == sorted(starts)
+    assert min(starts) == 0
+    assert not any(event.failed for event in trace.events)
+
+
+def test_ring(usable):
+    """Every message of a ring is there once, from each rank to the next, with its tag and bytes."""
+    with usable.trace() as trace:
+        usable.run(ring)
+    assert ends(trace) == sorted((r, (r + 1) % 4, tag, 400, True) for r in range(4) for tag in range(3))
+    check_order(trace)
+    assert [e.op for e in of(trace, 0, "send")] == ["isend"] * 3
+    assert [e.op for e in of(trace, 0, "recv")] == ["recv"] * 3
+    assert {m.group for m in trace.messages} == {(0, 1, 2, 3)}
+    assert [sum(row.name == "c10d::send" for row in trace.rows[rank]) for rank in range(4)] == [3] * 4
+
+
+def test_groups(usable):
+    """Messages and collectives of groups with the same ranks and tags are kept apart; peers are ranks of the world."""
+
+    def twice(rank, world_size):
+        odd = dist.new_group([3, 1])
+        if rank not in (1, 3):
+            return
+        tensor = torch.zeros(2)
+        if rank == 1:
+            works = [dist.isend(tensor, 3), dist.isend(tensor[:1], 3, group=odd)]
+        else:
+            works = [dist.irecv(tensor[:1], 1, group=odd), dist.irecv(tensor, 1)]
+        for work in works:
+            work.wait()
+        dist.all_reduce(tensor, group=odd)
+
+    with usable.trace() as trace:
+        usable.run(twice)
+    assert sorted((m.src, m.dst, len(m.group), m.num_bytes, m.matched) for m in trace.messages) == [
+        (1, 3, 2, 4, True),
+        (1, 3, 4, 8, True),
+    ]
+    assert [(c.op, sorted(c.group), c.complete) for c in trace.collectives if c.op == "all_reduce"] == [
+        ("all_reduce", [1, 3], True)
+    ]
+    check_order(trace)
+
+
+def test_immediate_batched_and_from_anybody(usable):
+    """irecv with its wait, batch_isend_irecv, and the source of a recv from anybody."""
+
+    def program(rank, world_size):
+        tensor = torch.zeros(1)
+        if rank == 0:
+            sources = [dist.recv(tensor) for _ in range(3)]
+            assert sorted(sources) == [1, 2, 3]
+        else:
+            dist.send(tensor, 0)
+        partner = rank ^ 1
+        given, got = (tensor, partner), (torch.zeros(1), partner)
+        ops = [dist.P2POp(dist.isend, *given, tag=1), dist.P2POp(dist.irecv, *got, tag=1)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+
+    with usable.trace() as trace:
+        usable.run(program)
+    expected = [(r, 0, 0, 4, True) for r in (1, 2, 3)] + [(r, r ^ 1, 1, 4, True) for r in range(4)]
+    assert ends(trace) == sorted(expected)
+    assert [e.op for e in of(trace, 3, "wait")] == ["isend", "irecv"]
+    assert [e.op for e in of(trace, 0, "recv")] == ["recv", "recv", "recv", "irecv"]
+    check_order(trace)
+
+
+def test_collectives(usable):
+    """Each collective is one event a rank under the name that the program called, with the bytes that a rank gives."""
+
+    def program(rank, world_size):
+        one, four = torch.zeros(100), [torch.zeros(100) for _ in range(4)]
+        dist.all_reduce(one)
+        dist.all_gather(four, one)
+        dist.reduce(one, 2)
+        dist.scatter(one, four if rank == 0 else None, 0)
+        dist.reduce_scatter(one, four)
+        dist.all_to_all([torch.zeros(100) for _ in range(4)], four)
+        dist.barrier()
+        dist.all_gather_object([None] * 4, rank)
+        dist.monitored_barrier()
+
+    expected = {
+        "all_reduce": (400, None),
+        "all_gather": (400, None),
+        "reduce": (400, 2),
+        "scatter": (1600, 0),
+        "reduce_scatter": (1600, None),
+        "all_to_all": (1600, None),
+        "barrier": (0, None),
+        "monitored_barrier": (0, None),
+    }
+    with usable.trace() as trace:
+        usable.run(program)
+    assert [c.op for c in trace.collectives] == [*[*expected][:-1], *["all_gather_object"] * 2, "monitored_barrier"]
+    for collective in trace.collectives:
+        assert (collective.complete, collective.group, len(collective.events)) == (True, (0, 1, 2, 3), 4)
+        assert all(event.blocking for event in collective.events)
+        root = next(event for event in collective.events if event.rank == 0)
+        if collective.op in expected:
+            assert (root.num_bytes, root.peer) == expected[collective.op]
+    assert trace.messages == []
+    check_order(trace)
+
+
+def ddp_step(rank, world_size):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(300, 300) for _ in range(4)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(16, 300)).sum().backward()
+        optimizer.step()
+    return sum(p.numel() for p in model.parameters()) * 4
+
+
+def test_training_with_ddp(usable):
+    """Forward, backward and optimizer are seen, and DDP's buckets, which C++ sends, with their group and bytes."""
+    with usable.trace() as trace:
+        (size, *_) = usable.run(ddp_step)
+    check_order(trace)
+    for rank in range(4):
+        assert [of(trace, rank, kind) != [] for kind in ("forward", "optimizer")] == [True, True]
+        last_forward = of(trace, rank, "forward")[-1]
+        buckets = [event for event in of(trace, rank, "collective") if event.start > last_forward.end]
+        assert [(e.op, e.group) for e in buckets] == [("all_reduce", (0, 1, 2, 3))] * 4
+        assert sum(e.num_bytes for e in buckets) == size
+        *_, last_backward = backward = of(trace, rank, "backward")
+        assert all(backward[0].start <= e.start <= last_backward.end for e in buckets)
+    assert all(c.complete for c in trace.collectives)
+
+
+def test_calls_on_other_threads(usable):
+    """A hook's callbacks run on a thread of gloo's: what they call counts, and is nothing that the main thread did."""
+
+    def program(rank, world_size):
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+        torch.manual_seed(0)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 80))
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        for _ in range(3):
+            model(torch.ones(1, 100)).sum().backward()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(dist.barrier).result()
+
+    with usable.trace() as trace:
+        usable.run(program)
+    whole = 4 * (100 * 80 + 80)
+    rest, thin_columns, thin_rows = 4 * 80, 4 * 80 * 2, 4 * 100 * 2
+    reduced = [c for c in trace.collectives if c.op == "all_reduce"]
+    expected = [whole, whole, rest, thin_columns, thin_rows]
+    assert [{event.num_bytes for event in c.events} for c in reduced] == [{size} for size in expected]
+    assert all(c.complete and len(c.events) == 4 for c in reduced)
+    (barrier,) = [c for c in trace.collectives if c.op == "barrier"]
+    for event in (*reduced[3].events, *reduced[4].events, *barrier.events):
+        assert not event.blocking
+        assert event.end > event.start
+    check_order(trace)
+
+
+def test_what_was_recorded_before_an_error_is_kept(usable):
+    """The error passes through the with block, the trace is there, and shows who waited in vain."""
+
+    def fail(rank, world_size):
+        dist.barrier()
+        if rank == 1:
+            raise ValueError("on purpose")
+        dist.recv(torch.zeros(1), 1)
+
+    with pytest.raises(distlab.RankError, match="on purpose"), usable.trace() as trace:
+        usable.run(fail)
+    assert usable.last_trace is trace
+    assert [c.op for c in trace.collectives] == ["barrier"]
+    for rank in (0, 2, 3):
+        (recv,) = of(trace, rank, "recv")
+        assert (recv.failed, recv.peer, recv.ready) == (True, 1, inf)
+    assert ends(trace) == [(1, rank, 0, 4, False) for rank in (0, 2, 3)]
+
+
+def test_a_group_that_is_rebuilt_inside_of_a_trace(usable):
+    """After heal() the new group's messages are matched, and the old one's are not taken for theirs."""
+
+    def post(rank, world_size):
+        if rank == 0:
+            sys.modules["__main__"].kept = dist.irecv(torch.zeros(1), 1)
+
+    with usable.trace() as trace:
+        usable.run(post)
+        usable.heal()
+        usable.run(ring, 1)
+    assert ends(trace) == sorted([(1, 0, 0, 4, False), *((r, (r + 1) % 4, 0, 400, True) for r in range(4))])
+
+
+def test_some_ranks_only(usable):
+    """Ranks that are not traced record nothing; that a message goes to one of them is known, and not its other end.
+
+    A second trace is refused meanwhile.
+    """
+    refusal = r"^This cluster is being traced already\. End that trace first"
+    with usable.trace(ranks=[0, 1]) as trace:
+        with pytest.raises(distlab.ClusterError, match=refusal), usable.trace():
+            pass
+        usable.run(ring)
+    assert {event.rank for event in trace.events} == {0, 1}
+    found = {(m.src, m.dst): (m.matched, m.traced) for m in trace.messages}
+    assert found == {(0, 1): (True, True), (1, 2): (False, False), (3, 0): (False, False)}
+    assert trace.notes() == ["6 messages to or from ranks of which nothing is known."]
+    assert usable.last_trace is trace
+
+
+def state_of_torch(rank, world_size):
+    from distlab.rank.call_log import NOTES
+
+    return NOTES.tracer is None, torch._C._autograd._profiler_enabled()
+
+
+def test_nothing_is_left_of_a_trace(usable):
+    """Outside of a trace the ranks are as they were before: no profiler, nothing that notes."""
+    with usable.trace():
+        assert usable.run(state_of_torch) == [(False, True)] * 4
+    assert usable.run(state_of_torch) == [(True, False)] * 4
+
+
+def test_a_profiler_of_the_programs_own(usable):
+    """A trace does not begin while one runs; one that the program starts ends the trace's, and the trace says so."""
+
+    def begin(rank, world_size):
+        sys.modules["__main__"].mine = torch.autograd.profiler.profile(use_kineto=True)
+        sys.modules["__main__"].mine.__enter__()
+
+    usable.run(begin, ranks=[2])
+    refusal = r"^rank 2 cannot be traced: a profiler runs there already\."
+    with pytest.raises(distlab.ClusterError, match=refusal), usable.trace():
+        pass
+    usable.run(lambda rank, world_size: mine.__exit__(None, None, None), ranks=[2])  # noqa: F821
+
+    def own(rank, world_size):
+        with torch.autograd.profiler.profile(use_kineto=True):
+            torch.zeros(1)
+
+    with usable.trace() as trace:
+        usable.run(own, ranks=[1])
+    assert trace.missing == {1: "what ran there used a profiler of its own, which ended the trace's"}
+
+
+AHEAD = 5_000_000_000  # ns
+
+
+def skew(rank, world_size):
+    """Make this rank believe that it is on another machine, whose clock is ahead."""
+    from distlab.rank import recording
+
+    start, stop = recording.start, recording.stop
+
+    def skewed_start():
+        start()
+        return "another machine"
+
+    def skewed_stop():
+        told = stop()
+        told.rows = [row._replace(start=row.start + AHEAD, end=row.end + AHEAD) for row in told.rows]
+        return told
+
+    recording.start, recording.stop = skewed_start, skewed_stop
+    recording.time_ns = lambda: time.time_ns() + AHEAD
+
+
+def straighten(rank, world_size):
+    import importlib
+
+    from distlab.rank import recording
+
+    importlib.reload(recording)
+
+
+def test_clocks_of_several_machines(usable):
+    """The offset of another machine's clock is found by messages, stated with its error, and taken out of the times."""
+    usable.run(skew, ranks=[2, 3])
+    with usable.trace() as trace:
+        usable.run(ring)
+    usable.run(straighten, ranks=[2, 3])
+    offset = trace.offsets[2]
+    assert abs(offset.seconds - 5) <= offset.error < 0.1
+    assert trace.offsets == {2: offset, 3: offset}
+    assert "The clocks of ranks 2-3 are estimated" in trace.notes()[0]
+    assert trace.seconds < 5
+    assert len(trace.messages) == 12
+    for message in trace.messages:
+        assert message.recv.end >= message.send.start - 3 * offset.error

@@ -1,0 +1,74 @@
+"""Traces of clusters that end or die; and %%px --trace in a real kernel."""
+
+import os
+
+import pytest
+
+import distlab
+from tests.cluster.client.test_px import Notebook
+from tests.cluster.measure.test_trace import ring
+
+
+def dies(rank, world_size):
+    os._exit(3)
+
+
+def test_a_rank_dies_and_the_cluster_is_stopped_inside_of_a_trace():
+    """What is lost is said, the others' part is kept, and the with block ends without an error."""
+    with distlab.Cluster(3) as cluster:
+        with cluster.trace() as trace:
+            cluster.run(ring)
+            with pytest.raises(distlab.RankDied):
+                cluster.run(dies, ranks=[1])
+        assert list(trace.missing) == [1]
+        assert "ended with exit status 3" in trace.missing[1]
+        assert {event.rank for event in trace.events} == {0, 2}
+        with cluster.trace() as trace:
+            with pytest.raises(distlab.RankDied):
+                cluster.run(dies, ranks=[1])
+            cluster.run(ring, 1)
+        assert trace.missing == {1: "its process ended, and another took its place"}
+        assert [(m.src, m.dst, m.matched, m.traced) for m in trace.messages if m.matched] == [(2, 0, True, True)]
+        assert all(not m.traced for m in trace.messages if not m.matched)
+        with cluster.trace() as trace:
+            cluster.stop()
+        reason = "the cluster was stopped before the end of the trace"
+        assert trace.missing == {0: reason, 1: reason, 2: reason}
+        assert repr(trace).endswith(f"nothing recorded\nNothing is known of ranks 0-2: {reason}.")
+        with pytest.raises(distlab.ClusterError, match=r"^This cluster was stopped\. Make one"), cluster.trace():
+            pass
+
+
+@pytest.fixture(scope="module")
+def notebook(nothing_left):
+    """A kernel with a cluster of two ranks."""
+    book = Notebook()
+    book.run("%load_ext distlab\nimport distlab\ncluster = distlab.Cluster(2, timeout=20)")
+    assert book.status == "ok"
+    yield book
+    book.run("cluster.stop()")
+    book.client.stop_channels()
+    book.manager.shutdown_kernel(now=True)
+
+
+def test_px_trace(notebook):
+    """%%px --trace shows what the cell wrote, then the picture, and leaves the trace as cluster.last_trace."""
+    messages = notebook.run("%%px --trace\nprint('hello')\ndist.all_reduce(torch.ones(1))")
+    texts = [message["data"]["text/plain"] for message in messages]
+    assert texts[0] == "ranks 0-1: hello"
+    assert texts[1].startswith("Trace: 2 ranks, 1 collective, ")
+    assert messages[1]["data"]["image/png"].startswith("iVBOR")
+    assert messages[1]["metadata"]["image/png"]["width"] == 750
+    assert notebook.text("cluster.last_trace").startswith("Trace: 2 ranks, 1 collective, ")
+    (message,) = notebook.run("%%px --trace --targets 1\nx = 1")
+    assert message["data"] == {"text/plain": "Trace: 1 rank, nothing recorded: nothing of torch's was called"}
+
+
+def test_px_trace_of_a_cell_that_fails(notebook):
+    """The picture comes before the error; a cell that is not waited for cannot be traced."""
+    messages = notebook.run("%%px --trace\ndist.barrier()\n1 / 0")
+    assert [message["type"] for message in messages] == ["display_data", "error"]
+    assert messages[0]["data"]["text/plain"].startswith("Trace: 2 ranks, 1 collective, ")
+    assert messages[1]["ename"] == "RankError"
+    text = notebook.text("%%px --trace --noblock\n1")
+    assert text == "ArgumentError: --trace must be without --noblock, got '--noblock'. Leave one of them out."

@@ -1,0 +1,377 @@
+"""Ranks that mpiexec starts, and the backend over mpi4py: the same programs with the same results as on gloo."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+from distlab.diagnosis import explanation
+from distlab.launch import mpiexec, reaper
+from tests.cluster.backend_programs import PROGRAMS
+from tests.cluster.conftest import pid_on_rank, processes_of, sum_of_ranks, wait_until_gone
+from tests.cluster.programs import correct_programs
+
+
+@pytest.fixture(scope="module")
+def both(nothing_left):
+    """What every program gives on gloo, and a cluster on which the backend is mpi4py; one cluster runs at a time."""
+    with distlab.Cluster(3, timeout=60) as gloo:
+        expected = {name: gloo.run(program) for name, program in PROGRAMS.items()}
+    with distlab.Cluster(3, engines="mpi", backend="mpi4py", timeout=60) as cluster:
+        yield expected, cluster
+
+
+@pytest.fixture
+def cluster(both):
+    """The cluster over MPI, which must still add up its ranks after the test."""
+    yield both[1]
+    assert both[1].run(sum_of_ranks) == [3.0] * 3
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_gives_on_mpi_what_it_gives_on_gloo(both, cluster, name):
+    """Every collective, dtype and reduce operation, messages, groups, async Work, layouts, and training with DDP."""
+    assert cluster.run(PROGRAMS[name]) == both[0][name]
+
+
+def test_the_group_is_the_one_over_mpi(cluster):
+    """torch names the backend, rank r is MPI's rank r, and mpi4py's MPI is defined on every rank."""
+
+    def who(rank, world_size):
+        return dist.get_backend(), MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, repr(dist.group.WORLD)  # noqa: F821
+
+    assert cluster.run(who) == [("mpi4py", r, 3, f"<mpi4py group, rank {r} of 3>") for r in range(3)]
+
+
+def refused(rank, world_size):
+    """What the backend says to what it cannot do, on every rank alike, so that nobody waits."""
+    ones, said = torch.ones(2, 2), []
+    calls = (
+        lambda: dist.all_reduce(ones, dist.ReduceOp.BAND),
+        lambda: dist.all_reduce(ones.long(), dist.ReduceOp.AVG),
+        lambda: dist.reduce(ones, 0, torch.distributed._make_nccl_premul_sum(2.0)),
+        lambda: dist.all_gather_into_tensor(torch.ones(3), ones),
+        lambda: dist.send(torch.ones(2, 3).t(), (rank + 1) % world_size),
+        lambda: dist.all_to_all_single(ones, ones, [1] * world_size, [2] * world_size),
+        lambda: dist.all_reduce(torch.ones(2).to_sparse()),
+        lambda: dist.all_gather([], ones),
+        lambda: dist.all_reduce_coalesced([]),
+    )
+    for call in calls:
+        try:
+            call()
+            said.append("nothing")
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
+def test_what_is_not_supported_is_refused_in_words(cluster):
+    """On every rank alike, with what to do instead where MPI's own words do not say it."""
+    expected = [
+        "all_reduce failed in MPI: Invalid MPI_Op",
+        "all_reduce cannot use ReduceOp.AVG with torch.int64. Use ReduceOp.SUM and divide the result.",
+        "reduce cannot use ReduceOp.PREMUL_SUM with mpi4py. Use one of SUM, MIN, MAX, BAND, BOR, BXOR, PRODUCT, AVG.",
+        "all_gather needs a tensor of 3 times 4 elements, got 3.",
+        "send needs a contiguous tensor, got strides (1, 3). Call tensor.contiguous().",
+        "split_with_sizes expects split_sizes to sum exactly to 2",
+        "all_reduce on mpi4py needs dense CPU tensors, got a torch.sparse_coo tensor. Call tensor.cpu() or ",
+        "all_gather needs a list of 3 tensors, one a rank of the group, got 0.",
+        "all_reduce needs a tensor, got an empty list.",
+    ]
+    for said in cluster.run(refused):
+        assert [words[: len(begins)] for words, begins in zip(said, expected, strict=True)] == expected
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "words"),
+    [
+        (4, 2, "recv failed in MPI: the message is longer than the tensor that receives it"),
+        (2, 4, "recv got 8 bytes for a tensor of 16"),
+    ],
+)
+def test_a_message_of_another_size_is_an_error(cluster, sent, received, words):
+    """gloo ends the process for it; here the receiver raises, and the cluster goes on."""
+
+    def mismatch(rank, world_size):
+        if rank == 0:
+            dist.send(torch.ones(sent), 1)
+        elif rank == 1:
+            dist.recv(torch.ones(received), 0)
+
+    with pytest.raises(distlab.RankError) as caught:
+        cluster.run(mismatch)
+    assert caught.value.rank == 1
+    assert f"rank 1 raised RuntimeError: {words}; send and recv tensors of one size." in str(caught.value)
+
+
+# --- the cluster's promises ---
+
+
+def test_a_deadlock_over_mpi_is_named_and_freed(cluster):
+    """Ranks that wait in MPI are told apart, brought back, and keep their variables."""
+
+    def circle(rank, world_size):
+        dist.recv(torch.zeros(1), src=(rank + 1) % world_size)
+
+    def alone(rank, world_size):
+        if rank:
+            dist.all_reduce(torch.zeros(1))
+
+    def from_anybody(rank, world_size):
+        if rank == 0:
+            dist.recv(torch.zeros(1))
+
+    cluster.push({"kept": 7})
+    with pytest.raises(distlab.DeadlockError, match=r"^Rank 0 waits for a message from rank"):
+        cluster.run(from_anybody)
+    with pytest.raises(distlab.DeadlockError, match=r"^3 of 3 ranks wait for each other; nobody will send\."):
+        cluster.run(circle)
+    with pytest.raises(distlab.DeadlockError, match=r"^Ranks 1-2 wait in all_reduce for rank 0, which has"):
+        cluster.run(alone)
+    assert cluster.pull("kept") == [7] * 3
+
+
+def too_late(rank, world_size):
+    said, group = "", dist.new_group([0, 1], timeout=timedelta(seconds=2))
+    if rank == 0:
+        try:
+            dist.all_reduce(torch.ones(1), group=group)
+        except RuntimeError as error:
+            said = str(error)
+    dist.barrier()
+    if rank == 1:
+        dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+    return said
+
+
+def test_a_group_whose_time_ends_first_is_no_deadlock(cluster):
+    """Rank 0 waits for nobody, and its own error ends that: the others may wait for it."""
+    assert cluster.run(too_late)[0] == "Timed out waiting 2000ms for all_reduce operation to complete"
+
+
+def in_backward(rank, world_size):
+    """DDP waits in C++, for Futures."""
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    if rank == 1:
+        raise ValueError("mine")
+    net(torch.ones(1, 2)).sum().backward()
+
+
+def test_a_rank_that_raises_frees_those_that_wait_in_mpi(cluster):
+    """The culprit is named first, the others in a line; all ranks live on."""
+    pids = cluster.run(pid_on_rank)
+    with pytest.raises(distlab.RankError, match=r"^rank 1 raised ValueError: mine\n") as caught:
+        cluster.run(in_backward)
+    assert "waited in communication and could not go on" in str(caught.value)
+    assert cluster.run(pid_on_rank) == pids
+
+
+def test_correct_programs_over_mpi_raise_no_alarm(cluster):
+    """10 random correct programs, one with a rank that is slow."""
+    steps = cluster.run(correct_programs, range(5000, 5010), 1.5)
+    assert steps == [steps[0]] * cluster.n
+
+
+def test_a_group_gives_its_communicator_back(cluster):
+    """MPI has room for some 2000; a group can be built again more often than that."""
+
+    def made_and_destroyed(rank, world_size):
+        group = dist.new_group()
+        communicator = group._comm
+        dist.destroy_process_group(group)
+        del group
+        return communicator == MPI.COMM_NULL  # noqa: F821
+
+    assert cluster.run(made_and_destroyed) == [True] * 3
+
+
+# --- mpiexec under a cluster ---
+
+
+def dies(rank, world_size):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back():
+    """mpiexec ends every rank when one ends: said at once, also for a death between cells; gloo runs on MPI's ranks."""
+    with distlab.Cluster(3, engines="mpi", timeout=30) as cluster:
+        assert cluster.run(sum_of_ranks) == [3.0] * 3
+        with pytest.raises(distlab.RankDied) as caught:
+            cluster.run(dies)
+        assert str(caught.value) == (
+            "rank 1 died.\n"
+            "MPI ends a whole program when one of its processes ends: mpiexec has ended ranks 0 and 2 too.\n"
+            "All variables are lost: call cluster.restart() for new ranks."
+        )
+        assert explanation.WITH_ANOTHER in repr(cluster)
+        with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank 1 died\. Call cluster\.rest"):
+            cluster.run(sum_of_ranks)
+        cluster.restart()
+        pids = cluster.run(pid_on_rank)
+        os.kill(pids[2], signal.SIGKILL)
+        assert wait_until_gone(lambda: cluster.client.ids) == []
+        with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank \d died\."):
+            cluster.run(sum_of_ranks)
+
+
+def test_mpiexec_ends_with_a_killed_notebook():
+    """After SIGKILL of the process that made the cluster nothing of mpiexec is left."""
+    script = """
+        import sys, distlab
+        cluster = distlab.Cluster(2, engines="mpi")
+        print(cluster.ranks._processes.tag, flush=True)
+        sys.stdin.read()
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    tag = process.stdout.readline().strip()
+    names = [found.name() for found in reaper.find(tag)]
+    assert any(name.startswith("mpiexec") for name in names), names
+    process.kill()
+    process.wait()
+    assert wait_until_gone(lambda: processes_of(tag)) == []
+
+
+# --- the backend without a cluster ---
+
+SCRIPT = """
+    import os
+    from datetime import timedelta
+    import torch
+    import torch._dynamo  # before the group, or torch 2.13 leaves threads of it alive
+    import torch.distributed as dist
+    from distlab import mpi_backend
+    mpi_backend.register()
+    dist.init_process_group("mpi4py", timeout=timedelta(seconds=60))
+    rank, n = dist.get_rank(), dist.get_world_size()
+"""
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess:
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def mpi_script(n: int, body: str) -> subprocess.CompletedProcess:
+    """Run the lines of SCRIPT and then `body` on `n` processes that mpiexec starts."""
+    source = textwrap.dedent(SCRIPT) + textwrap.dedent(body)
+    return run([mpiexec.find(), "-n", str(n), *mpiexec.arguments(), sys.executable, "-c", source])
+
+
+def test_a_script_needs_only_mpiexec(monkeypatch):
+    """Neither addresses nor numbers are given, but what is given stays; what `then` is given may wait for a Future."""
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    ended = mpi_script(
+        3,
+        """
+        from torch.nn.parallel import DistributedDataParallel
+        net = DistributedDataParallel(torch.nn.Linear(2, 2))
+        net(torch.ones(1, 2)).sum().backward()
+
+        def again(future):  # as torch's own PowerSGD hook does
+            return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+        total = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(again).wait()
+        # at once, or the lines of two ranks mix
+        os.write(1, f"sum {total.item()} at {os.environ['MASTER_ADDR']}\\n".encode())
+        dist.destroy_process_group()
+        """,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "sum 9.0 at localhost\n" * 3), ended.stderr
+
+
+def test_a_wait_that_is_too_long_is_told_and_breaks_the_group():
+    """The words are gloo's, also in C++, where DDP waits for a Future; the group begins nothing more, and a new one
+    works. At exit MPI cannot end cleanly."""
+    ended = mpi_script(
+        2,
+        """
+        from torch.nn.parallel import DistributedDataParallel
+        group, other = (dist.new_group(timeout=timedelta(seconds=2)) for _ in range(2))
+        net = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=other)
+        if rank == 0:
+            for call in (
+                lambda: dist.all_reduce(torch.ones(1), group=group),
+                lambda: dist.barrier(group),
+                lambda: net(torch.ones(1, 2)).sum().backward(),
+            ):
+                try:
+                    call()
+                except RuntimeError as error:
+                    print(str(error).splitlines()[0], flush=True)
+        dist.barrier()
+        dist.destroy_process_group(group)
+        total = torch.ones(1)
+        dist.all_reduce(total, group=dist.new_group())
+        os.write(1, f"again: {total.item()}\\n".encode())
+        dist.barrier()
+        """,
+    )
+    *told, first, second = ended.stdout.splitlines()
+    late = "Timed out waiting 2000ms for all_reduce operation to complete"
+    broken = f"barrier cannot begin: the group is broken ({late}). Destroy it and make it again."
+    assert told[:2] == [late, broken], ended.stderr
+    assert late in told[2]
+    assert (first, second) == ("again: 2.0", "again: 2.0")
+    assert "MPI cannot end while all_reduce is pending: all its processes are ended." in ended.stderr
+
+
+def test_what_nobody_waits_for_is_left_to_mpi():
+    """A recv that was given up and came nevertheless does not keep MPI from ending; the memory of a message is left
+    alone until MPI has ended, which is later than Python."""
+    ended = mpi_script(
+        2,
+        """
+        group = dist.new_group(timeout=timedelta(seconds=1))
+        if rank == 0:
+            try:
+                dist.recv(torch.ones(1), 1, group=group)
+            except RuntimeError as error:
+                print(error, flush=True)
+        dist.barrier()
+        if rank == 1:
+            dist.send(torch.ones(1), 0, group=group)
+        dist.barrier()
+        if rank == 0:
+            dist.isend(torch.full((1_000_000,), 7.0), 1)
+        else:
+            import time
+            time.sleep(1)  # rank 0 is at its end meanwhile
+            box = torch.zeros(1_000_000)
+            dist.recv(box, 0)
+            print(box.min().item(), box.max().item(), flush=True)
+        """,
+    )
+    late = "Timed out waiting 1000ms for recv operation to complete\n"
+    assert (ended.returncode, ended.stdout) == (0, f"{late}7.0 7.0\n"), ended.stderr
+
+
+def test_processes_that_mpiexec_did_not_start_are_told():
+    """Without mpiexec MPI knows each process as a world of its own; the error says how to start them."""
+    source = """
+        from datetime import timedelta
+        from torch.distributed import HashStore
+        from distlab import mpi_backend
+        store = HashStore()
+        store.set("mpi4py/1", "0")  # what the other rank says: that it is number 0 in MPI's world
+        try:
+            mpi_backend.communicator(store, 0, 2, timedelta(seconds=1))
+        except RuntimeError as error:
+            print(error)
+    """
+    ended = run([sys.executable, "-c", textwrap.dedent(source)])
+    assert ended.stdout == (
+        "mpi4py needs 2 processes that one mpiexec started, and MPI knows 1 here. "
+        "Start them with: mpiexec -n 2 python script.py\n"
+    ), ended.stderr

@@ -1,0 +1,108 @@
+"""A backend that a learner writes in Python: its group is used, trained on and traced as gloo's is."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+
+
+class Post(dist.ProcessGroup):
+    """Every rank puts its tensor into the store, and takes those of the others."""
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+        self.store, self.turn = store, 0
+
+    def all(self, tensor):
+        """The tensors of all ranks."""
+        self.turn += 1
+        self.store.set(f"{self.turn}/{self.rank()}", bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist()))
+        sent = [bytearray(self.store.get(f"{self.turn}/{peer}")) for peer in range(self.size())]
+        return [torch.frombuffer(one, dtype=tensor.dtype).view(tensor.shape) for one in sent]
+
+    def allreduce(self, tensors, opts=None):
+        tensors[0].copy_(sum(self.all(tensors[0])))
+        return finished(tensors)
+
+    def broadcast(self, tensors, opts=None):
+        tensors[0].copy_(self.all(tensors[0])[opts.rootRank])
+        return finished(tensors)
+
+    def allgather(self, outputs, inputs, opts=None):
+        for output, given in zip(outputs[0], self.all(inputs[0]), strict=True):
+            output.copy_(given)
+        return finished(outputs[0])
+
+    def all_gather_single(self, output, given, opts=None):  # all_gather_object calls it since torch 2.15
+        output.copy_(torch.cat(self.all(given)).view(output.shape))
+        return finished([output])
+
+    def barrier(self, opts=None):
+        self.all(torch.zeros(1))
+        return finished([])
+
+
+def finished(tensors):
+    future = torch.futures.Future()
+    future.set_result(tensors)
+    return torch._C._distributed_c10d._create_work_from_future(future)
+
+
+def trained(group):
+    """The weights after three steps on batches that differ from rank to rank."""
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(6, 3), process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(dist.get_rank())):
+        optimizer.zero_grad()
+        (model(batch) - batch[:, :3]).square().mean().backward()
+        optimizer.step()
+    return model.module.weight.detach()
+
+
+def used(rank, world_size):
+    """Each function that the backend has, training on it and on gloo, and what it does not have."""
+    if not hasattr(dist.Backend, "POST"):
+        dist.Backend.register_backend("post", Post, devices=["cpu"])
+    group, gloo = dist.new_group(backend="post"), dist.new_group(backend="gloo")
+    total, known, everyone = torch.tensor([rank + 1.0]), torch.tensor([rank + 1.0]), [None] * world_size
+    dist.all_reduce(total, group=group)
+    dist.broadcast(known, src=1, group=group)
+    dist.barrier(group=group)
+    dist.all_gather_object(everyone, {"rank": rank}, group=group)
+    with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
+        dist.reduce(total, dst=0, group=group)
+    weights, own = trained(gloo), trained(group)
+    return total.item(), known.item(), [one["rank"] for one in everyone], torch.allclose(weights, own), weights.tolist()
+
+
+def used_by_default(rank, world_size):
+    """The same where the default group is of that backend."""
+    store = dist.PrefixStore("own backend", dist.distributed_c10d._get_default_store())
+    dist.destroy_process_group()
+    dist.init_process_group("post", store=store, rank=rank, world_size=world_size)
+    return used(rank, world_size)
+
+
+def test_a_backend_in_python(cluster):
+    """It computes what gloo does, in a group of new_group's and as the default, and a trace does not mind it."""
+    with cluster.trace() as trace:
+        first = cluster.run(used)
+    later = cluster.run(used_by_default)
+    cluster.heal()
+    for found in (first, later):
+        assert [result[:4] for result in found] == [(10.0, 2.0, [0, 1, 2, 3], True)] * 4
+        assert all(result[4] == found[0][4] for result in found)
+    assert not trace.missing
+
+
+def test_what_it_lacks_is_told(cluster):
+    """A method that the class does not have is named as what is missing."""
+
+    def program(rank, world_size):
+        dist.reduce(torch.ones(1), dst=0, group=dist.new_group(backend="post"))
+
+    cluster.run(used)  # registers it
+    with pytest.raises(distlab.RankError, match="or, if it is a class in Python, has no method for this call"):
+        cluster.run(program)

@@ -1,0 +1,237 @@
+"""Real ranks on simulated machines: the same results as on gloo, and times that are exact."""
+
+import os
+import signal
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+from distlab import algorithms
+from distlab.simulated.network import Device, Link, Network
+from tests.cluster.backend_programs import PROGRAMS
+from tests.cluster.conftest import sum_of_ranks
+
+ALPHA, BETA = 5e-6, 1 / 25e9
+NETWORK = Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"})
+
+
+def outcome(cluster, program):
+    """What a program gives; in words why it does not, as where this torch's gloo lacks a type."""
+    try:
+        return cluster.run(program)
+    except distlab.RankError as error:
+        return str(error)
+
+
+@pytest.fixture(scope="module")
+def both(nothing_left):
+    """What every program gives on gloo, and the same ranks on simulated machines."""
+    with distlab.Cluster(3, timeout=60) as cluster:
+        expected = {name: outcome(cluster, program) for name, program in PROGRAMS.items()}
+        with cluster.network(NETWORK):
+            yield expected, cluster
+        assert cluster.run(lambda rank, world_size: dist.get_backend()) == ["gloo"] * 3
+        with pytest.raises(distlab.ClusterError, match=r"^This cluster has no virtual clock: it runs in real time"):
+            cluster.clock()
+
+
+@pytest.fixture
+def cluster(both):
+    """The simulated cluster, which must still add up its ranks after the test."""
+    yield both[1]
+    assert both[1].run(sum_of_ranks) == [3.0] * 3
+
+
+def seconds(cluster, fn, *args, **kwargs):
+    """Virtual seconds that a cell takes."""
+    before = cluster.clock()
+    cluster.run(fn, *args, **kwargs)
+    return cluster.clock() - before
+
+
+def close(formula):
+    return pytest.approx(formula, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_gives_what_it_gives_on_gloo(both, cluster, name):
+    """Every collective, messages, groups, async Work, DDP, FSDP2 and functional collectives; and time passes."""
+    before = cluster.clock()
+    assert outcome(cluster, PROGRAMS[name]) == both[0][name]
+    assert cluster.clock() > before or isinstance(both[0][name], str)
+
+
+def reduce_by(rank, world_size, name, size):
+    tensor = torch.full((size // 4,), float(rank))
+    algorithms.ALL_REDUCE[name](tensor)
+    assert tensor[0].item() == sum(range(world_size))
+
+
+@pytest.mark.parametrize("name", ["naive", "ring", "tree", "recursive doubling", "whole ring"])
+def test_a_program_of_messages_takes_what_its_formula_says(cluster, name):
+    size = 3 << 16
+    formula = algorithms.cost(name, size, 3, ALPHA, BETA)
+    assert seconds(cluster, reduce_by, name, size) == close(formula)
+
+
+def test_a_collective_takes_what_its_formula_says_and_less_behind_computing(cluster):
+    formula = algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA)
+
+    def overlapped(rank, world_size, computing):
+        work = dist.all_reduce(torch.ones(3 << 14), async_op=True)
+        distlab.compute(computing)
+        work.wait()
+
+    assert seconds(cluster, overlapped, 0.0) == close(formula)
+    assert seconds(cluster, overlapped, 1e-3) == close(1e-3)
+
+
+def test_a_cell_begins_when_the_one_before_has_ended_on_all_ranks(cluster):
+    """Also where a cell runs on some ranks only."""
+
+    def straggle(rank, world_size):
+        distlab.compute(1e-3 * rank)
+
+    before = cluster.clock()
+    cluster.run(straggle)
+    assert cluster.clock() - before == close(2e-3)
+    assert seconds(cluster, straggle, ranks=[1]) == close(1e-3)
+
+
+def train(rank, world_size):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
+    ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.03)
+    for _ in range(3):
+        ddp(torch.ones(4, 64)).sum().backward()
+
+
+def test_training_takes_the_same_time_on_every_run(cluster):
+    """Counted operations, buckets from C++, jitter and a straggler: equal to the bit, and longer than without."""
+    device = Device(flops="1 GFLOP/s")
+    slow = Network("5 us", "25 GB/s", device=device, jitter=0.3, stragglers={1: 2.0}, seed=1)
+    found = {}
+    for network in (slow, slow, Network("5 us", "25 GB/s", device=device)):
+        with cluster.network(network):
+            cluster.run(train)
+            found.setdefault(str(network.stragglers), set()).add(cluster.clock())
+    assert [len(times) for times in found.values()] == [1, 1]
+    with_straggler, without = (times.pop() for times in found.values())
+    # forward and both halves of backward, for 8 layers but the first one's input, of 4 x 64 x 64 multiply-adds each
+    computing = 3 * (2 * 4 * 64 * 64) * (3 * 8 - 1) / 1e9
+    assert computing < without < 1.2 * computing < with_straggler
+
+
+def test_hosts_share_their_way_out(cluster):
+    hosts = Network(hosts=[2, 1], inside=Link("1 us", "100 GB/s"), between=Link("10 us", "10 GB/s"))
+
+    def to_the_last(rank, world_size):
+        tensor = torch.ones(250_000)
+        if rank < 2:
+            dist.send(tensor, 2)
+        else:
+            works = [dist.irecv(torch.empty_like(tensor), src) for src in (0, 1)]
+            for work in works:
+                work.wait()
+
+    with cluster.network(hosts):
+        assert seconds(cluster, to_the_last) == close(10e-6 + 2 * 1e-4)
+
+
+def test_a_sweep_says_that_it_is_simulated(cluster):
+    functions = {"gloo": dist.all_reduce, "ring": algorithms.ALL_REDUCE["ring"]}
+    swept = distlab.sweep(cluster, functions, [12, 3 << 16], ranks=[2, 3])
+    title = "all_reduce, simulated: 3 ranks, 5 µs, 25 GB/s: virtual time of the slowest rank"
+    assert repr(swept).splitlines()[0] == title
+    for n in (2, 3):
+        timing = swept.timing(3 << 16, "ring", n)
+        assert timing.repetitions == (close(algorithms.cost("ring", 3 << 16, n, ALPHA, BETA)),)
+        assert timing.seconds == close(swept.timing(3 << 16, "gloo", n).seconds)
+    figure = swept.plot(ranks=3)
+    told = [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
+    assert "simulated: 3 ranks, 5 µs, 25 GB/s" in told
+    assert repr(cluster).startswith("Cluster(3): backend gloo, simulated: 3 ranks, 5 µs, 25 GB/s")
+
+
+def test_a_trace_is_of_virtual_time(cluster):
+    """Messages from when they leave to when they arrive, computing beside a collective, and waits; exact."""
+
+    def program(rank, world_size):
+        reduce_by(rank, world_size, "ring", 3 << 16)
+        work = dist.all_reduce(torch.ones(3 << 14), async_op=True)
+        distlab.compute(1e-5 * (rank + 1))
+        work.wait()
+
+    with cluster.trace() as trace:
+        cluster.run(program)
+    step, whole = ALPHA + BETA * (1 << 16), algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA)
+    assert repr(trace).startswith("Trace: simulated: 3 ranks, 5 µs, 25 GB/s, 12 messages, 1 collective, ")
+    times = [time for message in trace.messages[::3] for time in (message.left, message.arrived)]
+    assert times == close([time * step for k in range(4) for time in (k, k + 1)])
+    (collective,) = trace.collectives
+    assert [event.start for event in collective.events] == close([whole] * 3)
+    assert [event.end for event in collective.events] == close([2 * whole] * 3)
+    of_rank_0 = [(event.kind, event.op) for event in trace.events if event.rank == 0 and event.start >= 0.99 * whole]
+    assert of_rank_0 == [("collective", "all_reduce"), ("compute", "compute"), ("wait", "all_reduce")]
+    assert trace.seconds == close(max(2 * whole, whole + 3e-5))
+    assert trace.plot().axes
+
+
+def test_a_trace_tells_what_has_no_partner(cluster):
+    def expect(rank, world_size):
+        if rank == 0:
+            dist.irecv(torch.empty(1), 1)
+
+    with cluster.trace() as trace:
+        cluster.run(expect)
+    assert repr(trace).startswith("Trace: simulated: 3 ranks, 5 µs, 25 GB/s, 1 message, 1 without a partner")
+    cluster.heal()
+
+
+@pytest.mark.parametrize("source", [1, None])
+def test_a_deadlock_is_named_and_the_clock_begins_anew(cluster, source):
+    def wait_for_nobody(rank, world_size):
+        if rank == 0:
+            dist.recv(torch.empty(1), src=source)
+
+    with pytest.raises(distlab.DeadlockError, match=r"which ha(s|ve) finished without sending it"):
+        cluster.run(wait_for_nobody)
+    assert cluster.clock() == 0.0
+
+
+def test_a_rank_that_dies_is_replaced_on_the_same_machines(cluster):
+    with pytest.raises(distlab.RankDied):
+        cluster.run(lambda rank, world_size: os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else dist.barrier())
+    assert seconds(cluster, reduce_by, "ring", 3 << 16) == close(algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA))
+
+
+def test_what_has_not_been_waited_for_goes_on_in_the_next_cell(cluster):
+    def begin(rank, world_size):
+        if rank == 0:
+            sys.modules["__main__"].work = dist.isend(torch.ones(1000), 1)
+
+    def end(rank, world_size):
+        if rank == 0:
+            sys.modules["__main__"].work.wait()
+        elif rank == 1:
+            dist.recv(torch.empty(1000), 0)
+
+    assert seconds(cluster, begin) == 0.0
+    assert seconds(cluster, end) == close(ALPHA + 4000 * BETA)
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        ("fast", "network must be a distlab.Network, got 'fast'."),
+        (Network(hosts=[2, 2], inside=Link(0, 1), between=Link(0, 1)), "network must be of 3 ranks, as the cluster"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused(cluster, network, words):
+    before = cluster.clock()
+    with pytest.raises(distlab.DistlabError, match=words), cluster.network(network):
+        pass
+    assert cluster.clock() == before

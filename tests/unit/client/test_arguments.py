@@ -1,0 +1,125 @@
+"""Arguments of Cluster(...): each bad one is refused before anything starts, in the house form, in full."""
+
+from importlib import metadata
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch.distributed as dist
+
+import distlab
+from distlab.client import arguments, processes
+from distlab.errors import rank_list
+
+
+def refused(*given, **options):
+    """What Cluster says of its arguments; nothing was started."""
+    with pytest.raises(distlab.ArgumentError) as caught:
+        distlab.Cluster(*given, **options)
+    assert distlab.Cluster.current is None
+    return caught.value
+
+
+WHOLE = "n must be a whole number of ranks, got"
+METHODS, TCP = (
+    "init_method must be one of 'tcp', 'env', 'file', got",
+    'Call Cluster(n) or Cluster(n, init_method="tcp").',
+)
+SECONDS = "timeout must be a number of seconds above 0, got"
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"n": 0}, ValueError, "n must be 1 or more, got 0. Call Cluster(4)."),
+        ({"n": "4"}, TypeError, f"{WHOLE} '4'. Call Cluster(4)."),
+        ({"n": True}, TypeError, f"{WHOLE} True. Call Cluster(4)."),
+        ({"n": 2, "init_method": "multicast"}, ValueError, f"{METHODS} 'multicast'. {TCP}"),
+        ({"n": 2, "timeout": "soon"}, TypeError, f"{SECONDS} 'soon'. Give for example timeout=5."),
+        ({"n": 2, "timeout": 0}, ValueError, f"{SECONDS} 0. Give for example timeout=5."),
+        (
+            {"n": 2, "threads": 0},
+            ValueError,
+            "threads must be None or a whole number of 1 or more, got 0. Call Cluster(n, threads=1).",
+        ),
+    ],
+)
+def test_bad_arguments_of_cluster(given, kind, message):
+    """Nothing starts, and the error says name, rule, value and what to call."""
+    error = refused(**given)
+    assert str(error) == message
+    assert isinstance(error, kind)
+
+
+@pytest.mark.parametrize(("built", "listed"), [({"gloo"}, "'gloo'"), ({"gloo", "nccl"}, "'gloo', 'nccl'")])
+def test_a_backend_that_nobody_knows(monkeypatch, built, listed):
+    """The error lists what this torch has: gloo in a build for the CPU, nccl too in one for CUDA."""
+    monkeypatch.setattr("torch.distributed.is_backend_available", built.__contains__)
+    assert str(refused(2, backend="carrier pigeon")) == (
+        f"backend must be a backend that this torch has ({listed}), got 'carrier pigeon'. "
+        'Call Cluster(n) or Cluster(n, backend="gloo").'
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "advice"),
+    [
+        ("mpi", ' Cluster(n, engines="mpi", backend="mpi4py") runs on MPI without it.'),
+        ("ucc", " It has the same functions."),
+    ],
+)
+def test_backends_that_take_a_build_from_source(backend, advice):
+    """Where they are not there, the error says what they take and what to call."""
+    if dist.is_backend_available(backend):
+        pytest.skip(f"this torch has {backend}")
+    said = str(refused(2, backend=backend))
+    assert f", got {backend!r}. Only a torch that was built from source" in said
+    assert said.endswith(f' Call Cluster(n) or Cluster(n, backend="gloo").{advice}')
+
+
+def test_backends_and_init_methods_as_torch_writes_them():
+    """A backend's name may be in capitals, and an init method may end like an address."""
+    backends, methods = ["gloo", "GLOO", "MPI4PY"], ["env", "env://", "tcp://", "file://"]
+    assert [arguments.check_backend(name, 2, "mpi") for name in backends] == ["gloo", "gloo", "mpi4py"]
+    assert [arguments.check_init_method(name) for name in methods] == ["env", "env", "tcp", "file"]
+
+
+def test_an_unknown_launcher_lists_those_that_are_installed():
+    """The launchers are ipyparallel's entry points."""
+    names = sorted({point.name.lower() for point in metadata.entry_points(group="ipyparallel.engine_launchers")})
+    assert str(refused(2, engines="rocket")) == (
+        f"engines must be None or one of the launchers installed here ({', '.join(names)}), "
+        "got 'rocket'. Call Cluster(n) or Cluster(n, engines=\"local\")."
+    )
+    assert {"fork", "local", "mpi", "slurm", "ssh"} <= set(names)
+    assert processes.check_launcher("MPI") == "mpi"
+
+
+def test_more_ranks_than_memory(monkeypatch):
+    """The largest cluster is what the free memory holds; the error says how much that is."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8e9))
+    assert [arguments.check_size(133, "fork"), arguments.check_size(42, "local")] == [133, 42]
+    assert str(refused(10_000, engines="local")) == (
+        "n must be at most 42 on this machine, got 10000. "
+        "8 GB of memory are free here and a rank takes about 190 MB. Call Cluster(4)."
+    )
+
+
+def test_a_very_long_value_is_shortened():
+    """The repr of a value never fills the screen."""
+    assert len(str(refused("9" * 10_000))) < 400
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([2], "rank 2"),
+        ([0, 1], "ranks 0-1"),
+        ([3, 0], "ranks 0 and 3"),
+        ([0, 2, 3], "ranks 0, 2 and 3"),
+        ([0, 2, 5, 6, 7], "ranks 0, 2 and 5-7"),
+    ],
+)
+def test_rank_list(ranks, words):
+    """Ranks are named in words, runs folded."""
+    assert rank_list(ranks) == words

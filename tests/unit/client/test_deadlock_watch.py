@@ -1,0 +1,93 @@
+"""When a proof counts: with ranks and a clock on paper, looked at four times a second."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from distlab.client import deadlock_watch
+from distlab.client.deadlock_watch import UNMOVED_SECONDS, DeadlockWatch
+from distlab.diagnosis.deadlock import Need
+from distlab.wire.messages import BETWEEN, IDLE, SILENT
+from tests.unit.paper import Paper
+
+TICK = 0.25
+STUCK = Paper("2 ranks; 0 recv 1; 1 recv 0").states(mark=(1, 2, 3, 4), quiet=True)
+COMPUTES = Paper("2 ranks; 0 recv 1; 1 computes").states()[1]
+
+
+@pytest.fixture
+def statuses():
+    """Two ranks that receive from each other; a test changes what they say next."""
+    return dict(STUCK)
+
+
+@pytest.fixture
+def seconds_until_told(statuses, monkeypatch):
+    """Looks once a tick; gives the seconds until a deadlock is told, None when it is not."""
+    clock, asked = SimpleNamespace(now=100.0), []
+    monkeypatch.setattr(deadlock_watch, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def states(patient):
+        asked.append(patient)
+        return {rank: replace(status, rounds=status.rounds or (len(asked),)) for rank, status in statuses.items()}
+
+    watch = DeadlockWatch(states)
+
+    def look_for(seconds):
+        began = clock.now
+        while clock.now - began < seconds:
+            if watch.look():
+                assert watch.needs == {0: Need((1,)), 1: Need((0,))} or statuses[1].doing == IDLE
+                return clock.now - began
+            clock.now += TICK
+        return None
+
+    return look_for
+
+
+@pytest.mark.parametrize(
+    "rank_1", [STUCK[1], replace(STUCK[1], doing=IDLE, idle=True, call=None)], ids=["waits", "idle without work"]
+)
+def test_a_proof_counts_when_nothing_has_moved_for_long_enough(statuses, seconds_until_told, rank_1):
+    """Not at the first look, which nothing is compared with, but within a tick after the time has passed."""
+    statuses[1] = rank_1
+    assert UNMOVED_SECONDS <= seconds_until_told(10) <= UNMOVED_SECONDS + TICK
+
+
+@pytest.mark.parametrize(
+    "status",
+    [COMPUTES, replace(STUCK[1], doing=SILENT), replace(STUCK[1], rounds=(7,)), replace(STUCK[1], doing=BETWEEN)],
+    ids=["it computes", "it does not answer", "gloo's threads have not run", "it has yet to begin"],
+)
+def test_what_prevents_a_proof(statuses, seconds_until_told, status):
+    """As long as one rank says so."""
+    statuses[1] = status
+    assert seconds_until_told(10) is None
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        replace(STUCK[0], mark=(1, 2, 3, 5)),
+        replace(STUCK[0], quiet=False),
+        replace(STUCK[0], call=replace(STUCK[0].call, own_limit=True)),
+    ],
+    ids=["a mark", "not quiet", "no proof"],
+)
+def test_movement_starts_the_count_again(statuses, seconds_until_told, status):
+    """What moves just before the time has passed puts it off by all of it."""
+    assert seconds_until_told(UNMOVED_SECONDS) is None
+    statuses[0] = status
+    assert seconds_until_told(TICK) is None
+    statuses[0] = STUCK[0]
+    assert UNMOVED_SECONDS - TICK <= seconds_until_told(10) <= UNMOVED_SECONDS + TICK
+
+
+def test_a_silent_rank_gets_more_time_at_the_next_look():
+    """On a loaded machine it may only wait for a CPU."""
+    asked = []
+    watch = DeadlockWatch(lambda patient: asked.append(patient) or {0: replace(STUCK[1], doing=SILENT)})
+    watch.look()
+    watch.look()
+    assert asked == [False, True]

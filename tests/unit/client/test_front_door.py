@@ -1,0 +1,77 @@
+"""The package's public names, and what importing it costs."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import distlab
+
+
+def test_all_is_what_is_importable():
+    """Every name in __all__ is there, and dir() shows nothing else but the version."""
+    for name in distlab.__all__:
+        assert getattr(distlab, name) is not None
+    assert dir(distlab) == sorted([*distlab.__all__, "__version__"])
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    """A misspelled name is an AttributeError that lists what there is."""
+    with pytest.raises(AttributeError, match=r"module 'distlab' has no attribute 'Clutser'\. It has .*Cluster"):
+        distlab.Clutser  # noqa: B018
+
+
+def test_import_is_light():
+    """`import distlab` alone imports neither torch nor ipyparallel nor matplotlib."""
+    code = "import sys, distlab; print({'torch', 'ipyparallel', 'matplotlib', 'IPython'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_px_is_known_once_distlab_is_imported():
+    """In a restarted kernel, %%px after the import says how to make a cluster; the import alone stays light."""
+    code = (
+        "import sys\nfrom IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\nshell.run_cell('import distlab').raise_error()\n"
+        "print('ipyparallel' in sys.modules)\n"
+        "for cell in ('%%px\\n1', '%px 1'):\n    print(repr(shell.run_cell(cell).error_in_exec))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = "ClusterError('No cluster is running here. Make one first: cluster = distlab.Cluster(4).')"
+    assert [line for line in done.stdout.splitlines() if line.startswith(("ClusterError(", "False"))] == [
+        "False", told, told,
+    ]  # fmt: skip
+
+
+def test_the_error_tree():
+    """Each error is also the built-in error that a program would expect."""
+    assert issubclass(distlab.ArgumentError, ValueError)
+    assert issubclass(distlab.ArgumentTypeError, TypeError)
+    assert issubclass(distlab.ArgumentTypeError, distlab.ArgumentError)
+    assert issubclass(distlab.ClusterError, RuntimeError)
+    assert issubclass(distlab.RankTimeout, TimeoutError)
+    assert issubclass(distlab.DataError, OSError)
+    for name in ("RankError", "RankDied", "RankTimeout", "SweepError"):
+        assert issubclass(getattr(distlab, name), distlab.RanksFailed)
+    for name in distlab.__all__:
+        if name not in (*distlab.HOMES, *distlab.SHORT):
+            assert issubclass(getattr(distlab, name), distlab.DistlabError)
+
+
+def test_errors_are_shown_as_their_message():
+    """In a notebook an error is its message, without the frames of the package."""
+    assert distlab.ClusterError("first\nsecond")._render_traceback_() == ["ClusterError: first", "second"]
+
+
+@pytest.mark.parametrize("short", distlab.SHORT)
+def test_a_short_name_is_the_module_in_its_folder(short):
+    """Imported and as an attribute, it is the same object, which keeps its own name; so is what is inside."""
+    module = importlib.import_module(f"distlab.{distlab.SHORT[short]}")
+    assert importlib.import_module(f"distlab.{short}") is module
+    assert getattr(distlab, short) is module
+    assert module.__spec__.name == module.__name__ == f"distlab.{distlab.SHORT[short]}"
+    if short == "algorithms":
+        from distlab.algorithms import rings
+
+        assert rings is importlib.import_module("distlab.course.algorithms.rings")

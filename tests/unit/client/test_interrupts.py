@@ -1,0 +1,100 @@
+"""Interrupts that are held, and where they are allowed."""
+
+import signal
+import threading
+
+import pytest
+
+from distlab.client import interrupts
+
+
+@pytest.fixture(autouse=True)
+def python_handles_sigint():
+    """As in a notebook; a background shell ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+def interrupted(function):
+    """Whether a KeyboardInterrupt came out of a function."""
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def test_an_interrupt_waits_until_the_block_is_over():
+    """What is held is finished, and the interrupt comes then; anew for every call of a function."""
+    done = []
+
+    @interrupts.held()
+    def held():
+        interrupt()
+        done.append(1)
+
+    assert [interrupted(held), interrupted(held)] == [True, True]
+    assert done == [1, 1]
+
+
+def test_what_is_allowed_is_interrupted_at_once_and_what_follows_is_held():
+    """Also by an interrupt that came before."""
+    done = []
+
+    @interrupts.allowed()
+    def wait():
+        interrupt()
+        done.append("never")
+
+    with interrupts.held():
+        assert interrupted(wait)
+        interrupt()
+        done.append("held")
+        assert interrupted(wait)
+    assert done == ["held"]
+
+
+def test_an_error_is_not_hidden_by_an_interrupt_before_it():
+    """The error says more."""
+
+    @interrupts.held()
+    def fail():
+        interrupt()
+        raise ValueError("first")
+
+    with pytest.raises(ValueError, match="first"):
+        fail()
+
+
+def test_another_thread_opens_nothing():
+    """Only the main thread is interrupted; what another one allows is no matter of it."""
+    done = []
+
+    def other():
+        with interrupts.held(), interrupts.allowed():
+            done.append("other")
+
+    @interrupts.held()
+    def held():
+        interrupt()
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        done.append("held")
+
+    assert interrupted(held)
+    assert done == ["other", "held"]
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    """A program that runs in the background of a shell."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupts.held(), interrupts.allowed():
+        interrupt()
+    assert signal.signal(signal.SIGINT, signal.default_int_handler) is signal.SIG_IGN

@@ -1,0 +1,105 @@
+"""How long ranks are waited for: by their own time, which stands still while they wait for a CPU."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from distlab.client import patience
+from distlab.client.patience import LIMIT_SECONDS, LONG_PATIENCE_SECONDS, Patience
+from distlab.client.patience import PATIENCE_SECONDS as SHORT
+from distlab.wire import messages
+from distlab.wire.messages import STATUS, VARIABLES, Answer, RankStatus
+
+BUSY = Answer(1, RankStatus(0, messages.COMPUTING))
+IDLE = Answer(1, RankStatus(0, messages.IDLE, idle=True))
+IMPORTING = Answer(1, RankStatus(0, messages.COMPUTING, importing=True))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine on paper: its clock, and how long each process has waited for a CPU."""
+    there = SimpleNamespace(now=100.0, queued={7: 5.0, 8: 0.0})
+    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: there.now))
+    monkeypatch.setattr(patience, "_queued", lambda pid: {"main": there.queued[pid], "other": 1.0})
+    return there
+
+
+class Line:
+    """Ranks that answer only when they are given so many seconds."""
+
+    def __init__(self, machine, answers, needs):
+        self.machine, self.answers, self.needs, self.asked = machine, answers, needs, []
+
+    def ask(self, ranks, seconds, want):
+        self.asked.append((sorted(ranks), want))
+        quick = {rank: self.answers[rank] for rank in ranks if self.needs.get(rank, 0.0) <= seconds}
+        if len(quick) < len(ranks):
+            self.machine.now += seconds
+            self.machine.queued[7] += 0.9 * seconds
+        return quick
+
+
+def test_own_time_leaves_out_what_a_process_waits_for_a_cpu(machine):
+    """Ten seconds of the clock, of which rank 0 waited nine, and what it waited before does not count."""
+    waiting = Patience(Line(machine, {}, {}), {0: 7, 1: 8})
+    machine.now += 10
+    machine.queued[7] += 9
+    assert (waiting.own_time(0), waiting.own_time(1)) == (1, 10)
+
+
+def test_own_time_of_this_process_is_at_most_the_clocks():
+    """The system's numbers are read; a process that has ended has waited for nothing."""
+    waiting = Patience(None, {0: os.getpid(), 1: 2**22 + 1})
+    sum(range(100_000))
+    assert -1 < waiting.own_time(0) <= waiting.own_time(1)  # it may have waited since before the first look
+
+
+def test_only_ranks_that_had_time_are_asked_and_given_up(machine):
+    """Of two ranks that compute, one waits for a CPU."""
+    line = Line(machine, {0: BUSY, 1: BUSY}, {})
+    waiting = Patience(line, {0: 7, 1: 8})
+    assert waiting.given_up([0, 1]) == set()
+    machine.now += SHORT
+    machine.queued[7] += 1.5
+    assert waiting.given_up([0, 1]) == {1}
+    assert line.asked[-1] == ([1], STATUS)
+
+
+@pytest.mark.parametrize("excuse", [IDLE, IMPORTING], ids=["idle", "importing"])
+def test_a_rank_has_time_after_its_import(machine, excuse):
+    """An interrupt comes when the import is done, which may be at any moment, but not without a limit."""
+    line = Line(machine, {1: excuse, 0: excuse}, {})
+    waiting = Patience(line, {1: 8, 0: 7})
+    machine.now += 2 * SHORT
+    assert waiting.given_up([1, 0]) == set()
+    line.answers[1] = BUSY
+    machine.now += SHORT - 0.1
+    assert waiting.given_up([1, 0]) == set()
+    machine.now += 0.2
+    assert waiting.given_up([1, 0]) == {1}
+    machine.now += LONG_PATIENCE_SECONDS
+    assert waiting.given_up([0]) == {0}
+
+
+def test_no_rank_is_waited_for_without_a_limit(machine):
+    """However long it waits for a CPU."""
+    waiting = Patience(Line(machine, {}, {}), {0: 7})
+    for seconds, given_up in ((LIMIT_SECONDS - 1, set()), (1, {0})):
+        machine.now += seconds
+        machine.queued[7] += seconds
+        assert waiting.given_up([0]) == given_up
+
+
+def test_a_rank_that_waits_for_a_cpu_is_asked_again(machine):
+    """Rank 0 needs three seconds for an answer and waits for a CPU in nine tenths of them; rank 1 answers at once."""
+    line = Line(machine, {0: BUSY, 1: IDLE}, {0: 3.0})
+    assert Patience(line, {1: 8, 0: 7}).ask(0.5, VARIABLES) == {0: BUSY, 1: IDLE}
+    assert line.asked == [([0, 1], VARIABLES), ([0], VARIABLES), ([0], VARIABLES)]
+
+
+def test_a_rank_that_is_silent_though_it_has_a_cpu_is_asked_once(machine):
+    """It is stopped, or holds Python's lock."""
+    line = Line(machine, {}, {1: 99.0})
+    assert Patience(line, {1: 8}).ask(0.5) == {}
+    assert len(line.asked) == 1

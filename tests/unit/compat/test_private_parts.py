@@ -1,0 +1,52 @@
+"""Private parts of other libraries: each is in what is installed. That none is used elsewhere is a rule of ruff's."""
+
+from importlib.metadata import version
+
+import pytest
+
+from distlab.client import doctor
+from distlab.compat import versions
+
+
+def test_nothing_is_missing_here():
+    """The installed torch, ipyparallel, IPython and ipykernel have every private part that is used."""
+    assert versions.self_test() == []
+
+
+@pytest.mark.parametrize(
+    ("library", "part", "use"),
+    [
+        ("torch", "torch.distributed.distributed_c10d.default_pg_timeout", "give subgroups the cluster's timeout"),
+        ("ipyparallel", "ipyparallel.Client._unregister_engine", "notice that all ranks have died at once"),
+        ("ipython", "IPython.core.interactiveshell.InteractiveShell.run_code", "tell a rank that runs a cell from"),
+        ("ipykernel", "ipykernel.kernelbase.Kernel._publish_status", "spare the message that a rank is busy"),
+    ],
+)
+def test_a_missing_part_is_named(monkeypatch, library, part, use):
+    """The sentence has the library, its version, the name and what does not work; other parts are not named."""
+    monkeypatch.delattr(part)
+    (sentence,) = versions.self_test()
+    start = f"{library} {version(library)} has no {part}, without which distlab cannot {use}"
+    assert sentence.startswith(start)
+    (finding,) = doctor.check_internals()
+    assert (finding.ok, finding.vital, finding.seen) == (False, False, sentence)
+
+
+def test_a_missing_attribute_or_module_is_named():
+    """What a class gives its objects is looked for in its text; a module may be gone as a whole."""
+    there = {"ipyparallel:AsyncResult._children": "a", "ipyparallel:AsyncResult._nowhere": "do b"}
+    gone = {"ipyparallel.nowhere:name": "do c", "ipyparallel:nowhere.name": "do d"}
+    here = f"ipyparallel {version('ipyparallel')} has no ipyparallel"
+    assert versions.missing(there | gone) == [
+        f"{here}.AsyncResult._nowhere, without which distlab cannot do b.",
+        f"{here}.nowhere.name, without which distlab cannot do c.",
+        f"{here}.nowhere.name, without which distlab cannot do d.",
+    ]
+
+
+def test_the_doctor_says_that_all_is_there():
+    """One line for all libraries."""
+    (finding,) = doctor.check_internals()
+    names = ("torch", "ipyparallel", "ipython", "ipykernel")
+    assert finding.seen == f"as expected in {', '.join(f'{name} {version(name)}' for name in names)}"
+    assert finding.ok

@@ -1,0 +1,270 @@
+"""All-reduce without processes: schedules and costs, arguments, and the shared memory with threads as ranks."""
+
+import importlib
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from distlab.course.algorithms import ALL_REDUCE, cost, holdings, schedule
+from distlab.course.algorithms.schedules import SCHEDULES
+from distlab.course.algorithms.shared_memory import Segment, bytes_for, reduce_in, slot_bytes
+from distlab.errors import ArgumentError
+
+NAMES = sorted(SCHEDULES)
+SIZES = range(1, 10)
+
+
+# --- schedules ---
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_schedule_adds_each_rank_once_everywhere(name):
+    """Played with numbers whose digits count how often a rank was added, each rank ends with 11...1 in each chunk."""
+    for n, k in itertools.product(SIZES, (1, 3)):
+        plan = schedule(name, n, segments=k)
+        own = [10**rank for rank in range(n)]
+        state = [[own[rank]] * plan.num_chunks for rank in range(n)]
+        for step in plan.steps:
+            before = [list(chunks) for chunks in state]
+            for m in step:
+                for chunk in m.chunks:
+                    carried = before[m.src][chunk] if m.origin is None else own[m.origin]
+                    state[m.dst][chunk] = carried + (state[m.dst][chunk] if m.operation == "reduce" else 0)
+        assert state == [[sum(own)] * plan.num_chunks] * n, (name, n, k)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_holdings_grow_from_ones_own_to_all(name):
+    """Each rank begins with its own tensor in every chunk and ends with all."""
+    for n in SIZES:
+        plan = schedule(name, n)
+        states = holdings(plan)
+        assert len(states) == len(plan.steps) + 1
+        assert states[0] == [[{rank}] * plan.num_chunks for rank in range(n)]
+        assert states[-1] == [[set(range(n))] * plan.num_chunks] * n
+
+
+def test_the_ring_of_three_by_hand():
+    """Three ranks: two steps of adding, two of copying; chunk 1 is complete on rank 0 first."""
+    moves = [[(m.src, m.dst, m.chunks[0], m.operation) for m in step] for step in schedule("ring", 3).steps]
+    assert moves == [
+        [(0, 1, 0, "reduce"), (1, 2, 1, "reduce"), (2, 0, 2, "reduce")],
+        [(0, 1, 2, "reduce"), (1, 2, 0, "reduce"), (2, 0, 1, "reduce")],
+        [(0, 1, 1, "copy"), (1, 2, 2, "copy"), (2, 0, 0, "copy")],
+        [(0, 1, 0, "copy"), (1, 2, 1, "copy"), (2, 0, 2, "copy")],
+    ]
+    assert holdings(schedule("ring", 3))[2][0] == [{0}, {0, 1, 2}, {0, 2}]
+
+
+# --- costs ---
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cost_is_that_of_the_schedule(name):
+    """alpha counts the steps, beta the bytes of the busiest rank in each, gamma the bytes that it adds."""
+    for n in SIZES:
+        plan, sent, added = schedule(name, n), 0, 0
+        for step in plan.steps:
+            busiest = max(sum(len(m.chunks) for m in step if m.dst == rank) for rank in range(n))
+            sent += busiest / plan.num_chunks
+            added += busiest / plan.num_chunks if step[0].operation == "reduce" else 0
+        assert cost(name, 1000, n, 1, 0) == len(plan.steps)
+        assert cost(name, 1000, n, 0, 1) == pytest.approx(1000 * sent)
+        assert cost(name, 1000, n, 0, 0, 1) == pytest.approx(1000 * added)
+        assert cost(name, 0, n, 1, 1, 1) == 0
+
+
+def test_segments_cost_messages_and_save_adding():
+    """128 MiB on 4 ranks are 16 segments a chunk: as many more messages, the same bytes, a sixteenth of the adding."""
+    units = ((1, 0), (0, 1), (0, 0, 1))
+    whole, cut = ([cost(name, 1 << 27, 4, *unit) for unit in units] for name in ("ring", "pipelined ring"))
+    assert cut == pytest.approx([16 * whole[0], whole[1], whole[2] / 16])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: schedule("best", 4),
+            "name must be one of naive, whole ring, ring, pipelined ring, halving doubling, recursive doubling, tree, "
+            "shared memory, got 'best'. Call schedule(\"ring\", 4).",
+        ),
+        (
+            lambda: schedule("ring", True),
+            'world_size must be a whole number of 1 or more, got True. Call schedule("ring", 4).',
+        ),
+        (
+            lambda: schedule("ring", 4, segments=0),
+            'segments must be a whole number of 1 or more, got 0. Call schedule("pipelined ring", 4, segments=2).',
+        ),
+    ],
+)
+def test_the_model_refuses(call, message):
+    """Unknown names and impossible numbers are refused with the names and numbers that are possible."""
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+# --- the functions, before anything is sent ---
+
+
+def test_the_table_has_nine_functions_that_explain_themselves():
+    """Each is named and documented; help() shows its arguments, inspect.getsource its algorithm."""
+    assert sorted(ALL_REDUCE) == sorted([*SCHEDULES, "best"])
+    for fn in ALL_REDUCE.values():
+        assert "Runs on: every rank of the group" in fn.__doc__
+        assert "Raises:" in fn.__doc__
+        assert fn.__module__.startswith("distlab.course.algorithms")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "op", "message"),
+    [
+        (
+            torch.ones(2),
+            "sum",
+            "op must be a dist.ReduceOp out of SUM, PRODUCT, MIN, MAX, got 'sum'. Call fn(tensor, dist.ReduceOp.SUM).",
+        ),
+        ([1.0], dist.ReduceOp.SUM, "tensor must be a torch.Tensor, got [1.0]. Call fn(torch.ones(4))."),
+        (
+            torch.ones(2).to_sparse(),
+            dist.ReduceOp.SUM,
+            "tensor must be a dense tensor on the CPU, got a torch.sparse_coo tensor on cpu. "
+            "Call c = tensor.to_dense().cpu(), then fn(c).",
+        ),
+        (
+            torch.ones(2, device="meta"),
+            dist.ReduceOp.SUM,
+            "tensor must be a dense tensor on the CPU, got a torch.strided tensor on meta. "
+            "Call c = tensor.to_dense().cpu(), then fn(c).",
+        ),
+        (
+            torch.ones(2, 3).t(),
+            dist.ReduceOp.SUM,
+            "tensor must be contiguous, its elements one after another in memory, "
+            "got shape (3, 2) with strides (1, 3). "
+            "Call c = tensor.clone(memory_format=torch.contiguous_format), then fn(c), then tensor.copy_(c).",
+        ),
+        (
+            torch.ones(2, dtype=torch.complex64).conj(),
+            dist.ReduceOp.SUM,
+            "tensor must be contiguous, its elements one after another in memory, got shape (2,) with strides (1,). "
+            "Call c = tensor.clone(memory_format=torch.contiguous_format), then fn(c), then tensor.copy_(c).",
+        ),
+        (
+            torch.ones(2, dtype=torch.complex64),
+            dist.ReduceOp.MAX,
+            "op must be one that torch.complex64 has, got MAX. Convert the tensor, or choose another op.",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_in_words(tensor, op, message):
+    """The rule, what was given, and what to call instead, before the group is even looked at."""
+    with pytest.raises(ArgumentError) as caught:
+        ALL_REDUCE["ring"](tensor, op)
+    assert str(caught.value) == message
+    assert isinstance(caught.value, TypeError) == (not isinstance(tensor, torch.Tensor) or op == "sum")
+
+
+def test_without_a_group_it_says_what_to_call():
+    """Outside of a group, and on a rank that new_group has left out, there is nobody to reduce with."""
+    with pytest.raises(ArgumentError) as nobody:
+        ALL_REDUCE["naive"](torch.ones(2))
+    assert str(nobody.value) == (
+        "group must be a process group that exists, got None. Call dist.init_process_group, or start a Cluster, first."
+    )
+    with pytest.raises(ArgumentError) as left_out:
+        ALL_REDUCE["naive"](torch.ones(2), group=dist.GroupMember.NON_GROUP_MEMBER)
+    assert str(left_out.value) == (
+        "group must be a process group that this rank is in, got -100. Make the call only on ranks of the group."
+    )
+
+
+# --- shared memory, threads as ranks ---
+
+
+@pytest.fixture
+def short_slots(monkeypatch):
+    """Slots of 4 kB and 512 B, so that small tensors fill them."""
+    module = importlib.import_module("distlab.course.algorithms.shared_memory")  # the package has a function so named
+    monkeypatch.setattr(module, "LARGE_BYTES", 1 << 12)
+    monkeypatch.setattr(module, "SMALL_BYTES", 1 << 9)
+
+
+def together(n, work):
+    """work(view) on n threads with one memory; what each returned."""
+    memory = bytearray(bytes_for(n))
+    with ThreadPoolExecutor(n) as threads:
+        return list(threads.map(lambda rank: work(Segment(memory, rank, range(n), 30.0)), range(n)))
+
+
+def number_of(rank, size, dtype, seed):
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    return torch.randint(0, 3, (size,), generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("slow", range(3))
+def test_a_slow_rank_reads_what_was_meant_for_it(slow, short_slots):
+    """One rank looks at the memory only when the others have written all that they can for the next meeting.
+
+    Calls of sizes around every boundary follow each other, so that a write into what a slow rank has yet to read shows.
+    """
+    n = 3
+    large, small = slot_bytes(n)
+    numels = [1, n - 1, small // 4, small // 4 + 1, large // 8, large // 4, large // 4 + n + 1, 3 * large // 4]
+    calls = [numel for pair in itertools.product(numels, repeat=2) for numel in pair]
+    entered, change = [0] * n, threading.Condition()
+
+    def work(view):
+        original = view.meet
+
+        def meet(call):
+            with change:
+                entered[view.rank] += 1
+                change.notify_all()
+            agreed = original(call)
+            if view.rank == slow:
+                others = [rank for rank in range(n) if rank != slow]
+                with change:
+                    change.wait_for(lambda: all(entered[rank] > entered[slow] for rank in others), 20)
+            return agreed
+
+        view.meet = meet
+        wrong = []
+        for seed, numel in enumerate(calls):
+            mine = number_of(view.rank, numel, torch.float32, seed)
+            reduce_in(view, mine, torch.add)
+            if not torch.equal(mine, sum(number_of(rank, numel, torch.float32, seed) for rank in range(n))):
+                wrong.append((seed, numel))
+        with change:
+            entered[view.rank] += 1
+            change.notify_all()
+        return wrong
+
+    assert together(n, work) == [[]] * n
+
+
+def test_a_rank_that_does_not_come_is_named():
+    """Nobody waits for ever, and ranks are named as in the world."""
+    view = Segment(bytearray(bytes_for(3)), 0, [4, 5, 6], 0.05)
+    with pytest.raises(RuntimeError) as caught:
+        view.meet()
+    assert str(caught.value) == (
+        "Timed out waiting 0.05 s for rank 5 to come to an all_reduce through shared memory. "
+        "Build the process group anew before the next one."
+    )
+
+
+def test_the_memory_stays_small():
+    """More ranks than 8 share what 8 have; each slot and cell is a whole number of cache lines, and at least one."""
+    assert bytes_for(4) < 11 << 20
+    for n in (*SIZES, 16, 31, 64, 200, 1000):
+        large, small = slot_bytes(n)
+        assert bytes_for(n) <= (24 << 20) + n * n * 64
+        assert large % (64 * n) == small % 64 == 0
+        assert min(large // n, small) >= 64

@@ -1,0 +1,161 @@
+"""Checkpoints of one process: what comes back, what is refused by name, and that a failed save loses nothing."""
+
+import os
+import random
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import distlab
+from distlab.course import checkpoints
+
+
+def make(width=4, kind=torch.optim.SGD):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+    return model, kind(model.parameters(), lr=0.1)
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 3)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def refused(call, *args, **kwargs):
+    """The message with which a call is refused."""
+    with pytest.raises(distlab.CheckpointError) as caught:
+        call(*args, **kwargs)
+    return str(caught.value)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """The path of a checkpoint that was saved after two steps, in a folder that was not there."""
+    model, optimizer = make()
+    step(model, optimizer), step(model, optimizer)
+    checkpoints.save(tmp_path / "run" / "digits.pt", model, optimizer, epoch=2, losses=[0.5, 0.25])
+    return tmp_path / "run" / "digits.pt"
+
+
+def test_a_training_goes_on_to_the_last_bit(tmp_path):
+    """Weights, buffers, the optimizer's state and random numbers are as if nothing had happened."""
+    model, optimizer = make(kind=torch.optim.Adam)
+
+    def go_on(model, optimizer):
+        return random.random(), [step(model, optimizer) for _ in range(3)], model.state_dict()
+
+    step(model, optimizer)
+    checkpoints.save(tmp_path / "a.pt", model, optimizer, epoch=1)
+    *expected, weights = go_on(model, optimizer)
+    other = make(kind=torch.optim.Adam)
+    torch.manual_seed(99), random.seed(99)
+    resumed = checkpoints.load(tmp_path / "a.pt", *other)
+    *found, weights_again = go_on(*other)
+    assert found == expected
+    assert all(torch.equal(weights[key], weights_again[key]) for key in weights)
+    assert (resumed["epoch"], resumed.ranks, resumed.changes) == (1, 1, ())
+    assert repr(resumed) == "Resumed: epoch; saved by 1 rank"
+
+
+AS_IT_WAS = " in the model. Build the model as it was when it was saved."
+AS_IT_WAS_TOO = " of 6 parameters. Make the optimizer as it was, or load(path, model) for the weights alone."
+
+
+@pytest.mark.parametrize(
+    ("build", "part", "found"),
+    [
+        (lambda: make(width=5), "model", "'0.weight', which is float32[4, 3] there and float32[5, 3]" + AS_IT_WAS),
+        (
+            lambda: (nn.Sequential(*make()[0][:2]), None),
+            "model",
+            "'2.weight', which is float32[2, 4] there and missing" + AS_IT_WAS,
+        ),
+        (
+            lambda: make(kind=torch.optim.Adam),
+            "optimizer",
+            "SGD of 6 parameters, and the optimizer is Adam" + AS_IT_WAS_TOO,
+        ),
+    ],
+)
+def test_another_architecture_is_refused(saved, build, part, found):
+    """The error names the file, the key and both values; model and optimizer stay as they were."""
+    model, optimizer = build()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    message = refused(checkpoints.load, saved, model, optimizer)
+    assert message == f"path must be a checkpoint of this {part}, got {str(saved)!r} with {found}"
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_weights_alone(saved):
+    """A checkpoint of weights alone says so when an optimizer is asked for; the weights can be had."""
+    model, optimizer = make()
+    checkpoints.save(saved, model, losses=[0.5, 0.25])
+    assert "with no optimizer, and the optimizer is SGD" in refused(checkpoints.load, saved, model, optimizer)
+    assert checkpoints.load(saved, model)["losses"] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_truncated_file(saved, share):
+    """Wherever the file ends too early, the error says that it cannot be read and how long it is."""
+    whole = saved.read_bytes()
+    length = int(len(whole) * share)
+    saved.write_bytes(whole[:length])
+    words = f"path must be a whole checkpoint, got {str(saved)!r}, whose {length} bytes cannot be read ("
+    assert refused(checkpoints.load, saved, make()[0]).startswith(words)
+
+
+def test_a_file_of_another_kind_or_none(tmp_path):
+    """A file that torch.save wrote by itself, and a file that is not there: each with the call that helps."""
+    path = tmp_path / "plain.pt"
+    assert refused(checkpoints.load, path, make()[0]) == (
+        f"path must be the file of a checkpoint, got {str(path)!r}, which is not there. "
+        "Save one first: checkpoints.save(path, model, optimizer)."
+    )
+    torch.save({"weight": torch.ones(1)}, path)
+    assert refused(checkpoints.load, path, make()[0]) == (
+        f"path must be a file that checkpoints.save has written, got {str(path)!r}, which is another. "
+        "Load it with torch.load."
+    )
+
+
+def scheduled():
+    """A model, and an optimizer whose learning rate comes of numpy."""
+    model, optimizer = make()
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: numpy.cos(epoch / 10))
+    return model, optimizer
+
+
+@pytest.mark.parametrize(
+    ("build", "values", "name"),
+    [(scheduled, {}, "multiarray.scalar"), (make, {"epoch": nn.Linear(1, 1)}, "torch.nn.modules.linear.Linear")],
+)
+def test_what_cannot_be_loaded_safely_is_not_saved(saved, build, values, name):
+    """What `load` would not read is refused by its class, and the file that was there stays."""
+    before = saved.read_bytes()
+    message = refused(checkpoints.save, saved, *build(), **values)
+    assert message.startswith("What is saved must be numbers, texts, tensors, and lists and dicts of them, got ")
+    assert name in message
+    assert message.endswith(". Give the state_dict() of an object, and plain values such as float(x).")
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == ["digits.pt"]
+
+
+def test_a_full_disk_loses_nothing(saved, monkeypatch):
+    """Where the new file cannot be written the old one is whole, nothing lies beside it, and the error says both."""
+    before = saved.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert refused(checkpoints.save, saved, make()[0]) == (
+        f"path must be a file that rank 0 can write, got {str(saved)!r} (OSError: [Errno 28] No space left on device). "
+        "What was there before is unchanged."
+    )
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == ["digits.pt"]

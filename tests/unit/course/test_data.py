@@ -1,0 +1,266 @@
+"""distlab.data: partitions against torch's own, the published files, downloads, and what is said about bad ones."""
+
+import collections
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, random_split
+
+from distlab.course import data
+from distlab.course.data import DataPartitioner, ImageSet, Partition, batch_per_rank, sets
+from distlab.errors import ArgumentError, ArgumentTypeError, DataError
+from tests.data_files import CIFAR_BATCHES, Quiet, md5, serving, write_archive, write_cifar, write_mnist
+
+NOWHERE = "http://127.0.0.1:9/"  # where nobody answers
+
+
+# --- partitions
+
+
+@pytest.mark.parametrize("sizes", [[0.7, 0.2, 0.1], [1 / 3] * 3, [0.1] * 10, [90, 7, 4], [1.0]])
+def test_partitions_are_those_of_random_split(sizes):
+    """Fractions and counts give the parts of torch's random_split, sample by sample, for the same seed."""
+    parts = DataPartitioner(range(101), sizes, seed=7)
+    theirs = random_split(range(101), sizes, generator=torch.Generator().manual_seed(7))
+    assert [parts.use(i).indices for i in range(len(parts))] == [list(part.indices) for part in theirs]
+
+
+@pytest.mark.parametrize("world_size", [1, 4, 7])
+def test_every_sample_is_used_exactly_once(world_size):
+    """No rank has more than one sample more than another; DistributedSampler repeats or drops what does not divide."""
+    parts = DataPartitioner(range(101), [1 / world_size] * world_size)
+    assert sorted(index for rank in range(world_size) for index in parts.use(rank).indices) == list(range(101))
+    assert max(parts.sizes) - min(parts.sizes) <= 1
+    for drop_last, left in ((False, -(-101 // world_size)), (True, 101 // world_size)):
+        samplers = [DistributedSampler(range(101), world_size, r, drop_last=drop_last) for r in range(world_size)]
+        used = collections.Counter(index for sampler in samplers for index in sampler)
+        assert used.total() == left * world_size
+
+
+def test_a_partition_is_a_data_set():
+    """A DataLoader takes a partition, whether or not its data set gives whole batches."""
+    x = torch.arange(20.0)
+    images = ImageSet(torch.arange(20, dtype=torch.uint8).reshape(20, 1, 1, 1), torch.arange(20), (0.0,), (1.0,), 1)
+    for source in (TensorDataset(x, x), images):
+        part = Partition(source, [3, 1, 19])
+        assert repr(part) == "Partition of 3 of 20 samples"
+        assert float(part[2][0]) == 19
+        (values, labels), *_ = DataLoader(part, batch_size=3)
+        assert values.flatten().tolist() == labels.tolist() == [3.0, 1.0, 19.0]
+
+
+FRACTIONS = "Give for example [0.5, 0.5], or [1 / world_size] * world_size."
+TOO_MANY = "samples do not go into these {} partitions: use fewer ranks, or more data."
+BATCH = (
+    "batch must be a whole number of samples, at least one for each of the 4 ranks, got {}. "
+    "Give for example batch=128, or use fewer ranks."
+)
+NAMES = "must be one of 'digits', 'mnist', 'cifar10', got {}. Call load() for the digits, or load(\"mnist\")."
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([0.05] * 20, "at least one sample for each partition, got {}. 10 " + TOO_MANY.format(20)),
+        ([1.5, -0.5], "at least one sample for each partition, got {}. 10 " + TOO_MANY.format(2)),
+        ([0.5, 0.4], "fractions that add up to 1, got {}. These add up to 0.9. " + FRACTIONS),
+        ([5, 4], "numbers that add up to the 10 samples, got {}. These add up to 9."),
+        (4, "a list of fractions, or a list of numbers of samples, got {}. " + FRACTIONS),
+    ],
+)
+def test_bad_sizes_are_refused(sizes, message):
+    """Sizes that do not add up, or leave a partition empty, are refused with the rule, the value and what to do."""
+    with pytest.raises(ArgumentError) as caught:
+        DataPartitioner(range(10), sizes)
+    assert str(caught.value) == f"sizes must be {message.format(sizes)}"
+    assert isinstance(caught.value, TypeError) == ("a list of" in message)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (
+            lambda: DataPartitioner(range(10), [0.5, 0.5]).use(2),
+            ArgumentError,
+            "partition must be a whole number from 0 to 1, got 2. Call use(rank).",
+        ),
+        (lambda: batch_per_rank(3, 4), ArgumentError, BATCH.format(3)),
+        (lambda: batch_per_rank(12.8, 4), ArgumentTypeError, BATCH.format(12.8)),
+        (lambda: data.load("mnits"), ArgumentError, "name " + NAMES.format("'mnits'")),
+        (lambda: data.load("mnist", fallback=True), ArgumentTypeError, "fallback " + NAMES.format(True)),
+    ],
+)
+def test_bad_arguments_are_refused(call, kind, message):
+    """What cannot work is refused with the rule, the value and what to do."""
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_the_global_batch_is_kept():
+    """The recipe's batch of 128 is shared among the ranks."""
+    assert [batch_per_rank(128, n) for n in (1, 2, 3, 4, 128)] == [128, 64, 42, 32, 1]
+
+
+# --- digits
+
+
+def test_digits_are_scikit_learns():
+    """The two parts hold its 1797 digits, each once, in an order that no seed changes, with mean 0 and deviation 1."""
+    images = data.load()
+    assert repr(images) == "digits: 1437 images to train on, 360 to test with, each 1 x 8 x 8"
+    assert repr(images.test) == "ImageSet of 360 images, each 1 x 8 x 8"
+    pixels = torch.cat([images.train.images, images.test.images]).reshape(1797, 64).numpy()
+    labels = torch.cat([images.train.labels, images.test.labels]).numpy()
+    bunch = load_digits()
+    ours, theirs = np.column_stack([labels, pixels]), np.column_stack([bunch.target, bunch.data])
+    assert np.array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
+    torch.manual_seed(7)
+    assert torch.equal(data.load().train.images, images.train.images)
+    normalised, _ = images.train.batch(slice(None))
+    assert normalised.mean().item() == pytest.approx(0, abs=2e-3)
+    assert normalised.std().item() == pytest.approx(1, abs=2e-3)
+
+
+def test_a_sample_is_a_row_of_its_batch():
+    """One by one and as a batch, samples are the same."""
+    train = data.load().train
+    images, labels = train.batch([5, 0])
+    image, label = train[0]
+    assert images.dtype == torch.float32
+    assert torch.equal(image, images[1])
+    assert label == labels[1].item()
+
+
+# --- files
+
+
+def trust(monkeypatch, name, folder):
+    """Let the files in a folder be the published ones, which nobody serves."""
+    monkeypatch.setitem(sets.FILES, name, {path.name: md5(path) for path in sorted(folder.iterdir())})
+    monkeypatch.setitem(sets.ADDRESSES, name, NOWHERE)
+
+
+def test_mnist_files_are_read(tmp_path, monkeypatch):
+    """Files that are there, in torchvision's folders or in the user's cache, are read without any download."""
+    written = write_mnist(tmp_path / "distlab")
+    trust(monkeypatch, "mnist", tmp_path / "distlab" / "MNIST" / "raw")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        images = data.load("mnist", root=tmp_path / "distlab", fallback="digits")
+    assert repr(images) == repr(data.load("mnist"))
+    assert repr(images) == "mnist: 12 images to train on, 5 to test with, each 1 x 28 x 28"
+    for part, stem in ((images.train, "train"), (images.test, "t10k")):
+        pixels, labels = written[stem]
+        assert np.array_equal(part.images[:, 0].numpy(), pixels)
+        assert part.labels.tolist() == labels.tolist()
+        assert part.labels.dtype == torch.int64
+    image, _ = images.train[0]
+    expected = (torch.from_numpy(written["train"][0][0]) / 255 - 0.1307) / 0.3081
+    assert torch.allclose(image[0], expected)
+
+
+def test_cifar_files_are_read(tmp_path, monkeypatch):
+    """The pickles of Python 2 in the archive give red, green and blue planes, the batches one after the other."""
+    written = write_cifar(tmp_path)
+    trust(monkeypatch, "cifar10", tmp_path)
+    images = data.load("cifar10", root=tmp_path)
+    assert repr(images) == "cifar10: 15 images to train on, 3 to test with, each 3 x 32 x 32"
+    rows = np.concatenate([written[name][0] for name in CIFAR_BATCHES[:5]])
+    assert np.array_equal(images.train.images.numpy(), rows.reshape(-1, 3, 32, 32))
+    assert images.train.labels.tolist() == [label for name in CIFAR_BATCHES[:5] for label in written[name][1]]
+    assert images.test.labels.tolist() == written["test_batch"][1]
+    image, _ = images.test[1]
+    green = (torch.from_numpy(written["test_batch"][0][1][1024:2048]).reshape(32, 32) / 255 - 0.4822) / 0.1994
+    assert torch.allclose(image[1], green)
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("this must not run",)
+
+
+def test_a_file_that_is_not_the_published_one_is_never_opened(tmp_path, monkeypatch, capsys):
+    """A pickle may call anything, so an archive with another checksum is an error; another set comes when asked for."""
+    path = tmp_path / "cifar-10-python.tar.gz"
+    write_archive(path, {"cifar-10-batches-py/data_batch_1": pickle.dumps(Evil(), protocol=2)})
+    monkeypatch.setitem(sets.ADDRESSES, "cifar10", NOWHERE)
+    with pytest.raises(DataError) as caught:
+        data.load("cifar10", root=tmp_path)
+    text = str(caught.value)
+    assert text.startswith(f"{path} is damaged and could not be downloaded (")
+    assert "Connection refused" in text
+    assert text.endswith("). Put a whole copy there. Or call load('cifar10', fallback=\"digits\").")
+    with pytest.warns(UserWarning, match=r"could not be downloaded .* digits is loaded in its place\."):
+        assert data.load("cifar10", root=tmp_path, fallback="digits").name == "digits"
+    assert "must not run" not in capsys.readouterr().out
+
+
+def test_the_first_images_of_a_set():
+    """As many as asked for, or all that there are, still with their labels."""
+    whole = data.load()
+    part = whole.first(100, 1000)
+    assert (part.name, len(part.train), len(part.test)) == ("digits", 100, 360)
+    assert all(map(torch.equal, part.train.batch(slice(None)), whole.train.batch(slice(100))))
+
+
+def test_augmented_images_are_cut_out_of_a_wider_border():
+    """Each is one of the 81 places of its own image, as it was or mirrored, and in time every place comes."""
+    torch.manual_seed(0)
+    images = torch.rand(3, 2, 6, 5)
+    wide = torch.nn.functional.pad(images, [4] * 4)
+    places = {(y, x): wide[:, :, y : y + 6, x : x + 5] for y in range(9) for x in range(9)}
+    seen = set()
+    for _ in range(60):
+        for number, found in enumerate(data.augment(images)):
+            at = [place for place, cut in places.items() if torch.equal(found, cut[number])]
+            mirrored = [place for place, cut in places.items() if torch.equal(found.flip(2), cut[number])]
+            assert len(at + mirrored) == 1
+            seen.add((*at, *mirrored, bool(mirrored)))
+    assert len(seen) > 80
+
+
+# --- downloads
+
+
+@pytest.mark.parametrize("before", [None, b"half"])
+def test_a_file_is_downloaded_once(tmp_path, monkeypatch, before):
+    """A missing or damaged file is downloaded; a whole one is left as it is."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder, content in ((there, b"all of it" * 10000), (here, before)):
+        folder.mkdir()
+        if content:
+            (folder / "numbers.bin").write_bytes(content)
+    files = {"numbers.bin": md5(there / "numbers.bin")}
+    with serving(there) as address:
+        sets.fetch(address, files, here)
+    sets.fetch(NOWHERE, files, here)
+    assert md5(here / "numbers.bin") == files["numbers.bin"]
+    assert [path.name for path in here.iterdir()] == ["numbers.bin"]
+
+
+class Half(Quiet):
+    """Promises 1000 bytes and hangs up after 10."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"0123456789")
+
+
+@pytest.mark.parametrize(("handler", "why"), [(Half, "IncompleteRead"), (Quiet, "File not found")])
+def test_a_failed_download_leaves_nothing_and_says_why(tmp_path, monkeypatch, handler, why):
+    """A broken connection and no file: each is told, and no part of a file is left."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with serving(tmp_path, handler) as address, pytest.raises(DataError) as caught:
+        sets.fetch(address, {"numbers.bin": "0" * 32}, tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'numbers.bin'} is missing and could not be downloaded (")
+    assert why in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,101 @@
+"""distlab.course.data_parallel on one process: its buckets beside those of torch's DDP, and what goes wrong."""
+
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distlab.course import data_parallel
+from distlab.course.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, OverlappedAverage, make_buckets, trainable
+from distlab.errors import ArgumentError
+
+
+def parameters(*sizes, dtype=torch.float32):
+    return [nn.Parameter(torch.zeros(size, dtype=dtype)) for size in sizes]
+
+
+def places(buckets, of):
+    """The buckets as numbers of parameters."""
+    numbers = {id(parameter): number for number, parameter in enumerate(of)}
+    return [[numbers[id(parameter)] for parameter in bucket] for bucket in buckets]
+
+
+def test_buckets_begin_with_the_last_parameters():
+    """Backward brings the last gradients first; the parameter that fills a bucket closes it."""
+    given = parameters(10, 20, 30, 5, 5)
+    assert places(make_buckets(given, bucket_bytes=100), given) == [[4, 3, 2], [1, 0]]
+    assert places(make_buckets(given), given) == [[4, 3, 2, 1, 0]]
+    assert make_buckets([]) == []
+
+
+@pytest.mark.parametrize("limit", [1, 4000, FIRST_BUCKET_BYTES, 3 * FIRST_BUCKET_BYTES, BUCKET_BYTES])
+def test_buckets_are_those_of_ddp(limit):
+    """The rule is that of DistributedDataParallel, on parameters of many sizes and two dtypes."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [*torch.randint(1, 600_000, (40,), generator=generator).tolist(), 1, 2, 3, 500]
+    given = [p for i, size in enumerate(sizes) for p in parameters(size, dtype=(torch.float32, torch.float64)[i % 2])]
+    theirs, _ = dist._compute_bucket_assignment_by_size(given[::-1], [min(FIRST_BUCKET_BYTES, limit), limit])
+    ours = places(make_buckets(given, limit), given)
+    assert sorted(ours) == sorted([len(given) - 1 - i for i in bucket] for bucket in theirs)
+    assert sorted(number for bucket in ours for number in bucket) == list(range(len(given)))
+
+
+def test_frozen_and_shared_parameters():
+    """A frozen parameter has no place in a bucket, a shared one a single place."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    model[1].bias.requires_grad_(False)
+    assert [tuple(p.shape) for p in trainable(model)] == [(3, 3), (3,), (3, 3), (3,)]
+
+
+# --- one rank alone
+
+
+@pytest.fixture
+def group(monkeypatch):
+    """A process group of this process alone."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_communication_begins_before_backward_ends(group):
+    """With hooks, the first bucket's all-reduce is under way when the first layer's gradient is computed."""
+    model = nn.Sequential(*(nn.Linear(50, 50) for _ in range(6)))
+    average = OverlappedAverage(model, bucket_bytes=10_000)
+    events = []
+    model[0].bias.register_hook(lambda _: events.append(average.buckets[0].work is not None))
+    model(torch.ones(3, 50)).sum().backward()
+    average.wait()
+    assert events == [True]
+
+
+def test_a_second_backward_before_wait_is_an_error(group):
+    """Gradients that would be lost are an error that names the call, and remove() ends the averaging."""
+    model = nn.Linear(2, 1)
+    average = OverlappedAverage(model)
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError) as caught:
+        model(torch.ones(1, 2)).sum().backward()
+    assert str(caught.value) == (
+        "A second backward began before wait(). Call wait() after every backward; "
+        "after a failure call remove() and make a new OverlappedAverage."
+    )
+    average.wait()
+    average.remove()
+    model(torch.ones(1, 2)).sum().backward()
+    model(torch.ones(1, 2)).sum().backward()
+
+
+def test_sparse_gradients_are_refused(group):
+    """A sparse gradient is refused before anything is sent."""
+    model = nn.Embedding(5, 2, sparse=True)
+    model(torch.tensor([1])).sum().backward()
+    with pytest.raises(ArgumentError) as caught:
+        data_parallel.average_gradients(model)
+    assert str(caught.value) == (
+        "model must be a module with dense gradients only, got torch.sparse_coo. Make its Embedding with sparse=False."
+    )

@@ -1,0 +1,234 @@
+"""Who waits for whom: correct programs for which nothing may be proven, and deadlocks, with what a learner reads."""
+
+from dataclasses import replace
+
+import pytest
+
+from distlab.diagnosis import report
+from distlab.diagnosis.deadlock import heard, proof, unmoved
+from distlab.wire import messages
+from distlab.wire.messages import Answer, RankStatus, SourceLine, from_json, to_json
+from tests.unit.paper import Paper
+
+# --- what can go on ---
+
+CAN_GO_ON = {
+    "all have finished": "3 ranks",
+    "a rank that computes may do anything": "3 ranks; 0 recv 1; 1 recv 0; 2 computes",
+    "a rank that does not answer may do anything": "3 ranks; 0 recv 1; 1 recv 0; 2 is_silent",
+    "a rank that has yet to begin may do anything": "3 ranks; 0 recv 1; 1 recv 0; 2 has_not_begun",
+    "a call that ends by itself": "2 ranks; 0 recv 1 own_limit; 1 recv 0",
+    "a circle beside a rank whose call is served": "4 ranks; 0 recv 1; 1 recv 0; 3 isend 2; 2 recv 3",
+    "a call of a group that is gone": "2 ranks; 0 recv 1 gone",
+    "a send to a rank that is none": "3 ranks; 0 send 7; 1 recv 0",
+    "a send to nobody": "3 ranks; 0 send any; 1 recv 0",
+    "a recv from a rank that is none": "3 ranks; 0 recv 7; 1 recv 0",
+    "a function that may end": "2 ranks; 0 init_process_group own_limit; 1 recv 0",
+    # messages
+    "a message from a rank that has finished since": "2 ranks; 0 isend 1; 1 recv 0",
+    "a message to a rank that has begun to receive": "2 ranks; 1 irecv 0; 0 send 1; 1 all_reduce",
+    "the first of two messages": "2 ranks; 0 isend 1; 1 irecv 0; 1 irecv 0; 1 waits",
+    "more messages than are received": "3 ranks; 0 isend 1; 0 isend 1; 0 isend 1; 1 recv 0",
+    "a ring": "3 ranks; 0 irecv 2; 1 irecv 0; 2 irecv 1; 0 isend 1; 1 isend 2; 2 isend 0; 0-2 waits",
+    "a dropped isend beside one that was kept": "2 ranks; 0 isend 1 dropped; 0 isend 1; 1 recv 0",
+    "a message to oneself": "1 rank; 0 isend 0; 0 recv 0",
+    # from any source
+    "from any source, while others exchange": "3 ranks; 0 recv any; 1 recv 2; 2 send 1",
+    "from any source, and one has sent": "3 ranks; 2 isend 0; 0 recv any",
+    "two senders, one of them served": "3 ranks; 0 recv any; 1-2 send 0",
+    "a send to a recv from any source": "2 ranks; 0 irecv any; 1 send 0",
+    "a message beside the one that any source took": "2 ranks; 0 irecv any; 1 isend 0; 1 isend 0; 0 recv 1",
+    "a message beside a directed recv": "3 ranks; 0 irecv 2; 1 isend 0; 0 recv any",
+    "a sender with a recv of its own": "4 ranks; 0 irecv any; 0 irecv 1; 1-3 send 0; 0 all_reduce",
+    # collectives
+    "a collective that all have called": "3 ranks; 0-2 all_reduce",
+    "a collective that was begun before": "2 ranks; 0 all_reduce async; 0 recv 1; 1 all_reduce",
+    "a collective that a rank has left, and its cell": "2 ranks; 0 all_reduce; 0 finishes; 1 all_reduce",
+    "another part of an object collective": "2 ranks; 0-1 all_gather_object; 0 all_gather_object",
+    "a collective of a group": "4 ranks; 0-3 all_reduce; 0,2 finishes; 1,3 barrier group=b:1,3",
+    "new_group on all ranks": "2 ranks; 0-1 new_group",
+    "new_group on its members": "3 ranks; 0,2 new_group members=0,2",
+    "new_group on its members alone": "3 ranks; 0-1 new_group members=0,1 local",
+    "new_group with a limit": "2 ranks; 0 new_group own_limit",
+    "a functional collective that all have begun": "2 ranks; 0-1 has_begun 3; 0 full_tensor",
+}
+
+
+@pytest.mark.parametrize("steps", CAN_GO_ON.values(), ids=CAN_GO_ON)
+def test_what_can_go_on_is_no_deadlock(steps):
+    """No false alarm: one rank that may go on saves all that need it."""
+    assert proof(Paper(steps).states()) is None
+
+
+# --- deadlocks ---
+
+EACH_OTHER = "ranks wait for each other"
+NO_SEND = "Rank 1 waits for a message from rank 0, which has finished without sending it"
+NO_RECV = "Rank 1 sends a message to rank 0, which has finished without receiving it"
+NOT_CALLED = "Rank 0 waits in all_reduce for rank 1, which has finished without calling it"
+NEW_GROUP = "every rank must call new_group, also for a group that it is not in, and in the same order."
+CALLS_DIFFER = "The ranks do not call the same collective: rank 0 calls all_reduce, rank 1 calls"
+
+DEADLOCKS = {  # what ranks do, and what is said of it; more of them, with real ranks, are in the zoo
+    # three waits are told and no more
+    "8 ranks; 0 recv 4; 1 recv 5; 2 recv 6; 3 recv 7": (
+        "Rank 0 waits for a message from rank 4, which has finished without sending it. "
+        "Rank 1 waits for a message from rank 5, which has finished without sending it. "
+        "Rank 2 waits for a message from rank 6, which has finished without sending it."
+    ),
+    # several that send alike
+    "4 ranks; 1-2 send 0": "Ranks 1-2 send a message to rank 0, which has finished without receiving it.",
+    # tags of two receivers
+    "2 ranks; 0 recv 1 tag=7; 1 recv 0 tag=9": f"2 of 2 {EACH_OTHER}; nobody will send.",
+    # another tag was sent
+    "2 ranks; 0 isend 1 tag=1; 1 recv 0 tag=2": f"{NO_SEND}.",
+    # another tag is received
+    "2 ranks; 0 irecv 1 tag=1; 1 send 0 tag=2": f"{NO_RECV}.",
+    # the same tag, in another group
+    "2 ranks; 0 isend 1 group=b:0,1; 1 recv 0": f"{NO_SEND}.",
+    # a dropped isend
+    "2 ranks; 0 isend 1 dropped; 1 recv 0": (
+        "Rank 0 did not keep what isend returned, and the message to rank 1 went with it: keep it, and call its wait()."
+    ),
+    # a dropped isend is not blamed for another
+    "2 ranks; 0 isend 1 dropped; 1 irecv 0; 1 recv 0": f"{NO_SEND}.",
+    # any source took one of two
+    "3 ranks; 0 irecv any; 2 isend 0; 1 send 0": f"{NO_RECV}.",
+    # any source took the message
+    "2 ranks; 1 irecv any; 0 isend 1; 1 recv 0": f"{NO_SEND}.",
+    # others than a sender with a recv of its own
+    "4 ranks; 0 irecv any; 0 irecv 1; 1-3 send 0; 0 all_reduce; 1 finishes": f"{NOT_CALLED}.",
+    # any source in a group of one
+    "1 rank; 0 recv any": "Rank 0 waits for a message from any other rank of a group that has no other.",
+    # a message of oneself
+    "1 rank; 0 recv 0": "The rank waits for itself; nobody will send.",
+    # another collective, and another group, before
+    "2 ranks; 0-1 barrier; 0-1 all_reduce group=b:0,1; 1 finishes; 0 all_reduce": f"{NOT_CALLED}.",
+    # different collectives
+    "2 ranks; 0 all_reduce; 1 barrier": f"{CALLS_DIFFER} barrier.",
+    # asynchronous collectives in another order
+    "2 ranks; 0 all_reduce async; 0 broadcast async; 0 waits; 1 broadcast async; 1 all_reduce async; 1 waits": (
+        f"{CALLS_DIFFER} broadcast."
+    ),
+    # a rank that is ten collectives ahead
+    "2 ranks; " + "0 all_reduce async; " * 10 + "0 waits; 1 broadcast root=1": f"{CALLS_DIFFER} broadcast.",
+    # a rank outside of the group is not needed
+    "3 ranks; 0 all_reduce group=b:0,1; 2 recv 0": f"{NOT_CALLED}.",
+    # a circle of messages and a collective
+    "5 ranks; 0 recv 1; 1 recv 2; 2 recv 3; 3 recv 4; 4 barrier": (
+        "5 of 5 ranks wait for each other: rank 0 in recv for rank 1, rank 1 in recv for rank 2, "
+        "rank 2 in recv for rank 3, rank 3 in recv for rank 4, and so on."
+    ),
+    # new_group on one of its members
+    "3 ranks; 0 new_group members=0,2": (
+        "Rank 0 waits in new_group, which every rank must call, for rank 2, which has finished without calling it."
+    ),
+    # two groups under one number
+    "3 ranks; 0 new_group members=0,1; 1 new_group members=0-2": (
+        f"In rank 0's new_group number 1 is a group of ranks 0-1, but in rank 1's of ranks 0-2: {NEW_GROUP}"
+    ),
+    # a functional collective of a group
+    "3 ranks; 0-2 has_begun 3; 0 has_begun 1 group=b:0,2; 2 has_begun 0 group=b:0,2; 0 full_tensor": (
+        "Rank 0 waits in full_tensor for rank 2, which has finished without calling it."
+    ),
+    # any of two functional collectives
+    "3 ranks; 0 has_begun 1 group=b:0,1; 0 has_begun 1 group=c:0,2; 0 full_tensor": (
+        "Rank 0 waits in full_tensor for ranks 1-2, which have finished without calling it."
+    ),
+    # backward on all ranks
+    "2 ranks; 0-1 backward": "Every rank waits in backward() for the others' gradients.",
+    # a model that one rank wraps
+    "2 ranks; 0 DistributedDataParallel": (
+        "Rank 0 waits in DistributedDataParallel for rank 1, which has finished without calling it."
+    ),
+    # a model that all wrap
+    "2 ranks; 0-1 DistributedDataParallel": "Every rank waits in DistributedDataParallel for the others.",
+    # backward against a collective
+    "2 ranks; 0 backward; 1 all_reduce": (
+        "2 of 2 ranks wait for each other: rank 0 in backward for rank 1, rank 1 in all_reduce for rank 0."
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "headline"), DEADLOCKS.items())
+def test_a_deadlock_is_proven_and_told(steps, headline):
+    """The headline in full: who waits for whom, and why it will not end."""
+    states = Paper(steps).states()
+    assert report.headline(proof(states), states) == headline
+
+
+def test_a_group_that_its_members_make_alone_needs_them_only():
+    """With local synchronisation nobody counts groups: a member that is elsewhere is missing."""
+    [(rank, need)] = proof(Paper("3 ranks; 0 new_group members=0,1 local").states()).items()
+    assert (rank, need.ranks) == (0, (1,))
+
+
+def test_ranks_that_do_not_run_the_cell_are_told_as_that():
+    """A cell on some ranks whose calls need all: the others have not finished, they were never asked."""
+    states = Paper("4 ranks; 0-1 all_reduce").states()
+    words = "Ranks 0-1 wait in all_reduce for ranks 2-3, which do not run this cell."
+    assert report.headline(proof(states), states, [0, 1]) == words
+    states = Paper("4 ranks; 0-1 all_reduce; 1 recv 3").states()
+    assert report.headline(proof(states), states, [0, 1, 2]) == (
+        "Rank 0 waits in all_reduce for ranks 2-3, which have finished without calling it. "
+        "Rank 1 waits for a message from rank 3, which does not run this cell."
+    )
+
+
+# --- whether anything moves ---
+
+STILL = {"mark": (1, 2, 3, 4), "quiet": True}
+
+
+@pytest.mark.parametrize(
+    ("second", "nothing_moved"),
+    [
+        ({}, True),
+        ({"mark": (1, 2, 3, 5)}, False),
+        ({"quiet": False}, False),
+        ({"rounds": (5, 8)}, False),
+        ({"rounds": (6,)}, False),
+        ({"rounds": (6, 8, 1)}, False),
+        ({"doing": messages.SILENT}, False),
+    ],
+    ids=["nothing", "a mark", "not quiet", "a loop has not run", "a loop has gone", "a loop is new", "silent"],
+)
+def test_one_sign_of_movement_is_enough(second, nothing_moved):
+    """Two looks at a stuck pair, the second one changed: gloo's threads have to have run in between."""
+    paper = Paper("2 ranks; 0 recv 1")
+    before = paper.states(**STILL, rounds=(5, 7))
+    now = paper.states(**{**STILL, "rounds": (6, 8), **second})
+    assert unmoved(before, now) == nothing_moved
+
+
+def test_the_first_look_proves_no_stillness():
+    """Nor a look at fewer ranks, or one that was not quiet: what was in hand then may have been delivered."""
+    before, now = (Paper("2 ranks; 0 recv 1").states(**STILL, rounds=(looks,)) for looks in (1, 2))
+    assert unmoved(before, now)
+    for less in ({}, {0: before[0]}, {**before, 1: replace(before[1], quiet=False)}):
+        assert not unmoved(less, now)
+
+
+# --- answers ---
+
+LINE = SourceLine("/tmp/ipykernel_9/1.py", 4, "dist.barrier()", "f", True)
+WAITS = Paper("2 ranks; 0-1 send 0 tag=2; 1 has_begun 3; 1 barrier").states(lines=(LINE,), mark=(1, 2), quiet=True)[1]
+
+
+def test_an_answer_travels_as_json():
+    """What the rank said is what the notebook hears, with classes and tuples."""
+    assert from_json(to_json(Answer(7, WAITS, ("x", "y")))) == Answer(7, WAITS, ("x", "y"))
+
+
+@pytest.mark.parametrize("answer", [None, Answer(1)], ids=["no answer", "a fault"])
+def test_no_answer_is_silence(answer):
+    """A rank that does not answer, or cannot say what it does, is silent."""
+    assert heard(2, answer) == RankStatus(2, messages.SILENT)
+
+
+def test_an_idle_rank_with_work_is_between():
+    """An idle main thread that has not answered what it was sent has not finished; a busy one is what it says."""
+    for idle, doing in ((True, messages.BETWEEN), (False, messages.COMMUNICATING)):
+        answer = Answer(1, replace(WAITS, idle=idle))
+        assert heard(1, answer, with_work=True).doing == doing
+        assert heard(1, answer) == answer.status

@@ -1,0 +1,216 @@
+"""What a learner reads of ranks that did not come back: tables and marked sources; headlines: test_deadlock.py."""
+
+from dataclasses import replace
+
+import pytest
+
+from distlab.diagnosis import report
+from distlab.errors import Line
+from distlab.wire.messages import COMPUTING, RankStatus, SourceLine
+from tests.unit.paper import Paper, of_cell
+
+
+def at_lines(steps, *lines):
+    """The statuses of ranks on paper, rank 0 in the first of the lines and so on."""
+    paper = Paper(steps)
+    for rank, line in enumerate(lines):
+        paper.at(rank, *(line if isinstance(line, tuple) else (line,)))
+    return paper.states()
+
+
+# --- calls and tables ---
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("recv 1", "recv(src=1)"),
+        ("recv any tag=3", "recv(src=any, tag=3)"),
+        ("send 2 tag=1", "send(dst=2, tag=1)"),
+        ("send 2 group=b:0,2", "send(dst=2, group of ranks 0 and 2)"),
+        ("all_reduce reduce_op=SUM", "all_reduce()"),
+        ("reduce reduce_op=MAX root=0", "reduce(dst=0, op=MAX)"),
+        ("broadcast root=2", "broadcast(src=2)"),
+        ("scatter root=1 group=b:0,2", "scatter(src=1, group of ranks 0 and 2)"),
+    ],
+)
+def test_a_call_as_the_learner_would_write_it(step, words):
+    """Only what matters is written: no tag 0, no SUM, not the world."""
+    assert report.call_words(Paper(f"3 ranks; 0 {step}").states()[0].call) == words
+
+
+WAITS = Line(9, "dist.recv(t, src=1)")
+
+
+@pytest.mark.parametrize(
+    ("steps", "lines", "shown"),
+    [
+        (
+            "5 ranks; 0-1 recv 4; 2 computes",
+            [(Line(8, "main()"), WAITS), WAITS, Line(12, "step()", "train"), Line(1, "")],
+            [
+                "  ranks 0-1  recv(src=4)  float32[1]  line 9            dist.recv(t, src=1)",
+                "  rank 2     computes                 line 12 in train  step()",
+                "  ranks 3-4  finished",  # though rank 3 has a line, too
+            ],
+        ),
+        (
+            "2 ranks; 0-1 barrier",
+            [Line(1, "dist.barrier()"), Line(2, "dist.barrier()")],
+            ["  rank 0  barrier()  line 1  dist.barrier()", "  rank 1  barrier()  line 2  dist.barrier()"],
+        ),
+        (
+            "2 ranks; 0 is_silent; 1 has_not_begun",
+            [],
+            [
+                "  rank 0  does not answer: it is stopped, or compiled code holds Python's lock",
+                "  rank 1  has not begun, or its answer is on its way",
+            ],
+        ),
+    ],
+    ids=["all that ranks do", "one call at two lines", "ranks that do not say where they are"],
+)
+def test_a_table_of_what_ranks_do(steps, lines, shown):
+    """Ranks that do the same at the same line are one row; empty columns are left out."""
+    assert report.table(at_lines(steps, *lines)).splitlines() == shown
+
+
+@pytest.mark.parametrize(
+    ("begun", "words"),
+    [(SourceLine("f.py", 7, "w = dist.irecv(t)"), "irecv(src=1) of line 7"), (of_cell(WAITS), "irecv(src=1)")],
+    ids=["in another line", "in the same line"],
+)
+def test_an_asynchronous_call_says_where_it_was_begun(begun, words):
+    """A rank that waits for a call of another line says which line that was."""
+    status = at_lines("1 rank; 0 irecv 1; 0 waits", WAITS)[0]
+    status = replace(status, call=replace(status.call, lines=(begun,)))
+    assert report.rows({0: status}) == [([0], words, "float32[1]", WAITS)]
+
+
+# --- what a person reads meanwhile, and at the end ---
+
+
+def test_a_brief_of_what_ranks_do():
+    """One line while a cell runs, of at most four kinds of rows."""
+    reduces, step = Line(6, "dist.all_reduce(t)"), Line(4, "step()")
+    states = at_lines("6 ranks; 0-1 all_reduce; 2 computes; 4 computes; 5 is_silent", reduces, reduces, step)
+    assert report.brief(states) == (
+        "ranks 0-1: all_reduce() (line 6), rank 2: computes (line 4), rank 3: finished, rank 4: computes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "timeout", "words"),
+    [
+        ([0, 1], 0.5, "ranks 0-1 did not come back within 0.5 s."),
+        ([0, 1], None, "Ranks 0-1 had not ended."),
+        ([], None, "No rank had not ended."),
+    ],
+)
+def test_ranks_that_are_late(ranks, timeout, words):
+    """By the clock, or because a person did not want to wait."""
+    assert report.late(ranks, timeout) == words
+
+
+KEPT = "Variables are kept and the process group is rebuilt: change the cell and run it again."
+GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
+LOST = "and its variables are lost: x"
+REPLACED = f"could not be freed: a new process took its place, {LOST}."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((1.23, [], {}, 0, 4), f"Freed after 1.2 s. {KEPT}"),
+        ((1.0, [], {}, 2, 4), f"Freed after 1.0 s. {KEPT} {GONE}"),
+        ((9.0, [1, 2], {}, 0, 4), "Ranks 1-2 could not be freed: call cluster.restart()."),
+        (
+            (2.0, [], {1: LOST}, 0, 4),
+            f"Freed after 2.0 s. Rank 1 {REPLACED} The other ranks keep their variables, "
+            "and the process group is rebuilt.",
+        ),
+        ((2.0, [], {0: LOST}, 0, 1), f"Freed after 2.0 s. Rank 0 {REPLACED} The process group is rebuilt."),
+    ],
+    ids=["freed", "with groups", "not freed", "replaced", "all replaced"],
+)
+def test_what_was_done_about_them(arguments, words):
+    """What is left of the ranks' variables and groups, and what to do now."""
+    assert report.outcome(*arguments) == words
+
+
+# --- the source with marks ---
+
+
+@pytest.mark.parametrize(
+    ("cell", "steps", "lines", "shown"),
+    [
+        (  # a gap has dots, and no number
+            "%%px\nfirst()\n" + "pass\n" * 20 + "last()\n",
+            "2 ranks; 0-1 computes",
+            [Line(2, "first()"), Line(23, "last()")],
+            [
+                "    1  %%px",
+                ">   2  first()   rank 0: computes",
+                "    3  pass",
+                "    4  pass",
+                "       ...",
+                "   21  pass",
+                "   22  pass",
+                ">  23  last()    rank 1: computes",
+            ],
+        ),
+        (  # a blank line at the edge of what is shown says nothing
+            "%%px\n\n\nstep()\n\nlast()\n",
+            "1 rank; 0 computes",
+            [Line(4, "step()")],
+            ["    3", ">   4  step()   rank 0: computes", "    5", "    6  last()"],
+        ),
+        (  # two things at one line
+            "%%px\nrun()",
+            "3 ranks; 0 recv 1 tag=1; 1 recv 0",
+            [Line(2, "run()"), Line(2, "run()")],
+            ["    1  %%px", ">   2  run()   rank 0: recv(src=1, tag=1) float32[1]; rank 1: recv(src=0) float32[1]"],
+        ),
+    ],
+    ids=["a gap", "blank lines", "two things"],
+)
+def test_the_cell_with_marks_at_its_ranks(cell, steps, lines, shown):
+    """The lines where ranks are, with what they do there."""
+    marked = report.marked_source(at_lines(steps, *lines), cell)
+    assert report.source_text(marked).splitlines() == shown
+
+
+def test_a_function_of_a_file_is_marked_there(tmp_path):
+    """The source of a module comes from its file; dots part it from the cell, whatever its line numbers are."""
+    file = tmp_path / "exchange.py"
+    file.write_text("\n\n\ndef swap(t):\n    dist.recv(t, src=0)\n")
+    swap = SourceLine(str(file), 5, "dist.recv(t, src=0)", "swap")
+    states = {
+        0: RankStatus(0, COMPUTING, lines=(of_cell(Line(2, "wait()")),)),
+        1: RankStatus(1, COMPUTING, lines=(of_cell(Line(3, "swap(t)")), swap)),
+    }
+    assert report.source_text(report.marked_source(states, "%%px\nwait()\nswap(t)")).splitlines() == [
+        "    1  %%px",
+        ">   2  wait()                    rank 0: computes",
+        "    3  swap(t)",
+        "       ...",
+        "    4  def swap(t):",
+        ">   5      dist.recv(t, src=0)   rank 1: computes",
+    ]
+
+
+def test_ranks_without_a_line_are_not_in_the_source():
+    """Finished and silent ranks are nowhere, nor is a function of a notebook that the ranks do not have."""
+    gone = RankStatus(0, COMPUTING, lines=(SourceLine("/nowhere/gone.py", 3, "f()"),))
+    for states in (Paper("2 ranks; 0 is_silent").states(), {0: gone}):
+        assert report.marked_source(states, "%%px\nf()\n") == []
+
+
+def test_the_marked_source_as_html():
+    """Source and notes are escaped; chips come before each note; a gap has no number."""
+    states = at_lines("2 ranks; 0 computes", Line(2, "a = b < c"))
+    html = report.source_html(report.marked_source(states, "%%px\na = b < c"), lambda ranks: f"<b>{ranks}</b>")
+    assert "a = b &lt; c" in html
+    assert "<b>[0]</b>rank 0: computes" in html
+    assert html.count("border-left:3px") == 1
+    assert report.source_html([report.MarkedLine(0, "...", [])], str).count(">0<") == 0

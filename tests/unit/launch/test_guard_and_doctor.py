@@ -1,0 +1,132 @@
+"""Finding and ending processes by their tag, and the doctor's findings."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from distlab.client import doctor
+from distlab.launch import reaper
+
+
+@contextlib.contextmanager
+def sleeper(tag: str, *, ignores_term: bool = False) -> Iterator[subprocess.Popen]:
+    """A process that carries the tag, and is gone afterwards."""
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)" if ignores_term else "import time"
+    environment = {**os.environ, reaper.TAG: tag}
+    command = [sys.executable, "-uc", f"{code}; print(); time.sleep(60)"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_processes_are_found_by_their_tag_and_ended_even_when_they_ignore_it():
+    """Only processes with the tag are found; one that ignores SIGTERM is killed."""
+    with sleeper("tag-a", ignores_term=True) as stubborn, sleeper("tag-b") as other:
+        assert [process.pid for process in reaper.find("tag-a")] == [stubborn.pid]
+        reaper.end(reaper.find("tag-a"), patience=0.2)
+        assert stubborn.wait(timeout=5) == -9
+        assert other.poll() is None
+
+
+def test_leftovers_are_those_whose_owner_is_gone():
+    """A tag names its owner by pid and start time: a living owner's processes are no leftovers, others are."""
+    another = f"{os.getpid()}-1.00-abc"  # a process of our pid, but of another start time
+    with sleeper(f"{reaper.owner_of_this_process()}-abc") as mine, sleeper(another) as orphan:
+        left = [process.pid for process in reaper.leftovers()]
+        assert orphan.pid in left
+        assert mine.pid not in left
+
+
+def test_processes_of_a_container_are_no_leftovers():
+    """Seen from outside of its container, a live cluster's owner has another number: its processes are let alone."""
+    unshare = ["unshare", "--pid", "--fork", "--kill-child"]
+    if not shutil.which("unshare") or subprocess.call([*unshare, "true"], stderr=subprocess.DEVNULL):
+        pytest.skip("this user may not make a pid namespace")
+    tag = f"{os.getpid()}-1.00-in-a-container"
+    code = "import time; print(); time.sleep(60)"
+    command = [*unshare, "env", f"{reaper.TAG}={tag}", sys.executable, "-uc", code]
+    container = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        container.stdout.readline()
+        (inside,) = reaper.find(tag)
+        assert inside.pid not in [process.pid for process in reaper.leftovers()]
+    finally:
+        container.kill()
+        container.wait()
+        container.stdout.close()
+
+
+def test_the_guard_ends_a_cluster_when_its_owner_dies(tmp_path):
+    """The guard notices the end of its parent, ends the tagged processes, removes the folder, and is gone."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    code = (
+        "import os, subprocess, sys\n"
+        "p = subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), 'tag-c', sys.argv[2]])\n"
+        "print(p.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, reaper.__file__, str(folder)]
+    owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    watcher = psutil.Process(int(owner.stdout.readline()))
+    with sleeper("tag-c") as orphan:
+        time.sleep(0.3)
+        owner.kill()
+        owner.communicate()
+        assert orphan.wait(timeout=10) == -15
+    psutil.wait_procs([watcher], timeout=5)
+    assert not watcher.is_running()
+    assert not folder.exists()
+
+
+def test_the_doctor_prints_a_verdict_for_every_check(monkeypatch, capsys):
+    """A vital finding that is not OK gives status 1 and FAIL; a crash of a check is a finding, not a traceback."""
+
+    def check_fine():
+        yield doctor.Finding("fine", "well")
+
+    def check_small():
+        yield doctor.Finding("small", "low", ok=False, advice="Do this.")
+
+    def check_broken():
+        raise OSError("no network")
+        yield
+
+    monkeypatch.setattr(doctor, "CHECKS", (check_fine, check_small))
+    assert doctor.main() == 0
+    monkeypatch.setattr(doctor, "CHECKS", (check_fine, check_broken))
+    assert doctor.main() == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "OK    fine        well",
+        "note  small       low",
+        "                  Do this.",
+        "Ranks work here.",
+        "OK    fine        well",
+        "FAIL  broken      OSError: no network",
+        "Ranks cannot work here yet.",
+    ]
+
+
+def test_the_quick_checks_are_well_here():
+    """Python, packages and network are fine on a machine where these tests run."""
+    for check in (doctor.check_packages, doctor.check_network):
+        assert all(finding.ok for finding in check() if finding.vital), check.__name__
+
+
+def test_the_doctor_cleans(capsys, monkeypatch):
+    """--clean ends the leftovers, and only them."""
+    monkeypatch.setattr(doctor, "CHECKS", ())
+    with sleeper(f"{os.getpid()}-1.00-abc") as orphan:
+        assert doctor.main(clean=True) == 0
+        assert orphan.wait(timeout=5) == -15
+    assert "processes of clusters whose notebook is gone" in capsys.readouterr().out

@@ -1,0 +1,303 @@
+"""distlab.Trace: from what ranks recorded to events, messages and collectives; recordings are written by hand."""
+
+import io
+import json
+from math import inf
+
+import pytest
+from PIL import Image
+
+import distlab
+from distlab.measure.trace import Trace
+from distlab.wire.recorded import Offset
+from tests.unit.recordings import Rank
+
+
+def traced(*ranks, missing=None, offsets=None):
+    """The trace of ranks 0, 1, ...; None for one of which nothing is there."""
+    trace = Trace(range(len(ranks)))
+    trace.finish({r: rank.told for r, rank in enumerate(ranks) if rank is not None}, missing or {}, offsets or {})
+    return trace
+
+
+def ends(trace):
+    """Every message as (source, destination, tag, whether it is matched)."""
+    return sorted((m.src, m.dst, m.tag, m.matched) for m in trace.messages)
+
+
+def of(trace, rank, *kinds):
+    """The rank's events of these kinds as (op, start, end), in ms."""
+    events = [event for event in trace.events if event.rank == rank and event.kind in kinds]
+    return [(event.op, round(1e3 * event.start, 3), round(1e3 * event.end, 3)) for event in events]
+
+
+# --- messages
+
+
+def test_a_blocking_message():
+    """The n-th send meets the n-th recv; both wait until the later of the two has come, and data move from then on."""
+    trace = traced(Rank(2).send(1, 0, 3), Rank(2).recv(0, 2, 3.5))
+    (message,) = trace.messages
+    assert (message.src, message.dst, message.tag, message.num_bytes, message.matched) == (0, 1, 0, 4, True)
+    assert (message.left, message.arrived) == (pytest.approx(2e-3), pytest.approx(3.5e-3))
+    assert (message.send.waiting, message.recv.waiting) == (pytest.approx(2e-3), 0)
+    assert (message.send.op, message.send.blocking, message.send.group) == ("send", True, (0, 1))
+
+
+def test_tags_out_of_order():
+    """Messages are told apart by their tags, whatever order they are received in."""
+    sender = Rank(2).send(1, 0, 9, blocking=False, waited=5, tag=7).send(1, 1, 9, blocking=False, waited=5, tag=9)
+    trace = traced(sender, Rank(2).recv(0, 2, 3, tag=9, num_bytes=8).recv(0, 4, 5, tag=7))
+    starts = {m.tag: (m.send.start, m.recv.start) for m in trace.messages}
+    assert starts == {7: (0, pytest.approx(4e-3)), 9: (pytest.approx(1e-3), pytest.approx(2e-3))}
+
+
+def test_groups_of_another_generation():
+    """What was posted before the group was rebuilt meets nothing of the new group, which has the same name."""
+    anew = [("0", 1, (0, 1))]
+    receiver = Rank(2, anew).recv(1, 0, 1, failed=True).recv(1, 5, 6, group=1, sequence=1)
+    trace = traced(receiver, Rank(2, anew).send(0, 5, 6, group=1))
+    assert sorted((m.matched, m.left) for m in trace.messages) == [(False, 0), (True, pytest.approx(5e-3))]
+
+
+def test_messages_from_before_the_trace_count():
+    """A send whose recv was posted before the trace has no partner in it; the next recv is not taken for its own."""
+    trace = traced(Rank(2).send(1, 0, 1, sequence=4), Rank(2).recv(0, 2, 3, sequence=5))
+    assert ends(trace) == [(0, 1, 0, False), (0, 1, 0, False)]
+
+
+def test_received_from_anybody():
+    """The source of a recv from anybody is the one that it turned out to be; without one, nothing came."""
+    receiver = Rank(3).call("recv", "recv_anysource", 0, 2, peer=2, tag=0)
+    receiver.call("recv", "recv_anysource", 3, 9, tag=0, failed=True)
+    trace = traced(receiver, Rank(3), Rank(3).send(0, 1, 2))
+    assert {(m.src, m.matched) for m in trace.messages} == {(None, False), (2, True)}
+    assert [event.ready for event in trace.events if event.failed] == [inf]
+
+
+def test_a_call_that_raised_has_no_partner():
+    """What raised took part in nothing: its partner's next call is not taken for its own."""
+    trace = traced(Rank(2).send(1, 0, 1, failed=True).send(1, 2, 4, sequence=1), Rank(2).recv(0, 3, 4))
+    assert sorted((m.matched, round(m.left * 1e3, 2)) for m in trace.messages) == [(False, 0), (True, 3)]
+
+
+def test_a_partner_that_was_not_recorded():
+    """Of a message whose other rank was not recorded it is not known whether it was matched, nor how long it waited."""
+    trace = traced(Rank(2).send(1, 0, 5), None, missing={1: "it was killed by SIGKILL"})
+    (message,) = trace.messages
+    assert (message.matched, message.traced, message.send.ready, message.send.waiting) == (False, False, None, 0)
+    assert trace.notes() == [
+        "Nothing is known of rank 1: it was killed by SIGKILL.",
+        "1 message to or from ranks of which nothing is known.",
+    ]
+
+
+def test_immediate_calls():
+    """isend and irecv do not block; their waits do. An isend is over when its receiver has it all."""
+    sender = Rank(2).send(1, 0, 9, blocking=False, waited=8)
+    trace = traced(sender, Rank(2).recv(0, 1, 4, blocking=False, waited=2))
+    (message,) = trace.messages
+    assert not message.send.blocking
+    assert of(trace, 0, "send", "wait") == [("isend", 0, 4), ("isend", 8, 9)]
+    assert of(trace, 1, "recv", "wait") == [("irecv", 1, 4), ("irecv", 2, 4)]
+    assert [(e.blocking, e.waiting) for e in trace.events if e.kind == "wait"] == [(True, 0), (True, 0)]
+
+
+def test_an_immediate_call_that_is_never_waited_for():
+    """Its end is its partner's; without a partner it is in flight until the end of the trace."""
+    lonely = Rank(2).send(1, 0, 0, blocking=False).send(1, 1, 1, blocking=False, tag=1).row("aten::mm", 5, 6)
+    trace = traced(lonely, Rank(2).recv(0, 2, 3))
+    assert of(trace, 0, "send") == [("isend", 0, 3), ("isend", 1, 6)]
+
+
+# --- collectives
+
+
+def test_a_collective_waits_for_its_last_rank():
+    """All wait for the last rank to come; one that a rank of the group never joined is not complete."""
+    trace = traced(Rank(2).all_reduce(0, 5).all_reduce(6, 9, failed=True), Rank(2).all_reduce(3, 5))
+    whole, part = trace.collectives
+    assert (whole.op, whole.group, whole.complete, whole.came) == ("all_reduce", (0, 1), True, pytest.approx(3e-3))
+    assert [event.waiting for event in whole.events] == [pytest.approx(3e-3), 0]
+    assert (part.complete, part.came, part.events[0].ready) == (False, None, inf)
+
+
+@pytest.mark.parametrize("method", ["broadcast", "scatter", "reduce", "gather"])
+def test_who_waits_for_whom_in_a_rooted_collective(method):
+    """The root, here rank 0, needs everybody; the others need the root alone. No moment is marked for all."""
+    calls = [Rank(3).call(method, method, at, 9, peer=0) for at in (1, 0, 3)]
+    trace = traced(*calls)
+    assert {e.rank: round(e.ready * 1e3, 3) for e in trace.events} == {0: 3, 1: 1, 2: 3}
+    assert [(c.complete, c.came) for c in trace.collectives] == [(True, None)]
+
+
+def test_different_collectives_have_no_partner():
+    """Where one rank calls all_reduce and the other barrier, neither is taken for the other's partner."""
+    trace = traced(Rank(2).all_reduce(0, 5), Rank(2).call("barrier", "barrier", 0, 5))
+    assert [(c.op, c.complete) for c in trace.collectives] == [("all_reduce", False), ("barrier", False)]
+
+
+def test_an_asynchronous_collective_ends_with_gloo():
+    """Its end is when gloo's thread was done with it, although wait() came later; each group has its own threads."""
+    rank = Rank(1, [("1", 0, (0,))]).all_reduce(0, 9, blocking=False, waited=8, gloo=(1, 3))
+    rank.all_reduce(0.5, 9, blocking=False, waited=8.5, group=1).row("gloo:all_reduce", 2, 4, thread=3)
+    trace = traced(rank)
+    assert of(trace, 0, "collective") == [("all_reduce", 0, 3), ("all_reduce", 0.5, 4)]
+    assert of(trace, 0, "wait") == [("all_reduce", 8, 9), ("all_reduce", 8.5, 9)]
+
+
+def ddp_step():
+    """One rank's backward with two buckets, as DistributedDataParallel makes it: C++ calls, and waits for, both."""
+    rank = Rank(2).cpp_all_reduce(2.85, 4096).cpp_all_reduce(3.92, 2048)
+    rank.row("aten::linear", 0, 1, number=3).row("autograd::engine::evaluate_function: AddmmBackward0", 2, 3, number=3)
+    rank.row("c10d::allreduce_", 2.8, 2.9).row("gloo:all_reduce", 3, 6, thread=2)
+    rank.row("autograd::engine::evaluate_function: AddmmBackward0", 3.05, 4.3, number=-1)
+    rank.row("c10d::allreduce_", 3.9, 3.95).row("gloo:all_reduce", 4, 8, thread=3)
+    rank.row("torch.distributed.ddp.reducer::copy_bucket_to_grad", 6.01, 6.1)
+    rank.row("torch.distributed.ddp.reducer::copy_bucket_to_grad", 8.01, 8.1)
+    return rank.row("Optimizer.step#SGD.step", 8.3, 9, annotated=True)
+
+
+def test_training_with_ddp():
+    """DDP's buckets have group and bytes from the flight recorder, their waits are gaps of the main thread; torch's
+    calls are taken together as forward, backward and optimizer."""
+    trace = traced(ddp_step(), ddp_step())
+    assert of(trace, 0, "collective") == [("all_reduce", 2.85, 6), ("all_reduce", 3.92, 8)]
+    buckets = {(e.group, e.num_bytes, e.blocking) for e in trace.events if e.kind == "collective"}
+    assert buckets == {((0, 1), 4096, False), ((0, 1), 2048, False)}
+    assert of(trace, 0, "wait") == [("all_reduce", 4.3, 6.01), ("all_reduce", 6.1, 8.01)]
+    assert all(c.complete for c in trace.collectives)
+    computing = [op for op, *_ in of(trace, 0, "compute", "forward", "backward", "optimizer")]
+    assert computing == ["forward", "backward", "backward", "backward", "optimizer"]
+    starts = [event.start for event in trace.events]
+    assert starts == sorted(starts)
+
+
+def test_cpp_collective_that_is_waited_for_at_once_blocks():
+    """Where nothing happens between a call of C++'s and its end, the rank was blocked."""
+    rank = Rank(1).cpp_all_reduce(0.05, 8).row("c10d::allreduce_", 0, 0.1).row("gloo:all_reduce", 0.2, 2, thread=2)
+    trace = traced(rank.row("aten::mm", 2.01, 3))
+    assert of(trace, 0, "collective") == [("all_reduce", 0.05, 2)]
+    assert [e.blocking for e in trace.events if e.kind == "collective"] == [True]
+
+
+@pytest.mark.parametrize(("over", "waits"), [(5, [("all_reduce", 2.1, 5.1)]), (2.05, [])])
+def test_waits_of_functional_collectives(over, waits):
+    """torch's own wait for a collective that returns a new tensor is a wait, not computation, and there is none for one
+    that is complete already, though the main thread was in plain Python then."""
+    rank = Rank(1).cpp_all_reduce(0.15, 8).row("_c10d_functional::all_reduce", 0, 0.3).row("c10d::allreduce_", 0.1, 0.2)
+    rank.row("gloo:all_reduce", 0.2, over, thread=2).row("aten::mm", 0.4, 2)
+    rank.row("_c10d_functional::wait_tensor", 2.1, 5.1).row("PythonSubclass", 2.2, 5.05)
+    trace = traced(rank)
+    assert of(trace, 0, "collective") == [("all_reduce", 0.15, over)]
+    assert [event.blocking for event in trace.events if event.kind == "collective"] == [False]
+    assert (of(trace, 0, "wait"), of(trace, 0, "compute")) == (waits, [("mm", 0.4, 2)])
+
+
+# --- computation
+
+
+def test_computation_is_divided_by_waiting_and_by_long_gaps():
+    """Calls that follow each other closely are one block; a blocking call or a long gap begins a new one."""
+    rank = Rank(2).row("aten::mm", 0, 1).row("aten::mm", 1.1, 2).row("aten::add", 3, 4).send(1, 4.01, 4.05)
+    rank.row("c10d::send", 4.015, 4.018).row("aten::add", 4.06, 5)
+    assert of(traced(rank, Rank(2)), 0, "compute") == [("mm", 0, 2), ("add", 3, 4), ("add", 4.06, 5)]
+
+
+# --- clocks
+
+
+def test_a_clock_that_is_ahead():
+    """Times of a rank whose clock is ahead are moved back by its offset, which the trace states with its error."""
+    trace = traced(Rank(2).send(1, 0, 3), Rank(2, ahead=5000).recv(0, 2, 3.5), offsets={1: Offset(5.0, 0.0002)})
+    (message,) = trace.messages
+    assert (message.left, message.arrived) == (pytest.approx(2e-3), pytest.approx(3.5e-3))
+    assert trace.notes() == ["The clocks of rank 1 are estimated, right to within 200 µs."]
+
+
+# --- how it is shown
+
+
+def test_the_table_adds_up_what_is_alike():
+    """Equal op, group, partners and bytes make one row, those that took longest first; waiting is part of the total."""
+    sender = Rank(2).send(1, 0, 3).send(1, 4, 5).all_reduce(6, 8).row("aten::mm", 9, 10)
+    table = traced(sender, Rank(2).recv(0, 2, 3).recv(0, 4, 5.5).all_reduce(7, 8)).table()
+    assert table.rows == (
+        ("send", "all", "0 → 1", "4", "2", "4.00 ms", "2.00 ms", "2.00 ms"),
+        ("all_reduce", "all", "", "4", "2", "3.00 ms", "1.00 ms", "1.50 ms"),
+        ("recv", "all", "0 → 1", "4", "2", "2.50 ms", "0.00 µs", "1.25 ms"),
+        ("compute", "", "", "", "1", "1.00 ms", "0.00 µs", "1.00 ms"),
+    )
+    assert table.title == "2 ranks, 2 messages, 1 collective, 10.0 ms"
+
+
+def test_a_long_table_says_what_it_leaves_out():
+    """Only the first rows are shown, with the number of the others."""
+    rank = Rank(2)
+    for tag in range(30):
+        rank.send(1, tag, tag + 1, num_bytes=tag)
+    table = traced(rank, Rank(2)).table()
+    assert len(table.rows) == 24
+    assert repr(table).splitlines()[-1] == "and 6 more rows; every call is in .events of the trace"
+
+
+def test_perfetto_gets_a_process_for_each_rank(tmp_path):
+    """The file has a process a rank, slices that nest on each track, and an arrow for each matched message."""
+    sender = ddp_step().send(1, 10, 13).send(1, 14, 19, blocking=False, waited=16, tag=1)
+    trace = traced(sender, ddp_step().recv(0, 12, 13.5).recv(0, 15, 18, blocking=False, waited=17, tag=1))
+    plain = json.loads(trace.to_chrome(tmp_path / "trace.json").read_text())
+    items = plain["traceEvents"]
+    names = {(i["pid"], i["args"]["name"]) for i in items if i["name"] == "process_name"}
+    assert names == {(0, "rank 0"), (1, "rank 1")}
+    tracks = {}
+    for item in sorted((i for i in items if i["ph"] == "X"), key=lambda i: (i["ts"], -i["dur"])):
+        tracks.setdefault((item["pid"], item["tid"]), []).append((item["ts"], item["ts"] + item["dur"]))
+    for slices in tracks.values():
+        open_until = []
+        for start, end in slices:
+            while open_until and open_until[-1] <= start + 1e-6:
+                open_until.pop()
+            assert not open_until or end <= open_until[-1] + 1e-6
+            open_until.append(end)
+    flows = [item for item in items if item["ph"] in "sf"]
+    assert sorted((item["id"], item["ph"]) for item in flows) == [(0, "f"), (0, "s"), (1, "f"), (1, "s")]
+    for item in flows:
+        assert any(start <= item["ts"] <= end for start, end in tracks[item["pid"], item["tid"]])
+
+
+def test_a_trace_that_is_being_recorded():
+    """It says so, and looking at it is an error that says when it can be looked at."""
+    trace = Trace([0, 1])
+    assert repr(trace) == "Trace: ranks 0-1, still being recorded"
+    assert trace._repr_png_() is None
+    refusal = r"^This trace is still being recorded. Look at it after the with block.$"
+    with pytest.raises(distlab.ClusterError, match=refusal):
+        trace.plot()
+
+
+def test_an_empty_trace():
+    """Nothing recorded is said in words; there is no picture in a notebook, but plot() draws empty lanes."""
+    trace = traced(Rank(2), Rank(2))
+    assert repr(trace) == "Trace: 2 ranks, nothing recorded: nothing of torch's was called"
+    assert trace._repr_png_() is None
+    assert (trace.seconds, trace.events, trace.messages, trace.table().rows) == (0.0, [], [], ())
+    assert trace.plot() is not None
+
+
+def test_the_repr_counts():
+    """In one line: ranks, messages, those without a partner, collectives, and how long it took."""
+    sender = Rank(2).send(1, 0, 3).send(1, 4, 5, tag=1).all_reduce(6, 8)
+    trace = traced(sender, Rank(2).recv(0, 2, 3).all_reduce(7, 8))
+    assert repr(trace) == "Trace: 2 ranks, 2 messages, 1 without a partner, 1 collective, 8.00 ms"
+    data, size = trace._repr_png_()
+    assert data.startswith(b"\x89PNG")
+    assert size["width"] == 750
+    assert Image.open(io.BytesIO(data)).convert("RGBA").getpixel((0, 0))[3] == 0  # packed, it still has no background
+
+
+@pytest.mark.parametrize("window", [5, (1,), (2, 1), (9, 12), ("a", "b"), (-5, 0)])
+def test_bad_windows(window):
+    """A window is two times in milliseconds that overlap the trace."""
+    rule = r"^window must be two times \(start, end\) in milliseconds, start before"
+    with pytest.raises(distlab.ArgumentError, match=rule):
+        traced(Rank(1).all_reduce(0, 8)).plot(window=window)

@@ -1,0 +1,63 @@
+"""What all tests of figures need: drawing without a screen, measured curves, and what is written on a figure."""
+
+from itertools import combinations
+from types import SimpleNamespace
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.patches import FancyBboxPatch
+
+SIZES = [4 * 8**k for k in range(8)]
+FIT = SimpleNamespace(alpha=40e-6, beta=5e-10, seconds=lambda n: 40e-6 + 5e-10 * n)
+
+
+@pytest.fixture(autouse=True)
+def headless():
+    """Draw without a screen, and leave no figure behind."""
+    before = matplotlib.get_backend()
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+    plt.switch_backend(before)
+
+
+def curve(alpha, beta=5e-10, xs=SIZES):
+    """A measured curve as sweep gives it."""
+    medians = [alpha + beta * x for x in xs]
+    return xs, medians, [0.9 * t for t in medians], [1.3 * t for t in medians]
+
+
+def visible_texts(figure):
+    """Every text that is drawn: of the figure, the axes, their ticks and the legends."""
+    figure.draw_without_rendering()
+    yield from (text for text in figure.texts if text.get_text())
+    for ax in figure.axes:
+        yield from (text for text in (*ax.texts, ax.title, ax._left_title) if text.get_text().strip())
+        for axis in (ax.xaxis, ax.yaxis) if ax.axison else ():
+            yield from [axis.label] if axis.label.get_text() else []
+            low, high = sorted(axis.get_view_interval())
+            labels = (tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high)
+            yield from (label for label in labels if label.get_visible() and label.get_text())
+    yield from (text for legend in figure.legends for text in legend.get_texts())
+
+
+def texts(figure):
+    """What is written on a figure."""
+    return [text.get_text() for text in visible_texts(figure)]
+
+
+def assert_tidy(figure):
+    """No text overlaps another, none leaves the figure, and one that begins in a cell stays in it."""
+    boxes = [(text.get_text(), text.get_window_extent()) for text in visible_texts(figure)]
+    assert boxes
+    for name, box in boxes:
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.width, name
+        assert 0 <= box.y0 < box.y1 <= figure.bbox.height, name
+    for (one, box), (other, second) in combinations(boxes, 2):
+        assert not box.overlaps(second), f"{one!r} overlaps {other!r}"
+    cells = [p.get_window_extent() for ax in figure.axes for p in ax.patches if isinstance(p, FancyBboxPatch)]
+    for name, box in boxes:
+        for cell in cells:
+            if cell.contains((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2):
+                assert cell.x0 < box.x0 < box.x1 < cell.x1, name

@@ -1,0 +1,197 @@
+"""Pictures of an algorithm's steps: they show the states and messages that were given, in the figure and the player."""
+
+import base64
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
+
+from distlab import plotting
+from distlab.plotting.stepping import CELL
+from distlab.plotting.style import FAINT, MIXED, curve_color, rank_color
+from tests.unit.plotting.conftest import assert_tidy, visible_texts
+
+ROOT = Path(__file__).parents[3]
+
+
+def ring(n):
+    """The chunked ring by its definition: rank r passes on chunk r - s, adding for n - 1 steps, copying for n - 1."""
+    state = [[{rank} for _ in range(n)] for rank in range(n)]
+    states, messages = [state], []
+    for step in range(2 * (n - 1)):
+        adds = step < n - 1
+        chunks = [(rank - step if adds else rank + 1 - (step - (n - 1))) % n for rank in range(n)]
+        messages.append([(r, (r + 1) % n, chunks[r], "reduce" if adds else "copy") for r in range(n)])
+        after = [list(row) for row in state]
+        for src, dst, chunk, _ in messages[-1]:
+            after[dst][chunk] = state[src][chunk] | (state[dst][chunk] if adds else set())
+        states.append(state := after)
+    return states, messages
+
+
+def whole_ring(n):
+    """The ring that passes whole buffers on: what moves is what some other rank had at first."""
+    states = [[[{(rank - k) % n for k in range(s + 1)}] for rank in range(n)] for s in range(n)]
+    return states, [[(r, (r + 1) % n, 0, "reduce", (r - s) % n) for r in range(n)] for s in range(n - 1)]
+
+
+def attribute(player, name):
+    """An attribute of the one image in the player's HTML."""
+    (value,) = re.findall(f' {name}="([^"]*)"', player.html)
+    return html.unescape(value)
+
+
+def data_of(player):
+    """What the player's script is given."""
+    return json.loads(attribute(player, "data-steps"))
+
+
+def patches_of(figure, kind):
+    (ax,) = figure.axes
+    return [patch for patch in ax.patches if isinstance(patch, kind)]
+
+
+def filled(patches):
+    """Those with a fill that is no tint, each with its colour."""
+    return [(patch, to_hex(patch.get_facecolor()).upper()) for patch in patches if patch.get_facecolor()[3] == 1]
+
+
+def cells_of(figure, states):
+    """The figure's cells by picture, rank and chunk."""
+    places = [(k, r, c) for k, state in enumerate(states) for r, row in enumerate(state) for c in range(len(row))]
+    return dict(zip(places, patches_of(figure, FancyBboxPatch), strict=True))
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_the_pictures_show_the_states(n):
+    """In every picture each cell has exactly the colours of its set, each at its rank's place."""
+    states, messages = ring(n)
+    figure = plotting.steps(states, messages)
+    parts, places = filled(patches_of(figure, Rectangle)), {}
+    for (k, rank, chunk), cell in cells_of(figure, states).items():
+        x, y, width, height = cell.get_x(), cell.get_y(), cell.get_width(), cell.get_height()
+        inside = [
+            (part.get_x() - x, color)
+            for part, color in parts
+            if x < part.get_x() < x + width and y < part.get_y() < y + height
+        ]
+        assert sorted(color for _, color in inside) == sorted(map(rank_color, states[k][rank][chunk]))
+        for place, color in inside:
+            assert places.setdefault(color, place) == pytest.approx(place)
+    assert len(set(places.values())) == n
+
+
+@pytest.mark.parametrize(("states", "messages"), [ring(4), whole_ring(3)])
+def test_the_pictures_and_the_player_show_the_messages(states, messages):
+    """A message is an arrow from cell to cell in the colour of the rank whose numbers it carries, and flies there."""
+    player = plotting.play(states, messages, "ring")
+    (ax,) = player.figure.axes
+    data, cells = data_of(player), cells_of(player.figure, states)
+    arrows = iter(patches_of(player.figure, FancyArrowPatch))
+    corners = {place: [cell.get_x(), cell.get_y()] for place, cell in cells.items()}
+    for k, (picture, step) in enumerate(zip(data["pictures"], [*messages, []], strict=True)):
+        left, top = picture["corner"]
+        right, bottom = left + data["size"][0] - data["names"], top + data["size"][1]
+        assert all(left < x < right and top < y < bottom for place, (x, y) in corners.items() if place[0] == k)
+        for message, flight in zip(step, picture["moves"], strict=True):
+            src, dst, chunk, _, origin = (*message, None)[:5]
+            start, end = corners[k, src, chunk], corners[k, dst, chunk]
+            looks = start if origin is None else corners[0, origin, chunk]
+            assert flight == {"looks": looks, "start": start, "end": end}
+            arrow = next(arrows)
+            (_, tail), *_, (_, tip) = arrow.get_path().vertices[:4]  # of its curve; a head is behind it
+            assert start[1] < tail < start[1] + CELL
+            assert end[1] < tip < end[1] + CELL
+            assert to_hex(arrow.get_edgecolor()).upper() == curve_color(src if origin is None else origin)
+    assert list(arrows) == []
+    adding = [message for step in messages for message in step if message[3] == "reduce"]
+    assert len(patches_of(player.figure, Circle)) == len(adding)
+    assert [picture["heading"] for picture in data["pictures"]][-2:] == [f"step {len(messages)}", "end"]
+    assert data["origin"] == [ax.get_xlim()[0], ax.get_ylim()[1]]
+    assert data["cell"] == [cells[0, 0, 0].get_width(), CELL]
+
+
+def test_a_message_of_several_chunks_is_an_arrow_for_each():
+    """Chunks may be a range or a list, the operation may be left out, and a message may be an object."""
+    state = [[{0}] * 3, [{1}] * 3]
+    messages = [(0, 1, range(2)), SimpleNamespace(src=1, dst=0, chunks=[2], operation="reduce")]
+    figure = plotting.steps([state, state], [messages])
+    assert len(patches_of(figure, FancyArrowPatch)) == 3
+    assert [text.get_text() for text in figure.axes[0].texts].count("+") == 1
+
+
+@pytest.mark.parametrize("n", [2, 4, 5])
+def test_figures_are_tidy_and_fit_a_notebook(n):
+    """No text overlaps another or leaves the figure, no figure is wider than a notebook, and each row has its names."""
+    for states, messages in (ring(n), whole_ring(n), ([[[{0}]]], [])):
+        figure = plotting.steps(states, messages, f"all-reduce on {n} ranks")
+        assert_tidy(figure)
+        assert figure.get_size_inches()[0] <= 9.2
+        texts = [(text.get_text(), text.get_position()[1]) for text in visible_texts(figure)]
+        rows = [y for text, y in texts if text[:4] == "step" or text == "end"]
+        assert [text for text, _ in texts].count("rank 0") == len(set(rows))
+        if len(states) == 7:
+            assert [rows.count(y) for y in sorted(set(rows))] == [4, 3]
+
+
+def test_values_have_the_colour_of_their_origin():
+    """Numbers, texts and tensors are written; a value that one rank had at first keeps its colour, a sum is dark."""
+    first, last = torch.tensor([[1.0, 5.0], [10.0, 5.0]]), [[1, 11], ["x", None]]
+    figure = plotting.steps([first, last], [[(0, 1, 1)]])
+    assert_tidy(figure)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert [t for t in texts if t in ("1", "5", "10", "11", "x", "step 1", "end")] == [
+        *["step 1", "1", "1", "5", "10", "5"],  # the second "1" and the next row's are chunk and value
+        *["end", "1", "1", "11", "x"],
+    ]
+    colors = [color for _, color in filled(patches_of(figure, FancyBboxPatch))]
+    assert colors == [rank_color(0), FAINT, rank_color(1), FAINT, rank_color(0), MIXED, MIXED]
+
+
+def test_the_bundle_has_a_form_for_every_viewer():
+    """HTML with the player, a PNG for where HTML is not shown, and a line of text; small enough for a notebook."""
+    player = plotting.play(*ring(4), title="ring")
+    bundle = player._repr_mimebundle_()
+    assert sorted(bundle) == ["image/png", "text/html", "text/plain"]
+    assert bundle["text/plain"] == repr(player) == "<ring: 6 steps to play>"
+    for image in (bundle["image/png"], attribute(player, "src").removeprefix("data:image/png;base64,")):
+        assert base64.b64decode(image).startswith(b"\x89PNG")
+    assert len(bundle["text/html"]) < 200_000
+    assert repr(plotting.play([[[{0}], [{1}]]] * 2, [[(0, 1, 0)]])) == "<1 step to play>"
+
+
+def test_the_player_needs_nothing_from_elsewhere():
+    """No script, style or image is loaded from anywhere, and no title can break the page or the script."""
+    title = """</div><script>alert("1")</script>'&"""
+    player = plotting.play(*ring(3), title=title)
+    assert data_of(player)["title"] == title
+    assert attribute(player, "alt").startswith(title)
+    assert "<script" not in player.html
+    assert not re.search(r"https?:|@import|url\(", player.html.replace("http://www.w3.org/2000/svg", ""))
+    assert player.html.isascii()
+
+
+def eight():
+    """The player of eight ranks whose cells hold sets of several ranks."""
+    states = [[[frozenset({k, 7 - k, 3})] for k in range(8)]] * 2
+    return plotting.play(states, [[(0, 1, 0, "reduce")]], "eight")._repr_mimebundle_()["text/html"]
+
+
+def test_drawn_again_it_has_the_same_bytes():
+    """The output is equal in another process with other hashes of sets, and with other settings of the user."""
+    with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}):
+        here = eight()
+    code = "from tests.unit.plotting.test_steps import eight; print(eight(), end='')"
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, timeout=60)
+    assert other.stdout.decode() == here

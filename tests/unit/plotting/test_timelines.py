@@ -1,0 +1,194 @@
+"""The space-time diagram: what it draws of which event, that texts keep apart, and that nothing ends in a smear."""
+
+import io
+import random
+
+import pytest
+from matplotlib.colors import to_hex
+
+from distlab.measure.trace.events import Collective, Event, Message
+from distlab.plotting import space_time
+from distlab.plotting.style import curve_color
+from distlab.plotting.timeline_layout import COLUMN, CROSSINGS, FEW, WIDE, compose, remarks
+from distlab.plotting.timelines import LOST
+from tests.unit.plotting.conftest import assert_tidy, texts
+
+GROUP = (0, 1)
+
+
+def message(src, dst, sent, posted, end, num_bytes=4, group=GROUP, blocking=True):
+    """A send at `sent` and its recv at `posted`, both over at `end`, in ms."""
+    what = {"ready": max(sent, posted) / 1e3, "group": group, "num_bytes": num_bytes, "tag": 0, "blocking": blocking}
+    send = Event(src, "send", "send" if blocking else "isend", sent / 1e3, end / 1e3, peer=dst, **what)
+    recv = Event(dst, "recv", "recv" if blocking else "irecv", posted / 1e3, end / 1e3, peer=src, **what)
+    return Message(src, dst, 0, group, num_bytes, send, recv)
+
+
+def halves(messages):
+    return [half for m in messages for half in (m.send, m.recv) if half is not None]
+
+
+def collective(starts, end, op="all_reduce"):
+    """All ranks enter at their own time, in ms, and leave together."""
+    group, last = tuple(range(len(starts))), max(starts) / 1e3
+    events = [Event(r, "collective", op, at / 1e3, end / 1e3, ready=last, group=group) for r, at in enumerate(starts)]
+    return Collective(op, group, tuple(events), True)
+
+
+def many(ranks, steps, seed=1):
+    """A ring with computation: about 4 events for each rank and step, at times that look measured."""
+    chance = random.Random(seed)
+    messages, events, now = [], [], [0.0] * ranks
+    for _ in range(steps):
+        at = [time + chance.random() * 0.4 for time in now]
+        for rank in range(ranks):
+            events.append(Event(rank, "compute", "mm", now[rank] / 1e3, at[rank] / 1e3))
+        for rank in range(ranks):
+            after = (rank + 1) % ranks
+            end = max(at[rank], at[after]) + chance.random() * 0.5
+            messages.append(message(rank, after, at[rank], at[after], end, 400, tuple(range(ranks))))
+            now[after] = end
+    return events + halves(messages), messages
+
+
+def scene_of(ranks, events, messages=(), window=(0.0, 0.1)):
+    return compose(ranks, events, messages, [], window)
+
+
+def boxes_of(*events):
+    """The boxes of a picture of 100 ms as (look, left, right), in ms."""
+    boxes = scene_of([0, 1], events).boxes
+    return [(box.look, round(100 * box.left / WIDE, 2), round(100 * box.right / WIDE, 2)) for box in boxes]
+
+
+def test_a_call_is_cut_where_it_stops_to_wait():
+    """Waiting is hatched, what follows is full; a call whose partner never came is hatched as a whole."""
+    m = message(0, 1, 0, 20, 30)
+    assert boxes_of(m.send) == [("wait", 0, 20), ("move", 20, 30)]
+    assert boxes_of(m.recv) == [("move", 20, 30)]
+    assert boxes_of(Event(0, "send", "send", 0.0, 0.03, ready=float("inf"))) == [("wait", 0, 30)]
+    assert boxes_of(Event(0, "send", "send", 0.0, 0.03)) == [("move", 0, 30)]
+    assert boxes_of(Event(0, "backward", "backward", 0.0, 0.03)) == [("backward", 0, 30)]
+
+
+def test_calls_in_flight_have_rows_of_their_own():
+    """Overlapping ones lie below each other; what is too many for three rows is in the last one."""
+    for count, rows in ((2, [1, 1]), (9, [1, 1, 7])):
+        flying = halves(message(0, 1, start, start, 10, blocking=False) for start in range(count))
+        lane = scene_of([0, 1], flying).lanes[0]
+        assert ([len(row) for row in lane.rows], lane.bars) == (rows, [])
+
+
+def test_narrow_bars_become_columns_of_shares():
+    """Bars too narrow to be seen share a column, by their share of its time; one that is alone is drawn wider."""
+    pixel = 0.1 / WIDE
+    busy = [Event(0, "compute", "mm", at * pixel, (at + 0.5) * pixel) for at in range(int(COLUMN))]
+    scene = scene_of([0], busy)
+    (box,) = scene.boxes
+    assert (scene.columns, box.left, box.right, box.bottom) == (1, 0, COLUMN, scene.lanes[0].bar)
+    assert (box.bottom - box.top) / scene.lanes[0].bar == pytest.approx(0.5)
+    scene = scene_of([0], busy[:1])
+    assert (scene.columns, scene.boxes[0][1:]) == (0, (0, 2, 0, scene.lanes[0].bar))
+
+
+def test_an_arrow_leaves_when_data_can_move():
+    """It starts in the sender's bar when both sides are there, ends at the receiver's, and has the sender's colour."""
+    m = message(1, 0, 0, 20, 30, num_bytes=4000)
+    scene = scene_of([0, 1], halves([m]), [m])
+    (arrow,) = scene.arrows
+    assert arrow.tail == (pytest.approx(0.2 * WIDE), scene.lanes[1].top + scene.lanes[1].bar / 2)
+    assert arrow.head == (pytest.approx(0.3 * WIDE), scene.lanes[0].bottom)
+    figure = space_time([0, 1], halves([m]), [m])
+    colors = {to_hex(c) for collection in figure.axes[0].collections for c in collection.get_facecolors()}
+    assert curve_color(1).lower() in colors
+    assert "4 kB" in texts(figure)
+    assert_tidy(figure)
+
+
+def test_bars_say_what_they_are():
+    """A bar has its call's name and partner where that fits, a collective its bytes, computation its name."""
+    m = message(0, 1, 0, 5, 50)
+    reduced = Event(0, "collective", "all_reduce", 0.06, 0.09, ready=0.06, group=GROUP, num_bytes=1_000_000)
+    forward = Event(1, "forward", "forward", 0.06, 0.09)
+    figure = space_time([0, 1], [*halves([m]), reduced, forward], [m], title="two ranks")
+    assert {"send → 1", "recv ← 0", "all_reduce 1 MB", "forward", "rank 0", "two ranks"} <= {*texts(figure)}
+    assert_tidy(figure)
+
+
+def test_a_message_without_a_partner_is_drawn_as_one():
+    """A cross and words for a send that nobody received and a recv that nothing came for."""
+    what = {"ready": float("inf"), "group": GROUP, "tag": 0, "num_bytes": 4}
+    send = Event(0, "send", "send", 0.0, 0.01, peer=1, **what)
+    recv = Event(1, "recv", "recv", 0.001, 0.01, peer=0, **what)
+    lost = [Message(0, 1, 0, GROUP, 4, send, None), Message(0, 1, 3, GROUP, 4, None, recv)]
+    figure = space_time([0, 1], [send, recv], lost)
+    said = {"rank 1 never received it", "rank 0 never sent it", "without a partner"}
+    assert said <= {*texts(figure)}
+    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert [to_hex(line.get_color()).upper() for line in crosses] == [LOST] * 2
+    lanes = scene_of([0, 1], [send, recv], lost).lanes
+    assert lanes[0].bottom < crosses[0].get_ydata()[0] < crosses[1].get_ydata()[0] < lanes[1].top
+    assert_tidy(figure)
+
+
+def test_a_partner_that_was_not_traced_is_no_fault():
+    """It has no cross: its partner is not missing but unknown."""
+    send = Event(0, "send", "send", 0.0, 0.01, peer=7, group=(0, 7), tag=0, num_bytes=4)
+    figure = space_time([0], [send], [Message(0, 7, 0, (0, 7), 4, send, None, traced=False)])
+    assert "without a partner" not in texts(figure)
+    assert_tidy(figure)
+
+
+def test_the_last_rank_of_a_collective_is_marked():
+    """A dotted line where everybody has come; none where no moment is known."""
+    whole = collective([0, 4, 2], 6)
+    figure = space_time([0, 1, 2], whole.events, (), [whole], window=(0.0, 0.01))
+    assert any(list(line.get_xdata()) == pytest.approx([0.4 * WIDE] * 2) for line in figure.axes[0].lines)
+    assert "everybody has come" in texts(figure)
+    open_ended = Collective("all_reduce", GROUP, whole.events[:2], False)
+    assert "everybody has come" not in texts(space_time([0, 1], open_ended.events, (), [open_ended]))
+
+
+@pytest.mark.parametrize(("window", "labels"), [((0.010, 0.012), ["10.0", "10.5"]), ((0.0, 3.0), ["0", "500"])])
+def test_a_window_shows_a_part(window, labels):
+    """Only what overlaps the window is laid out; the axis is in milliseconds."""
+    events, messages = many(4, 50)
+    scene = scene_of(range(4), events, messages, window)
+    assert all(e.end >= window[0] and e.start <= window[1] for lane in scene.lanes.values() for e in lane.bars)
+    assert 0 < sum(len(arrow.sizes) for arrow in scene.arrows) <= len(messages)
+    figure = space_time(range(4), events, messages, window=window)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()][:2] == labels
+    assert_tidy(figure)
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 3), (4, 12), (8, 160), (16, 40)])
+def test_it_stays_readable(ranks, steps):
+    """From a few events to thousands: few arrows and boxes, words that keep apart, a small file; and it says so."""
+    events, messages = many(ranks, steps)
+    if (ranks, steps) == (8, 160):
+        events = [*events, *(Event(r, "compute", "mm", 0.1, 0.1001) for r in range(8) for _ in range(150))]
+        assert len(events) >= 5000
+    scene = scene_of(range(ranks), events, messages, None)
+    assert len(scene.arrows) <= CROSSINGS * ranks
+    assert len(scene.boxes) <= 6 * ranks * WIDE / COLUMN
+    drawn = sum(len(arrow.sizes) for arrow in scene.arrows)
+    assert drawn == sum(m.src != m.dst for m in messages)
+    said = " ".join(remarks(scene))
+    assert ("are drawn as" in said) == (len(scene.arrows) < drawn)
+    assert ("columns show what share" in said) == (scene.columns >= FEW)
+    figure = space_time(range(ranks), events, messages, title=f"{ranks} ranks", notes=["A note."])
+    assert_tidy(figure)
+    stream = io.BytesIO()
+    figure.savefig(stream)
+    assert len(stream.getvalue()) < 300_000
+    assert figure.get_size_inches()[0] == 7.5
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_the_legend_explains_what_is_there_and_nothing_else(blocking):
+    """One entry for each look that is drawn."""
+    m = message(0, 1, 0, 2, 3, blocking=blocking)
+    figure = space_time([0, 1], halves([m]), [m])
+    flying = [] if blocking else ["in flight, not blocking"]
+    legend = ["communicating", "waiting for a partner", *flying, "message, coloured by sender"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == legend

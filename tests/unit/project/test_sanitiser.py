@@ -1,0 +1,92 @@
+"""What tests/nbval.cfg overlooks when outputs are compared, and what it must not overlook."""
+
+import re
+from pathlib import Path
+
+import pytest
+from nbval.plugin import get_sanitize_patterns
+
+from distlab.client.display import cluster_html, cluster_text
+from distlab.measure.timing import format_bandwidth, format_bytes, format_seconds
+
+CONFIG = Path(__file__).parents[2] / "nbval.cfg"
+
+EXAMPLES = {
+    "<duration>": [
+        *[("latency 4.5 µs", "latency 9 µs"), ("  1.23 ms", "912.40 ms"), ("0.5 s", "12.31 s"), ("7 ns", "80 us")],
+        ("  1.02 s  median", "   912 ms median"),
+    ],
+    "<rate>": [("  12.3 GB/s", " 9 GB/s"), ("940 MB/s", "87.1 kB/s"), ("1.2e+03 GB/s", "9.87 GB/s")],
+    "<memory>": [("65 MB", "180.2 MB"), ("1.2 GB", "640 MB")],
+    "<pid>": [("pid=1", "pid=99999"), ("(PID: 12)", "(PID: 345)"), ("pid 4711     -", "pid 52       -")],
+    "<percent>": [("typical error 7 %", "typical error 12 %")],
+    "<address>": [("<function ring at 0x7f3a5c0d1e20>", "<function ring at 0x7f0011223344>")],
+    "<port>": [
+        ("127.0.0.1:40123", "127.0.0.1:5"),
+        ("[127.0.0.1]:28549$0", "[127.0.0.1]:1$0"),
+        ("localhost:8888", "localhost:1"),
+    ],
+    "<size>": [
+        ("<Figure size 239.844x300 with 1 Axes>", "<Figure size 240.1x301.5 with 1 Axes>"),
+        ('<img src="data:image/png;base64,iVBOR/w0+A==">', '<img src="data:image/png;base64,iVBORw1">'),
+    ],
+}
+
+COMPARED = [
+    ("rank 0", "rank 1"),
+    ("timeout of 3 s", "timeout of 5 s"),
+    *[("16 MiB", "32 MiB"), ("64 B", "128 B"), ("256 kB", "512 kB"), ("1 MB", "4 MB")],
+    ("50 % of the data", "75 % of the data"),
+    ("recv(src=1)", "recv(src=0)"),
+    ("step 1.5", "step 2.5"),
+    ("<Figure size 640x480 with 1 Axes>", "<Figure size 640x480 with 2 Axes>"),
+    ("Writing /tmp/distlab-8f7_b9sf/toy.py", "Writing /tmp/distlab-lcy4o27y/toy.py"),
+]
+
+
+def patterns():
+    return get_sanitize_patterns(CONFIG.read_text(encoding="utf-8"))
+
+
+def sanitise(text):
+    for regex, replacement in patterns():
+        text = re.sub(regex, replacement, text)
+    return text
+
+
+def test_the_patterns_of_the_file():
+    """There are at most eight, nbval reads every one, each leaves a visible placeholder and has an example here."""
+    assert 1 <= len(patterns()) <= 8
+    assert len(patterns()) == len(re.findall(r"^regex:", CONFIG.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert {re.search(r"<[a-z ]+>", replacement).group() for _, replacement in patterns()} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("placeholder", "one", "other"), [(name, *pair) for name, pairs in EXAMPLES.items() for pair in pairs]
+)
+def test_two_runs_compare_equal(placeholder, one, other):
+    """Two runs that differ in a measured or drawn value only compare equal."""
+    assert sanitise(one) == sanitise(other)
+    assert placeholder in sanitise(one)
+
+
+@pytest.mark.parametrize(("one", "other"), COMPARED)
+def test_the_lesson_is_compared(one, other):
+    """A difference in what the lesson claims is still a difference."""
+    assert sanitise(one) != sanitise(other)
+
+
+def test_what_distlab_prints_is_recognised():
+    """The package's own formatters write numbers that the comparison overlooks, at any magnitude."""
+    for seconds in (3e-7, 4.5e-6, 8.1e-5, 1.2e-3, 0.7, 12.3):
+        assert sanitise(f"took {format_seconds(seconds)} median") == "took <duration> median"
+    assert {sanitise(format_bandwidth(rate)) for rate in (0.004, 1.2, 87.0)} == {" <rate>"}
+    assert sanitise(format_bytes(1 << 20)) == format_bytes(1 << 20)
+
+
+def test_the_table_of_a_cluster_is_recognised():
+    """Two clusters that differ only in process numbers and memory look the same to the comparison."""
+    one = [{"rank": 0, "pid": 4711, "megabytes": 65.2, "state": "ready"}]
+    other = [{"rank": 0, "pid": 123456, "megabytes": 1030.0, "state": "ready"}]
+    for show in (cluster_text, cluster_html):
+        assert sanitise(show("1 rank", one)) == sanitise(show("1 rank", other))

@@ -1,0 +1,48 @@
+"""The notes of a rank's calls in one process: on a group that sends nothing, and on gloo alone."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # registers the backend that sends nothing
+from torch._C._distributed_c10d import FakeWork
+
+from distlab.rank import call_hooks, call_log
+from distlab.rank.call_log import NOTES
+from distlab.wire.rendezvous import loopback_interface
+
+LIMIT = timedelta(seconds=60)  # of the cluster
+
+
+@pytest.fixture
+def layer(monkeypatch):
+    """The layer is in place for a test, and gone afterwards, with all that was noted."""
+    names = [name for name in (*call_log.POINT_TO_POINT, *call_log.COLLECTIVES) if hasattr(dist.ProcessGroup, name)]
+    for owner, method in [
+        *((dist.ProcessGroup, name) for name in names),
+        *[(dist.Work, "wait"), (dist.Work, "get_future"), (torch.Future, "wait"), (torch.Future, "then")],
+    ]:
+        monkeypatch.setattr(owner, method, getattr(owner, method))  # is put back
+    monkeypatch.setattr(dist.distributed_c10d, "default_pg_timeout", LIMIT)
+    call_hooks.install()
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    NOTES.forget()
+
+
+@pytest.fixture
+def four(layer, monkeypatch):
+    """This process is rank 1 of four that do not exist: every call ends at once."""
+    monkeypatch.setattr(NOTES, "world_size", 4)
+    monkeypatch.setattr(FakeWork, "wait", call_hooks._waiting(FakeWork.wait))  # it does not inherit Work's
+    dist.init_process_group("fake", store=dist.HashStore(), rank=1, world_size=4)
+
+
+@pytest.fixture
+def alone(layer, monkeypatch):
+    """A gloo group of this process alone."""
+    monkeypatch.setattr(NOTES, "world_size", 1)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback_interface())
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=LIMIT)

@@ -1,0 +1,261 @@
+"""Checked mode with a store and without a group: what waits for what, in which order it is posted, and what is told."""
+
+import threading
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from distlab.errors import MismatchError
+from distlab.rank import argument_checks
+from distlab.rank.argument_checks import Checker, Deferred
+from distlab.rank.call_log import NOTES
+from distlab.wire.messages import OTHER, CallRecord
+from tests.unit.rank.threads import on_thread, until
+
+FLOATS = (("float32", (2,)),)
+
+
+class PostedWork:
+    """What a call returns when it has been posted; it has ended, with this value."""
+
+    def __init__(self, value=True):
+        self.value = value
+
+    def wait(self, *timeout):
+        return self.value
+
+    def is_completed(self):
+        return True
+
+    def result(self):
+        return ["result"]
+
+    def get_future(self):
+        future = torch.futures.Future()
+        future.set_result(3)
+        return future
+
+
+@pytest.fixture
+def store():
+    """The cluster's store, in memory."""
+    return dist.HashStore()
+
+
+@pytest.fixture
+def rank_of(monkeypatch, store):
+    """Gives the calls of a rank of the world or of a group of `members`, on whatever thread they are made."""
+    me = threading.local()
+    monkeypatch.setattr(dist, "get_rank", lambda: me.rank)
+    monkeypatch.setattr(dist, "TCPStore", lambda *address, **options: store)
+    monkeypatch.setattr(argument_checks.status, "describe", lambda note: note.record)
+    made = []
+
+    class Rank:
+        """The calls of one rank; `posted` lists what has gone to the group, in order."""
+
+        def __init__(self, rank, members=(0, 1)):
+            self.rank, self.members, self.posted = rank, members, []
+            self.checker = Checker("cell", "127.0.0.1", 1, 10.0)
+            made.append(self)
+
+        def call(self, op="all_reduce", method="allreduce", peer=-1, tag=0, is_async=False, group="0", **record):
+            def original():
+                self.posted.append(op)
+                return PostedWork(op)
+
+            me.rank = self.rank
+            record = {"members": self.members, "collective": op, "tensors": FLOATS, **record}
+            note = {"method": method, "peer": peer, "tag": tag, "group": group, "waits_shorter": False}
+            note |= {"args": (SimpleNamespace(asyncOp=is_async), None), "record": CallRecord(op, OTHER, **record)}
+            return self.checker.call(SimpleNamespace(**note), original)
+
+        def send(self, peer, tag=0, **record):
+            return self.call("send", "send", peer, tag, **record)
+
+        def recv(self, peer, tag=0, op="recv", **record):
+            return self.call(op, "recv" if peer >= 0 else "recv_anysource", peer, tag, **record)
+
+    yield Rank
+    for rank in made:
+        rank.checker.close()
+
+
+def together(*calls):
+    """The outcomes of calls made by several ranks at once."""
+    started = [on_thread(call) for call in calls]
+    for thread, _ in started:
+        thread.join(10)
+    return [outcome[0] for _, outcome in started]
+
+
+# --- collectives ---
+
+
+def test_a_collective_is_made_when_all_have_come(rank_of, store):
+    """Nobody's data moves before; nothing is left in the store afterwards."""
+    keys = store.num_keys()
+    ranks = [rank_of(rank, (0, 1, 2)) for rank in range(3)]
+    early = [on_thread(rank.call) for rank in ranks[:2]]
+    until(lambda: store.check(["cell/0/1/0", "cell/0/1/1"]))
+    assert [rank.posted for rank in ranks] == [[], [], []]
+    assert ranks[2].call().value == "all_reduce"
+    for thread, outcome in early:
+        thread.join(10)
+        assert outcome[0].value == "all_reduce"
+    assert store.num_keys() == keys
+
+
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [
+        (
+            [{"reduce_op": "MAX"}, {"reduce_op": "SUM"}, {"reduce_op": "SUM"}],
+            "The ranks do not agree in all_reduce: rank 0 has op=MAX, ranks 1-2 have op=SUM.",
+        ),
+        (
+            [{}, {"op": "barrier", "tensors": ()}],
+            "The ranks do not call the same collective: rank 0 calls all_reduce, rank 1 calls barrier.",
+        ),
+    ],
+    ids=["other arguments", "another collective"],
+)
+def test_calls_that_do_not_fit_are_made_by_nobody(rank_of, calls, words):
+    """Every rank is told the same, before any data moves."""
+    ranks = [rank_of(rank, tuple(range(len(calls)))) for rank in range(len(calls))]
+    told = together(*(lambda rank=rank, call=call: rank.call(**call) for rank, call in zip(ranks, calls, strict=True)))
+    assert [(type(error), str(error)) for error in told] == [(MismatchError, words)] * len(ranks)
+    assert [rank.posted for rank in ranks] == [[]] * len(ranks)
+
+
+def test_collectives_are_posted_in_their_order(rank_of, store):
+    """Also one that blocks, after asynchronous ones, which do not: gloo counts them. Nothing stays in the store."""
+    keys = store.num_keys()
+    one, other = rank_of(0), rank_of(1)
+    names = [f"call {k}" for k in range(50)]
+    works = [one.call(name, is_async=True) for name in names]
+    last = one.call("last")
+    assert (last.is_completed(), one.posted) == (False, [])
+    for name in (*names, "last"):
+        other.call(name)
+    assert [work.wait() for work in (*works, last)] == [*names, "last"]
+    assert one.posted == other.posted == [*names, "last"]
+    until(lambda: store.num_keys() == keys)
+
+
+# --- messages ---
+
+
+ANY = -1
+
+
+@pytest.mark.parametrize(
+    ("recvs", "sends", "served"),
+    [
+        ([(1, 0)] * 4, [(1, 0)] * 4, [0, 1, 2, 3]),
+        ([(1, 1), (1, 2)], [(1, 2), (1, 1)], [1, 0]),
+        ([(1, 0), (2, 0)], [(2, 0), (1, 0)], [1, 0]),
+        ([(ANY, 0)] * 2, [(2, 0), (1, 0)], [0, 1]),
+        ([(ANY, 0), (1, 0)], [(1, 0)] * 2, [0, 1]),
+        ([(0, 0)], [(0, 0)], [0]),
+    ],
+    ids=[
+        "in their order",
+        "tags overtake each other",
+        "another source is not held up",
+        "from any source",
+        "a directed one after one from any source",
+        "of oneself",
+    ],
+)
+def test_a_message_goes_to_the_recv_that_takes_it(rank_of, store, recvs, sends, served):
+    """By the (source, tag) of recvs and sends: each message serves one recv, and only recvs of its lane wait for it."""
+    keys = store.num_keys()
+    ranks = [rank_of(rank, (0, 1, 2)) for rank in range(3)]
+    works = [ranks[0].recv(*given) for given in recvs]
+    for (source, tag), first in zip(sends, served, strict=True):
+        assert not works[first].is_completed()
+        ranks[source].send(0, tag)
+        assert works[first].wait() == "recv"
+    assert store.num_keys() == keys
+    assert all(work.is_completed() and work.result() == ["result"] for work in works)
+
+
+@pytest.mark.parametrize(("members", "ends"), [((0, 2), "rank 2 to rank 0"), ((7, 5), "rank 5 to rank 7")])
+def test_a_message_that_does_not_fit_is_not_received(rank_of, members, ends):
+    """Sender, receiver, and what each has said; in a group they are named as ranks of the world."""
+    receiver, sender = (rank_of(rank, members) for rank in members)
+    work = receiver.recv(1)
+    sender.send(0, tensors=(("int32", (3,)),))
+    words = f"The two ends of a message from {ends} do not fit: int32[3] is sent, float32[2] is to receive it."
+    with pytest.raises(MismatchError) as caught:
+        work.wait()
+    assert (str(caught.value), receiver.posted) == (words, [])
+
+
+# --- the end of a cell, and of the store ---
+
+
+def test_what_waits_at_the_end_of_a_cell_is_posted_unchecked(rank_of):
+    """Its other end may come in a later cell, which tells nothing of it."""
+    receiver = rank_of(0)
+    works = [receiver.recv(1, op="first"), receiver.recv(1, op="second"), receiver.call(is_async=True)]
+    receiver.checker.close()
+    assert receiver.posted == [work.wait() for work in works] == ["first", "second", "all_reduce"]
+
+
+def test_a_store_that_is_gone_ends_every_wait(rank_of, monkeypatch):
+    """The watchdog frees a rank in checked mode by its connection to the store."""
+    receiver = rank_of(0)
+    works = [receiver.recv(1), receiver.recv(1)]
+
+    def gone(self, keys):
+        raise ConnectionError("Broken pipe")
+
+    monkeypatch.setattr(dist.HashStore, "check", gone)
+    for work in works:
+        with pytest.raises(ConnectionError, match="Broken pipe"):
+            work.wait()
+
+
+# --- what a call returns that is posted later ---
+
+
+@pytest.mark.parametrize("limit", [None, timedelta(milliseconds=20)], ids=["the cluster's limit", "the wait's own"])
+def test_a_wait_is_no_longer_than_that_of_a_call(rank_of, limit):
+    """The limit ends it, in gloo's own words."""
+    rank_of(0).checker.close()
+    call = Deferred(SimpleNamespace(waits_shorter=False), PostedWork, 10.0 if limit else 0.02, [], str, print)
+    with pytest.raises(RuntimeError, match=r"^Timed out waiting 20ms for recv operation to complete$"):
+        call.wait(*([limit] if limit else []))
+    assert call._note.waits_shorter is bool(limit)
+
+
+def test_a_wait_says_what_is_waited_for(rank_of):
+    """As for a Work of torch's; to post the call counts as movement."""
+    receiver, sender = rank_of(0), rank_of(1)
+    work, before = receiver.recv(1), NOTES.total
+    thread, outcome = on_thread(work.wait)
+    until(lambda: NOTES.now.get(thread.ident) is work._note)
+    sender.send(0)
+    thread.join(10)
+    assert (outcome, work._note.done, thread.ident in NOTES.now) == (["recv"], True, False)
+    assert NOTES.total == before + 3
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_future_is_there_before_the_call_is_posted(rank_of, fits):
+    """It is completed, or raises, as the call does."""
+    receiver, sender = rank_of(0), rank_of(1)
+    work = receiver.recv(1)
+    future = work.get_future()
+    assert (NOTES.ties[future], future.done()) == (work._note, False)
+    sender.send(0, tensors=FLOATS if fits else (("int8", (2,)),))
+    if fits:
+        assert future.wait() == 3
+    else:
+        with pytest.raises(MismatchError):
+            future.wait()

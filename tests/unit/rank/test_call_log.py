@@ -1,0 +1,207 @@
+"""What a rank notes of its calls, by torch's own functions, and how another process reads it."""
+
+from dataclasses import astuple, replace
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from distlab.rank import call_log, status
+from distlab.rank.call_log import NOTES
+from distlab.wire.messages import COLLECTIVE, CallRecord
+
+
+def newest():
+    """The newest collective, as another process reads it."""
+    return status.describe([note for row in NOTES.collectives.values() for note in row][-1])
+
+
+def traffic():
+    """The numbers of messages, as tuples of (is a send, group, peer, tag, count, dropped)."""
+    return [astuple(one) for one in status._traffic()]
+
+
+def ones(*shape, dtype=torch.float32):
+    return torch.ones(shape, dtype=dtype)
+
+
+def four_of(*shape):
+    return [ones(*shape) for _ in range(4)]
+
+
+# --- collectives ---
+
+FLOATS = (("float32", (2,)),)
+MAX, MIN = dist.ReduceOp.MAX, dist.ReduceOp.MIN
+EVEN = (2,) * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "op", "fields"),
+    [
+        (lambda: dist.all_reduce(ones(2), op=MAX), "all_reduce", {"reduce_op": "MAX"}),
+        (lambda: dist.broadcast(ones(2), src=3), "broadcast", {"root": 3}),
+        (lambda: dist.reduce(ones(2), dst=2), "reduce", {"root": 2, "reduce_op": "SUM"}),
+        (lambda: dist.all_gather(four_of(2), ones(2)), "all_gather", {}),
+        (lambda: dist.gather(ones(2), four_of(2), dst=1), "gather", {"root": 1}),
+        (lambda: dist.scatter(ones(2), four_of(2), src=1), "scatter", {"root": 1}),
+        (lambda: dist.reduce_scatter(ones(2), four_of(2)), "reduce_scatter", {"reduce_op": "SUM"}),
+        (lambda: dist.all_gather_into_tensor(ones(8), ones(2)), "all_gather_into_tensor", {}),
+        (
+            lambda: dist.reduce_scatter_tensor(ones(2), ones(8), op=MIN),
+            "reduce_scatter_tensor",
+            {"reduce_op": "MIN"},
+        ),
+        (lambda: dist.barrier(), "barrier", {"tensors": ()}),
+        (
+            lambda: dist.all_reduce(ones(2, 3, dtype=torch.int64)),
+            "all_reduce",
+            {"tensors": (("int64", (2, 3)),), "reduce_op": "SUM"},
+        ),
+        (
+            lambda: dist.all_to_all([ones(k + 1, 2) for k in range(4)], four_of(2)),
+            "all_to_all",
+            {"tensors": FLOATS * 4, "sends": EVEN, "receives": (2, 4, 6, 8)},
+        ),
+        (
+            lambda: dist.all_to_all_single(ones(8), ones(8)),
+            "all_to_all_single",
+            {"tensors": (("float32", (8,)),), "sends": EVEN, "receives": EVEN},
+        ),
+        (lambda: dist.group.WORLD.broadcast(ones(2), root=2), "broadcast", {"root": 2}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+def test_a_collective_is_noted_with_its_arguments(four, call, op, fields):
+    """What every rank must agree on, by the name that the learner used and the one that the ranks have in common."""
+    call()
+    plain = {"members": (0, 1, 2, 3), "group": "0", "sequence": 1, "tensors": FLOATS}
+    said = replace(newest(), collective="", place=None, lines=())
+    assert said == CallRecord(op, COLLECTIVE, **{**plain, **fields})
+
+
+@pytest.mark.parametrize(
+    ("tensors", "splits", "sends", "receives"),
+    [
+        ((ones(4, 3), ones(10, 3)), ([], [1, 2, 3, 4]), (3, 6, 9, 12), (3,) * 4),
+        ((ones(0, 3), ones(4, 3)), ([0] * 4, []), (3,) * 4, (0,) * 4),
+    ],
+)
+def test_an_even_side_of_an_uneven_all_to_all_is_split_by_its_own_size(four, tensors, splits, sends, receives):
+    """Splits may be given for the input alone: the output's parts are quarters of the output."""
+    note = call_log.Note("alltoall_base", "0", (*tensors, *splits, dist.AllToAllOptions()), {})
+    said = status.describe(note)
+    assert (said.sends, said.receives) == (sends, receives)
+
+
+def test_a_subgroup_is_noted_with_the_worlds_ranks(four):
+    """Members, roots and peers are ranks of the world; each group counts for itself."""
+    pair = dist.new_group([1, 3])
+    dist.barrier()
+    dist.broadcast(ones(1), src=3, group=pair)
+    dist.send(ones(1), 3, group=pair)
+    said = newest()
+    assert (said.group, said.members, said.root, said.sequence) == (pair.group_name, (1, 3), 3, 1)
+    assert (NOTES.count("0"), NOTES.count(pair.group_name)) == (1, 1)
+    assert traffic() == [(True, pair.group_name, 3, 0, 1, 0)]
+
+
+def test_a_group_that_is_gone_is_described_without_members(four):
+    """A note may outlive its group, and is told without a peer or a root to look up."""
+    dist.broadcast(ones(1), src=3)
+    note = NOTES.collectives["0"][-1]
+    dist.destroy_process_group()
+    said = status.describe(note)
+    assert (said.members, said.root) == ((), 3)
+
+
+# --- messages ---
+
+
+@pytest.mark.parametrize(
+    ("call", "rows"),
+    [
+        (lambda: dist.send(ones(3), 2, tag=7), [(True, "0", 2, 7, 1, 0)]),
+        (lambda: dist.isend(ones(3), 0).wait(), [(True, "0", 0, 0, 1, 0)]),
+        (lambda: dist.irecv(ones(3), tag=5), [(False, "0", None, 5, 1, 0)]),
+        (
+            lambda: [dist.send(ones(1), 2, tag=tag) for tag in (0, 1, 1)],
+            [(True, "0", 2, 0, 1, 0), (True, "0", 2, 1, 2, 0)],
+        ),
+        (
+            lambda: [
+                work.wait()
+                for work in dist.batch_isend_irecv(
+                    [dist.P2POp(dist.isend, ones(1), 2), dist.P2POp(dist.irecv, ones(1), 0)]
+                )
+            ],
+            [(True, "0", 2, 0, 1, 0), (False, "0", 0, 0, 1, 0)],
+        ),
+        (lambda: dist.group.WORLD.recv(tensors=[ones(1)], srcRank=3, tag=8), [(False, "0", 3, 8, 1, 0)]),
+    ],
+    ids=["send", "isend", "from any source", "several", "a batch", "a method of the group"],
+)
+def test_messages_are_counted_by_their_ends_and_tag(four, call, rows):
+    """A number for each kind of message."""
+    call()
+    assert traffic() == rows
+
+
+def test_a_send_whose_work_is_dropped_is_told(four):
+    """One that was waited for has arrived, and is not dropped; an old group's do not count in a new one."""
+    dist.isend(ones(1), 2)
+    dist.isend(ones(1), 2).wait()
+    dist.send(ones(1), 2)
+    kept = dist.isend(ones(1), 2)
+    assert traffic() == [(True, "0", 2, 0, 4, 1)]
+    del kept
+    assert traffic() == [(True, "0", 2, 0, 4, 2)]
+    old = dist.isend(ones(1), 2)
+    NOTES.forget()
+    new = dist.isend(ones(1), 2)
+    del old
+    assert traffic() == [(True, "0", 2, 0, 1, 0)]
+    new.wait()
+
+
+# --- limits, forgetting ---
+
+
+def all_reduce_within(seconds):
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=seconds)
+    dist.group.WORLD.allreduce([ones(1)], options).wait()
+
+
+@pytest.mark.parametrize(
+    ("call", "own_limit"),
+    [
+        (lambda: all_reduce_within(5), True),
+        (lambda: all_reduce_within(60), False),
+        (lambda: dist.barrier(), False),
+        (lambda: dist.monitored_barrier(), True),
+        (lambda: dist.all_reduce(ones(1), async_op=True).wait(), False),
+        (lambda: dist.all_reduce(ones(1), async_op=True).wait(timedelta(seconds=5)), True),
+        (lambda: dist.all_reduce(ones(1), group=dist.new_group([0], timeout=timedelta(seconds=5))), True),
+    ],
+    ids=[
+        *("shorter", "the cluster's", "none", "monitored_barrier"),
+        *("of no wait", "of a wait", "of a group"),
+    ],
+)
+def test_a_call_with_a_shorter_limit_ends_by_itself(alone, call, own_limit):
+    """Before the cluster's time is over."""
+    call()
+    assert newest().own_limit is own_limit
+
+
+def test_forget_leaves_nothing(four):
+    """After a rebuild every rank counts from the start."""
+    dist.all_reduce(ones(1))
+    work = dist.isend(ones(1), 2)
+    NOTES.forget()
+    assert (NOTES.traffic, NOTES.dropped, NOTES.collectives) == ({}, {}, {})
+    assert work not in NOTES.ties
+    dist.all_reduce(ones(1))
+    assert newest().sequence == 1

@@ -1,0 +1,97 @@
+"""Where ranks compute, and what asking for nccl says, with as many GPUs as a test wants."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+from distlab.rank import devices
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """A function that gives the machine so many GPUs, and a torch with nccl."""
+    for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def pretend(count):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("count", "ranks", "placed", "backend"),
+    [
+        (0, 2, ["cpu", "cpu"], "gloo"),
+        (1, 1, ["cuda:0"], "nccl"),
+        (1, 2, ["cuda:0", "cuda:0"], "gloo"),
+        (2, 4, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"], "gloo"),
+        (4, 4, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"], "nccl"),
+        (8, 2, ["cuda:0", "cuda:1"], "nccl"),
+    ],
+)
+def test_a_gpu_for_each_rank_where_there_are_enough(gpus, count, ranks, placed, backend):
+    """Ranks have GPUs of their own and nccl where there are enough, share them on gloo, or compute on the CPU."""
+    gpus(count)
+    assert [str(distlab.device_for(rank, ranks)) for rank in range(ranks)] == placed
+    assert devices.backend_for(ranks) == backend
+
+
+def test_the_place_on_the_machine_counts(gpus, monkeypatch):
+    """On the second of two machines with 4 GPUs, rank 6 has that machine's GPU 2; other ranks are not it."""
+    gpus(4)
+    for name, value in {"RANK": "6", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert str(distlab.device_for(6)) == "cuda:2"
+    assert str(distlab.device_for(5)) == "cuda:1"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: distlab.device_for(-1), "rank must be a whole number of 0 or more, got -1. Give for example rank=0."),
+        (lambda: distlab.device_for("0"), "rank must be a whole number of 0 or more, got '0'."),
+        (lambda: distlab.device_for(0, 0), "ranks_here must be a whole number of 1 or more, got 0."),
+        (lambda: devices.backend_for(True), "ranks_here must be a whole number of 1 or more, got True."),
+    ],
+)
+def test_bad_ranks_are_refused(call, message):
+    """What is no rank is an error that names the value."""
+    with pytest.raises(distlab.ArgumentError) as caught:
+        call()
+    assert str(caught.value).startswith(message)
+
+
+TOO_FEW = "There is 1 GPU for 2 ranks, and nccl refuses two ranks on one GPU (Duplicate GPU detected)."
+GLOO = "Cluster(2) for gloo, which takes CUDA tensors too."
+
+
+@pytest.mark.parametrize(
+    ("count", "built", "n", "message"),
+    [
+        (1, True, 2, f'{TOO_FEW} Call Cluster(1, backend="nccl"), or {GLOO}'),
+        (0, True, 1, "There is no GPU here, and nccl moves the data of GPUs alone. Call Cluster(1) for gloo."),
+        (3, False, 2, f"This torch was built without it, and sees 3 GPUs. Call {GLOO}"),
+    ],
+)
+def test_nccl_that_cannot_serve(gpus, monkeypatch, count, built, n, message):
+    """Before a process starts, the error says how many GPUs there are, why that is not enough, and what to call."""
+    gpus(count)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: built)
+    with pytest.raises(distlab.ArgumentError) as caught:
+        distlab.Cluster(n, backend="nccl")
+    assert str(caught.value) == f"backend must be one that can serve the ranks here, got 'nccl'. {message}"
+
+
+def test_topology(monkeypatch, tmp_path):
+    """What nvidia-smi prints, or None where there is none, or where it fails."""
+    program = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert devices.topology() is None
+    program.write_text('#!/bin/sh\n[ "$*" = "topo -m" ] && echo \' GPU0 GPU1\'\n')
+    program.chmod(0o755)
+    assert devices.topology() == " GPU0 GPU1"
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert devices.topology() is None

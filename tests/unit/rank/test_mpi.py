@@ -1,0 +1,98 @@
+"""What is said where MPI is missing or does not fit, and what is read from mpiexec; no process is started."""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+
+import distlab
+from distlab.diagnosis import explanation
+from distlab.launch import mpiexec
+
+LOG = """\
+2026-01-01 10:00:00.100 [KernelNanny.0] Nanny watching parent pid 100.
+2026-01-01 10:00:09.110 [KernelNanny.1] Pipe closed, parent 101 has status: gone
+2026-01-01 10:00:09.100 [KernelNanny.2] Pipe closed, parent 102 has status: zombie
+2026-01-01 10:00:09.101 [KernelNanny.2] Notifying Hub that our parent has shut down
+2026-01-01 10:00:09.120 [KernelNanny.0] Parent 100 exited with status None.
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+"""
+
+
+def refusal(*args, **options):
+    with pytest.raises(distlab.ArgumentError) as caught:
+        distlab.Cluster(*args, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("found", "module", "missing"),
+    [
+        (None, None, "mpiexec and mpi4py are"),
+        (None, object(), "mpiexec is"),
+        ("/usr/bin/mpiexec", None, "mpi4py is"),
+    ],
+)
+def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, missing):
+    """The message names what is not there and the command that brings it; nothing was started."""
+    monkeypatch.setattr(mpiexec, "find", lambda: found)
+    monkeypatch.setattr(mpiexec, "find_spec", lambda name: module)
+    assert refusal(2, engines="mpi") == (
+        "engines must be a launcher whose programs are installed here, got 'mpi'. "
+        f"{missing} not installed: pip install mpich mpi4py brings what MPI needs. Or call Cluster(n)."
+    )
+
+
+@pytest.mark.parametrize("backend", ["mpi4py", "MPI4PY"])
+def test_the_backend_over_mpi_needs_ranks_of_mpiexec(backend):
+    """With another launcher MPI would know each rank as a world of its own; so it says however it is written."""
+    assert refusal(2, engines="local", backend=backend) == (
+        'engines must be "mpi" for backend "mpi4py", got \'local\'. MPI knows only what mpiexec starts. '
+        'Call Cluster(n, engines="mpi", backend="mpi4py").'
+    )
+
+
+def test_mpiexec_beside_python_comes_first(monkeypatch, tmp_path):
+    """An environment that is not activated still finds its own mpiexec, before another one on PATH."""
+    other = tmp_path / "elsewhere"
+    for folder in (tmp_path, other):
+        folder.mkdir(exist_ok=True)
+        (folder / "mpiexec").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(other))
+    monkeypatch.setattr(mpiexec.sys, "executable", str(tmp_path / "python"))
+    assert mpiexec.find() == str(tmp_path / "mpiexec")
+    (tmp_path / "mpiexec").unlink()
+    assert mpiexec.find() == str(other / "mpiexec")
+
+
+@pytest.mark.parametrize(
+    ("version", "user", "arguments"),
+    [
+        ("HYDRA build details:\n    Version:    5.0.2", 0, []),
+        ("mpiexec (OpenRTE) 4.1.4", 1000, ["--oversubscribe"]),
+        ("mpirun (Open MPI) 5.0.11", 0, ["--oversubscribe", "--allow-run-as-root"]),
+    ],
+)
+def test_open_mpi_is_told_that_ranks_may_share_cores(monkeypatch, version, user, arguments):
+    """It refuses more ranks than cores, and root; MPICH needs nothing."""
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: SimpleNamespace(stdout=version))
+    monkeypatch.setattr(mpiexec.os, "geteuid", lambda: user)
+    assert mpiexec.arguments() == arguments
+
+
+def test_who_ended_first_is_read_from_the_log():
+    """The nanny that misses its engine first names it, wherever mpiexec has put its line."""
+    assert mpiexec.first_to_end(LOG) == 2
+    assert mpiexec.first_to_end("=   PID 100 RUNNING AT vm") is None
+
+
+def test_the_end_of_all_names_the_first():
+    """One rank died, and mpiexec ended the rest."""
+    error = explanation.all_died({2: "died", 0: explanation.WITH_ANOTHER, 1: explanation.WITH_ANOTHER})
+    assert str(error) == (
+        "rank 2 died.\n"
+        "MPI ends a whole program when one of its processes ends: mpiexec has ended ranks 0-1 too.\n"
+        "All variables are lost: call cluster.restart() for new ranks."
+    )
+    assert [failure.rank for failure in error.failures] == [2, 0, 1]
+    assert error.rank == 2

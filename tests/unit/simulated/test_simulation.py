@@ -1,0 +1,209 @@
+"""Virtual times against closed formulas and against cases computed by hand."""
+
+import math
+import random
+
+import pytest
+
+from distlab.course.algorithms import schedules
+from distlab.simulated.events import Align, Collective, Compute, Mark, Message, Wait
+from distlab.simulated.network import Link, Network
+from distlab.simulated.simulation import simulate
+
+ALPHA, BETA = 5e-6, 1 / 25e9
+RANKS = (2, 3, 4, 5, 7, 8, 16, 33, 64)
+ALGORITHMS = ("naive", "ring", "tree", "halving doubling", "recursive doubling", "whole ring")
+
+
+def network(**others):
+    return Network("5 us", "25 GB/s", **others)
+
+
+def send(op, peer, num_bytes, tag=0):
+    return Message(op, True, peer, num_bytes, ("0", tag))
+
+
+def recv(op, peer, num_bytes, tag=0):
+    return Message(op, False, peer, num_bytes, ("0", tag))
+
+
+def collective(name, n, size, root=0, op=0, count=0):
+    sizes = (size,) * (n if name == "all_to_all" else 1)
+    return Collective(op, name, "0", count, tuple(range(n)), root, sizes, sizes)
+
+
+def seconds(name, n, size, **others):
+    result = simulate([[collective(name, n, size), Wait(0)]] * n, network(**others))
+    assert result.unfinished == ((),) * n
+    return max(result.clocks)
+
+
+def close(formula):
+    return pytest.approx(formula, rel=1e-9)
+
+
+@pytest.mark.parametrize("n", RANKS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_all_reduce_takes_what_its_formula_says(algorithm, n):
+    size = 4096 * n * (1 << (n.bit_length() - 1))  # divides into all chunks
+    formula = schedules.cost(algorithm, size, n, ALPHA, BETA)
+    assert seconds("all_reduce", n, size, algorithms={"all_reduce": algorithm}) == close(formula)
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_the_other_collectives_take_what_their_formulas_say(n):
+    m = 1 << 20
+    steps = math.ceil(math.log2(n))
+    message = ALPHA + BETA * m
+    assert seconds("broadcast", n, m) == close(steps * message)
+    assert seconds("reduce", n, m) == close(steps * message)
+    assert seconds("broadcast", n, m, algorithms={"broadcast": "linear"}) == close(ALPHA + (n - 1) * BETA * m)
+    assert seconds("gather", n, m) == close(ALPHA + (n - 1) * BETA * m)
+    assert seconds("scatter", n, m) == close(ALPHA + (n - 1) * BETA * m)
+    assert seconds("all_gather", n, m) == close((n - 1) * message)
+    assert seconds("reduce_scatter", n, m) == close((n - 1) * message)
+    assert seconds("all_to_all", n, m) == close((n - 1) * message)
+    assert seconds("barrier", n, 0) == close(steps * ALPHA)
+
+
+def test_chunks_that_do_not_divide_take_the_time_of_the_largest_in_each_step():
+    # 10 bytes on 4 ranks: chunks of 3, 3, 2 and 2 bytes, and each of the 6 steps moves one of each
+    assert seconds("all_reduce", 4, 10, algorithms={"all_reduce": "ring"}) == close(6 * (ALPHA + 3 * BETA))
+
+
+def test_the_default_all_reduce_is_the_quicker_of_ring_and_tree():
+    assert seconds("all_reduce", 16, 64) == close(schedules.cost("tree", 64, 16, ALPHA, BETA))
+    assert seconds("all_reduce", 16, 1 << 24) == close(schedules.cost("ring", 1 << 24, 16, ALPHA, BETA))
+
+
+def test_messages_of_one_sender_leave_its_port_one_after_the_other():
+    m = 25_000_000  # a millisecond of the port
+    sender = [send(1, 1, m), send(2, 2, m), Wait(1), Mark(), Wait(2)]
+    result = simulate([sender, [recv(1, 0, m), Wait(1)], [recv(1, 0, m), Wait(1)]], network())
+    assert result.clocks == close((ALPHA + 2e-3, ALPHA + 1e-3, ALPHA + 2e-3))
+    assert result.marks[0] == close((ALPHA + 1e-3,))
+
+
+def test_messages_to_one_receiver_come_in_the_order_of_their_arrival():
+    m = 25_000_000
+    late = [Compute(0.5e-3), send(1, 0, m), Wait(1)]
+    result = simulate(
+        [[recv(1, 1, m), recv(2, 2, m), Wait(1), Mark(), Wait(2)], late, [send(1, 0, m), Wait(1)]], network()
+    )
+    # rank 2's message holds the port from ALPHA on, and rank 1's, which came half way through, waits for its end
+    assert result.clocks == close((ALPHA + 2e-3, ALPHA + 2e-3, ALPHA + 1e-3))
+
+
+def test_a_message_waits_for_its_receiver_unless_it_is_eager():
+    m = 25_000
+    programs = [[send(1, 1, m), Wait(1)], [Compute(1e-3), recv(1, 0, m), Wait(1)]]
+    assert simulate(programs, network()).clocks == close((1e-3 + ALPHA + 1e-6,) * 2)
+    assert simulate(programs, network(eager=m)).clocks == close((1e-6, 1e-3))
+    assert simulate(programs, network(eager=m - 1)).clocks == close((1e-3 + ALPHA + 1e-6,) * 2)
+
+
+def test_with_a_handshake_the_sender_hears_of_its_receiver_a_latency_later():
+    at_once = [[send(1, 1, 25_000), Wait(1)], [recv(1, 0, 25_000), Wait(1)]]
+    assert simulate(at_once, network(handshake=True)).clocks == close((ALPHA + 1e-6, 2 * ALPHA + 1e-6))
+    late = [[Compute(1e-3), send(1, 1, 25_000), Wait(1)], [recv(1, 0, 25_000), Wait(1)]]
+    assert simulate(late, network(handshake=True)).clocks == close((1e-3 + 1e-6, 1e-3 + ALPHA + 1e-6))
+
+
+def test_both_directions_of_a_port_are_its_own():
+    m = 25_000_000
+    both = [[send(1, 1, m), recv(2, 1, m), Wait(1), Wait(2)], [send(1, 0, m), recv(2, 0, m), Wait(1), Wait(2)]]
+    assert simulate(both, network()).clocks == close((ALPHA + 1e-3,) * 2)
+
+
+def test_ranks_of_one_host_share_its_way_out_and_not_their_links_inside():
+    hosts = Network(hosts=[2, 2], inside=Link("1 us", "100 GB/s"), between=Link("10 us", "10 GB/s"))
+    m = 10_000_000  # a millisecond between hosts, 0.1 inside
+    to_the_other = [
+        [send(1, 2, m), Wait(1)],
+        [send(1, 3, m), Wait(1)],
+        [recv(1, 0, m), Wait(1)],
+        [recv(1, 1, m), Wait(1)],
+    ]
+    assert simulate(to_the_other, hosts).clocks == close((1.01e-3, 2.01e-3, 1.01e-3, 2.01e-3))
+    inside = [[send(1, 1, m), Wait(1)], [recv(1, 0, m), Wait(1)], [send(1, 3, m), Wait(1)], [recv(1, 2, m), Wait(1)]]
+    assert simulate(inside, hosts).clocks == close((0.101e-3,) * 4)
+
+
+def test_computing_hides_behind_communication_and_the_other_way_round():
+    whole = schedules.cost("ring", 1 << 24, 4, ALPHA, BETA)
+    for computing in (whole / 2, whole * 2):
+        program = [collective("all_reduce", 4, 1 << 24), Compute(computing), Wait(0)]
+        assert simulate([program] * 4, network()).clocks == close((max(whole, computing),) * 4)
+
+
+def test_buckets_queue_for_the_port():
+    program = [collective("all_gather", 2, 1 << 24, op=k, count=k) for k in range(3)]
+    result = simulate([[*program, Wait(0), Wait(1), Wait(2)]] * 2, network())
+    assert result.clocks == close((ALPHA + 3 * BETA * (1 << 24),) * 2)
+
+
+def test_a_collective_begins_for_each_member_when_it_comes():
+    late = [Compute(1e-3), collective("broadcast", 2, 1000), Wait(0)]
+    result = simulate([late, [collective("broadcast", 2, 1000), Wait(0)]], network())
+    assert result.clocks == close((1e-3 + ALPHA + 1000 * BETA,) * 2)
+
+
+def test_what_a_callback_begins_begins_at_the_end_of_its_operation():
+    first, second = collective("all_gather", 2, 25_000_000), collective("all_gather", 2, 25_000_000, op=1, count=1)
+    chained = Collective(**{**vars(second), "after": 0})
+    program = [first, chained, Compute(0.2e-3), Mark(), Wait(1)]
+    result = simulate([program] * 2, network())
+    assert result.marks[0] == close((0.2e-3,))
+    assert result.clocks == close((2 * (ALPHA + 1e-3),) * 2)
+
+
+def test_an_alignment_brings_all_clocks_to_the_latest():
+    program = [Compute(1e-3), Align((1, 0)), Mark()]
+    assert simulate([program, [Align((1, 0)), Mark()], []], network()).marks == ((1e-3,), (1e-3,), ())
+
+
+def test_earlier_cells_end_on_all_ranks_before_later_ones_begin():
+    of_both = [Align((1, 0)), Compute(1e-3), Align((2, 0)), Mark()]
+    assert simulate([of_both, [Align((2, 0)), Mark()]], network()).marks == ((1e-3,), (1e-3,))
+
+
+def test_what_has_not_ended_goes_on_in_the_next_call():
+    first = simulate([[Compute(1e-3), send(7, 1, 25_000)], []], network())
+    assert [len(begun) for begun in first.unfinished] == [1, 0]
+    second = simulate([[Wait(7)], [recv(1, 0, 25_000), Wait(1)]], network(), first.clocks, first.unfinished)
+    assert second.clocks == close((1e-3 + ALPHA + 1e-6,) * 2)
+
+
+def test_a_rank_that_waits_for_nobody_keeps_its_clock():
+    result = simulate([[Compute(1e-3), recv(1, 1, 8), Wait(1), Compute(1.0)], []], network())
+    assert result.clocks == (1e-3, 0.0)
+
+
+def test_stragglers_compute_longer_and_jitter_is_the_same_on_every_run():
+    assert simulate([[Compute(1e-3)]] * 2, network(stragglers={1: 3.0})).clocks == close((1e-3, 3e-3))
+    results = {seconds("all_reduce", 8, 4096, jitter=0.5, seed=3) for _ in range(5)}
+    assert len(results) == 1
+    assert seconds("all_reduce", 8, 4096) < results.pop() != seconds("all_reduce", 8, 4096, jitter=0.5, seed=4)
+
+
+def test_the_order_in_which_ranks_are_listed_changes_nothing():
+    """All ranks exchange with all, in orders of their own: the same program gives the same bits."""
+    n, order = 6, random.Random(0)
+    programs = []
+    for rank in range(n):
+        peers = order.sample([peer for peer in range(n) if peer != rank], n - 1)
+        begins = [
+            event for k, peer in enumerate(peers) for event in (send(2 * k, peer, 1000), recv(2 * k + 1, peer, 1000))
+        ]
+        programs.append([*begins, *(Wait(op) for op in order.sample(range(2 * n - 2), 2 * n - 2))])
+    assert len({simulate(programs, network()) for _ in range(20)}) == 1
+
+
+def test_every_transfer_is_told():
+    result = simulate([[send(1, 1, 25_000), Wait(1)], [recv(1, 0, 25_000), Wait(1)]], network())
+    (transfer,) = result.transfers
+    assert (transfer.src, transfer.dst, transfer.num_bytes, transfer.what) == (0, 1, 25_000, "message")
+    assert (transfer.begin, transfer.left, transfer.arrived, transfer.end) == close((0, 1e-6, ALPHA, ALPHA + 1e-6))
+    assert (transfer.send, transfer.recv) == (1, 1)
+    assert {(span.rank, span.op) for span in result.spans} == {(0, 1), (1, 1)}
+    assert {(done.rank, done.begin, done.end) for done in result.operations} == {(r, 0.0, transfer.end) for r in (0, 1)}

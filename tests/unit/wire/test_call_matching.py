@@ -1,0 +1,95 @@
+"""Whether the ranks' calls of one collective, or the two ends of a message, fit together: the sentences in full."""
+
+import pytest
+
+from distlab.wire.call_matching import disagreement, misfit, tensor_words
+from distlab.wire.messages import COLLECTIVE, OTHER, CallRecord
+
+
+def call(op="all_reduce", tensors=(("float32", [4]),), members=(0, 1, 2), **more):
+    return CallRecord(op, COLLECTIVE, tuple(members), tensors=tuple(tensors), **{"collective": op, **more})
+
+
+def all_to_all(sends, receives, dtype="float32", **more):
+    return call("all_to_all_single", [(dtype, [sum(sends)])], sends=sends, receives=receives, **more)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [],
+        [call(reduce_op="SUM"), call(reduce_op="SUM")],
+        [call("all_gather_into_tensor", collective="all_gather_single"), call("all_gather_single")],
+        [all_to_all([1, 2, 3], [1, 4, 7]), all_to_all([4, 5, 6], [2, 5, 8]), all_to_all([7, 8, 9], [3, 6, 9])],
+        [all_to_all([2, 1, 9], [2, 2, 9]), all_to_all([2, 2, 9], [1, 2, 9])],
+        [all_to_all([2], [2]), all_to_all([2], [2])],
+    ],
+    ids=["none", "the same", "two names", "uneven splits", "splits of two of three", "splits of another length"],
+)
+def test_calls_that_fit_do_not_disagree(calls):
+    """Only what is known is compared; what a rank sends to another is what that one expects."""
+    assert disagreement(dict(enumerate(calls))) == ""
+
+
+def test_different_collectives_are_told_by_what_the_learner_called():
+    """The fewest ranks come first; the names are those of torch.distributed's functions."""
+    calls = {0: call(), 1: call("barrier", tensors=()), 2: call()}
+    words = "the ranks do not call the same collective: rank 1 calls barrier, ranks 0 and 2 call all_reduce."
+    assert disagreement(calls) == words
+
+
+@pytest.mark.parametrize(
+    ("one", "others", "words"),
+    [
+        ({"reduce_op": "MAX"}, {"reduce_op": "SUM"}, "rank 2 has op=MAX, ranks 0-1 have op=SUM"),
+        ({"root": 1}, {"root": 0}, "rank 2 has the root 1, ranks 0-1 have the root 0"),
+        ({"tensors": [("int32", [4])]}, {}, "rank 2 has int32[4], ranks 0-1 have float32[4]"),
+        ({"tensors": [("float32", [2, 2])]}, {}, "rank 2 has float32[2, 2], ranks 0-1 have float32[4]"),
+        ({"tensors": [("float32", [])]}, {}, "rank 2 has float32[], ranks 0-1 have float32[4]"),
+        ({"tensors": ()}, {}, "rank 2 has none, ranks 0-1 have float32[4]"),
+    ],
+    ids=["reduce op", "root", "dtype", "shape", "scalar", "no tensor"],
+)
+def test_arguments_that_differ(one, others, words):
+    """Reduce op, root, dtype and shape have to be the same on every rank."""
+    calls = {0: call(**others), 1: call(**others), 2: call(**{**others, **one})}
+    assert disagreement(calls) == f"the ranks do not agree in all_reduce: {words}."
+
+
+def test_uneven_splits_that_do_not_fit():
+    """The two ends are named, with the elements of each."""
+    calls = {0: all_to_all([2, 1], [2, 2], members=(0, 2)), 2: all_to_all([2, 2], [2, 2], members=(0, 2))}
+    words = "the ranks do not agree in all_to_all_single: rank 0 sends 1 element to rank 2, which expects 2 elements."
+    assert disagreement(calls) == words
+
+
+def test_types_of_an_all_to_all_have_to_be_the_same():
+    """Its shapes may differ, its types may not."""
+    calls = {0: all_to_all([1, 1], [1, 1], members=(0, 1)), 1: all_to_all([1, 1], [1, 1], "int64", members=(0, 1))}
+    words = "the ranks do not agree in all_to_all_single: rank 0 has float32, rank 1 has int64."
+    assert disagreement(calls) == words
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "words"),
+    [
+        (("float32", [2, 3]), ("float32", [2, 3]), ""),
+        (("float32", [2, 3]), ("float32", [6]), ""),
+        (("float32", []), ("float32", [1]), ""),
+        (("float32", [2, 3]), ("float32", [5]), "float32[2, 3] is sent, float32[5] is to receive it"),
+        (("float32", [2, 3]), ("int32", [2, 3]), "float32[2, 3] is sent, int32[2, 3] is to receive it"),
+    ],
+    ids=["the same", "flat", "a scalar", "another size", "another type"],
+)
+def test_a_message_is_a_row_of_numbers(sent, received, words):
+    """Type and number of elements must be the same at both ends; the shape need not be."""
+    assert misfit(call("send", [sent]), call("recv", [received])) == words
+
+
+def test_tensors_in_words():
+    """Types and shapes, at most three of them; or each type once, in order."""
+    tensors = [("int8", [n]) for n in range(4)] + [("float32", [])]
+    assert tensor_words(call(tensors=tensors)) == "int8[0], int8[1], int8[2] and 2 more"
+    assert tensor_words(call(tensors=tensors[3:])) == "int8[3], float32[]"
+    assert tensor_words(call(tensors=tensors), shapes=False) == "float32, int8"
+    assert tensor_words(CallRecord("backward", OTHER)) == ""
