@@ -116,7 +116,7 @@ def recorded(matrix, monkeypatch, tmp_path):
         status = statuses.get(Path(command[1]).name, 0)
         if "run_tests.py" in command[1]:
             failed = "FAILED (1)   3.0 s   2 failed, 5 passed\n    FAILED tests/unit/test_x.py"
-            stdout.write(f"unit      | what a test prints\n\n----- summary\nunit  {failed if status else 'ok   3.0 s'}\n")
+            stdout.write(f"unit | what a test prints\n\n----- summary\nunit  {failed if status else 'ok   3.0 s'}\n")
         return status
 
     monkeypatch.setattr(matrix, "MATRIX", tmp_path)
