@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -141,7 +142,8 @@ def settle(group: dist.ProcessGroup | None = None) -> Result:
     Runs on: every rank of the group (a rank that skips it hangs the rest).
 
     Returns:
-        the result, the same on every rank of the group; ranks that are not in the group have done nothing in it.
+        the result, in which ranks that are not in the group have done nothing; what happened (operations, transfers and
+        spans) is told to the group's first rank only.
     """
     NOTES.begin_quietly()
     try:
@@ -150,12 +152,13 @@ def settle(group: dist.ProcessGroup | None = None) -> Result:
         gathered: list[Any] = [None] * len(members)
         first = dist.get_rank(group) == 0
         dist.gather_object(mine, gathered if first else None, group=group, group_dst=0)
-        answer = [_simulate(members, gathered) if first else None]
+        whole, latest = _simulate(members, gathered) if first else (None, None)
+        answer = [whole and (replace(whole, operations=(), transfers=(), spans=()), latest)]
         dist.broadcast_object_list(answer, group=group, group_src=0)
     finally:
         NOTES.quiet = False
     result, (NOTES.cell, NOTES.alignments) = answer[0]
-    rank = dist.get_rank()
+    result, rank = whole or result, dist.get_rank()
     NOTES.events, NOTES.unfinished, NOTES.start = [], result.unfinished[rank], result.clocks[rank]
     NOTES.resume()
     return result
