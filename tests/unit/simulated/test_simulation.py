@@ -27,8 +27,8 @@ def recv(op, peer, num_bytes, tag=0):
     return Message(op, False, peer, num_bytes, ("0", tag))
 
 
-def collective(name, n, size, root=0, op=0, count=0):
-    sizes = (size,) * (n if name == "all_to_all" else 1)
+def collective(name, n, size, root=0, op=0, count=0, element=1):
+    sizes = {"all_to_all": (size,) * n, "all_reduce": (size, element)}.get(name, (size,))
     return Collective(op, name, "0", count, tuple(range(n)), root, sizes, sizes)
 
 
@@ -69,6 +69,12 @@ def test_the_other_collectives_take_what_their_formulas_say(n):
 def test_chunks_that_do_not_divide_take_the_time_of_the_largest_in_each_step():
     # 10 bytes on 4 ranks: chunks of 3, 3, 2 and 2 bytes, and each of the 6 steps moves one of each
     assert seconds("all_reduce", 4, 10, algorithms={"all_reduce": "ring"}) == close(6 * (ALPHA + 3 * BETA))
+
+
+def test_chunks_are_cut_between_elements_and_empty_ones_are_not_sent():
+    # 2 elements of 4 bytes on 4 ranks: two chunks, each handed on by 3 ranks to be added up and by 3 to be known
+    result = simulate([[collective("all_reduce", 4, 8, element=4)]] * 4, network(algorithms={"all_reduce": "ring"}))
+    assert [transfer.num_bytes for transfer in result.transfers] == [4] * 12
 
 
 def test_the_default_all_reduce_is_the_quicker_of_ring_and_tree():
