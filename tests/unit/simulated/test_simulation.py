@@ -27,9 +27,9 @@ def recv(op, peer, num_bytes, tag=0):
     return Message(op, False, peer, num_bytes, ("0", tag))
 
 
-def collective(name, n, size, root=0, op=0, count=0, element=1):
+def collective(name, n, size, root=0, op=0, count=0, element=1, group="0"):
     sizes = {"all_to_all": (size,) * n, "all_reduce": (size, element)}.get(name, (size,))
-    return Collective(op, name, "0", count, tuple(range(n)), root, sizes, sizes)
+    return Collective(op, name, group, count, tuple(range(n)), root, sizes, sizes)
 
 
 def seconds(name, n, size, **others):
@@ -142,10 +142,12 @@ def test_computing_hides_behind_communication_and_the_other_way_round():
         assert simulate([program] * 4, network()).clocks == close((max(whole, computing),) * 4)
 
 
-def test_buckets_queue_for_the_port():
-    program = [collective("all_gather", 2, 1 << 24, op=k, count=k) for k in range(3)]
-    result = simulate([[*program, Wait(0), Wait(1), Wait(2)]] * 2, network())
-    assert result.clocks == close((ALPHA + 3 * BETA * (1 << 24),) * 2)
+def test_collectives_of_a_group_take_turns_and_those_of_several_share_the_port():
+    m = 1 << 24
+    for groups, expected in (("000", 3 * (ALPHA + BETA * m)), ("012", ALPHA + 3 * BETA * m)):
+        program = [collective("all_gather", 2, m, op=k, count=k, group=group) for k, group in enumerate(groups)]
+        result = simulate([[*program, Wait(0), Wait(1), Wait(2)]] * 2, network())
+        assert result.clocks == close((expected,) * 2)
 
 
 def test_a_collective_begins_for_each_member_when_it_comes():
