@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from distlab.errors import refuse
 from distlab.measure.probe_result import KINDS
 from distlab.plotting.cells import canvas, draw_text, text_width
 from distlab.plotting.style import INK, blend, text_color
@@ -38,16 +37,12 @@ def heat_maps(panels: Sequence[Panel]) -> Figure:
     Runs on: client.
 
     Args:
-        panels: each a title and, by column, by row, a kind of `probe_result.KINDS`. The columns of a panel have the
-            same rows.
+        panels: each a title and, by column, by row, a kind of `probe_result.KINDS`; none is empty, and the columns of
+            a panel have the same rows.
 
     Returns:
         The figure; a notebook shows it where it is the last value of a cell.
-
-    Raises:
-        ArgumentError: if there is no panel, a panel is empty, or a kind is not known.
     """
-    check_panels(panels)
     columns = [columns for _, columns in panels]
     rows = [list(next(iter(panel.values()))) for panel in columns]
     start = GAP + max(text_width(row, SIZE) for names in rows for row in names)
@@ -65,16 +60,6 @@ def heat_maps(panels: Sequence[Panel]) -> Figure:
     for number, line in enumerate(key):
         draw_text(ax, 0, bottom + LINE * (number + 0.5), line, ha="left", fontsize=SIZE)
     return figure
-
-
-def check_panels(panels: Sequence[Panel]) -> None:
-    """Raise where there is nothing to draw, or what cannot be drawn."""
-    example = 'Give [("today", {"gloo CPU": {"broadcast": "works"}})].'
-    if not panels or not all(columns and all(columns.values()) for _, columns in panels):
-        refuse("panels", "tables with columns and rows", panels, example)
-    for kind in (kind for _, columns in panels for cells in columns.values() for kind in cells.values()):
-        if kind not in KINDS:
-            refuse("a cell", f"one of {', '.join(map(repr, KINDS))}", kind, example)
 
 
 def draw_panel(ax: Axes, left: float, top: float, panel: Panel, rows: Sequence[str]) -> None:
