@@ -126,8 +126,7 @@ class Sweep:
         title = f"{self.collective}: median time of the slowest rank, its quartiles as the spread"
         if self.simulated:
             title = f"{self.collective}, {self.simulated}: virtual time of the slowest rank"
-            return Table(title, HEADS, tuple(lines), "rrllrrrrr")
-        most = max(self.ranks, default=0)
+        most = 0 if self.simulated else max(self.ranks, default=0)
         note = f"{most} ranks on {count(self.cores, 'core')} take turns: their times include waiting for a core."
         return Table(title, HEADS, tuple(lines), "rrllrrrrr", (note,) if most > self.cores else ())
 

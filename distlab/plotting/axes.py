@@ -72,19 +72,14 @@ def check_curves(
 # --- curves ---
 
 
-def draw_curve(ax: Axes, curve: Curve, color: str, line: bool = True) -> None:
-    """Draw medians as points, on a line or without one, and the spread from low to high as bars."""
-    x, medians, lows, highs = map(np.asarray, curve)
-    spread = (medians - lows).clip(0), (highs - medians).clip(0)
-    look = {"color": color, "fmt": "o-" if line else "o", "markersize": 5, "elinewidth": 1.4, "capsize": 3}
-    ax.errorbar(x, medians, yerr=spread, **look)
-
-
 def draw_curves(ax: Axes, curves: Mapping[str, Curve], fitted: Collection[str] = ()) -> list[End]:
-    """Draw each curve in its colour, the fitted ones without a line; returns their ends."""
+    """Draw medians as points, on a line unless they are fitted, and their spread as bars; returns the curves' ends."""
     ends = []
     for place, (name, curve) in enumerate(curves.items()):
-        draw_curve(ax, curve, curve_color(place), line=name not in fitted)
+        x, medians, lows, highs = map(np.asarray, curve)
+        spread = (medians - lows).clip(0), (highs - medians).clip(0)
+        look = {"fmt": "o" if name in fitted else "o-", "markersize": 5, "elinewidth": 1.4, "capsize": 3}
+        ax.errorbar(x, medians, yerr=spread, color=curve_color(place), **look)
         ends.append((*max(zip(*curve[:2], strict=True)), name, curve_color(place)))
     return ends
 

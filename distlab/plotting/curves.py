@@ -6,7 +6,7 @@ Called by the notebooks and by `Sweep.plot`. Runs in the notebook's process. Siz
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,18 +17,14 @@ from distlab.plotting.axes import SMALL, Curve, End, check_curves, draw_against_
 from distlab.plotting.style import INK, curve_color, new_figure, style
 from distlab.plotting.units import count
 
+if TYPE_CHECKING:
+    from distlab.measure.timing import Fit
+
 Line = tuple[Sequence[float], Sequence[float]]  # sizes, times
 HEIGHT = 3.4  # of a panel of a sweep, in inches
 ROW = 0.08  # from one line of text to the next, as a share of such a panel's axes
 MOST_FITS = 4  # whose numbers are written: more would fill the figure
 EXAMPLE = 'Give {"digits": ([1, 2], medians, lows, highs)}.'
-
-
-class Fit(Protocol):
-    """A fitted line alpha + beta n: what a figure needs to know of it."""
-
-    alpha: float  # s
-    beta: float  # s/byte
 
 
 # --- against message size ---
@@ -71,7 +67,7 @@ def latency_bandwidth(
         upper.set_xlim(min(num_bytes) / 1.6, max(num_bytes) * 1.6)
         lower.set(xlabel="message size n", ylabel="bandwidth n/t", yscale="log")
         for ax, curve in ((upper, times), (lower, rates)):
-            axes.draw_curve(ax, curve, curve_color(0), line=fit is None)
+            axes.draw_curves(ax, {"measured": curve}, ("measured",) if fit else ())
         if fit is not None:
             draw_fit(upper, lower, num_bytes, fit)
         for axis, unit in ((upper.yaxis, "s"), (lower.yaxis, "B/s"), (lower.xaxis, "B")):

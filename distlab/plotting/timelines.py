@@ -174,35 +174,25 @@ def legend_entries(scene: Scene) -> list[Patch | Line2D]:
 # --- words ---
 
 
-def write(
-    ax: Axes,
-    taken: list[Place],
-    x: float,
-    y: float,
-    text: str,
-    color: str,
-    size: float = SMALL,
-    ha: str = "left",
-    **look: Any,
-) -> bool:
+def write(ax: Axes, taken: list[Place], x: float, y: float, text: str, color: str, **look: Any) -> bool:
     """Write a text at the middle of its height, if it keeps clear of those before it and of the axes' edges.
 
     Args:
-        taken: what the others take up.
+        taken: what the others take up. look: matplotlib's text options; without them small, and from x to the right.
 
     Returns:
         Whether there was room for it.
     """
-    wide, half = text_width(text, size) * DPI, size * 1.25 / 72 * DPI / 2
-    left = x - wide * {"left": 0, "center": 0.5, "right": 1}[ha]
+    look = {"fontsize": SMALL, "ha": "left", "va": "center_baseline", "zorder": 9, "parse_math": False, **look}
+    wide, half = text_width(text, look["fontsize"]) * DPI, look["fontsize"] * 1.25 / 72 * DPI / 2
+    left = x - wide * {"left": 0, "center": 0.5, "right": 1}[look["ha"]]
     if left < 2 or left + wide > WIDE - 2:
         return False
     left, upper, right, lower = place = (left - 2, y - half, left + wide + 2, y + half)
     if any(a < right and left < c and b < lower and upper < d for a, b, c, d in taken):
         return False
     taken.append(place)
-    look |= {"fontsize": size, "color": color, "ha": ha, "va": "center_baseline", "zorder": 9, "parse_math": False}
-    ax.text(x, y, text, **look)
+    ax.text(x, y, text, color=color, **look)
     return True
 
 
@@ -235,7 +225,7 @@ def label_bars(ax: Axes, scene: Scene, taken: list[Place]) -> None:
         look = {"bbox": {"facecolor": fill, "edgecolor": "none", "pad": 1.2}} if box.look == "wait" else {}
         if text:
             middle = (box.left + box.right) / 2, (box.top + box.bottom) / 2
-            write(ax, taken, *middle, text, text_color(fill), size, "center", **look)
+            write(ax, taken, *middle, text, text_color(fill), fontsize=size, ha="center", **look)
 
 
 def texts_of(event: Event) -> list[str]:
