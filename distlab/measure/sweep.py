@@ -81,13 +81,7 @@ def sweep(
     sizes = check_numbers("sizes", sizes, lambda size: size > 0 and size % dtype.itemsize == 0, rule, EXAMPLE)
     packed = {name: _pack(name, fn) for name, fn in functions.items()}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    what = {
-        "collective": collective,
-        "dtype": str(dtype).split(".")[1],
-        "itemsize": dtype.itemsize,
-        "cores": cores,
-        "simulated": cluster.simulated,
-    }
+    what = (collective, str(dtype).split(".")[1], dtype.itemsize, cores, cluster.simulated)
     points: list[Point] = []
     try:
         with progress(len(counts) * len(sizes)) as bar:
@@ -97,12 +91,12 @@ def sweep(
                 points += [Point(name, n, timing) for name, timing in zip(packed, timings, strict=True)]
                 bar.update()
     except (SweepError, KeyboardInterrupt) as error:
-        error.partial = Sweep(tuple(points), **what)  # what took minutes to measure is not lost with the cell
+        error.partial = Sweep(tuple(points), *what)  # what took minutes to measure is not lost with the cell
         total = len(counts) * len(sizes) * len(packed)
         kept = f"{len(points)} of {total} times were measured before: `import sys; sys.last_value.partial` has them."
         error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
         raise
-    return Sweep(tuple(points), **what)
+    return Sweep(tuple(points), *what)
 
 
 def _measure(

@@ -25,11 +25,9 @@ def new_axes(width: float, height: float, ax: Axes | None = None, **labels: Any)
 
     A notebook shows a figure that is made here when its cell ends.
     """
-    if ax is None:
-        figure = new_figure(width, height, layout="constrained", shown=True)
-        with style():
-            ax = figure.add_subplot()
+    figure = None if ax else new_figure(width, height, layout="constrained", shown=True)
     with style():
+        ax = ax or figure.add_subplot()
         ax.set(**labels)
     return ax
 

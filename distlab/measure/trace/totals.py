@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 from distlab.measure.tables import Table
 from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Event
@@ -42,8 +42,7 @@ def tabulate(events: Sequence[Event], ranks: Sequence[int], title: str) -> Table
     return Table(title, HEADS, tuple(rows), "lllrrrrr", notes)
 
 
-@dataclass(frozen=True)
-class Shares:
+class Shares(NamedTuple):
     """Seconds of one rank between the first and the last event of a trace; together they are all of its time.
 
     Args:
@@ -59,11 +58,6 @@ class Shares:
     communicate: float
     wait: float
     other: float
-
-    @property
-    def total(self) -> float:
-        """All of its time."""
-        return sum(astuple(self))
 
 
 def shares_of(events: Sequence[Event], rank: int) -> Shares:
@@ -84,7 +78,7 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
         seconds[_share(going)] += time - last
         going[part] += change
         last = time
-    return Shares(*(seconds[name] for name in ("compute", "hidden", "communicate", "wait", "other")))
+    return Shares(*(seconds[name] for name in Shares._fields))
 
 
 def _share(going: Counter[str]) -> str:
