@@ -106,8 +106,7 @@ class Checker:
             if verdict != "ok":
                 raise MismatchError(verdict[:1].upper() + verdict[1:])
 
-        is_async = getattr(note.args[0], "asyncOp", False)
-        if not is_async and not any(lane in call.lanes for call in list(self._waiting)):
+        if not note.is_async and not any(lane in call.lanes for call in list(self._waiting)):
             check(self._store, lane)
             return original()
         return self._later(Deferred(note, original, self._limit, [lane], lambda _: f"{key}/verdict", check))

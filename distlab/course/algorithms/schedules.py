@@ -6,7 +6,7 @@ with the messages that are really sent, and the costs with the schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from distlab.course.algorithms.rings import segments as segments_for
@@ -149,7 +149,7 @@ def _recursive_doubling(n: int, _: int) -> tuple[int, Steps]:
 def _halving_doubling(n: int, _: int) -> tuple[int, Steps]:
     power = power_below(n)
     blocks, halving, doubling = [range(power)] * power, [], []
-    for d in reversed(list(_distances(power))):
+    for d in reversed(_distances(power)):
         kept = [block[len(block) // 2 :] if r & d else block[: len(block) // 2] for r, block in enumerate(blocks)]
         halving.append([Message(r, r ^ d, kept[r ^ d], "reduce") for r in range(power)])
         doubling.insert(0, [Message(r, r ^ d, kept[r], "copy") for r in range(power)])
@@ -177,12 +177,9 @@ def power_below(n: int) -> int:
     return 1 << (n.bit_length() - 1)
 
 
-def _distances(n: int) -> Iterator[int]:
+def _distances(n: int) -> list[int]:
     """1, 2, 4 ... below n."""
-    distance = 1
-    while distance < n:
-        yield distance
-        distance *= 2
+    return [1 << k for k in range(_log(n))]
 
 
 SCHEDULES: dict[str, Callable[[int, int], tuple[int, Steps]]] = {
