@@ -37,6 +37,11 @@ THREAD_NAME = "distlab-checked"
 Lane = tuple[Any, ...]  # a group alone for its collectives; group, source and destination in it, and tag for messages
 
 
+def begin(token: str, host: str, port: int, limit: float) -> None:
+    """Compare the arguments of calls between the ranks from now on; the arguments are those of `Checker`."""
+    NOTES.checker = Checker(token, host, port, limit)
+
+
 def end() -> None:
     """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
     checker, NOTES.checker = NOTES.checker, None
