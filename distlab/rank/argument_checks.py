@@ -32,7 +32,6 @@ from distlab.wire.call_matching import disagreement, misfit
 from distlab.wire.messages import CallRecord, from_json, to_json
 
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
-THREAD_NAME = "distlab-checked"
 
 Lane = tuple[Any, ...]  # a group alone for its collectives; group, source and destination in it, and tag for messages
 
@@ -139,7 +138,7 @@ class Checker:
     def _later(self, call: Deferred) -> Deferred:
         self._waiting.append(call)
         if self._poster is None:
-            self._poster = threading.Thread(target=self._post, name=THREAD_NAME, daemon=True)
+            self._poster = threading.Thread(target=self._post, name="distlab-checked", daemon=True)
             self._poster.start()
         return call
 

@@ -105,10 +105,12 @@ class Group(PythonGroup):
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
         op, divisor = self._operation("reduce", opts, tensors)
-        buffer, at_root = computable(tensors[0]), self._rank == opts.rootRank
-        ends = (MPI.IN_PLACE, buffer.numpy()) if at_root else (buffer.numpy(), None)
-        begin = partial(self._comm.Ireduce, *ends, op, opts.rootRank)
-        return self._put("reduce", [begin], opts, tensors, [buffer] if at_root else tensors, divisor if at_root else 1)
+        buffer = computable(tensors[0])
+        if self._rank == opts.rootRank:
+            begin = partial(self._comm.Ireduce, MPI.IN_PLACE, buffer.numpy(), op, opts.rootRank)
+            return self._put("reduce", [begin], opts, tensors, [buffer], divisor)
+        begin = partial(self._comm.Ireduce, buffer.numpy(), None, op, opts.rootRank)
+        return self._put("reduce", [begin], opts, tensors, tensors)
 
     def reduce_scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced(outputs, [joined(input_lists[0])], opts)

@@ -33,7 +33,6 @@ from distlab.wire.control_channel import hello
 from distlab.wire.messages import COME_BACK, FREE, VARIABLES, Answer, Question, from_json, to_json
 from distlab.wire.source import is_learners
 
-THREAD_NAME = "distlab-watchdog"
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
 LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.SIGUSR1, signal.SIGUSR2)
@@ -93,7 +92,7 @@ class _Thread(threading.Thread):
     """The watchdog's thread: reads the control channel, and acts on what it hears, until the notebook is gone."""
 
     def __init__(self, before: tuple[frozenset[sockets.Identity], set[int]], meeting: Any):
-        super().__init__(name=THREAD_NAME, daemon=True)
+        super().__init__(name="distlab-watchdog", daemon=True)
         *address, token = meeting.channel
         self._channel = socket.create_connection(address)
         self._channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -91,9 +91,6 @@ class Work(dist.Work):
     def result(self) -> list[Tensor]:
         return self._work.result()
 
-    def synchronize(self) -> None:
-        self.wait()
-
     def _source_rank(self) -> int:
         return private.sender_of(self._work)
 
