@@ -15,15 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib._bootstrap
-import importlib._bootstrap_external
 import select
 import signal
 import socket
 import sys
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 from distlab.compat.ipython import SHOWS_ERROR
@@ -31,7 +28,6 @@ from distlab.rank import activity, restoring, sockets, status
 from distlab.rank.call_log import NOTES
 from distlab.wire.control_channel import hello
 from distlab.wire.messages import COME_BACK, FREE, VARIABLES, Answer, Question, from_json, to_json
-from distlab.wire.source import is_learners
 
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
@@ -132,7 +128,7 @@ class _Thread(threading.Thread):
     def _come_back(self) -> None:
         """Interrupt the main thread, or postpone that until its import is done."""
         frame = sys._current_frames().get(self._main)
-        self._postponed = importing(frame)
+        self._postponed = status.importing(frame)
         if interruptible(frame):
             signal.pthread_kill(self._main, INTERRUPT)
 
@@ -140,7 +136,7 @@ class _Thread(threading.Thread):
         """The handler of SIGINT: a KeyboardInterrupt where it does no harm or after an import, nothing elsewhere."""
         if interruptible(frame):
             raise KeyboardInterrupt
-        self._postponed = importing(frame)
+        self._postponed = status.importing(frame)
 
     def _hear(self) -> bool:
         """Do what the notebook orders on the channel, or answer; False when the notebook is gone."""
@@ -165,9 +161,7 @@ class _Thread(threading.Thread):
             return Answer(asked.number)
         if asked.want == VARIABLES:
             return Answer(asked.number, variables=status.variables())
-        summary = status.summary(self._main, self._ours, self._traffic, self._loop)
-        summary = replace(summary, importing=importing(sys._current_frames().get(self._main)))
-        return Answer(asked.number, summary)
+        return Answer(asked.number, status.summary(self._main, self._ours, self._traffic, self._loop))
 
     def _traffic(self) -> tuple[int, bool]:
         return sockets.traffic(self._of_group(), self._port)
@@ -205,21 +199,4 @@ def interruptible(frame: Any) -> bool:
     Runs on: a rank, in any thread.
     """
     told = TELLING & {status.place(outer) for outer in activity.outwards(frame)}
-    return status.executing(frame) and not importing(frame) and not told
-
-
-def importing(frame: Any) -> bool:
-    """Whether a cell or a call of the notebook is in an import that must not be torn: every later one would fail.
-
-    A module of the learner's own may be torn: it may compute or communicate for as long as it likes.
-
-    Runs on: a rank, in any thread.
-    """
-    machinery = vars(importlib._bootstrap), vars(importlib._bootstrap_external)
-    inner = None
-    for outer in activity.outwards(frame):
-        if not any(outer.f_globals is namespace for namespace in machinery):
-            inner = outer
-        elif inner is None or not is_learners(inner.f_code.co_filename):
-            return status.executing(frame)
-    return False
+    return status.executing(frame) and not status.importing(frame) and not told
