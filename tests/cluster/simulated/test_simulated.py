@@ -125,22 +125,6 @@ def test_training_takes_the_same_time_on_every_run(cluster):
     assert computing < without < 1.2 * computing < with_straggler
 
 
-def test_hosts_share_their_way_out(cluster):
-    hosts = Network(hosts=[2, 1], inside=Link("1 us", "100 GB/s"), between=Link("10 us", "10 GB/s"))
-
-    def to_the_last(rank, world_size):
-        tensor = torch.ones(250_000)
-        if rank < 2:
-            dist.send(tensor, 2)
-        else:
-            works = [dist.irecv(torch.empty_like(tensor), src) for src in (0, 1)]
-            for work in works:
-                work.wait()
-
-    with cluster.network(hosts):
-        assert seconds(cluster, to_the_last) == close(10e-6 + 2 * 1e-4)
-
-
 def test_a_sweep_says_that_it_is_simulated(cluster):
     functions = {"gloo": dist.all_reduce, "ring": algorithms.ALL_REDUCE["ring"]}
     swept = distlab.sweep(cluster, functions, [12, 3 << 16], ranks=[2, 3])
