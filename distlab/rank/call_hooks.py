@@ -55,7 +55,6 @@ def _noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         noted = functools.partial(_noted, note, self, functools.partial(original, self, *args, **kwargs))
         return noted() if NOTES.tracer is None else NOTES.tracer.call(note, noted)
 
-    call.__module__ = __name__
     return call
 
 
