@@ -1,16 +1,18 @@
 """What the notebook may call on a rank: join and rebuild the group, run a function, define and read variables.
 
-Imported in the notebook's kernel too, which sends these functions by name and has no torch: what needs torch is
-imported inside of them, on the rank, where it is there already.
+Imported in the notebook's kernel too, which sends these functions and has no torch: what needs torch is imported on
+the rank, where it is there already.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
 import traceback
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from distlab.wire import serialization
@@ -25,60 +27,20 @@ WAITED = re.compile(
 )
 
 
-def join(rank: int, meeting: Any) -> dict[str, Any]:
-    """Become rank `rank` of the group that meets at `meeting`; see group.join. Runs on: every rank."""
-    from distlab.rank import group
-
-    return group.join(rank, meeting)
+def _on_rank(module: str, function: str, *args: Any) -> Any:
+    """Call a function of this folder, whose module needs torch."""
+    return getattr(importlib.import_module(f"distlab.rank.{module}"), function)(*args)
 
 
-def rebuild(rank: int, meeting: Any) -> int:
-    """Leave the group and build it anew; see group.rebuild. Runs on: every rank."""
-    from distlab.rank import group
-
-    return group.rebuild(rank, meeting)
-
-
-def settle() -> None:
-    """Answer when every signal that has come has been acted on; an answer means that this rank is idle."""
-    from distlab.rank import watchdog
-
-    watchdog.settle()
-
-
-def begin_checks(token: str, host: str, port: int, limit: float) -> None:
-    """Compare the arguments of calls between the ranks from now on; see argument_checks.Checker for the arguments."""
-    from distlab.rank.argument_checks import NOTES, Checker
-
-    NOTES.checker = Checker(token, host, port, limit)
-
-
-def end_checks() -> None:
-    """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
-    from distlab.rank import argument_checks
-
-    argument_checks.end()
-
-
-def start_recording() -> str:
-    """Begin to record what this rank does; see recording.start. Runs on: a rank."""
-    from distlab.rank import recording
-
-    return recording.start()
-
-
-def stop_recording() -> Any:
-    """End the recording and tell what was recorded; see recording.stop. Runs on: a rank."""
-    from distlab.rank import recording
-
-    return recording.stop()
-
-
-def compare_clocks(ranks: list[int]) -> Any:
-    """How much the clocks of ranks are ahead of the first one's; see recording.compare_clocks. Runs on: these ranks."""
-    from distlab.rank import recording
-
-    return recording.compare_clocks(ranks)
+# each documented where it is; ipyparallel sends them as they are
+join = partial(_on_rank, "group", "join")
+rebuild = partial(_on_rank, "group", "rebuild")
+settle = partial(_on_rank, "watchdog", "settle")
+begin_checks = partial(_on_rank, "argument_checks", "begin")
+end_checks = partial(_on_rank, "argument_checks", "end")
+start_recording = partial(_on_rank, "recording", "start")
+stop_recording = partial(_on_rank, "recording", "stop")
+compare_clocks = partial(_on_rank, "recording", "compare_clocks")
 
 
 def call(header: bytes, buffers: list[Any]) -> list[Any]:

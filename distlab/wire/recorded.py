@@ -28,7 +28,7 @@ class Call:
 
     Attributes:
         op: the function that the program called: "send", "all_gather_object". method: of ProcessGroup.
-        num_bytes: what this rank gives, or receives into.
+        num_bytes: what this rank gives, or receives into; of scatter and reduce_scatter the whole, on every rank.
         peer: the other rank of a message, the root of a collective, in the world; None when there is none.
         sequence: among the messages of this group, direction, peer and tag since the group was built; 0 for unknown.
         blocking: whether it is complete when it returns. elsewhere: whether another thread than that of the cells made

@@ -33,6 +33,9 @@ def test_ranks_are_numbered_host_by_host():
 
 
 LINK = Link(0, 1)
+QUANTITY = "must be {}, as a number or with a unit ({}), got {}."
+DESCRIBED = "Network must be described by latency and bandwidth, or by hosts"
+HOSTS = Network(hosts=[4, 4], inside=LINK, between=LINK)
 
 
 @pytest.mark.parametrize(
@@ -40,19 +43,13 @@ LINK = Link(0, 1)
     [
         (
             lambda: Link("5", "1 GB/s"),
-            "latency must be 0 or more, as a number or with a unit (s), got '5'. Give for example latency=\"5 us\".",
+            "latency " + QUANTITY.format("0 or more", "s", "'5'") + ' Give for example latency="5 us".',
         ),
-        (lambda: Link(-1, "1 GB/s"), "latency must be 0 or more, as a number or with a unit (s), got -1."),
-        (
-            lambda: Link(0, "fast"),
-            "bandwidth must be above 0, as a number or with a unit (B/s, b/s, bit/s), got 'fast'.",
-        ),
+        (lambda: Link(-1, "1 GB/s"), "latency " + QUANTITY.format("0 or more", "s", "-1")),
+        (lambda: Link(0, "fast"), "bandwidth " + QUANTITY.format("above 0", "B/s, b/s, bit/s", "'fast'")),
         (lambda: Link(0, 0), "bandwidth must be above 0"),
-        (lambda: Network("5 us"), "Network must be described by latency and bandwidth, or by hosts"),
-        (
-            lambda: Network("5 us", "1 GB/s", hosts=[2, 2]),
-            "Network must be described by latency and bandwidth, or by hosts",
-        ),
+        (lambda: Network("5 us"), DESCRIBED),
+        (lambda: Network("5 us", "1 GB/s", hosts=[2, 2]), DESCRIBED),
         (
             lambda: Network(hosts=[2, 0], inside=LINK, between=LINK),
             "hosts must be a list of whole numbers of ranks above 0, got [2, 0].",
@@ -75,7 +72,7 @@ LINK = Link(0, 1)
         (lambda: Network.named("infiniband"), "name must be one of 'gigabit Ethernet', '100 Gb/s Ethernet'"),
         (lambda: Device(), "Device must be either flops or cpu, got (None, None)."),
         (
-            lambda: Network(hosts=[4, 4], inside=LINK, between=LINK).check_size(4),
+            lambda: HOSTS.check_size(4),
             "network must be of 4 ranks, as the cluster, got [4, 4]. Call Cluster(8, network=...)",
         ),
         (
