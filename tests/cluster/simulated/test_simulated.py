@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 import distlab
 from distlab import algorithms
+from distlab.measure.timing import measure
 from distlab.simulated.network import Device, Link, Network
 from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import sum_of_ranks
@@ -139,6 +140,22 @@ def test_hosts_share_their_way_out(cluster):
 
     with cluster.network(hosts):
         assert seconds(cluster, to_the_last) == close(10e-6 + 2 * 1e-4)
+
+
+def test_what_some_ranks_measure_is_their_own_call(cluster):
+    """Not what they and the others did before, of which they know only their half; the clocks have all of it."""
+
+    def fn(rank, world_size):
+        pair = dist.new_group([0, 1])
+        dist.barrier()
+        if rank == 2:
+            return None
+        return measure(lambda tensor: dist.broadcast(tensor, src=0, group=pair), torch.zeros(1000), group=pair).seconds
+
+    before = cluster.clock()
+    message = ALPHA + 4000 * BETA
+    assert cluster.run(fn) == [close(message), close(message), None]
+    assert cluster.clock() - before == close(2 * ALPHA + message)
 
 
 def test_a_sweep_says_that_it_is_simulated(cluster):
