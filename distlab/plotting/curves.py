@@ -148,7 +148,7 @@ def latency_bandwidth(
         seconds: median time of each, in seconds.
         low: its lowest (or a low percentile); without it no spread is drawn.
         high: its highest (or a high percentile).
-        fit: the line alpha + n beta: any object with `alpha` in s and `beta` in s/byte.
+        fit: the line alpha + n beta: any object with `alpha` in s and `beta` in s/byte, above 0.
         title: what was measured.
 
     Returns:
@@ -185,11 +185,10 @@ def draw_fit(upper: Axes, lower: Axes, num_bytes: Sequence[float], fit: Fit) -> 
     label = f"fit: α + βn\nα = {short(fit.alpha, 's')}"
     # times rise with the size, so the left upper corner is free
     upper.text(0.03, 0.97, label, transform=upper.transAxes, color=color, va="top", fontsize=SMALL)
-    if fit.beta > 0:
-        lower.axhline(1 / fit.beta, color=color, linewidth=1, linestyle=":")
-        place = {"transform": lower.get_yaxis_transform(), "va": "bottom"}
-        lower.text(0.02, 1.1 / fit.beta, f"1/β = {short(1 / fit.beta, 'B/s')}", color=color, fontsize=SMALL, **place)
-        lower.margins(y=0.12)
+    lower.axhline(1 / fit.beta, color=color, linewidth=1, linestyle=":")
+    place = {"transform": lower.get_yaxis_transform(), "va": "bottom"}
+    lower.text(0.02, 1.1 / fit.beta, f"1/β = {short(1 / fit.beta, 'B/s')}", color=color, fontsize=SMALL, **place)
+    lower.margins(y=0.12)
 
 
 def fitted_line(num_bytes: Sequence[float], fit: Fit) -> tuple[np.ndarray, np.ndarray]:
