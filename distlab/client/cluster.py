@@ -8,26 +8,26 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import distlab
 from distlab.client import arguments, display, export, interrupts
-from distlab.client.execution import AS_USUAL, Cell, Options
+from distlab.client.execution import Cell, Options
 from distlab.client.processes import Processes, check_launcher
 from distlab.client.ranks import Plan, Ranks
+from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
 from distlab.diagnosis import explanation
-from distlab.errors import ClusterError, rank_list, refuse
+from distlab.errors import ClusterError, refuse
 from distlab.launch import limits
 from distlab.rank import entry_points
 from distlab.simulated import entry_points as simulated
 from distlab.simulated.network import Network
 from distlab.wire import serialization
-from distlab.wire.messages import Missing
 
 if TYPE_CHECKING:
     from distlab.client.export import Export
@@ -106,11 +106,8 @@ class Cluster:
         self.steps.clear()
         Cluster.current = self
         atexit.register(self._end, "was stopped at exit")
-        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-        if shell is not None:
-            from distlab.client.magics import register  # only where it is used: a script needs no IPython
-
-            register(shell, lambda: Cluster.current)
+        if (shell := current_shell()) is not None:
+            distlab.load_ipython_extension(shell)
 
     def _give_way(self, plan: Plan) -> Processes | None:
         """End for the sake of another cluster; what it can use goes on, which saves it most of the time to start."""
@@ -234,7 +231,7 @@ class Cluster:
             arguments.check_name(name, example)
         targets = self.check_ranks(ranks)
         packed = serialization.pack(dict(names), f"A value of {', '.join(names)}")
-        cell = self._ask(targets, AS_USUAL, entry_points.push, *packed)
+        cell = self._ask(targets, Options(), entry_points.push, *packed)
         with export.noting(self.steps, export.push(names, targets)):
             cell.finish()
 
@@ -248,12 +245,7 @@ class Cluster:
         listed = isinstance(names, (list, tuple))
         wanted = [arguments.check_name(name, 'cluster.pull("x")') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
-        replies = self._ask(targets, AS_USUAL, entry_points.pull, wanted).finish()
-        missing = {rank: r[0].name for rank, r in zip(targets, replies, strict=True) if isinstance(r[0], Missing)}
-        for name in missing.values():
-            where = rank_list([rank for rank, missed in missing.items() if missed == name])
-            advice = f'It is not on {where}. Define it there: cluster.push({{"{name}": ...}}).'
-            refuse("names", "defined on every rank that is asked", name, advice)
+        replies = self._ask(targets, Options(), entry_points.pull, wanted).finish()
         values = serialization.unpack(replies, targets)
         return values if listed else [value[0] for value in values]
 
@@ -263,13 +255,11 @@ class Cluster:
         The steps come in the order in which they ran, pushed numbers and text included. What failed is a comment. Of a
         value that cannot be written down, such as a tensor that was pushed, the script says where to define it. A
         function comes as its own source; the script names what it uses of the notebook, for you to add.
-        What was sent through `cluster.client` is not known here.
 
-        Runs on: the notebook's kernel.
+        Runs on: the notebook's kernel, which knows nothing of what was sent through `cluster.client`.
 
         Args:
-            path: name of the new .py file.
-            force: whether a file of that name is replaced.
+            path: name of the new .py file. force: whether a file of that name is replaced.
 
         Returns:
             what was written and what was not, and the command that runs it.
@@ -279,36 +269,21 @@ class Cluster:
         """
         return export.write(self.steps, export.check_path(path, force), self.n, self.backend, self.threads)
 
-    @contextlib.contextmanager
-    def trace(self, ranks: Sequence[int] | None = None) -> Iterator[Trace]:
+    def trace(self, ranks: Sequence[int] | None = None) -> contextlib.AbstractContextManager[Trace]:
         """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().
 
         What runs in the with block, `run` and %%px cells alike, is recorded by torch's profiler on every rank. If it
         raises, what was recorded until then is kept. Outside of a trace nothing of it costs time. On a simulated
         cluster it has what happened in virtual time, since the group was built last.
 
-        Runs on: the notebook's kernel.
-
-        Args:
-            ranks: those that are recorded; None for all.
+        Runs on: the notebook's kernel; `ranks` are recorded, all for None.
 
         Raises:
             ClusterError: the cluster is not running, or is being traced already, or a rank is being profiled.
         """
-        targets = self.check_ranks(ranks)
-        if self.last_trace is not None and self.last_trace.recording:
-            raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
-        from distlab.client.trace_recording import Recorder, VirtualRecorder
-        from distlab.measure.trace import Trace
+        from distlab.client.trace_recording import recorded
 
-        self.ready()
-        recorder = VirtualRecorder(self) if self.simulated else Recorder(self.ranks, targets)
-        recorder.start()
-        self.last_trace = trace = Trace(targets, self.simulated)
-        try:
-            yield trace
-        finally:
-            recorder.finish(trace)
+        return recorded(self, self.check_ranks(ranks))
 
     @contextlib.contextmanager
     def network(self, network: Network) -> Iterator[Cluster]:
@@ -353,18 +328,18 @@ class Cluster:
         """What figures and tables say of times that are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
         return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
 
-    def execute(self, targets: list[int], send: Callable[[Any], Any], options: Options = AS_USUAL) -> Cell:
-        """Have some ranks run something: `run`, `push`, `pull` and %%px all come this way.
+    def execute(self, targets: list[int], options: Options, send: Callable[[Any], Any]) -> Cell:
+        """Have some ranks run something when they are ready for it: `run`, `push`, `pull` and %%px all come this way.
 
         Args:
             send: gives the code to an ipyparallel DirectView; its AsyncResult.
         """
+        self.ready()
         return Cell(self.ranks, targets, send, options)
 
     def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> Cell:
-        """Have some ranks call a function of entry_points, when they are ready for it."""
-        self.ready()
-        return self.execute(targets, lambda view: view.apply_async(function, *args), options)
+        """Have some ranks call a function of entry_points."""
+        return self.execute(targets, options, lambda view: view.apply_async(function, *args))
 
     # --- state ---
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -107,10 +107,9 @@ class PxMagics(ReadsOptions, ParallelMagics):
             save_name: of a variable that gets the AsyncResult. local: whether the notebook runs the cell meanwhile.
         """
         cluster = self.cluster
-        cluster.ready()
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on {rank_list(targets)}")
-        sent = cluster.execute(targets, lambda view: view.execute(cell, silent=False, block=False), options)
+        sent = cluster.execute(targets, options, lambda view: view.execute(cell, silent=False, block=False))
         self.last_result = sent.result
         name_result(sent.result, "%px")
         _adopt(sent, targets)
@@ -127,17 +126,6 @@ class PxMagics(ReadsOptions, ParallelMagics):
         with export.noting(cluster.steps, step):
             sent.finish()
         return None
-
-    @contextlib.contextmanager
-    def _traced(self, targets: list[int]) -> Iterator[None]:
-        """Record what the ranks do meanwhile, and show it at the end, also when the cell fails."""
-        trace = None
-        try:
-            with self.cluster.trace(targets) as trace:
-                yield
-        finally:
-            if trace is not None:
-                ipython_display(trace)
 
     @magic_arguments.magic_arguments()
     @exec_args
@@ -183,7 +171,9 @@ class PxMagics(ReadsOptions, ParallelMagics):
             refuse("--trace", "without --noblock", "--noblock", "Leave one of them out.")
         targets = self._targets(args.targets)
         options = self._options(args, f"%%px {line}".rstrip() + f"\n{cell}")
-        with self._traced(targets) if args.trace else contextlib.nullcontext():
+        with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
+            if args.trace:  # what is recorded is shown also when the cell fails
+                afterwards.callback(ipython_display, meanwhile.enter_context(self.cluster.trace(targets)))
             result = self._run(cell, options, targets, block, args.save_name, bool(args.local))
         if args.export is not None:
             ipython_display(self.cluster.export(args.export, args.force))

@@ -65,6 +65,11 @@ class Replies:
         """The answers that are there; an exception object where ipyparallel reports one."""
         return {rank: a.exception() or a.result() for rank, a in self._answers.items() if a.done()}
 
+    def within(self, seconds: float) -> dict[int, Any]:
+        """The answers that come in time."""
+        self.result.wait(seconds)
+        return self.so_far()
+
 
 class Ranks:
     """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns.
@@ -135,6 +140,11 @@ class Ranks:
         except Exception as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
 
+    def send(self, ranks: Iterable[int], function: Callable[..., Any], *args: Any) -> Replies:
+        """Have some ranks call a function, when they have ended what they do now."""
+        targets = list(ranks)
+        return Replies(self.client.direct_view(targets).apply_async(function, *args), targets)
+
     def _wait_until_idle(self) -> None:
         """Wait for what the living ranks were sent before; ClusterError when that takes too long."""
         deadline = time.monotonic() + BUILD_SECONDS
@@ -180,7 +190,7 @@ class Ranks:
         living = [rank for rank in range(self.plan.n) if rank not in self.lost]
         if not living:
             return {}
-        settled = Replies(self.client.direct_view(living).apply_async(entry_points.settle), living)
+        settled = self.send(living, entry_points.settle)
         replaced = self.bring_back(settled, signal.SIGINT, self.states(living))
         if busy := settled.unfinished():
             raise ClusterError(f"{rank_list(busy)} cannot be freed. Call cluster.restart().")
