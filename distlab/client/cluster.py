@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import distlab
 from distlab.client import arguments, display, export, interrupts
 from distlab.client.execution import Cell, Options
-from distlab.client.processes import Processes, check_launcher
-from distlab.client.ranks import Plan, Ranks
+from distlab.client.processes import Processes
+from distlab.client.ranks import Ranks
 from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
 from distlab.diagnosis import explanation
@@ -79,16 +79,7 @@ class Cluster:
     ):
         self._ranks: Ranks | None = None
         self.steps: list[export.Step] = []
-        engines = check_launcher(engines)
-        self._plan = Plan(
-            n=arguments.check_size(n, engines),
-            backend=arguments.check_backend(backend, n, engines),
-            init_method=arguments.check_init_method(init_method),
-            engines=engines,
-            timeout=arguments.check_seconds("timeout", timeout),
-            threads=arguments.check_threads(threads) or max(1, (os.cpu_count() or 1) // n),
-            network=arguments.check_network(network, n, backend),
-        )
+        self._plan = arguments.check_plan(n, backend, init_method, engines, timeout, threads, network)
         limits.check(n)
         warn_of_newer_torch()
         self.restart()
@@ -109,7 +100,7 @@ class Cluster:
         if (shell := current_shell()) is not None:
             distlab.load_ipython_extension(shell)
 
-    def _give_way(self, plan: Plan) -> Processes | None:
+    def _give_way(self, plan: arguments.Plan) -> Processes | None:
         """End for the sake of another cluster; what it can use goes on, which saves it most of the time to start."""
         warm = self._ranks.release() if self._ranks is not None and plan.engines == self.engines else None
         self._end(f"was replaced by Cluster({plan.n})")
@@ -224,13 +215,8 @@ class Cluster:
         Raises:
             ArgumentError: the names are not a mapping of identifiers. SerializationError: a value cannot be sent.
         """
-        example = 'cluster.push({"x": 1})'
-        if not isinstance(names, Mapping):
-            refuse("names", "a mapping of names to values", names, f"Call {example}.", wrong_type=True)
-        for name in names:
-            arguments.check_name(name, example)
-        targets = self.check_ranks(ranks)
-        packed = serialization.pack(dict(names), f"A value of {', '.join(names)}")
+        names, targets = arguments.check_names(names), self.check_ranks(ranks)
+        packed = serialization.pack(names, f"A value of {', '.join(names)}")
         cell = self._ask(targets, Options(), entry_points.push, *packed)
         with export.noting(self.steps, export.push(names, targets)):
             cell.finish()
@@ -390,5 +376,5 @@ class Cluster:
     def _headline(self) -> str:
         if self._ranks is None:
             return f"Cluster({self.n}) {self._why_stopped}"
-        engines = "" if self.engines == check_launcher(None) else f", engines {self.engines}"
+        engines = "" if self.engines == arguments.check_launcher(None) else f", engines {self.engines}"
         return f"Cluster({self.n}): backend {self.backend}{engines}" + (f", {self.simulated}" if self.simulated else "")

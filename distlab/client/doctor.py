@@ -17,8 +17,7 @@ import psutil
 from packaging.requirements import Requirement
 
 import distlab
-from distlab.client.arguments import MEGABYTES_PER_PYTHON, MEGABYTES_PER_RANK
-from distlab.client.processes import check_launcher
+from distlab.client.arguments import MEGABYTES_PER_PYTHON, MEGABYTES_PER_RANK, check_launcher
 from distlab.compat import versions
 from distlab.launch import limits, reaper
 from distlab.wire.rendezvous import loopback_interface

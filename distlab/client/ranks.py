@@ -12,12 +12,12 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from distlab.client import display, interrupts
+from distlab.client.arguments import FORK, Plan
 from distlab.client.patience import AGAIN_SECONDS, PATIENCE_SECONDS, Patience
-from distlab.client.processes import FORK, Processes, start_processes
+from distlab.client.processes import Processes, start_processes
 from distlab.compat.ipyparallel import answers, engines_with_work
 from distlab.diagnosis import explanation, report
 from distlab.diagnosis.deadlock import heard
@@ -25,25 +25,11 @@ from distlab.errors import ClusterError, rank_list
 from distlab.launch import mpiexec
 from distlab.rank import entry_points
 from distlab.simulated import entry_points as simulated
-from distlab.simulated.network import Network
 from distlab.wire.messages import COME_BACK, COMMUNICATING, FREE, VARIABLES, Answer, RankStatus
 
 BUILD_SECONDS = 60.0
 ANSWER_SECONDS = 0.5  # what a rank has to answer when its state is to be reported
 KILL_SECONDS = 10.0  # for the notebook to hear that a rank that it ended has ended
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a cluster is to be made; checked values, see `Cluster` for their meaning."""
-
-    n: int
-    backend: str
-    init_method: str
-    engines: str
-    timeout: float
-    threads: int
-    network: Network | None = None
 
 
 class Replies:
