@@ -44,8 +44,7 @@ class Cluster:
 
     Args:
         n: number of ranks, 1 or more.
-        backend: torch.distributed backend that this torch was built with (nccl needs a GPU for each rank), or
-            "mpi4py" with engines="mpi".
+        backend: one of torch.distributed's that this torch has (nccl: a GPU a rank), or "mpi4py" with engines="mpi".
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file", or "tcp://" etc.
         engines: ipyparallel engine launcher; None takes the best one here. "mpi" starts the ranks by mpiexec: `MPI`,
             of mpi4py, is defined on every rank then, and a rank that dies takes the others with it.
@@ -124,8 +123,7 @@ class Cluster:
     def heal(self) -> None:
         """Rebuild the process group, whatever state it is in, with new processes for ranks that have died.
 
-        The variables of the others are kept. Groups made with dist.new_group are gone with the old group and must be
-        made anew.
+        The variables of the others are kept. Groups made with dist.new_group are gone: make them again.
 
         Raises:
             ClusterError: a rank has died and this launcher cannot start a single one; restart() starts all.
@@ -136,8 +134,7 @@ class Cluster:
     def interrupt(self) -> None:
         """Free every rank now, whatever it does, and rebuild the process group; variables are kept.
 
-        A rank that cannot be freed within two seconds is ended and a new process takes its place; what was lost with it
-        is printed.
+        One that cannot be freed within two seconds is replaced by a new process; what was lost with it is printed.
 
         Raises:
             ClusterError: a rank cannot be freed, and this launcher cannot replace it; restart() replaces all.
@@ -185,9 +182,8 @@ class Cluster:
                 between the ranks before data moves; a rank's call raises MismatchError where they do not fit.
 
         Raises:
-            RankError: the function raised on some rank. RankDied: a rank's process ended.
-            DeadlockError: no rank can go on. RankTimeout: a rank did not return in time.
-            SerializationError: the function, an argument or a value cannot be sent.
+            RankError: the function raised on some rank. RankDied: a rank's process ended. DeadlockError: no rank can
+            go on. RankTimeout: a rank did not return in time. SerializationError: something cannot be sent.
         """
         if not callable(fn):
             refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
@@ -275,8 +271,7 @@ class Cluster:
     def network(self, network: Network) -> Iterator[Cluster]:
         """Put the ranks on simulated machines: `with cluster.network(distlab.Network("5 us", "25 GB/s")): ...`.
 
-        The process group is built anew, at the beginning and at the end; variables stay, groups made with
-        dist.new_group do not.
+        The process group is built anew at both ends; variables stay, groups made with dist.new_group do not.
 
         Raises:
             ArgumentError: not a network, or one of another number of ranks.

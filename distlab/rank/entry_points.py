@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlab.wire import serialization
-from distlab.wire.messages import Missing, Raised, Unsendable, Value
+from distlab.wire.messages import Missing, Raised, Unsendable
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
@@ -89,7 +89,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Runs on: a rank.
 
     Returns:
-        [Value, *buffers], or [Raised], or [Unsendable].
+        what `serialization.dumps` made of the value, [header, *buffers]; or [Raised], or [Unsendable].
     """
     from distlab.rank.call_log import NOTES
 
@@ -109,7 +109,7 @@ def push(header: bytes, buffers: list[Any]) -> None:
 
 
 def pull(names: list[str]) -> list[Any]:
-    """The values of `names` as [Value, *buffers], or [Missing] for the first that is not defined, or [Unsendable]."""
+    """The values of `names` as [header, *buffers], or [Missing] for the first that is not defined, or [Unsendable]."""
     namespace = _namespace()
     missing = [name for name in names if name not in namespace]
     if missing:
@@ -123,7 +123,7 @@ def _packed(value: Any, what: str) -> list[Any]:
         header, buffers = serialization.dumps(value)
     except Exception as error:
         return [Unsendable(what, f"{type(error).__name__}: {error}")]
-    return [Value(header), *buffers]
+    return [header, *buffers]
 
 
 def last_failure() -> Raised | None:

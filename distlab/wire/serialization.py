@@ -90,7 +90,7 @@ def unpack(replies: list[Any], targets: list[int]) -> list[Any]:
                 f"The value of rank {rank}, {reply[0].what}, cannot be sent to the notebook ({reply[0].why}). "
                 "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
             )
-    return [loads(reply[0].header, reply[1:]) for reply in replies]
+    return [loads(reply[0], reply[1:]) for reply in replies]
 
 
 def _bring_own_module(function: Any) -> None:
