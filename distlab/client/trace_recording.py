@@ -15,7 +15,6 @@ from distlab.errors import ClusterError, DistlabError
 from distlab.measure.trace import Trace
 from distlab.rank import entry_points
 from distlab.simulated.entry_points import settle
-from distlab.wire.recorded import Offset
 
 if TYPE_CHECKING:
     from distlab.client.cluster import Cluster
@@ -57,7 +56,6 @@ class Recorder:
     def __init__(self, ranks: Ranks, targets: list[int]):
         self.ranks, self.targets = ranks, targets
         self.missing: dict[int, str] = {}
-        self._offsets: dict[int, Offset] = {}
 
     def start(self) -> None:
         """Begin on every target, or on none.
@@ -65,23 +63,10 @@ class Recorder:
         Raises:
             ClusterError: a rank cannot record, for example since it is being profiled already.
         """
-        clocks = self._demand(self.targets, entry_points.start_recording)
-        firsts: dict[str, int] = {}
-        for rank, clock in clocks.items():
-            firsts.setdefault(clock, rank)
-        if len(firsts) > 1:
-            self._ask(self.targets, entry_points.stop_recording)  # what is sent to compare clocks is no part of it
-            here, *_ = those = [*firsts.values()]
-            ahead = self._demand(those, entry_points.compare_clocks, those)[here]
-            self._offsets = {rank: ahead[firsts[clock]] for rank, clock in clocks.items() if firsts[clock] != here}
-            self._demand(self.targets, entry_points.start_recording)
-
-    def _demand(self, ranks: list[int], function: Callable[..., Any], *args: Any) -> dict[int, Any]:
-        told = self._ask(ranks, function, *args)
+        self._ask(self.targets, entry_points.start_recording)
         for rank, why in self.missing.items():
             self._ask({*self.targets} - {*self.missing}, entry_points.stop_recording)
             raise ClusterError(f"rank {rank} cannot be traced: {why}. End what keeps it, or call cluster.restart().")
-        return told
 
     def finish(self, trace: Trace) -> None:
         """End the recording, and give the trace what was recorded, whatever happens meanwhile."""
@@ -93,14 +78,14 @@ class Recorder:
             interrupted, replaced = "that was interrupted", "its process ended, and another took its place"
             for rank in {*self.targets} - {*recorded}:
                 self.missing.setdefault(rank, replaced if rank in told else interrupted)
-            trace.finish(recorded, self.missing, self._offsets)
+            trace.finish(recorded, self.missing)
 
-    def _ask(self, ranks: Iterable[int], function: Callable[..., Any], *args: Any) -> dict[int, Any]:
+    def _ask(self, ranks: Iterable[int], function: Callable[[], Any]) -> dict[int, Any]:
         """What the function returns on each rank that answers in time; why the others do not is in `missing`."""
         there = [rank for rank in ranks if self._is_there(rank)]
         if not there:
             return {}
-        sent = self.ranks.send(there, function, *args)
+        sent = self.ranks.send(there, function)
         with interrupts.allowed():
             told = sent.within(SECONDS)
         for rank in there:

@@ -60,11 +60,11 @@ def end_checks() -> None:
     argument_checks.end()
 
 
-def start_recording() -> str:
+def start_recording() -> None:
     """Begin to record what this rank does; see recording.start. Runs on: a rank."""
     from distlab.rank import recording
 
-    return recording.start()
+    recording.start()
 
 
 def stop_recording() -> Any:
@@ -72,13 +72,6 @@ def stop_recording() -> Any:
     from distlab.rank import recording
 
     return recording.stop()
-
-
-def compare_clocks(ranks: list[int]) -> Any:
-    """How much the clocks of ranks are ahead of the first one's; see recording.compare_clocks. Runs on: these ranks."""
-    from distlab.rank import recording
-
-    return recording.compare_clocks(ranks)
 
 
 def call(header: bytes, buffers: list[Any]) -> list[Any]:
