@@ -108,11 +108,6 @@ class RanksFailed(DistlabError):
         self.failures = failures
         self.finished = finished
 
-    @property
-    def rank(self) -> int | None:
-        """The rank that failed first in the report; None when none is known."""
-        return self.failures[0].rank if self.failures else None
-
 
 class RankError(RanksFailed):
     """An exception was raised on one rank or more."""

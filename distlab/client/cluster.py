@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import distlab
@@ -21,7 +20,6 @@ from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
 from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
-from distlab.diagnosis import explanation
 from distlab.errors import ClusterError, refuse
 from distlab.launch import limits
 from distlab.rank import entry_points
@@ -83,14 +81,10 @@ class Cluster:
         warn_of_newer_torch()
         self.restart()
 
-    # --- life ---
-
     @interrupts.held()
     def restart(self) -> None:
         """End every rank of the cluster that runs, and start new ones. The variables on the ranks are lost."""
-        warm = None
-        if Cluster.current is not None:
-            warm = Cluster.current._give_way(self._plan)
+        warm = Cluster.current._give_way(self._plan) if Cluster.current is not None else None
         self._why_stopped = "did not start"
         self._ranks = Ranks(self._plan, warm)
         self.steps.clear()
@@ -128,7 +122,7 @@ class Cluster:
         Raises:
             ClusterError: a rank has died and this launcher cannot start a single one; restart() starts all.
         """
-        self._reached().rebuild()
+        self.ranks.rebuild()
 
     @interrupts.held()
     def interrupt(self) -> None:
@@ -139,7 +133,7 @@ class Cluster:
         Raises:
             ClusterError: a rank cannot be freed, and this launcher cannot replace it; restart() replaces all.
         """
-        replaced = self._reached().free_all()
+        replaced = self.ranks.free_all()
         self.ranks.rebuild()
         for rank, lost in replaced.items():
             print(f"Rank {rank} could not be freed: a new process took its place, {lost}.")
@@ -147,10 +141,8 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
-
-    # --- code and variables ---
 
     @property
     def client(self) -> Any:
@@ -175,9 +167,9 @@ class Cluster:
         Runs on: the notebook's kernel; `fn` runs on the ranks.
 
         Args:
-            ranks: numbers of the ranks that call it; None for all. Only these may communicate in `fn`.
-            timeout: seconds before ranks that have not returned are freed; None waits without a limit, and
-                communication calls raise after the cluster's own timeout.
+            ranks: those that call it, and may communicate in `fn`; None for all.
+            timeout: seconds before ranks that have not returned are freed; None leaves it to the cluster's own, which
+                ends communication calls alone.
             check: compare op, shape, dtype, root and reduce op of each collective, and size and dtype of each message,
                 between the ranks before data moves; a rank's call raises MismatchError where they do not fit.
 
@@ -288,16 +280,13 @@ class Cluster:
     @interrupts.held()
     def _move_to(self, network: Network | None) -> None:
         self._plan = replace(self._plan, network=network)
-        self._reached().plan = self._plan
+        self.ranks.plan = self._plan
         self.ranks.rebuild()
 
     def clock(self) -> float:
-        """Virtual seconds since the group of a simulated cluster was built: what its slowest rank has needed.
+        """Virtual seconds since the group was built, of the slowest rank; ClusterError if the cluster is not simulated.
 
         A cell begins on all its ranks at the same time, when the cell before has ended on the slowest.
-
-        Raises:
-            ClusterError: the cluster is not simulated.
         """
         if self._plan.network is None:
             call = 'distlab.Cluster(n, network=distlab.Network("5 us", "25 GB/s"))'
@@ -315,14 +304,12 @@ class Cluster:
         Args:
             send: gives the code to an ipyparallel DirectView; its AsyncResult.
         """
-        self.ready()
+        self.ranks.ready()
         return Cell(self.ranks, targets, send, options)
 
     def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> Cell:
         """Have some ranks call a function of entry_points."""
         return self.execute(targets, options, lambda view: view.apply_async(function, *args))
-
-    # --- state ---
 
     @property
     def ranks(self) -> Ranks:
@@ -340,20 +327,7 @@ class Cluster:
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """The ranks that are meant, all for None; ArgumentError for one that is not there, ClusterError after stop."""
-        self.ranks  # noqa: B018 - raises after stop
-        return arguments.check_ranks(ranks, self.n)
-
-    def ready(self) -> None:
-        """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
-        if self._reached().broken:
-            self.ranks.rebuild()
-
-    def _reached(self) -> Ranks:
-        """The ranks, after it was told which have died since the last cell."""
-        died = self.ranks.note_deaths()
-        if died and self.ranks.can_respawn:
-            print(explanation.died_between_cells(died))
-        return self.ranks
+        return arguments.check_ranks(ranks, self.ranks.plan.n)
 
     def describe(self) -> list[dict[str, Any]]:
         """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes.

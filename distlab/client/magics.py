@@ -179,12 +179,6 @@ class PxMagics(ReadsOptions, ParallelMagics):
             ipython_display(self.cluster.export(args.export, args.force))
         return result
 
-    @magic_arguments.magic_arguments()
-    @output_args
-    def result(self, line: str = "") -> Any:
-        """Show the output of the last %%px again, or wait for it when it was sent with --noblock."""
-        return super().result(line)
-
 
 def _adopt(sent: Cell, targets: list[int]) -> None:
     """Make an AsyncResult show its output, raise its errors and find its deadlocks as %%px does."""

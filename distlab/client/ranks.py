@@ -173,6 +173,7 @@ class Ranks:
         Raises:
             ClusterError: a rank does not come back and cannot be replaced.
         """
+        self.note_deaths()
         living = [rank for rank in range(self.plan.n) if rank not in self.lost]
         if not living:
             return {}
@@ -265,20 +266,25 @@ class Ranks:
         self._processes.check_controller()
         self._processes.drop_engines()
 
-    def note_deaths(self) -> dict[int, str]:
-        """Notice which ranks have died since anybody looked; how, in words, by rank. Nothing is sent for this.
+    def ready(self) -> None:
+        """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
+        self.note_deaths()
+        if self.broken:
+            self.rebuild()
+
+    def note_deaths(self) -> None:
+        """Notice which ranks have died since anybody looked, and say which will be replaced. Nothing is sent for this.
 
         Raises:
             ClusterError: the process that carries messages to and from them has ended.
         """
         self._processes.check_controller()
-        before, unnoted = set(self.lost), self._unnoted()
-        for rank in unnoted:
-            self.note_death(rank)
-        if unnoted:  # a cell that nobody waits for now may wait for them
+        died = {rank: self.note_death(rank) for rank in self._unnoted()}
+        if died:  # a cell that nobody waits for now may wait for them
             self._processes.drop_engines()
             self.free(engines_with_work(self.client) - set(self.lost))
-        return {rank: how for rank, how in sorted(self.lost.items()) if rank not in before}
+        if died and self.can_respawn:
+            print(explanation.died_between_cells(died))
 
     def _unnoted(self) -> list[int]:
         """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""

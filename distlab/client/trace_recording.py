@@ -27,7 +27,7 @@ def recorded(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
     """A trace of what some ranks do meanwhile; of a simulated cluster, whose ranks note anyway what they do, of all."""
     if cluster.last_trace is not None and cluster.last_trace.recording:
         raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
-    cluster.ready()
+    cluster.ranks.ready()
     recorder = Recorder(cluster.ranks, targets)
     if cluster.simulated:
         cluster.call(settle)  # what has happened before is left out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +52,6 @@ def check(n: int) -> None:
 
 def limits() -> list[Limit]:
     """The limits of this process that are finite."""
-    try:
-        import resource
-    except ImportError:  # Windows has neither
-        return []
     found = []
     value, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if value != resource.RLIM_INFINITY:
