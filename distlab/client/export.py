@@ -26,10 +26,7 @@ from distlab.errors import rank_list, refuse
 LONGEST_TEXT = 200  # of a value that is written into a script as it stands
 GIVEN = {"rank", "world_size", "torch", "dist"}  # what distlab defines on every rank, and the script at its top
 HEAD = '''\
-"""Cells of a notebook, for {n} ranks.
-
-    {command}
-"""
+"""Cells of a notebook, for {n} ranks: {command}"""
 
 import atexit as _atexit  # cells may use any name that does not begin with an underscore
 import io as _io

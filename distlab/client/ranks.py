@@ -94,7 +94,17 @@ class Ranks:
             self._processes = start_processes(plan.n, plan.engines, plan.threads)
             if old is not None:
                 old.stop()
-        values = self._on_each([entry_points.join if rank in new else entry_points.rebuild for rank in everyone])
+        backend = plan.backend if plan.network is None else "simulated"
+        meeting = self._processes.rendezvous.next_meeting(plan.init_method, backend, plan.n, plan.timeout)
+        try:
+            if plan.network is not None or self._simulates:
+                self.client.direct_view("all").apply_async(simulated.use, plan.network)
+                self._simulates = plan.network is not None
+            meet = [entry_points.join if rank in new else entry_points.rebuild for rank in everyone]
+            results = [self.client[rank].apply_async(meet[rank], rank, meeting) for rank in everyone]
+            values = [result.get(timeout=BUILD_SECONDS) for result in results]
+        except Exception as error:
+            raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
         self.pids = [values[rank]["pid"] if rank in new else self.pids[rank] for rank in everyone]
         self.lost, self.broken = {}, False
         return max((values[rank] for rank in everyone if rank not in new), default=0)
@@ -110,21 +120,6 @@ class Ranks:
     def client(self) -> Any:
         """ipyparallel's Client."""
         return self._processes.client
-
-    def _on_each(self, functions: list[Callable[..., Any]]) -> list[Any]:
-        """Call functions[rank](rank, meeting) on every rank, at a meeting that is new; the values by rank."""
-        plan = self.plan
-        backend = plan.backend if plan.network is None else "simulated"
-        meeting = self._processes.rendezvous.next_meeting(plan.init_method, backend, plan.n, plan.timeout)
-        try:
-            client = self.client
-            if plan.network is not None or self._simulates:
-                client.direct_view("all").apply_async(simulated.use, plan.network)
-                self._simulates = plan.network is not None
-            results = [client[rank].apply_async(function, rank, meeting) for rank, function in enumerate(functions)]
-            return [result.get(timeout=BUILD_SECONDS) for result in results]
-        except Exception as error:
-            raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
 
     def send(self, ranks: Iterable[int], function: Callable[..., Any], *args: Any) -> Replies:
         """Have some ranks call a function, when they have ended what they do now."""
