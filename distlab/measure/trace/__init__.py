@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distlab.errors import ClusterError, rank_list, refuse
+from distlab.errors import ClusterError, grouped, rank_list, refuse
 from distlab.measure.tables import Table
 from distlab.measure.trace import virtual
 from distlab.measure.trace.chrome import chrome
@@ -129,9 +129,7 @@ class Trace:
 
     def notes(self) -> list[str]:
         """What has to be known of it: ranks of which nothing is there."""
-        by_reason: dict[str, list[int]] = {}
-        for rank, why in sorted(self.missing.items()):
-            by_reason.setdefault(why, []).append(rank)
+        by_reason = grouped((why, rank) for rank, why in sorted(self.missing.items()))
         said = [f"Nothing is known of {rank_list(ranks)}: {why}." for why, ranks in by_reason.items()]
         outside = sum(not message.traced for message in self.messages)
         if outside:
