@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
@@ -73,11 +72,9 @@ class PxMagics(ReadsOptions, ParallelMagics):
             refuse("--targets", "a rank, a list of ranks, a slice or all", text, advice)
         return self.cluster.check_ranks(list(as_list))
 
-    def parallel_execute(self, cell: str, block: bool | None = None, **_: Any) -> Any:
+    def parallel_execute(self, cell: str, **_: Any) -> Any:
         """Run a line of %px, or a cell while %autopx is on, as %pxconfig says."""
-        block = self.view.block if block is None else block
-        args = magic_arguments.parse_argstring(self.cell_px, "")
-        return self._run(cell, self._options(args, f"%%px\n{cell}"), self._targets(None), block)
+        return self.cell_px("", cell)
 
     def _targets(self, wanted: str | None) -> list[int]:
         """The ranks that --targets, or else %pxconfig, means."""
@@ -115,9 +112,9 @@ class PxMagics(ReadsOptions, ParallelMagics):
         _adopt(sent, targets)
         if save_name:
             self.shell.user_ns[save_name] = sent.result
-        step = export.Step("cell", tuple(targets), cell)
+        step = export.Step("cell", tuple(targets), cell, pending=None if block else sent.result)
         if not block:
-            cluster.steps.append(replace(step, pending=sent.result))
+            cluster.steps.append(step)
         if local:
             with interrupts.allowed():
                 self.shell.run_cell(cell)
