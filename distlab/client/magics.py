@@ -95,14 +95,8 @@ class PxMagics(ReadsOptions, ParallelMagics):
         )
 
     @interrupts.held()
-    def _run(
-        self, cell: str, options: Options, targets: list[int], block: bool, save_name: str = "", local: bool = False
-    ) -> Any:
-        """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult.
-
-        Args:
-            save_name: of a variable that gets the AsyncResult. local: whether the notebook runs the cell meanwhile.
-        """
+    def _run(self, cell: str, args: Any, options: Options, targets: list[int], block: bool) -> Any:
+        """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult."""
         cluster = self.cluster
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on {rank_list(targets)}")
@@ -110,12 +104,12 @@ class PxMagics(ReadsOptions, ParallelMagics):
         self.last_result = sent.result
         name_result(sent.result, "%px")
         _adopt(sent, targets)
-        if save_name:
-            self.shell.user_ns[save_name] = sent.result
+        if args.save_name:
+            self.shell.user_ns[args.save_name] = sent.result
         step = export.Step("cell", tuple(targets), cell, pending=None if block else sent.result)
         if not block:
             cluster.steps.append(step)
-        if local:
+        if args.local:  # the notebook runs it meanwhile
             with interrupts.allowed():
                 self.shell.run_cell(cell)
         if not block:
@@ -171,7 +165,7 @@ class PxMagics(ReadsOptions, ParallelMagics):
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # what is recorded is shown also when the cell fails
                 afterwards.callback(ipython_display, meanwhile.enter_context(self.cluster.trace(targets)))
-            result = self._run(cell, options, targets, block, args.save_name, bool(args.local))
+            result = self._run(cell, args, options, targets, block)
         if args.export is not None:
             ipython_display(self.cluster.export(args.export, args.force))
         return result
