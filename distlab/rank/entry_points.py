@@ -6,17 +6,15 @@ the rank, where it is there already.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
 import traceback
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from distlab.wire import serialization
-from distlab.wire.messages import Missing, Raised, Unsendable, Value
+from distlab.wire.messages import Missing, Raised, Unsendable
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
@@ -27,20 +25,46 @@ WAITED = re.compile(
 )
 
 
-def _on_rank(module: str, function: str, *args: Any) -> Any:
-    """Call a function of this folder, whose module needs torch."""
-    return getattr(importlib.import_module(f"distlab.rank.{module}"), function)(*args)
+def rebuild(rank: int, meeting: Any) -> int:
+    """Leave the group and build it anew; see group.rebuild. Runs on: every rank."""
+    from distlab.rank import group
+
+    return group.rebuild(rank, meeting)
 
 
-# each documented where it is; ipyparallel sends them as they are
-join = partial(_on_rank, "group", "join")
-rebuild = partial(_on_rank, "group", "rebuild")
-settle = partial(_on_rank, "watchdog", "settle")
-begin_checks = partial(_on_rank, "argument_checks", "begin")
-end_checks = partial(_on_rank, "argument_checks", "end")
-start_recording = partial(_on_rank, "recording", "start")
-stop_recording = partial(_on_rank, "recording", "stop")
-compare_clocks = partial(_on_rank, "recording", "compare_clocks")
+def settle() -> None:
+    """Answer when every signal that has come has been acted on; an answer means that this rank is idle."""
+    from distlab.rank import watchdog
+
+    watchdog.settle()
+
+
+def begin_checks(token: str, host: str, port: int, limit: float) -> None:
+    """Compare the arguments of calls between the ranks from now on; see argument_checks.Checker for the arguments."""
+    from distlab.rank import argument_checks
+
+    argument_checks.begin(token, host, port, limit)
+
+
+def end_checks() -> None:
+    """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
+    from distlab.rank import argument_checks
+
+    argument_checks.end()
+
+
+def start_recording() -> None:
+    """Begin to record what this rank does; see recording.start. Runs on: a rank."""
+    from distlab.rank import recording
+
+    recording.start()
+
+
+def stop_recording() -> Any:
+    """End the recording and tell what was recorded; see recording.stop. Runs on: a rank."""
+    from distlab.rank import recording
+
+    return recording.stop()
 
 
 def call(header: bytes, buffers: list[Any]) -> list[Any]:
@@ -51,7 +75,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Runs on: a rank.
 
     Returns:
-        [Value, *buffers], or [Raised], or [Unsendable].
+        what `serialization.dumps` made of the value, [header, *buffers]; or [Raised], or [Unsendable].
     """
     from distlab.rank.call_log import NOTES
 
@@ -71,7 +95,7 @@ def push(header: bytes, buffers: list[Any]) -> None:
 
 
 def pull(names: list[str]) -> list[Any]:
-    """The values of `names` as [Value, *buffers], or [Missing] for the first that is not defined, or [Unsendable]."""
+    """The values of `names` as [header, *buffers], or [Missing] for the first that is not defined, or [Unsendable]."""
     namespace = _namespace()
     missing = [name for name in names if name not in namespace]
     if missing:
@@ -85,7 +109,7 @@ def _packed(value: Any, what: str) -> list[Any]:
         header, buffers = serialization.dumps(value)
     except Exception as error:
         return [Unsendable(what, f"{type(error).__name__}: {error}")]
-    return [Value(header), *buffers]
+    return [header, *buffers]
 
 
 def last_failure() -> Raised | None:

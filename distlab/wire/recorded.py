@@ -1,6 +1,6 @@
 """What a rank recorded for a trace, on its way to the notebook: plain values, made by rank/recording.py.
 
-Read by measure/trace on the notebook's kernel, which does not import torch. Times are in ns of the rank's own clock.
+Read by measure/trace on the notebook's kernel, which does not import torch. Times are in ns of the machine's clock.
 """
 
 from __future__ import annotations
@@ -60,11 +60,3 @@ class Recorded:
     calls: list[Call]
     rows: list[Row]
     main: int
-
-
-@dataclass(frozen=True)
-class Offset:
-    """How much a rank's clock is ahead of that of the trace: `seconds`, right to within `error` seconds."""
-
-    seconds: float = 0.0
-    error: float = 0.0

@@ -30,7 +30,7 @@ def test_an_exception_names_rank_line_and_the_others(usable):
         "Ranks 0, 1 and 3 finished.\n"
         "The process group is rebuilt and variables are kept: change the cell and run it again."
     )
-    assert (caught.value.rank, caught.value.finished) == (2, (0, 1, 3))
+    assert (caught.value.failures[0].rank, caught.value.finished) == (2, (0, 1, 3))
     assert "ValueError: no" in caught.value.failures[0].traceback
 
 

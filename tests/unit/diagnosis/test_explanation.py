@@ -47,7 +47,7 @@ def test_the_culprit_comes_before_those_that_waited():
         "Groups made with dist.new_group, and device meshes, are gone: make them again.",
     ]
     error = explanation.rank_error(failures, range(4), 3, healed=True, subgroups=1)
-    assert (error.rank, error.finished) == (2, (3,))
+    assert (error.failures[0].rank, error.finished) == (2, (3,))
 
 
 MONITORED = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1000 ms, Timed out waiting"

@@ -9,14 +9,13 @@ from PIL import Image
 
 import distlab
 from distlab.measure.trace import Trace
-from distlab.wire.recorded import Offset
 from tests.unit.recordings import Rank
 
 
-def traced(*ranks, missing=None, offsets=None):
+def traced(*ranks, missing=None):
     """The trace of ranks 0, 1, ...; None for one of which nothing is there."""
     trace = Trace(range(len(ranks)))
-    trace.finish({r: rank.told for r, rank in enumerate(ranks) if rank is not None}, missing or {}, offsets or {})
+    trace.finish({r: rank.told for r, rank in enumerate(ranks) if rank is not None}, missing or {})
     return trace
 
 
@@ -202,17 +201,6 @@ def test_computation_is_divided_by_waiting_and_by_long_gaps():
     rank = Rank(2).row("aten::mm", 0, 1).row("aten::mm", 1.1, 2).row("aten::add", 3, 4).send(1, 4.01, 4.05)
     rank.row("c10d::send", 4.015, 4.018).row("aten::add", 4.06, 5)
     assert of(traced(rank, Rank(2)), 0, "compute") == [("mm", 0, 2), ("add", 3, 4), ("add", 4.06, 5)]
-
-
-# --- clocks
-
-
-def test_a_clock_that_is_ahead():
-    """Times of a rank whose clock is ahead are moved back by its offset, which the trace states with its error."""
-    trace = traced(Rank(2).send(1, 0, 3), Rank(2, ahead=5000).recv(0, 2, 3.5), offsets={1: Offset(5.0, 0.0002)})
-    (message,) = trace.messages
-    assert (message.left, message.arrived) == (pytest.approx(2e-3), pytest.approx(3.5e-3))
-    assert trace.notes() == ["The clocks of rank 1 are estimated, right to within 200 µs."]
 
 
 # --- how it is shown
