@@ -28,10 +28,15 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 
 @dataclass(frozen=True)
 class Timing:
-    """Repetitions of one call, in seconds, each that of its slowest rank; `num_bytes` is the full buffer's size."""
+    """Repetitions of one call, in seconds, each that of its slowest rank.
+
+    Args:
+        num_bytes: the full buffer's size. simulated: whether the seconds are virtual.
+    """
 
     num_bytes: int
     repetitions: tuple[float, ...]
+    simulated: bool = False
 
     @property
     def seconds(self) -> float:
@@ -102,7 +107,7 @@ def measure_each(
     if dist.get_backend(group) == "simulated":
         from distlab.simulated.notes import seconds_of
 
-        return [Timing(num_bytes, seconds_of(fn, args, repeat, group)) for fn in functions]
+        return [Timing(num_bytes, seconds_of(fn, args, repeat, group), simulated=True) for fn in functions]
     for _ in range(warmup):
         for fn in functions:
             fn(*args)

@@ -25,6 +25,13 @@ WAITED = re.compile(
 )
 
 
+def join(rank: int, meeting: Any) -> dict[str, Any]:
+    """Become rank `rank` of the group that meets at `meeting`; see group.join. Runs on: every rank."""
+    from distlab.rank import group
+
+    return group.join(rank, meeting)
+
+
 def rebuild(rank: int, meeting: Any) -> int:
     """Leave the group and build it anew; see group.rebuild. Runs on: every rank."""
     from distlab.rank import group

@@ -295,6 +295,34 @@ def sharded_training(rank, world_size):
     return tuple(gradient.shape)
 
 
+def pipelined(rank, world_size):
+    """A step of a pipeline with a layer on each rank, and the same by one process."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(6, 6).double() for _ in range(world_size)]
+    batch, target = torch.randn(8, 6).double(), torch.randn(8, 6).double()
+    alone = torch.nn.Sequential(*layers)
+    torch.nn.functional.mse_loss(alone(batch), target).backward()
+    expected = layers[rank].weight.grad.clone()
+    layers[rank].zero_grad()
+    stage = PipelineStage(layers[rank], rank, world_size, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, 4, loss_fn=torch.nn.functional.mse_loss)
+    schedule.step(*([batch] if rank == 0 else []), **({"target": target} if rank == world_size - 1 else {}))
+    assert torch.allclose(layers[rank].weight.grad, expected, atol=1e-12)
+    return tuple(expected.shape)
+
+
+def distributed_tensors(rank, world_size):
+    """A DTensor in shards, whole again, and added up."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu")
+    rows = distribute_tensor(torch.arange(4.0 * world_size).reshape(2 * world_size, 2), mesh, [Shard(0)])
+    return [rows.redistribute(mesh, [Replicate()]).to_local().tolist(), rows.sum().full_tensor().item()]
+
+
 def functional(rank, world_size):
     """The collectives of compiled programs and of DTensor, which call the group from C++."""
     import torch.distributed._functional_collectives as functions
@@ -329,6 +357,8 @@ PROGRAMS = {
             subgroups,
             training,
             sharded_training,
+            pipelined,
+            distributed_tensors,
             functional,
         )
     },

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import pytest
 import torch
@@ -126,6 +127,17 @@ def test_training_takes_the_same_time_on_every_run(cluster):
     assert computing < without < 1.2 * computing < with_straggler
 
 
+def test_computing_can_count_as_a_multiple_of_what_it_takes_here(cluster):
+    def burn(rank, world_size):
+        began = time.thread_time()
+        while time.thread_time() - began < 0.02 * (rank == 1):
+            pass
+        dist.barrier()
+
+    with cluster.network(Network("5 us", "25 GB/s", device=Device(cpu=1000))):
+        assert 20 <= seconds(cluster, burn) < 100
+
+
 def test_hosts_share_their_way_out(cluster):
     hosts = Network(hosts=[2, 1], inside=Link("1 us", "100 GB/s"), between=Link("10 us", "10 GB/s"))
 
@@ -150,11 +162,12 @@ def test_what_some_ranks_measure_is_their_own_call(cluster):
         dist.barrier()
         if rank == 2:
             return None
-        return measure(lambda tensor: dist.broadcast(tensor, src=0, group=pair), torch.zeros(1000), group=pair).seconds
+        return measure(lambda tensor: dist.broadcast(tensor, src=0, group=pair), torch.zeros(1000), group=pair)
 
     before = cluster.clock()
     message = ALPHA + 4000 * BETA
-    assert cluster.run(fn) == [close(message), close(message), None]
+    one, other, none = cluster.run(fn)
+    assert (one.seconds, one.simulated, one, none) == (close(message), True, other, None)
     assert cluster.clock() - before == close(2 * ALPHA + message)
 
 
