@@ -7,7 +7,8 @@ import time
 import pytest
 
 import distlab
-from tests.cluster.conftest import pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import dies, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.zoo import a_message_larger_than_its_recv
 
 KILLED = "killed by SIGKILL (often the system, out of memory, or kill -9)"
 RANK_1 = f"Rank 1 was {KILLED} since the last cell: a new process takes its place, and its variables are lost.\n"
@@ -37,9 +38,12 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_whatever_is_called_next_tells_a_death_and_replaces_the_rank(three, capsys, call):
-    """One line says who died and how; the call works; the other ranks keep their processes and variables."""
+    """The table shows it; one line says who died and how; the call works; the other ranks are as they were."""
     three.push({"kept": 5})
     before = kill(three, [1])
+    row = repr(three).splitlines()[2]
+    assert row.startswith(f"  rank 1   was {KILLED}  ")
+    assert row.endswith(f"  -  pid {before[1]}")
     call(three)
     assert capsys.readouterr().out == RANK_1
     after = three.run(pid_on_rank)
@@ -47,21 +51,6 @@ def test_whatever_is_called_next_tells_a_death_and_replaces_the_rank(three, caps
     assert after[1] != before[1]
     assert three.pull("kept", ranks=[0, 2]) == [5, 5]
     assert three.run(sum_of_ranks) == [3.0] * 3
-
-
-def test_the_table_tells_a_death_and_the_next_call_replaces_the_rank(three, capsys):
-    """repr shows how a rank died, and prints nothing."""
-    kill(three, [1])
-    assert f"rank 1   was {KILLED}" in repr(three)
-    assert capsys.readouterr().out == ""
-    assert three.run(sum_of_ranks) == [3.0] * 3
-    assert capsys.readouterr().out == RANK_1
-
-
-def dies(rank, world_size):
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.barrier()  # noqa: F821
 
 
 def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(three):
@@ -84,19 +73,9 @@ def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(three):
 
 def test_a_rank_that_gloo_aborts_tells_why(three):
     """A send and a recv of different sizes abort the receiver; its last words are in the message."""
-
-    def mismatch(rank, world_size):
-        if rank == 0:
-            dist.send(torch.zeros(4), dst=1)  # noqa: F821
-        elif rank == 1:
-            dist.recv(torch.zeros(2), src=0)  # noqa: F821
-
-    with pytest.raises(distlab.RankDied) as caught:
-        three.run(mismatch)
-    first = str(caught.value).splitlines()[0]
-    assert first == "rank 1 was killed by SIGABRT (often gloo: a send and its recv had different sizes)."
+    with pytest.raises(distlab.RankDied, match=r"^rank 1 was killed by SIGABRT") as caught:
+        three.run(a_message_larger_than_its_recv)
     assert "terminate called" in caught.value.failures[0].traceback
-    assert three.run(sum_of_ranks) == [3.0] * 3
 
 
 def test_several_deaths_are_told_together(three, capsys):

@@ -5,11 +5,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
-from tests.cluster.client.test_px import Notebook
-from tests.cluster.conftest import processes_of, wait_until_gone
-
 CELLS = [
     "%%px\ntext = '''one\n  two'''\nprint(text)\nx = torch.ones(2) * (rank + 1)\ndist.all_reduce(x)\nx.sum()",
     "cluster.push({'steps': 3, 'name': 'adam'})",
@@ -37,18 +32,6 @@ EXPECTED = [  # the lines of rank 0 come before those of rank 1, cell by cell, w
     *("rank 0 -> ('mine', 7)", "rank 1 -> ('mine', 7)"),
     *("rank 0 -> {'sum': 1}", "rank 1 -> {'sum': 1}"),
 ]
-
-
-@pytest.fixture(scope="module")
-def notebook():
-    """A kernel with a cluster of 2 ranks, on which the cells have run; afterwards nothing of it is left."""
-    book = Notebook()
-    book.run("%load_ext distlab\nimport distlab\ncluster = distlab.Cluster(2, timeout=20)")
-    assert book.status == "ok"
-    yield book
-    book.client.stop_channels()
-    book.manager.shutdown_kernel(now=True)
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
 
 
 def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):

@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 import distlab
-from tests.cluster.conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import our_processes, pid_on_rank, spin, sum_of_ranks, wait_until_gone
 
 
 @pytest.fixture(autouse=True)
@@ -118,11 +118,6 @@ def two(at_first):
 )
 def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted_after, module, name):
     """Between sending and waiting, and while ranks are being freed, twice too: the next run does not wait for them."""
-
-    def spin(rank, world_size):
-        while rank == 0:
-            pass
-
     undo = interrupted_after(module, name)
     if name != "Cluster.execute":
         threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -7,54 +7,11 @@ import threading
 import time
 
 import pytest
-from jupyter_client.manager import start_new_kernel
 
-from tests.cluster.conftest import processes_of, wait_until_gone
-
-
-class Notebook:
-    """A kernel that runs cells as a front end does and keeps what they show."""
-
-    def __init__(self):
-        self.manager, self.client = start_new_kernel()
-        self.pid = self.manager.provisioner.pid
-
-    def run(self, source: str, someone_watches: bool = False) -> list[dict]:
-        """Run a cell; its iopub messages as dicts with `type` and the message's content."""
-        messages = []
-
-        def keep(message):
-            if message["msg_type"] in ("stream", "display_data", "execute_result", "error", "update_display_data"):
-                messages.append({"type": message["msg_type"], **message["content"]})
-
-        reply = self.client.execute_interactive(source, output_hook=keep, allow_stdin=someone_watches, timeout=60)
-        self.status = reply["content"]["status"]
-        return messages
-
-    def text(self, source: str) -> str:
-        """What a cell shows, as plain text."""
-        return "\n".join(plain(message) for message in self.run(source))
+from tests.cluster.conftest import plain
 
 
-def plain(message: dict) -> str:
-    if message["type"] == "stream":
-        return message["text"]
-    if message["type"] == "error":
-        return f"{message['ename']}: {message['evalue']}"
-    return message["data"].get("text/plain", "")
-
-
-@pytest.fixture(scope="module")
-def notebook():
-    """One kernel with a cluster of 4 ranks for the tests of this module; afterwards nothing of it is left."""
-    book = Notebook()
-    book.run("%load_ext distlab\nimport distlab\ncluster = distlab.Cluster(4, timeout=20)")
-    assert book.status == "ok"
-    yield book
-    assert processes_of(f"{book.pid}-")
-    book.client.stop_channels()
-    book.manager.shutdown_kernel(now=True)
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
+RANKS_OF_NOTEBOOK = 4
 
 
 @pytest.fixture(autouse=True)

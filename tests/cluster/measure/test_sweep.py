@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from tests.cluster.client.test_px import Notebook, plain
-from tests.cluster.conftest import processes_of, wait_until_gone
+from tests.cluster.conftest import plain
 
 
 def my_sum(tensor, group=None):
@@ -113,19 +112,7 @@ def test_a_function_that_fails_later_is_one_of_those_that_took_turns(usable):
     assert caught.value.partial.points == ()
 
 
-@pytest.fixture(scope="module")
-def notebook(nothing_left):
-    """A kernel of its own with two ranks."""
-    book = Notebook()
-    book.run("import distlab, torch.distributed as dist\ncluster = distlab.Cluster(2, timeout=20)")
-    assert book.status == "ok"
-    yield book
-    book.client.stop_channels()
-    book.manager.shutdown_kernel(now=True)
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
-
-
-SWEEP = "swept = distlab.sweep(cluster, {'gloo': dist.all_reduce}, [256, 1024], repeat=2)"
+SWEEP = "import torch.distributed as dist; swept = distlab.sweep(cluster, {'gloo': dist.all_reduce}, [256, 1024], repeat=2)"
 
 
 def test_a_person_sees_progress_that_is_gone_afterwards(notebook):
