@@ -97,36 +97,42 @@ def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
 SCRIPT = """
     import sys
     import distlab
-    cluster = distlab.Cluster(2)
+    cluster = distlab.Cluster(2, engines={engines!r})
     print("tag", cluster.ranks._processes.tag, cluster.ranks._processes.folder, flush=True)
     {then}
 """
 
 
-def run_script(then: str) -> subprocess.Popen:
-    script = textwrap.dedent(SCRIPT).format(then=then)
+def run_script(then: str, engines: str | None = None) -> subprocess.Popen:
+    script = textwrap.dedent(SCRIPT).format(then=then, engines=engines)
     return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what_it_needs():
-    """Its process needs no torch to start and use ranks, and a rank nothing of the notebook's side; nothing is left."""
+    """Its process needs no torch to use and heal ranks, and a rank nothing of the notebook's side; nothing is left."""
     seen = "{m.split('.')[0] for m in sys.modules} & {'torch', 'matplotlib', 'sklearn', 'pandas', 'pooch'}"
     loaded = "lambda rank, n: [m for m in __import__('sys').modules if m.startswith(NOT_ON_A_RANK)]"
     rooms = tuple(f"distlab.{room}" for room in ("client", "measure", "plotting"))
     names = ("matplotlib", "sklearn", "pandas", "pooch", *rooms)
-    process = run_script(f"NOT_ON_A_RANK = {names}; print(cluster.run({loaded}), {seen}, flush=True)")
+    again = "distlab.Cluster(2, init_method='file').heal()"
+    process = run_script(f"NOT_ON_A_RANK = {names}; print(cluster.run({loaded})); {again}; print({seen}, flush=True)")
     out, _ = process.communicate(timeout=60)
     _, tag, folder = out.splitlines()[0].split()
-    assert (process.returncode, out.splitlines()[1]) == (0, "[[], []] set()")
+    assert (process.returncode, out.splitlines()[1:]) == (0, ["[[], []]", "set()"])
     assert wait_until_gone(lambda: reaper.find(tag)) == []
     assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else []) == []
 
 
-def test_a_killed_notebook_leaves_nothing_behind():
-    """After SIGKILL of the process that made the cluster, every process and file of it is gone."""
-    process = run_script("sys.stdin.read() or __import__('time').sleep(600)")
+@pytest.mark.parametrize("engines", [None, "mpi"])
+def test_a_killed_notebook_leaves_nothing_behind(engines):
+    """After SIGKILL of the process that made the cluster, every process and file of it is gone, a rank's child too."""
+    child = "cluster.run(lambda rank, n: __import__('subprocess').Popen(['sleep', '600']).pid, ranks=[1])"
+    process = run_script(f"print({child}, flush=True); sys.stdin.read() or __import__('time').sleep(600)", engines)
     _, tag, folder = process.stdout.readline().split()
-    assert len(reaper.find(tag)) >= 3
+    process.stdout.readline()  # the child is there
+    names = [found.name() for found in reaper.find(tag)]
+    assert len(names) >= 4
+    assert any(name.startswith("mpiexec") for name in names) == (engines == "mpi"), names
     process.kill()
     process.wait()
     assert wait_until_gone(lambda: reaper.find(tag)) == []

@@ -10,7 +10,6 @@ import pytest
 
 from tests.cluster.conftest import plain
 
-
 RANKS_OF_NOTEBOOK = 4
 
 
@@ -36,13 +35,14 @@ def test_output_is_sorted_by_rank_and_folded(notebook):
 
 
 def test_the_html_form_names_the_ranks_and_escapes(notebook):
-    """The HTML form has the label and the escaped text; a display of a rank stays what it is, with the label."""
+    """The HTML form has the label and the escaped text, no terminal's colours; a display stays, with the label."""
     source = (
-        "%%px --targets 2\nfrom IPython.display import HTML, display\nprint('<b>&'); display(HTML(f'<i>{rank}</i>'))"
+        "%%px --targets 2\nfrom IPython.display import HTML, display\n"
+        "print('\\x1b[31m<b>&\\x1b[0m'); display(HTML(f'<i>{rank}</i>'))"
     )
     written, shown = notebook.run(source)
-    assert written["data"]["text/plain"] == "rank 2: <b>&"
-    assert "&lt;b&gt;&amp;" in written["data"]["text/html"]
+    assert written["data"]["text/plain"] == "rank 2: \x1b[31m<b>&\x1b[0m"
+    assert ">&lt;b&gt;&amp;<" in written["data"]["text/html"]
     assert "rank 2:" in written["data"]["text/html"]
     assert "<i>2</i>" in shown["data"]["text/html"]
     assert shown["data"]["text/plain"].startswith("rank 2: ")
@@ -263,28 +263,15 @@ def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
     assert plain(messages[-1]) == final
 
 
-def test_a_hundred_thousand_lines_do_not_drown_the_notebook(notebook):
-    """Very long output is cut in the middle, and says so."""
-    text = notebook.text("%%px --targets 0\nfor i in range(100_000):\n    print('line', i)")
-    assert "characters more ..." in text
-    assert text.startswith("rank 0: line 0\n")
-    assert text.endswith("line 99999")
-    assert len(text) < 1_000_000
-
-
 def test_a_new_cluster_takes_over_px(notebook):
-    """Cluster(...) run again in the notebook replaces the ranks behind %%px, at another size and back."""
+    """Cluster(...) run again replaces the ranks behind %%px, at another size and back; a person sees its start."""
     assert notebook.text("cluster = distlab.Cluster(2, timeout=3)") == "2 ranks are ready (gloo)."
     assert notebook.text("%px world_size") == "ranks 0-1 -> 2"
     assert notebook.text("cluster = distlab.Cluster(3, timeout=3)\n%px world_size").endswith("\nranks 0-2 -> 3")
     assert notebook.text("cluster.stop()\n%px 1") == (
         "ClusterError: No cluster is running here. Make one first: cluster = distlab.Cluster(4)."
     )
-    assert notebook.text("cluster = distlab.Cluster(4, timeout=20)") == "4 ranks are ready (gloo)."
-
-
-def test_start_up_shows_a_sign_of_life_to_a_person(notebook):
-    """While ranks start a person sees a counter; what stays is one line that is the same on every run."""
+    # while ranks start a person sees a counter; what stays is one line that is the same on every run
     messages = notebook.run("cluster = distlab.Cluster(4, timeout=20)", someone_watches=True)
     assert plain(messages[0]) == "starting 4 ranks ..."
     assert plain(messages[-1]) == "4 ranks are ready (gloo)."

@@ -196,6 +196,7 @@ def test_ipyparallels_send_signal_works_without_a_nanny(usable):
 
 def test_the_table_and_what_listens(usable):
     """repr and HTML list every rank with its pid; nothing of a cluster listens beyond 127.0.0.1."""
+    assert usable._repr_html_().count("<tr>") == 5
     lines = repr(usable).splitlines()
     assert lines[0] == "Cluster(4): backend gloo"
     for rank, pid in enumerate(usable.run(pid_on_rank)):

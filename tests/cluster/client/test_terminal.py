@@ -12,6 +12,7 @@ import pytest
 SCRIPT = """\
 import time
 import distlab
+from torch.distributed import all_reduce
 
 def slowly(rank, world_size):
     time.sleep(2)
@@ -20,6 +21,7 @@ def slowly(rank, world_size):
 
 with distlab.Cluster(2) as cluster:
     print(cluster.run(slowly))
+    distlab.sweep(cluster, {"gloo": all_reduce}, [8], repeat=1)
 """
 CELL = """\
 %load_ext distlab
@@ -67,9 +69,10 @@ def test_one_line_of_a_terminal_is_updated_and_erased(name, tmp_path):
     written = on_terminal(name, tmp_path)
     assert "\rstarting 2 ranks ..." in written
     assert re.search(r"\r\d s: ranks 0-1: ", written), written
+    assert re.search(r"\r0 of 1 [^\r]* 00:\d\d, 8 B on 2 ranks", written) or name == "ipython", written
     seen = screen(written)
     assert "ranks 0-1: hello" in "\n".join(seen)
-    assert not [line for line in seen if re.search(r"starting|\d s: ", line)], seen
+    assert not [line for line in seen if re.search(r"starting|\d s: |of 1", line)], seen
     assert "text/plain" not in written
 
 

@@ -112,7 +112,10 @@ def test_a_function_that_fails_later_is_one_of_those_that_took_turns(usable):
     assert caught.value.partial.points == ()
 
 
-SWEEP = "import torch.distributed as dist; swept = distlab.sweep(cluster, {'gloo': dist.all_reduce}, [256, 1024], repeat=2)"
+SWEEP = """
+import torch.distributed as dist
+swept = distlab.sweep(cluster, {'gloo': dist.all_reduce}, [256, 1024], repeat=2)
+"""
 
 
 def test_a_person_sees_progress_that_is_gone_afterwards(notebook):
@@ -129,7 +132,7 @@ def test_a_person_sees_progress_that_is_gone_afterwards(notebook):
 def test_an_interrupted_sweep_keeps_what_it_has(notebook):
     """Interrupted in the middle, the cell fails, and what was measured is in sys.last_value.partial."""
     source = """
-import os, time
+import os, time, torch.distributed as dist
 def slow(tensor):
     if tensor.numel() > 64:
         if dist.get_rank() == 0:

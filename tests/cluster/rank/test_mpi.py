@@ -13,41 +13,27 @@ import torch.distributed as dist
 
 import distlab
 from distlab.diagnosis import explanation
-from distlab.launch import mpiexec, reaper
+from distlab.launch import mpiexec
 from tests.cluster.backend_programs import PROGRAMS
-from tests.cluster.conftest import pid_on_rank, processes_of, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import dies, pid_on_rank, sum_of_ranks, wait_until_gone
 from tests.cluster.programs import correct_programs
 
-
-@pytest.fixture(scope="module")
-def both(nothing_left):
-    """What every program gives on gloo, and a cluster on which the backend is mpi4py; one cluster runs at a time."""
-    with distlab.Cluster(3, timeout=60) as gloo:
-        expected = {name: gloo.run(program) for name, program in PROGRAMS.items()}
-    with distlab.Cluster(3, engines="mpi", backend="mpi4py", timeout=60) as cluster:
-        yield expected, cluster
-
-
-@pytest.fixture
-def cluster(both):
-    """The cluster over MPI, which must still add up its ranks after the test."""
-    yield both[1]
-    assert both[1].run(sum_of_ranks) == [3.0] * 3
+CLUSTER = {"n": 3, "engines": "mpi", "backend": "mpi4py", "timeout": 60}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_gives_on_mpi_what_it_gives_on_gloo(both, cluster, name):
+def test_a_program_gives_on_mpi_what_it_gives_on_gloo(on_gloo, usable, name):
     """Every collective, dtype and reduce operation, messages, groups, async Work, layouts, and training with DDP."""
-    assert cluster.run(PROGRAMS[name]) == both[0][name]
+    assert usable.run(PROGRAMS[name]) == on_gloo[name]
 
 
-def test_the_group_is_the_one_over_mpi(cluster):
+def test_the_group_is_the_one_over_mpi(usable):
     """torch names the backend, rank r is MPI's rank r, and mpi4py's MPI is defined on every rank."""
 
     def who(rank, world_size):
         return dist.get_backend(), MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, repr(dist.group.WORLD)  # noqa: F821
 
-    assert cluster.run(who) == [("mpi4py", r, 3, f"<mpi4py group, rank {r} of 3>") for r in range(3)]
+    assert usable.run(who) == [("mpi4py", r, 3, f"<mpi4py group, rank {r} of 3>") for r in range(3)]
 
 
 def refused(rank, world_size):
@@ -73,7 +59,7 @@ def refused(rank, world_size):
     return said
 
 
-def test_what_is_not_supported_is_refused_in_words(cluster):
+def test_what_is_not_supported_is_refused_in_words(usable):
     """On every rank alike, with what to do instead where MPI's own words do not say it."""
     expected = [
         "all_reduce failed in MPI: Invalid MPI_Op",
@@ -86,7 +72,7 @@ def test_what_is_not_supported_is_refused_in_words(cluster):
         "all_gather needs a list of 3 tensors, one a rank of the group, got 0.",
         "all_reduce needs a tensor, got an empty list.",
     ]
-    for said in cluster.run(refused):
+    for said in usable.run(refused):
         assert [words[: len(begins)] for words, begins in zip(said, expected, strict=True)] == expected
 
 
@@ -97,7 +83,7 @@ def test_what_is_not_supported_is_refused_in_words(cluster):
         (2, 4, "recv got 8 bytes for a tensor of 16"),
     ],
 )
-def test_a_message_of_another_size_is_an_error(cluster, sent, received, words):
+def test_a_message_of_another_size_is_an_error(usable, sent, received, words):
     """gloo ends the process for it; here the receiver raises, and the cluster goes on."""
 
     def mismatch(rank, world_size):
@@ -107,7 +93,7 @@ def test_a_message_of_another_size_is_an_error(cluster, sent, received, words):
             dist.recv(torch.ones(received), 0)
 
     with pytest.raises(distlab.RankError) as caught:
-        cluster.run(mismatch)
+        usable.run(mismatch)
     assert caught.value.rank == 1
     assert f"rank 1 raised RuntimeError: {words}; send and recv tensors of one size." in str(caught.value)
 
@@ -115,7 +101,7 @@ def test_a_message_of_another_size_is_an_error(cluster, sent, received, words):
 # --- the cluster's promises ---
 
 
-def test_a_deadlock_over_mpi_is_named_and_freed(cluster):
+def test_a_deadlock_over_mpi_is_named_and_freed(usable):
     """Ranks that wait in MPI are told apart, brought back, and keep their variables."""
 
     def circle(rank, world_size):
@@ -129,14 +115,14 @@ def test_a_deadlock_over_mpi_is_named_and_freed(cluster):
         if rank == 0:
             dist.recv(torch.zeros(1))
 
-    cluster.push({"kept": 7})
+    usable.push({"kept": 7})
     with pytest.raises(distlab.DeadlockError, match=r"^Rank 0 waits for a message from rank"):
-        cluster.run(from_anybody)
+        usable.run(from_anybody)
     with pytest.raises(distlab.DeadlockError, match=r"^3 of 3 ranks wait for each other; nobody will send\."):
-        cluster.run(circle)
+        usable.run(circle)
     with pytest.raises(distlab.DeadlockError, match=r"^Ranks 1-2 wait in all_reduce for rank 0, which has"):
-        cluster.run(alone)
-    assert cluster.pull("kept") == [7] * 3
+        usable.run(alone)
+    assert usable.pull("kept") == [7] * 3
 
 
 def too_late(rank, world_size):
@@ -153,9 +139,9 @@ def too_late(rank, world_size):
     return said
 
 
-def test_a_group_whose_time_ends_first_is_no_deadlock(cluster):
+def test_a_group_whose_time_ends_first_is_no_deadlock(usable):
     """Rank 0 waits for nobody, and its own error ends that: the others may wait for it."""
-    assert cluster.run(too_late)[0] == "Timed out waiting 2000ms for all_reduce operation to complete"
+    assert usable.run(too_late)[0] == "Timed out waiting 2000ms for all_reduce operation to complete"
 
 
 def in_backward(rank, world_size):
@@ -166,22 +152,22 @@ def in_backward(rank, world_size):
     net(torch.ones(1, 2)).sum().backward()
 
 
-def test_a_rank_that_raises_frees_those_that_wait_in_mpi(cluster):
+def test_a_rank_that_raises_frees_those_that_wait_in_mpi(usable):
     """The culprit is named first, the others in a line; all ranks live on."""
-    pids = cluster.run(pid_on_rank)
+    pids = usable.run(pid_on_rank)
     with pytest.raises(distlab.RankError, match=r"^rank 1 raised ValueError: mine\n") as caught:
-        cluster.run(in_backward)
+        usable.run(in_backward)
     assert "waited in communication and could not go on" in str(caught.value)
-    assert cluster.run(pid_on_rank) == pids
+    assert usable.run(pid_on_rank) == pids
 
 
-def test_correct_programs_over_mpi_raise_no_alarm(cluster):
+def test_correct_programs_over_mpi_raise_no_alarm(usable):
     """10 random correct programs, one with a rank that is slow."""
-    steps = cluster.run(correct_programs, range(5000, 5010), 1.5)
-    assert steps == [steps[0]] * cluster.n
+    steps = usable.run(correct_programs, range(5000, 5010), 1.5)
+    assert steps == [steps[0]] * usable.n
 
 
-def test_a_group_gives_its_communicator_back(cluster):
+def test_a_group_gives_its_communicator_back(usable):
     """MPI has room for some 2000; a group can be built again more often than that."""
 
     def made_and_destroyed(rank, world_size):
@@ -191,16 +177,10 @@ def test_a_group_gives_its_communicator_back(cluster):
         del group
         return communicator == MPI.COMM_NULL  # noqa: F821
 
-    assert cluster.run(made_and_destroyed) == [True] * 3
+    assert usable.run(made_and_destroyed) == [True] * 3
 
 
 # --- mpiexec under a cluster ---
-
-
-def dies(rank, world_size):
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.barrier()
 
 
 def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back():
@@ -223,25 +203,6 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back()
         assert wait_until_gone(lambda: cluster.client.ids) == []
         with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank \d died\."):
             cluster.run(sum_of_ranks)
-
-
-def test_mpiexec_ends_with_a_killed_notebook():
-    """After SIGKILL of the process that made the cluster nothing of mpiexec is left."""
-    script = """
-        import sys, distlab
-        cluster = distlab.Cluster(2, engines="mpi")
-        print(cluster.ranks._processes.tag, flush=True)
-        sys.stdin.read()
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    tag = process.stdout.readline().strip()
-    names = [found.name() for found in reaper.find(tag)]
-    assert any(name.startswith("mpiexec") for name in names), names
-    process.kill()
-    process.wait()
-    assert wait_until_gone(lambda: processes_of(tag)) == []
 
 
 # --- the backend without a cluster ---

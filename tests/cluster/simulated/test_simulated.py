@@ -1,7 +1,5 @@
 """Real ranks on simulated machines: the same results as on gloo, and times that are exact."""
 
-import os
-import signal
 import sys
 
 import pytest
@@ -12,37 +10,24 @@ import distlab
 from distlab import algorithms
 from distlab.simulated.network import Device, Link, Network
 from tests.cluster.backend_programs import PROGRAMS
-from tests.cluster.conftest import sum_of_ranks
+from tests.cluster.conftest import dies, outcome
 
 ALPHA, BETA = 5e-6, 1 / 25e9
 NETWORK = Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"})
 
 
-def outcome(cluster, program):
-    """What a program gives; in words why it does not, as where this torch's gloo lacks a type."""
-    try:
-        return cluster.run(program)
-    except distlab.RankError as error:
-        return str(error)
+pytestmark = pytest.mark.usefixtures("usable")
 
 
 @pytest.fixture(scope="module")
-def both(nothing_left):
-    """What every program gives on gloo, and the same ranks on simulated machines."""
+def cluster(nothing_left, on_gloo):
+    """Three ranks on simulated machines."""
     with distlab.Cluster(3, timeout=60) as cluster:
-        expected = {name: outcome(cluster, program) for name, program in PROGRAMS.items()}
         with cluster.network(NETWORK):
-            yield expected, cluster
+            yield cluster
         assert cluster.run(lambda rank, world_size: dist.get_backend()) == ["gloo"] * 3
         with pytest.raises(distlab.ClusterError, match=r"^This cluster has no virtual clock: it runs in real time"):
             cluster.clock()
-
-
-@pytest.fixture
-def cluster(both):
-    """The simulated cluster, which must still add up its ranks after the test."""
-    yield both[1]
-    assert both[1].run(sum_of_ranks) == [3.0] * 3
 
 
 def seconds(cluster, fn, *args, **kwargs):
@@ -57,11 +42,11 @@ def close(formula):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_gives_what_it_gives_on_gloo(both, cluster, name):
+def test_a_program_gives_what_it_gives_on_gloo(on_gloo, cluster, name):
     """Every collective, messages, groups, async Work, DDP, FSDP2 and functional collectives; and time passes."""
     before = cluster.clock()
-    assert outcome(cluster, PROGRAMS[name]) == both[0][name]
-    assert cluster.clock() > before or isinstance(both[0][name], str)
+    assert outcome(cluster, PROGRAMS[name]) == on_gloo[name]
+    assert cluster.clock() > before or isinstance(on_gloo[name], str)
 
 
 def reduce_by(rank, world_size, name, size):
@@ -123,22 +108,6 @@ def test_training_takes_the_same_time_on_every_run(cluster):
     # forward and both halves of backward, for 8 layers but the first one's input, of 4 x 64 x 64 multiply-adds each
     computing = 3 * (2 * 4 * 64 * 64) * (3 * 8 - 1) / 1e9
     assert computing < without < 1.2 * computing < with_straggler
-
-
-def test_hosts_share_their_way_out(cluster):
-    hosts = Network(hosts=[2, 1], inside=Link("1 us", "100 GB/s"), between=Link("10 us", "10 GB/s"))
-
-    def to_the_last(rank, world_size):
-        tensor = torch.ones(250_000)
-        if rank < 2:
-            dist.send(tensor, 2)
-        else:
-            works = [dist.irecv(torch.empty_like(tensor), src) for src in (0, 1)]
-            for work in works:
-                work.wait()
-
-    with cluster.network(hosts):
-        assert seconds(cluster, to_the_last) == close(10e-6 + 2 * 1e-4)
 
 
 def test_a_sweep_says_that_it_is_simulated(cluster):
@@ -204,7 +173,7 @@ def test_a_deadlock_is_named_and_the_clock_begins_anew(cluster, source):
 
 def test_a_rank_that_dies_is_replaced_on_the_same_machines(cluster):
     with pytest.raises(distlab.RankDied):
-        cluster.run(lambda rank, world_size: os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else dist.barrier())
+        cluster.run(dies)
     assert seconds(cluster, reduce_by, "ring", 3 << 16) == close(algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA))
 
 

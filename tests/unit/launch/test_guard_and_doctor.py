@@ -5,10 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from distlab.client import doctor
@@ -64,29 +62,6 @@ def test_processes_of_a_container_are_no_leftovers():
         container.kill()
         container.wait()
         container.stdout.close()
-
-
-def test_the_guard_ends_a_cluster_when_its_owner_dies(tmp_path):
-    """The guard notices the end of its parent, ends the tagged processes, removes the folder, and is gone."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    code = (
-        "import os, subprocess, sys\n"
-        "p = subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), 'tag-c', sys.argv[2]])\n"
-        "print(p.pid, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", code, reaper.__file__, str(folder)]
-    owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    watcher = psutil.Process(int(owner.stdout.readline()))
-    with sleeper("tag-c") as orphan:
-        time.sleep(0.3)
-        owner.kill()
-        owner.communicate()
-        assert orphan.wait(timeout=10) == -15
-    psutil.wait_procs([watcher], timeout=5)
-    assert not watcher.is_running()
-    assert not folder.exists()
 
 
 def test_the_doctor_prints_a_verdict_for_every_check(monkeypatch, capsys):

@@ -1,9 +1,7 @@
-"""Sweeps: arguments, table, fit, files and pictures, on points whose times are known; progress of long work."""
+"""Sweeps: arguments, table, fit, files and pictures, on points whose times are known."""
 
 import csv
-import io
 import re
-import sys
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +12,6 @@ import pytest
 import torch
 
 import distlab
-from distlab.measure.progress import progress
 from distlab.measure.sweep_result import FIELDS, Point, Sweep
 from distlab.measure.tables import Table
 from distlab.measure.timing import Timing
@@ -237,32 +234,3 @@ def test_a_function_that_cannot_travel_is_named():
     lock = threading.Lock()
     with pytest.raises(distlab.SerializationError, match=r"^functions\['locked'\] cannot be sent to the ranks"):
         distlab.sweep(SimpleNamespace(n=4), {"locked": lambda tensor: lock.acquire()}, [4])
-
-
-# --- progress
-
-
-def shown_by_progress(monkeypatch, noninteractive):
-    """What two steps of work show in a terminal, in place of stderr."""
-    screen = io.StringIO()
-    screen.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setenv("IPP_NONINTERACTIVE", noninteractive)
-    with progress(2) as bar:
-        for what in ("the first, a long one", "more"):
-            bar.set_postfix_str(what)
-            bar.update()
-    return screen.getvalue()
-
-
-def test_progress_in_a_terminal_is_erased(monkeypatch):
-    """One line on stderr, written over, and blanks at the end."""
-    shown = [line.strip() for line in shown_by_progress(monkeypatch, "0").split("\r")]
-    assert re.fullmatch(r"0 of 2 .* 00:\d\d, the first, a long one", shown[2])
-    assert re.fullmatch(r"1 of 2 .* 00:\d\d, more", shown[3])
-    assert shown[-2:] == ["", ""]
-
-
-def test_progress_is_silent_where_nobody_watches(monkeypatch):
-    """A program that runs a notebook, or a script whose output goes to a file, writes nothing."""
-    assert shown_by_progress(monkeypatch, "1") == ""

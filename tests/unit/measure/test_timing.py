@@ -1,8 +1,5 @@
 """Measuring: bandwidths, quartiles, the cost model and the formatters against values computed by hand."""
 
-import subprocess
-import sys
-
 import pytest
 from distlab.timing import Timing, fit_alpha_beta, format_bandwidth, format_bytes, format_seconds, measure
 
@@ -76,14 +73,6 @@ def test_format_seconds(seconds, text):
 def test_format_bytes(num_bytes, text):
     """The unit that divides the size; where none does, a long number is rounded."""
     assert format_bytes(num_bytes) == text
-
-
-def test_importing_the_formatters_costs_neither_torch_nor_matplotlib():
-    """A notebook that only prints times has its first cell at once."""
-    code = (
-        "import sys; from distlab.timing import format_bytes; sys.exit(bool({'torch', 'matplotlib'} & {*sys.modules}))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 COUNT = "must be a whole number of"
