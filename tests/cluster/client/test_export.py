@@ -8,7 +8,7 @@ import sys
 CELLS = [
     "%%px\ntext = '''one\n  two'''\nprint(text)\nx = torch.ones(2) * (rank + 1)\ndist.all_reduce(x)\nx.sum()",
     "cluster.push({'steps': 3, 'name': 'adam'})",
-    "%%px --targets 1\nprint(name, '''a\n b''')\n[i * steps for i in range(2)]",
+    "%%px --targets 1\nx = [\n1,\n  2]\n\n\nprint(name, '''a\n b''', f'''c\n{\n1}\n  d''')\n[i * steps for i in range(2)]",
     "%%px\nprint('before it fails')\nif rank == 1:\n    1 / 0",
     "%%px --noblock --targets 0\ndist.send(torch.ones(1), 1)",
     "%%px --targets 1\ninbox = torch.zeros(1)\ndist.recv(inbox, 0)\ninbox.item()",
@@ -24,7 +24,7 @@ CELLS = [
 EXPECTED = [  # the lines of rank 0 come before those of rank 1, cell by cell, whoever is quicker
     *("rank 0: one", "rank 0:   two", "rank 0 -> tensor(6.)"),
     *("rank 1: one", "rank 1:   two", "rank 1 -> tensor(6.)"),
-    *("rank 1: adam a", "rank 1:  b", "rank 1 -> [0, 3]"),
+    *("rank 1: adam a", "rank 1:  b c", "rank 1: 1", "rank 1:   d", "rank 1 -> [0, 3]"),
     "rank 1 -> 1.0",
     *("rank 0: one line", "rank 1: one line"),
     *("rank 1: called", "rank 1 -> (2, 'end')"),
@@ -57,7 +57,7 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
     # the cells themselves: what the notebook showed, one line of it after the other, is what the script printed
     words = re.sub(r"\s+", " ", " ".join(shown))
     assert "ranks 0-1: one two ranks 0-1 -> tensor(6.)" in words
-    assert "rank 1: adam a b rank 1 -> [0, 3]" in words
+    assert "rank 1: adam a b c 1 d rank 1 -> [0, 3]" in words
     assert "[(2, 'end')]" in words
     assert "rank 0 -> (0, 9) rank 1 -> (2, 9)" in words
 

@@ -171,7 +171,10 @@ def test_a_rank_that_never_comes_is_an_error_after_the_timeout(cluster):
             return str(caught.value), time.monotonic() - began
 
     message, seconds = cluster.run(alone)[2]
-    assert message.startswith("Timed out waiting 3 s for rank 0 to come to an all_reduce through shared memory.")
+    assert message == (
+        "Timed out waiting 3 s for rank 0 to come to an all_reduce through shared memory. "
+        "Build the process group anew before the next one."
+    )
     assert 3 <= seconds < 13
 
 

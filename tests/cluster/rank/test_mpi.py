@@ -194,6 +194,7 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back()
             "MPI ends a whole program when one of its processes ends: mpiexec has ended ranks 0 and 2 too.\n"
             "All variables are lost: call cluster.restart() for new ranks."
         )
+        assert [failure.rank for failure in caught.value.failures] == [1, 0, 2]
         assert explanation.WITH_ANOTHER in repr(cluster)
         with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank 1 died\. Call cluster\.rest"):
             cluster.run(sum_of_ranks)

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 import distlab
-from distlab.diagnosis import explanation
 from distlab.launch import mpiexec
 
 LOG = """\
@@ -84,15 +83,3 @@ def test_who_ended_first_is_read_from_the_log():
     """The nanny that misses its engine first names it, wherever mpiexec has put its line."""
     assert mpiexec.first_to_end(LOG) == 2
     assert mpiexec.first_to_end("=   PID 100 RUNNING AT vm") is None
-
-
-def test_the_end_of_all_names_the_first():
-    """One rank died, and mpiexec ended the rest."""
-    error = explanation.all_died({2: "died", 0: explanation.WITH_ANOTHER, 1: explanation.WITH_ANOTHER})
-    assert str(error) == (
-        "rank 2 died.\n"
-        "MPI ends a whole program when one of its processes ends: mpiexec has ended ranks 0-1 too.\n"
-        "All variables are lost: call cluster.restart() for new ranks."
-    )
-    assert [failure.rank for failure in error.failures] == [2, 0, 1]
-    assert error.rank == 2
