@@ -14,8 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import distlab
-
 LATER = 1.0  # seconds: longer than a deadlock needs to be told here
 
 pytestmark = pytest.mark.usefixtures("quick_watch")
@@ -162,37 +160,6 @@ def test_a_call_with_its_own_limit_ends_by_itself(three):
 
     assert "failed to pass monitoredBarrier in 1000 ms" in three.run(monitored)[0]
     three.heal()
-
-
-def test_an_idle_pool_of_threads_hides_no_deadlock(three):
-    """Threads that only wait for work do not count as somebody who may still send."""
-
-    def pooled(rank, world_size):
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(len, "x").result()
-            dist.recv(torch.empty(1), src=(rank + 1) % world_size)
-
-    with pytest.raises(distlab.DeadlockError):
-        three.run(pooled)
-
-
-def test_processes_that_only_answer_hide_no_deadlock(three):
-    """Workers of a DataLoader, and a child whose signals nobody handles, will not act."""
-
-    def program(rank, world_size):
-        from torch.utils.data import DataLoader
-
-        batches = iter(DataLoader(range(8), num_workers=1, multiprocessing_context="fork"))
-        child = subprocess.Popen(["sleep", "60"])
-        try:
-            if rank < 2:
-                dist.all_reduce(torch.ones(2))
-            return len(list(batches))
-        finally:
-            child.kill()
-
-    with pytest.raises(distlab.DeadlockError, match="for rank 2, which has finished without calling it"):
-        three.run(program)
 
 
 @pytest.mark.parametrize("actor", ACTORS, ids=lambda actor: actor.__name__)

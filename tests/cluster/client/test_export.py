@@ -8,7 +8,7 @@ import sys
 CELLS = [
     "%%px\ntext = '''one\n  two'''\nprint(text)\nx = torch.ones(2) * (rank + 1)\ndist.all_reduce(x)\nx.sum()",
     "cluster.push({'steps': 3, 'name': 'adam'})",
-    "%%px --targets 1\nx = [\n1,\n  2]\n\n\nprint(name, '''a\n b''', f'''c\n{\n1}\n  d''')\n[i * steps for i in range(2)]",
+    "%%px --targets 1\nprint(name, '''a\n b''', f'''c\n{\n1}\n  d''')\n[i * steps for i in range(2)]",
     "%%px\nprint('before it fails')\nif rank == 1:\n    1 / 0",
     "%%px --noblock --targets 0\ndist.send(torch.ones(1), 1)",
     "%%px --targets 1\ninbox = torch.zeros(1)\ndist.recv(inbox, 0)\ninbox.item()",
@@ -67,7 +67,10 @@ def test_an_export_that_cannot_be_is_refused_before_its_cell_runs(notebook, tmp_
     path = tmp_path / "there.py"
     path.write_text("mine")
     notebook.run("%px touched = 0")
-    assert "that is not there yet" in notebook.text(f"%%px --export {path}\ntouched = 1")
+    assert notebook.text(f"%%px --export {path}\ntouched = 1") == (
+        f"ArgumentError: path must be the name of a file that is not there yet, got {str(path)!r}. "
+        "Choose another name, or replace the file: --force, in a call force=True."
+    )
     assert "--export must be without --noblock" in notebook.text(f"%%px --noblock --export {path} --force\ntouched = 1")
     assert notebook.text("%px touched").endswith("-> 0")
     assert path.read_text() == "mine"

@@ -154,17 +154,6 @@ def test_a_note_keeps_no_tensor_alive():
     assert len(steps) == 2
 
 
-def test_a_file_that_is_there_is_kept(tmp_path):
-    """Nothing is overwritten without being told to, and the message says how."""
-    there = tmp_path / "there.py"
-    there.write_text("mine")
-    with pytest.raises(ArgumentError) as caught:
-        export.check_path(there, False)
-    advice = "Choose another name, or replace the file: --force, in a call force=True."
-    assert str(caught.value) == f"path must be the name of a file that is not there yet, got {str(there)!r}. {advice}"
-    assert export.check_path(there, True) == there
-
-
 @pytest.mark.parametrize(
     ("path", "error", "told"),
     [

@@ -34,9 +34,17 @@ def of(trace, rank, *kinds):
 # --- messages
 
 
-def test_a_blocking_message():
-    """The n-th send meets the n-th recv; both wait until the later of the two has come, and data move from then on."""
-    trace = traced(Rank(2).send(1, 0, 3), Rank(2).recv(0, 2, 3.5))
+@pytest.mark.parametrize(
+    ("ahead", "offsets", "notes"),
+    [(0, {}, []), (5000, {1: Offset(5.0, 2e-4)}, ["The clocks of rank 1 are estimated, right to within 200 µs."])],
+)
+def test_a_blocking_message(ahead, offsets, notes):
+    """The n-th send meets the n-th recv; both wait until the later of the two has come, and data move from then on.
+
+    Times of a rank whose clock is ahead are moved back by its offset, which the trace states with its error.
+    """
+    trace = traced(Rank(2).send(1, 0, 3), Rank(2, ahead=ahead).recv(0, 2, 3.5), offsets=offsets)
+    assert trace.notes() == notes
     (message,) = trace.messages
     assert (message.src, message.dst, message.tag, message.num_bytes, message.matched) == (0, 1, 0, 4, True)
     assert (message.left, message.arrived) == (pytest.approx(2e-3), pytest.approx(3.5e-3))
@@ -50,14 +58,6 @@ def test_tags_out_of_order():
     trace = traced(sender, Rank(2).recv(0, 2, 3, tag=9, num_bytes=8).recv(0, 4, 5, tag=7))
     starts = {m.tag: (m.send.start, m.recv.start) for m in trace.messages}
     assert starts == {7: (0, pytest.approx(4e-3)), 9: (pytest.approx(1e-3), pytest.approx(2e-3))}
-
-
-def test_groups_of_another_generation():
-    """What was posted before the group was rebuilt meets nothing of the new group, which has the same name."""
-    anew = [("0", 1, (0, 1))]
-    receiver = Rank(2, anew).recv(1, 0, 1, failed=True).recv(1, 5, 6, group=1, sequence=1)
-    trace = traced(receiver, Rank(2, anew).send(0, 5, 6, group=1))
-    assert sorted((m.matched, m.left) for m in trace.messages) == [(False, 0), (True, pytest.approx(5e-3))]
 
 
 def test_messages_from_before_the_trace_count():
@@ -202,17 +202,6 @@ def test_computation_is_divided_by_waiting_and_by_long_gaps():
     rank = Rank(2).row("aten::mm", 0, 1).row("aten::mm", 1.1, 2).row("aten::add", 3, 4).send(1, 4.01, 4.05)
     rank.row("c10d::send", 4.015, 4.018).row("aten::add", 4.06, 5)
     assert of(traced(rank, Rank(2)), 0, "compute") == [("mm", 0, 2), ("add", 3, 4), ("add", 4.06, 5)]
-
-
-# --- clocks
-
-
-def test_a_clock_that_is_ahead():
-    """Times of a rank whose clock is ahead are moved back by its offset, which the trace states with its error."""
-    trace = traced(Rank(2).send(1, 0, 3), Rank(2, ahead=5000).recv(0, 2, 3.5), offsets={1: Offset(5.0, 0.0002)})
-    (message,) = trace.messages
-    assert (message.left, message.arrived) == (pytest.approx(2e-3), pytest.approx(3.5e-3))
-    assert trace.notes() == ["The clocks of rank 1 are estimated, right to within 200 µs."]
 
 
 # --- how it is shown
