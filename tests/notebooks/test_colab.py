@@ -5,7 +5,6 @@ empty environment on top of it, by the cell that every built file begins with; t
 """
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -21,6 +20,8 @@ import nbformat
 import psutil
 import pytest
 from nbclient import NotebookClient
+
+from tests.tool import load
 
 ROOT = Path(__file__).parents[2]
 COLAB = ROOT / ".venv-colab"
@@ -46,10 +47,7 @@ pytestmark = pytest.mark.timeout(900)  # the first run installs torch; a noteboo
 @pytest.fixture(scope="module")
 def tool():
     """tools/colab.py as a module."""
-    spec = importlib.util.spec_from_file_location("distlab_colab_tool", ROOT / "tools" / "colab.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("colab")
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,14 @@
 """Outside of a notebook: what a script and IPython show on a terminal while ranks work, and what a file gets of it."""
 
 import contextlib
+import fcntl
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -39,6 +42,7 @@ def on_terminal(name: str, folder) -> str:
     """Everything that a program writes to a terminal, with what is typed there."""
     command, typed = PROGRAMS[name]
     ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     environment = {**os.environ, "IPYTHONDIR": str(folder), "TERM": "dumb", "COLUMNS": "80"}
     process = subprocess.Popen([sys.executable, *command], stdin=its, stdout=its, stderr=its, env=environment)
     os.close(its)

@@ -15,8 +15,9 @@ import distlab
 from distlab.diagnosis import explanation
 from distlab.launch import mpiexec
 from tests.cluster.backend_programs import PROGRAMS
-from tests.cluster.conftest import dies, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import dies, pid_on_rank, stuck, sum_of_ranks, wait_until_gone
 from tests.cluster.programs import correct_programs
+from tests.cluster.zoo import from_any_source_but_nobody_sends, the_last_rank_never_comes
 
 CLUSTER = {"n": 3, "engines": "mpi", "backend": "mpi4py", "timeout": 60}
 
@@ -103,25 +104,13 @@ def test_a_message_of_another_size_is_an_error(usable, sent, received, words):
 
 def test_a_deadlock_over_mpi_is_named_and_freed(usable):
     """Ranks that wait in MPI are told apart, brought back, and keep their variables."""
-
-    def circle(rank, world_size):
-        dist.recv(torch.zeros(1), src=(rank + 1) % world_size)
-
-    def alone(rank, world_size):
-        if rank:
-            dist.all_reduce(torch.zeros(1))
-
-    def from_anybody(rank, world_size):
-        if rank == 0:
-            dist.recv(torch.zeros(1))
-
     usable.push({"kept": 7})
     with pytest.raises(distlab.DeadlockError, match=r"^Rank 0 waits for a message from rank"):
-        usable.run(from_anybody)
+        usable.run(from_any_source_but_nobody_sends)
     with pytest.raises(distlab.DeadlockError, match=r"^3 of 3 ranks wait for each other; nobody will send\."):
-        usable.run(circle)
-    with pytest.raises(distlab.DeadlockError, match=r"^Ranks 1-2 wait in all_reduce for rank 0, which has"):
-        usable.run(alone)
+        usable.run(stuck)
+    with pytest.raises(distlab.DeadlockError, match=r"^Ranks 0-1 wait in all_reduce for rank 2, which has"):
+        usable.run(the_last_rank_never_comes)
     assert usable.pull("kept") == [7] * 3
 
 

@@ -11,6 +11,7 @@ from distlab import algorithms
 from distlab.simulated.network import Device, Link, Network
 from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import dies, outcome
+from tests.cluster.zoo import a_recv_without_a_send, from_any_source_but_nobody_sends
 
 ALPHA, BETA = 5e-6, 1 / 25e9
 NETWORK = Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"})
@@ -160,12 +161,8 @@ def test_a_trace_tells_what_has_no_partner(cluster):
     cluster.heal()
 
 
-@pytest.mark.parametrize("source", [1, None])
-def test_a_deadlock_is_named_and_the_clock_begins_anew(cluster, source):
-    def wait_for_nobody(rank, world_size):
-        if rank == 0:
-            dist.recv(torch.empty(1), src=source)
-
+@pytest.mark.parametrize("wait_for_nobody", [a_recv_without_a_send, from_any_source_but_nobody_sends])
+def test_a_deadlock_is_named_and_the_clock_begins_anew(cluster, wait_for_nobody):
     with pytest.raises(distlab.DeadlockError, match=r"which ha(s|ve) finished without sending it"):
         cluster.run(wait_for_nobody)
     assert cluster.clock() == 0.0

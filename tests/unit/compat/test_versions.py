@@ -1,6 +1,5 @@
 """Which Pythons and versions of torch are tried: said in one place each, and a newer torch is named in a warning."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -10,19 +9,14 @@ import pytest
 import yaml
 
 from distlab.compat import versions
+from tests.tool import load
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def matrix():
-    """tools/matrix.py as a fresh module, so that a test may replace its functions."""
-    spec = importlib.util.spec_from_file_location("distlab_matrix_tool", ROOT / "tools" / "matrix.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    return load("matrix")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """tools/setup.py: what it skips, and the one line that it says when it cannot go on."""
 
 import ast
-import importlib.util
 import json
 import os
 import shutil
@@ -12,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.tool import load
+
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def setup():
-    """The tool as a fresh module, so that a test may replace its functions."""
-    spec = importlib.util.spec_from_file_location("distlab_setup_tool", ROOT / "tools" / "setup.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("setup")
 
 
 @pytest.fixture
