@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import time
 
 import psutil
 import pytest
@@ -12,16 +11,12 @@ from jupyter_client.manager import start_new_kernel
 import distlab
 from distlab.launch import reaper
 from tests.cluster.backend_programs import PROGRAMS
+from tests.processes import marked, wait_until_gone
 
 
 def processes_of(owner: str) -> list[psutil.Process]:
-    """Living processes of clusters whose tag begins with `owner`; one that ends while we look is not living."""
-    found = []
-    for process in reaper.find(""):
-        with contextlib.suppress(psutil.Error, KeyError):
-            if process.environ()[reaper.TAG].startswith(owner) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+    """Living processes of clusters whose tag begins with `owner`."""
+    return marked(reaper.TAG, owner)
 
 
 def our_processes() -> list[psutil.Process]:
@@ -33,14 +28,6 @@ def our_processes() -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE:
                 children.append(process)
     return tagged + [process for process in children if process not in tagged]
-
-
-def wait_until_gone(count) -> list:
-    """What `count()` still returns after at most 20 s; an empty list as soon as nothing is left."""
-    deadline = time.monotonic() + 20
-    while (left := count()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -66,6 +53,20 @@ def three(nothing_left):
     """Three ranks, shared by the tests of a module."""
     with distlab.Cluster(3, timeout=60) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def last_one_stopped(nothing_left):
+    """The last cluster of those that `sized` makes ends with the module."""
+    yield
+    if distlab.Cluster.current is not None:
+        distlab.Cluster.current.stop()
+
+
+@pytest.fixture(scope="module")
+def sized(request, last_one_stopped):
+    """A cluster of the size that a test asks for; it replaces the one before, which is quicker than a start."""
+    return distlab.Cluster(request.param, timeout=60)
 
 
 @pytest.fixture

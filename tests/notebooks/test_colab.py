@@ -11,16 +11,15 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 import zipfile
 from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
 from nbclient import NotebookClient
 
+from tests.processes import marked, wait_until_gone
 from tests.tool import load
 
 ROOT = Path(__file__).parents[2]
@@ -105,16 +104,9 @@ class Machine:
             NotebookClient(notebook, timeout=300, kernel_name="colab", resources=resources).execute(env=self.variables)
         return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
-    def left_processes(self, patience=10.0):
-        """Processes that outlived the kernel by `patience` seconds."""
-        end = time.monotonic() + patience
-        while (left := self.marked_processes()) and time.monotonic() < end:
-            time.sleep(0.1)
-        return left
-
-    def marked_processes(self):
-        living = [p.info for p in psutil.process_iter(["environ", "status"]) if p.info["status"] != "zombie"]
-        return [info for info in living if (info["environ"] or {}).get("DISTLAB_TEST_MARK") == self.mark]
+    def left_processes(self):
+        """Processes that outlived the kernel by 20 seconds."""
+        return wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", self.mark))
 
 
 @pytest.fixture(scope="module")

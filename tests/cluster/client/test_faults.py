@@ -173,59 +173,38 @@ def test_a_value_that_cannot_be_pickled(usable):
 # --- bad arguments ---
 
 
-LIST_OF_RANKS = "ranks must be a list of different ranks from 0 to 3, got"
+NAMES = "names must be names of variables, got"
+OF_THE_WRONG_TYPE = {
+    "fn must be callable, got 3. Call cluster.run(fn, *args) with the function itself.": lambda c: c.run(3),
+    "ranks must be a list of different ranks from 0 to 3, got 2. Leave ranks out to mean all of them.": lambda c: c.run(
+        stuck, ranks=2
+    ),
+    f'{NAMES} 5. Call cluster.pull("x").': lambda c: c.pull(5),
+    "names must be a mapping of names to values, got ['x']. Call cluster.push({\"x\": 1}).": lambda c: c.push(["x"]),
+}
+REFUSED = {
+    **OF_THE_WRONG_TYPE,
+    **{
+        f"ranks must be a list of different ranks from 0 to 3, got {ranks}. "
+        "Leave ranks out to mean all of them.": lambda c, ranks=ranks: c.run(stuck, ranks=ranks)
+        for ranks in ([7], [1, 1], [])
+    },
+    "timeout must be a number of seconds above 0, got -1. Give for example timeout=5.": lambda c: c.run(
+        stuck, timeout=-1
+    ),
+    "names must be defined on every rank that is asked, got 'never_defined'. It is not on ranks 0-3. "
+    'Define it there: cluster.push({"never_defined": ...}).': lambda c: c.pull("never_defined"),
+    f"{NAMES} 'x y'. Call cluster.pull(\"x\").": lambda c: c.pull("x y"),
+    f"{NAMES} '1x'. Call cluster.push({{\"x\": 1}}).": lambda c: c.push({"1x": 1}),
+}
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
-        (
-            lambda c: c.run(3),
-            TypeError,
-            "fn must be callable, got 3. Call cluster.run(fn, *args) with the function itself.",
-        ),
-        *[
-            (
-                lambda c, ranks=ranks: c.run(stuck, ranks=ranks),
-                TypeError if ranks == 2 else ValueError,
-                f"{LIST_OF_RANKS} {ranks}. Leave ranks out to mean all of them.",
-            )
-            for ranks in ([7], 2, [1, 1], [])
-        ],
-        (
-            lambda c: c.run(stuck, timeout=-1),
-            ValueError,
-            "timeout must be a number of seconds above 0, got -1. Give for example timeout=5.",
-        ),
-        (
-            lambda c: c.pull("never_defined"),
-            ValueError,
-            "names must be defined on every rank that is asked, got 'never_defined'. "
-            'It is not on ranks 0-3. Define it there: cluster.push({"never_defined": ...}).',
-        ),
-        (
-            lambda c: c.pull("x y"),
-            ValueError,
-            "names must be names of variables, got 'x y'. Call cluster.pull(\"x\").",
-        ),
-        (lambda c: c.pull(5), TypeError, 'names must be names of variables, got 5. Call cluster.pull("x").'),
-        (
-            lambda c: c.push(["x"]),
-            TypeError,
-            "names must be a mapping of names to values, got ['x']. Call cluster.push({\"x\": 1}).",
-        ),
-        (
-            lambda c: c.push({"1x": 1}),
-            ValueError,
-            "names must be names of variables, got '1x'. Call cluster.push({\"x\": 1}).",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused_at_once(usable, call, kind, message):
+@pytest.mark.parametrize(("message", "call"), REFUSED.items())
+def test_bad_arguments_are_refused_at_once(usable, message, call):
     """A bad argument is an ArgumentError in the house form, nothing is sent, and the cluster works on."""
     began = time.monotonic()
     with pytest.raises(distlab.ArgumentError) as caught:
         call(usable)
     assert time.monotonic() - began < 5
     assert str(caught.value) == message
-    assert isinstance(caught.value, kind)
+    assert isinstance(caught.value, TypeError if message in OF_THE_WRONG_TYPE else ValueError)
