@@ -11,13 +11,7 @@ import pytest
 import distlab
 from tests.cluster.conftest import our_processes, pid_on_rank, spin, sum_of_ranks, wait_until_gone
 
-
-@pytest.fixture(autouse=True)
-def python_handles_sigint():
-    """As in a notebook; a background shell ignores the signal."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("python_handles_sigint")
 
 
 @pytest.fixture

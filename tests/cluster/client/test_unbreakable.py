@@ -105,9 +105,8 @@ def test_a_rank_that_cannot_be_freed_is_told_and_replaced(three, program, words)
     assert three.pull("model", ranks=[0, 2]) == [1, 1]
 
 
-def test_a_second_interrupt_does_not_wait(three):
+def test_a_second_interrupt_does_not_wait(three, python_handles_sigint):
     """Interrupted twice, a rank that swallows interrupts is ended at once."""
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     timers = [threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)) for wait in (0.5, 1)]
     for timer in timers:
         timer.start()
@@ -115,7 +114,6 @@ def test_a_second_interrupt_does_not_wait(three):
         three.run(stubborn)
     for timer in timers:
         timer.join()
-    signal.signal(signal.SIGINT, handler)
     assert "Rank 1 could not be freed: a new process took its place" in str(caught.value)
     assert three.run(sum_of_ranks) == [3.0] * 3
 

@@ -7,14 +7,7 @@ import pytest
 
 from distlab.client import interrupts
 
-
-@pytest.fixture(autouse=True)
-def python_handles_sigint():
-    """As in a notebook; a background shell ignores the signal."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("python_handles_sigint")
 
 
 def interrupt():

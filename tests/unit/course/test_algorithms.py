@@ -25,7 +25,10 @@ COPY = "Call c = tensor.clone(memory_format=torch.contiguous_format), then fn(c)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_schedule_adds_each_rank_once_everywhere(name):
-    """Played with numbers whose digits count how often a rank was added, each rank ends with 11...1 in each chunk."""
+    """Played with numbers whose digits count how often a rank was added, each rank ends with 11...1 in each chunk.
+
+    So `holdings` grow from one's own tensor in every chunk to all.
+    """
     for n, k in itertools.product(SIZES, (1, 3)):
         plan = schedule(name, n, segments=k)
         own = [10**rank for rank in range(n)]
@@ -37,13 +40,6 @@ def test_every_schedule_adds_each_rank_once_everywhere(name):
                     carried = before[m.src][chunk] if m.origin is None else own[m.origin]
                     state[m.dst][chunk] = carried + (state[m.dst][chunk] if m.operation == "reduce" else 0)
         assert state == [[sum(own)] * plan.num_chunks] * n, (name, n, k)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_holdings_grow_from_ones_own_to_all(name):
-    """Each rank begins with its own tensor in every chunk and ends with all."""
-    for n in SIZES:
-        plan = schedule(name, n)
         states = holdings(plan)
         assert len(states) == len(plan.steps) + 1
         assert states[0] == [[{rank}] * plan.num_chunks for rank in range(n)]
