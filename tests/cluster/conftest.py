@@ -49,13 +49,6 @@ def cluster(request, nothing_left):
 
 
 @pytest.fixture(scope="module")
-def three(nothing_left):
-    """Three ranks, shared by the tests of a module."""
-    with distlab.Cluster(3, timeout=60) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
 def last_one_stopped(nothing_left):
     """The last cluster of those that `sized` makes ends with the module."""
     yield

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 LATER = 1.0  # seconds: longer than a deadlock needs to be told here
 
+CLUSTER = {"n": 3, "timeout": 60}
 pytestmark = pytest.mark.usefixtures("quick_watch")
 
 
@@ -136,7 +137,7 @@ def waits_for_a_thread_of_its_own():
 
 
 @pytest.mark.parametrize("busy", [computes_in_c, waits_for_a_thread_of_its_own])
-def test_a_slow_rank_is_no_deadlock(three, busy):
+def test_a_slow_rank_is_no_deadlock(usable, busy):
     """The others may wait for it."""
 
     def program(rank, world_size):
@@ -145,10 +146,10 @@ def test_a_slow_rank_is_no_deadlock(three, busy):
         dist.barrier()
         return True
 
-    assert three.run(program) == [True] * 3
+    assert usable.run(program) == [True] * 3
 
 
-def test_a_call_with_its_own_limit_ends_by_itself(three):
+def test_a_call_with_its_own_limit_ends_by_itself(usable):
     """monitored_barrier with a timeout names the missing rank itself; no alarm takes that from the learner."""
 
     def monitored(rank, world_size):
@@ -158,12 +159,12 @@ def test_a_call_with_its_own_limit_ends_by_itself(three):
             except RuntimeError as error:
                 return str(error)
 
-    assert "failed to pass monitoredBarrier in 1000 ms" in three.run(monitored)[0]
-    three.heal()
+    assert "failed to pass monitoredBarrier in 1000 ms" in usable.run(monitored)[0]
+    usable.heal()
 
 
 @pytest.mark.parametrize("actor", ACTORS, ids=lambda actor: actor.__name__)
-def test_what_will_send_later_is_no_deadlock(three, actor):
+def test_what_will_send_later_is_no_deadlock(usable, actor):
     """Rank 0 finishes and something on it sends later; rank 1 waits for that until it comes."""
 
     def program(rank, world_size):
@@ -173,11 +174,11 @@ def test_what_will_send_later_is_no_deadlock(three, actor):
             dist.recv(torch.empty(2), src=0)
         return True
 
-    assert three.run(program) == [True] * 3
-    three.heal()
+    assert usable.run(program) == [True] * 3
+    usable.heal()
 
 
-def test_a_handler_on_top_of_a_wait_is_no_deadlock(three):
+def test_a_handler_on_top_of_a_wait_is_no_deadlock(usable):
     """A rank that waits for any source runs the handler of a signal meanwhile: it does not wait then."""
 
     def program(rank, world_size):
@@ -190,10 +191,10 @@ def test_a_handler_on_top_of_a_wait_is_no_deadlock(three):
             dist.send(torch.ones(2), dst=0)
         return True
 
-    assert three.run(program) == [True] * 3
+    assert usable.run(program) == [True] * 3
 
 
-def test_a_handler_of_remote_calls_is_no_deadlock(three):
+def test_a_handler_of_remote_calls_is_no_deadlock(usable):
     """C++ starts the thread of a remote procedure call, which sends when its caller has finished."""
     listener = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
@@ -217,8 +218,8 @@ def test_a_handler_of_remote_calls_is_no_deadlock(three):
         rpc.shutdown()
         return True
 
-    three.push({"pause_and_send": pause_and_send})
+    usable.push({"pause_and_send": pause_and_send})
     port = listener.port
     del listener
-    assert three.run(program, port) == [True] * 3
-    assert three.run(shut_down) == [True] * 3
+    assert usable.run(program, port) == [True] * 3
+    assert usable.run(shut_down) == [True] * 3

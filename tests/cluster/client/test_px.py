@@ -104,12 +104,13 @@ def test_local(notebook):
 
 
 def test_pxconfig_and_line_magic(notebook):
-    """%pxconfig sets the default targets, %px runs one line."""
-    notebook.run("%pxconfig --targets 1")
+    """%pxconfig sets the default targets, and whether a cell is announced, waited for or not; %px runs one line."""
+    notebook.run("%pxconfig --targets 1 --verbose")
     try:
-        assert notebook.text("%px rank") == "rank 1 -> 1"
+        assert notebook.text("%px rank") == "Parallel execution on rank 1\nrank 1 -> 1"
+        assert notebook.text("%%px --noblock --targets 2\n1").startswith("Async parallel execution on rank 2\n")
     finally:
-        notebook.run("%pxconfig --targets all")
+        notebook.run("%pxconfig --targets all --no-verbose")
 
 
 def test_errors_raise_with_the_cells_lines(notebook):
@@ -225,16 +226,6 @@ def test_an_interrupt_that_leaves_the_ranks_alone(notebook):
         "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
     )
     assert notebook.text("%px slept") == "ranks 0-3 -> True"
-
-
-def test_verbose_says_where_a_cell_runs(notebook):
-    """After %pxconfig --verbose each cell is announced, whether or not it is waited for."""
-    notebook.run("%pxconfig --verbose")
-    try:
-        assert notebook.text("%px 1").startswith("Parallel execution on ranks 0-3\n")
-        assert notebook.text("%%px --noblock --targets 2\n1").startswith("Async parallel execution on rank 2\n")
-    finally:
-        notebook.run("%pxconfig --no-verbose")
 
 
 def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):

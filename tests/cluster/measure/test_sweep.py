@@ -20,19 +20,11 @@ def my_sum(tensor, group=None):
     dist.all_reduce(tensor, group=group)
 
 
-def fails_from(size, how):
-    """A function that sums, but on rank 1 does `how()` when its tensor has `size` bytes or more."""
-
-    def fn(tensor, group=None):
-        if dist.get_rank() == 1 and tensor.numel() * tensor.element_size() >= size:
-            how()
-        dist.all_reduce(tensor, group=group)
-
-    return fn
-
-
-def raise_value_error():
-    raise ValueError("one chunk is missing")
+def fails(tensor, group=None):
+    """A function that sums, but not on rank 1 when its tensor has 16 floats or more."""
+    if dist.get_rank() == 1 and tensor.numel() >= 16:
+        raise ValueError("one chunk is missing")
+    dist.all_reduce(tensor, group=group)
 
 
 def test_every_function_size_and_number_of_ranks_is_measured(usable):
@@ -82,7 +74,7 @@ def test_a_function_that_raises_is_named_and_what_was_measured_is_kept(usable, r
     """The error names function, size, rank and line; `partial` has the sizes before; groups of fewer ranks are gone."""
     groups = "len(dist.distributed_c10d._world.pg_map)"
     before = usable.client[:].apply_sync(eval, groups)
-    functions = {"gloo": dist.all_reduce, "mine": fails_from(64, raise_value_error)}
+    functions = {"gloo": dist.all_reduce, "mine": fails}
     with pytest.raises(distlab.SweepError) as caught:
         distlab.sweep(usable, functions, [8, 64, 512], ranks=[ranks], repeat=2)
     error, lines = caught.value, str(caught.value).splitlines()

@@ -34,9 +34,9 @@ def made(functions=("gloo", "ring"), counts=(2, 4), sizes=SIZES, cores=2, noise=
     return Sweep(tuple(points), "all_reduce", "float32", 4, cores)
 
 
-def of_one(times, collective="all_reduce"):
+def of_one(times):
     """A sweep of one function on 2 ranks, from its times by size."""
-    return Sweep(tuple(Point("f", 2, Timing(m, (t,))) for m, t in times.items()), collective, "float32", 4, 2)
+    return Sweep(tuple(Point("f", 2, Timing(m, (t,))) for m, t in times.items()), "all_reduce", "float32", 4, 2)
 
 
 def labels(ax):

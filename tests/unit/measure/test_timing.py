@@ -48,31 +48,26 @@ def test_the_fit_stays_physical_with_noise():
     assert min(flat.alpha, flat.beta) > 0
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *[(1.234e-6, "  1.23 µs"), (45.67e-6, "  45.7 µs"), (999.9e-6, "  1.00 ms"), (0.1234, "   123 ms")],
-        *[(0.9999, "  1.00 s "), (61.0, "  61.0 s "), (2e-9, "  0.00 µs")],
-    ],
-)
-def test_format_seconds(seconds, text):
-    """Three digits, a unit, always nine characters; a bandwidth has two decimals in GB/s."""
-    assert format_seconds(seconds) == text
-    assert len(text) == 9
-    assert format_bandwidth(1.5) == "  1.50 GB/s"
+FORMATTED = {  # three digits and a unit; seconds always in nine characters; bytes in the unit that divides them
+    format_seconds: {
+        **{1.234e-6: "  1.23 µs", 45.67e-6: "  45.7 µs", 999.9e-6: "  1.00 ms", 0.1234: "   123 ms"},
+        **{0.9999: "  1.00 s ", 61.0: "  61.0 s ", 2e-9: "  0.00 µs"},
+    },
+    format_bytes: {
+        **{0: "0 B", 4: "4 B", 1000: "1000 B", 1024: "1 KiB", 65536: "64 KiB", 4 << 20: "4 MiB"},
+        **{4000: "4 kB", 40_000: "40 kB", 10**6: "1 MB", 10**9: "1 GB"},
+        **{4088: "4088 B", 12_345: "12.3 kB", 999_999: "1 MB", 26_234_881: "26.2 MB"},  # none divides these
+    },
+    format_bandwidth: {1.5: "  1.50 GB/s"},
+}
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [
-        *[(0, "0 B"), (4, "4 B"), (1000, "1000 B"), (1024, "1 KiB"), (65536, "64 KiB"), (4 << 20, "4 MiB")],
-        *[(4000, "4 kB"), (40_000, "40 kB"), (10**6, "1 MB"), (10**9, "1 GB")],
-        *[(4088, "4088 B"), (12_345, "12.3 kB"), (999_999, "1 MB"), (26_234_881, "26.2 MB")],
-    ],
+    ("form", "number", "text"), [(form, *pair) for form, pairs in FORMATTED.items() for pair in pairs.items()]
 )
-def test_format_bytes(num_bytes, text):
-    """The unit that divides the size; where none does, a long number is rounded."""
-    assert format_bytes(num_bytes) == text
+def test_numbers_have_units(form, number, text):
+    """As they stand in tables and figures."""
+    assert form(number) == text
 
 
 COUNT = "must be a whole number of"
