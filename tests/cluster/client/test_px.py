@@ -107,7 +107,7 @@ def test_pxconfig_and_line_magic(notebook):
     """%pxconfig sets the default targets, and whether a cell is announced, waited for or not; %px runs one line."""
     notebook.run("%pxconfig --targets 1 --verbose")
     try:
-        assert notebook.text("%px rank") == "Parallel execution on rank 1\nrank 1 -> 1"
+        assert notebook.text("%px rank") == "Parallel execution on rank 1\n\nrank 1 -> 1"
         assert notebook.text("%%px --noblock --targets 2\n1").startswith("Async parallel execution on rank 2\n")
     finally:
         notebook.run("%pxconfig --targets all --no-verbose")
