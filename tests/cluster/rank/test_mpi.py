@@ -1,7 +1,6 @@
 """Ranks that mpiexec starts, and the backend over mpi4py: the same programs with the same results as on gloo."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -42,7 +41,7 @@ def square():
     return torch.ones(2, 2)
 
 
-REFUSED = {  # how the words begin, by MPI's own where they say what to do; and the call, on every rank
+REFUSED = {  # from how the words begin to the call
     "all_reduce failed in MPI: Invalid MPI_Op": lambda rank, n: dist.all_reduce(square(), dist.ReduceOp.BAND),
     "all_reduce cannot use ReduceOp.AVG with torch.int64. Use ReduceOp.SUM and divide the result.": lambda rank, n: (
         dist.all_reduce(square().long(), dist.ReduceOp.AVG)
@@ -72,8 +71,9 @@ REFUSED = {  # how the words begin, by MPI's own where they say what to do; and 
 @pytest.mark.parametrize(("words", "call"), REFUSED.items())
 def test_what_is_not_supported_is_refused_in_words(usable, words, call):
     """On every rank alike, so that nobody waits, with what to do instead where MPI's own words do not say it."""
-    with pytest.raises(distlab.RankError, match=re.escape(f"ranks 0-2 raised RuntimeError: {words}")):
+    with pytest.raises(distlab.RankError) as caught:
         usable.run(call)
+    assert [failure.message[: len(words)] for failure in caught.value.failures] == [words] * 3
 
 
 @pytest.mark.parametrize(
