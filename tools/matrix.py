@@ -86,15 +86,15 @@ def run_pair(pair: Pair, parts: list[str]) -> tuple[str, str]:
             return "FAILED", "its environment could not be made"
         failed = subprocess.call(tests, cwd=ROOT, **output)
     summary = log.read_text(encoding="utf-8", errors="replace").partition("----- summary\n")[2]
-    outcomes = [" ".join(line.split()[:2]) for line in summary.splitlines()]
+    outcomes = [" ".join(line.split()[:2]) for line in summary.splitlines() if not line.startswith(" ")]
     return ("FAILED" if failed else "ok"), ", ".join(outcomes)
 
 
 def show_failures(pair: Pair) -> None:
-    """The lines of a pair's log that name what failed; the last ones where none does."""
-    lines = (MATRIX / f"{pair.venv.name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
-    named = [line for line in lines if re.match(r"[\w/]+ +\| (FAILED|ERROR)\b", line)]
-    print(*(f"    {line}" for line in named or lines[-12:]), sep="\n", flush=True)
+    """The summary of a pair's log, which says what failed and how; its last lines where it did not come so far."""
+    log = (MATRIX / f"{pair.venv.name}.log").read_text(encoding="utf-8", errors="replace")
+    lines = log.partition("----- summary\n")[2].splitlines() or log.splitlines()[-12:]
+    print(*(f"    {line}" for line in lines), sep="\n", flush=True)
 
 
 def main() -> int:

@@ -6,12 +6,14 @@ each line begins with the name of its part. "cluster" means both of its parts.
 """
 
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,15 +41,22 @@ LANES = (("lint", "unit", "cluster/client"), ("cluster/others", "notebooks"), ("
 
 
 def run(name: str) -> tuple[bool, str]:
-    """Run one part to its end: whether it went well, and its lines of the summary; what failed is named there too."""
+    """Run one part to its end: whether it went well, and its lines of the summary; what failed says there how."""
     began, last, failed = time.perf_counter(), "", []
+    report, reports = deque(maxlen=12), {}  # the last lines that pytest prints of each failure
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     process = subprocess.Popen(PARTS[name], cwd=ROOT, **output)
     for line in process.stdout:
         print(f"{name:<14} | {line}", end="", flush=True)
         last = line.strip("= \n") or last
-        if line.startswith(("FAILED ", "ERROR ")):  # pytest's own summary
+        if heading := re.fullmatch(r"_{3,} (.+) _{3,}\n|={3,} .+ ={3,}\n", line):
+            report = reports.setdefault(heading[1], deque(maxlen=report.maxlen))
+        elif line.startswith(("FAILED ", "ERROR ")):  # pytest's own summary
             failed.append(f"\n    {line.rstrip()}")
+        elif line.strip():
+            report.append(f"\n        {line.rstrip()}")
+    reports.pop(None, None)
+    failed += [f"\n    ----- {heading}{''.join(report)}" for heading, report in islice(reports.items(), 5)]
     status = process.wait()
     outcome = f"FAILED ({status})" if status else "ok"
     return status == 0, f"{name:<15} {outcome:<11} {time.perf_counter() - began:6.1f} s   {last}{''.join(failed)}"

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat.torch import premultiplied_sum
-from distlab.measure.probe_result import BACKENDS, DTYPES, OPS, Column, Outcome, reduction
+from distlab.measure.probe_result import BACKENDS, REDUCTIONS, Column, Outcome
 
 CALL_SECONDS = 60.0  # that a call waits for its peers before it raises; a case has less
 
@@ -33,11 +33,15 @@ class Place:
         self.all = [self.full(value) for value in self.values]
         # room for what arrives: from one rank, from every rank, and the same in one piece
         self.room, self.parts, self.whole = self.full(0), [self.full(0) for _ in self.values], self.full(0, 4 * size)
-        self.named = [{"rank": number} for number in range(size)]
-        self.objects: list[Any] = [None] * size
+        self.named = [{"rank": number} for number in range(size)]  # by rank, the object that it begins with
+        self.name, self.objects = self.named[rank], [None] * size  # this rank's, and room for all
 
     def full(self, value: float, length: int = 4) -> torch.Tensor:
         return torch.full((length,), value, dtype=torch.float32, device=self.device)
+
+    def if_one(self, value: Any) -> Any:
+        """What only rank 1 gives, the root."""
+        return value if self.rank == 1 else None
 
 
 Case = Callable[[Place], bool]
@@ -91,11 +95,6 @@ def holds(tensor: torch.Tensor, *values: float) -> bool:
     return all(bool((part == value).all()) for part, value in zip(parts, values, strict=True))
 
 
-def received(at: Place) -> bool:
-    """Rank 1 has the numbers of rank 0."""
-    return at.rank != 1 or holds(at.room, 1)
-
-
 def summed(at: Place) -> bool:
     return holds(at.mine, sum(at.values))
 
@@ -113,6 +112,15 @@ def shared_out(at: Place) -> bool:
     return holds(at.room, at.size * (at.rank + 1))
 
 
+def told(at: Place) -> bool:
+    return at.objects == at.named
+
+
+def on_one(check: Case) -> Case:
+    """Only rank 1 gets something."""
+    return lambda at: at.rank != 1 or check(at)
+
+
 def case(call: Callable[[Place], Any], check: Case) -> Case:
     """The case of a call, and of what must be there afterwards."""
 
@@ -126,15 +134,19 @@ def case(call: Callable[[Place], Any], check: Case) -> Case:
 # --- cases of more than a line ---
 
 
-def message(at: Place, send: Callable[..., Any], receive: Callable[..., Any], src: int | None = 0) -> None:
+def message(send: Callable[..., Any], receive: Callable[..., Any], src: int | None = 0) -> Case:
     """Rank 0 sends its numbers to rank 1."""
-    work = None
-    if at.rank == 0:
-        work = send(at.mine, dst=1)
-    elif at.rank == 1:
-        work = receive(at.room, src=src)
-    if isinstance(work, dist.Work):
-        work.wait()
+
+    def send_or_receive(at: Place) -> None:
+        work = None
+        if at.rank == 0:
+            work = send(at.mine, dst=1)
+        elif at.rank == 1:
+            work = receive(at.room, src=src)
+        if isinstance(work, dist.Work):
+            work.wait()
+
+    return case(send_or_receive, on_one(lambda at: holds(at.room, 1)))
 
 
 def tags(at: Place) -> bool:
@@ -161,7 +173,7 @@ def send_object_list(at: Place) -> bool:
         dist.send_object_list(at.named, dst=1)
     elif at.rank == 1:
         dist.recv_object_list(at.objects, src=0)
-    return at.rank != 1 or at.objects == at.named
+    return at.rank != 1 or told(at)
 
 
 def all_reduce_sparse(at: Place) -> bool:
@@ -184,13 +196,9 @@ def all_to_all_uneven(at: Place) -> bool:
 
 
 def broadcast_object_list(at: Place) -> bool:
-    objects = [at.named[at.rank]]
+    objects = [at.name]
     dist.broadcast_object_list(objects, src=1)
     return objects == [at.named[1]]
-
-
-def new_group(at: Place) -> bool:
-    return holds_sum_of_two(at, dist.new_group([0, 1]))
 
 
 def split_group(at: Place) -> bool:
@@ -249,32 +257,26 @@ all_gather_single = newest("all_gather_single", "all_gather_into_tensor")
 reduce_scatter_single = newest("reduce_scatter_single", "reduce_scatter_tensor")
 
 CASES: dict[str, Case] = {
-    "send, recv": case(lambda at: message(at, dist.send, dist.recv), received),
-    "isend, irecv": case(lambda at: message(at, dist.isend, dist.irecv), received),
-    "recv from any source": case(lambda at: message(at, dist.send, dist.recv, src=None), received),
+    "send, recv": message(dist.send, dist.recv),
+    "isend, irecv": message(dist.isend, dist.irecv),
+    "recv from any source": message(dist.send, dist.recv, src=None),
     "send, recv with tags": tags,
     "batch_isend_irecv": batch_isend_irecv,
     "send_object_list": send_object_list,
     "broadcast": case(lambda at: dist.broadcast(at.mine, src=1), lambda at: holds(at.mine, 2)),
-    "reduce": case(lambda at: dist.reduce(at.mine, dst=1), lambda at: at.rank != 1 or summed(at)),
+    "reduce": case(lambda at: dist.reduce(at.mine, dst=1), on_one(summed)),
     "all_reduce": case(lambda at: dist.all_reduce(at.mine), summed),
     "all_reduce async_op": case(lambda at: dist.all_reduce(at.mine, async_op=True).wait(), summed),
     "all_reduce sparse": all_reduce_sparse,
     "all_reduce_coalesced": case(lambda at: dist.all_reduce_coalesced([at.mine, at.full(1)]), summed),
-    "gather": case(
-        lambda at: dist.gather(at.mine, at.parts if at.rank == 1 else None, dst=1),
-        lambda at: at.rank != 1 or gathered(at),
-    ),
+    "gather": case(lambda at: dist.gather(at.mine, at.if_one(at.parts), dst=1), on_one(gathered)),
     "all_gather": case(lambda at: dist.all_gather(at.parts, at.mine), gathered),
     "all_gather uneven": all_gather_uneven,
     "all_gather_single": case(lambda at: all_gather_single(at.whole, at.mine), in_one_piece),
     "all_gather_coalesced": case(
         lambda at: dist.all_gather_coalesced([[part] for part in at.parts], [at.mine]), gathered
     ),
-    "scatter": case(
-        lambda at: dist.scatter(at.room, at.all if at.rank == 1 else None, src=1),
-        lambda at: holds(at.room, at.rank + 1),
-    ),
+    "scatter": case(lambda at: dist.scatter(at.room, at.if_one(at.all), src=1), lambda at: holds(at.room, at.rank + 1)),
     "reduce_scatter": case(lambda at: dist.reduce_scatter(at.room, at.all), shared_out),
     "reduce_scatter_single": case(lambda at: reduce_scatter_single(at.room, torch.cat(at.all)), shared_out),
     "all_to_all": case(lambda at: dist.all_to_all(at.parts, [at.mine] * at.size), gathered),
@@ -285,18 +287,12 @@ CASES: dict[str, Case] = {
     "barrier": case(lambda at: dist.barrier(), lambda at: True),
     "monitored_barrier": case(lambda at: dist.monitored_barrier(), lambda at: True),
     "broadcast_object_list": broadcast_object_list,
-    "gather_object": case(
-        lambda at: dist.gather_object(at.named[at.rank], at.objects if at.rank == 1 else None, dst=1),
-        lambda at: at.rank != 1 or at.objects == at.named,
-    ),
-    "all_gather_object": case(
-        lambda at: dist.all_gather_object(at.objects, at.named[at.rank]), lambda at: at.objects == at.named
-    ),
+    "gather_object": case(lambda at: dist.gather_object(at.name, at.if_one(at.objects), dst=1), on_one(told)),
+    "all_gather_object": case(lambda at: dist.all_gather_object(at.objects, at.name), told),
     "scatter_object_list": case(
-        lambda at: dist.scatter_object_list(at.objects, at.named, src=0),
-        lambda at: at.objects[0] == at.named[at.rank],
+        lambda at: dist.scatter_object_list(at.objects, at.named, src=0), lambda at: at.objects[0] == at.name
     ),
-    "new_group": new_group,
+    "new_group": lambda at: holds_sum_of_two(at, dist.new_group([0, 1])),
     "split_group": split_group,
-    **{reduction(op, dtype): functools.partial(reduce_with, op, dtype) for op in OPS for dtype in DTYPES},
+    **{name: functools.partial(reduce_with, *what) for name, what in REDUCTIONS.items()},
 }

@@ -74,12 +74,8 @@ class Outcome(NamedTuple):
     message: str = ""
 
 
-def reduction(op: str, dtype: str) -> str:
-    """Name of the case of all_reduce with that op and dtype."""
-    return f"{op} {dtype}"
-
-
-REDUCTIONS = {reduction(op, dtype) for op in OPS for dtype in DTYPES}
+# by name of a case of all_reduce: its op and dtype
+REDUCTIONS = {f"{op} {dtype}": (op, dtype) for op in OPS for dtype in DTYPES}
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,7 +153,7 @@ class Probe:
         panels = {f"torch {self.torch} on {self.ranks} ranks": functions}
         for column in self.there:
             cases = self.outcomes[column]
-            by_op = {op: {dtype: cases[reduction(op, dtype)] for dtype in DTYPES} for op in OPS}
+            by_op = {op: {dtype: cases[f"{op} {dtype}"] for dtype in DTYPES} for op in OPS}
             panels[f"all_reduce on {column.title}"] = by_op
         return panels
 

@@ -72,16 +72,16 @@ def sweep(
     bus_factor(collective, cluster.n)  # raises where it is not known
     check_count("repeat", repeat, 1)
     check_count("warmup", warmup, 0)
-    functions, counts, sizes = check_functions(functions), check_counts(ranks, cluster.n), check_sizes(sizes, dtype)
+    check_functions(functions)
+    rule = f"a list of different numbers of ranks from 1 to {cluster.n}"
+    advice = f"This cluster has {count(cluster.n, 'rank')}: start a larger one, or leave ranks out."
+    asked = [cluster.n] if ranks is None else ranks
+    counts = check_numbers("ranks", asked, lambda n: 1 <= n <= cluster.n, rule, advice)
+    rule = f"a list of different sizes in bytes above 0, multiples of the {dtype.itemsize} of an element"
+    sizes = check_numbers("sizes", sizes, lambda size: size > 0 and size % dtype.itemsize == 0, rule, EXAMPLE)
     packed = {name: _pack(name, fn) for name, fn in functions.items()}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    what = {
-        "collective": collective,
-        "dtype": str(dtype).split(".")[1],
-        "itemsize": dtype.itemsize,
-        "cores": cores,
-        "simulated": cluster.simulated,
-    }
+    what = (collective, str(dtype).split(".")[1], dtype.itemsize, cores, cluster.simulated)
     points: list[Point] = []
     try:
         with progress(len(counts) * len(sizes)) as bar:
@@ -91,12 +91,12 @@ def sweep(
                 points += [Point(name, n, timing) for name, timing in zip(packed, timings, strict=True)]
                 bar.update()
     except (SweepError, KeyboardInterrupt) as error:
-        error.partial = Sweep(tuple(points), **what)  # what took minutes to measure is not lost with the cell
+        error.partial = Sweep(tuple(points), *what)  # what took minutes to measure is not lost with the cell
         total = len(counts) * len(sizes) * len(packed)
         kept = f"{len(points)} of {total} times were measured before: `import sys; sys.last_value.partial` has them."
         error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
         raise
-    return Sweep(tuple(points), **what)
+    return Sweep(tuple(points), *what)
 
 
 def _measure(
@@ -144,39 +144,22 @@ def take_turns(
 # --- arguments ---
 
 
-def check_functions(functions: Any) -> Mapping[str, Callable[..., Any]]:
-    """Functions by name, one or more."""
+def check_functions(functions: Any) -> None:
+    """Raise unless these are functions by name, one or more."""
     if not isinstance(functions, Mapping) or not functions:
         refuse("functions", "a mapping of names to functions", functions, EXAMPLE, wrong_type=True)
     for name, fn in functions.items():
         if not callable(fn):
             refuse(f"functions[{name!r}]", "a function of a tensor", fn, EXAMPLE, wrong_type=True)
-    return functions
 
 
-def check_counts(ranks: Any, n: int) -> list[int]:
-    """Different numbers of ranks from 1 to `n`; all of them for None."""
-    listed = [n] if ranks is None else _whole_numbers(ranks)
-    if not listed or not all(1 <= k <= n for k in listed):
-        advice = f"This cluster has {count(n, 'rank')}: start a larger one, or leave ranks out."
-        refuse("ranks", f"a list of different numbers of ranks from 1 to {n}", ranks, advice)
-    return listed
-
-
-def check_sizes(sizes: Any, dtype: torch.dtype) -> list[int]:
-    """Different sizes in bytes above 0 that are multiples of an element's size."""
-    listed = _whole_numbers(sizes)
-    if not listed or not all(size > 0 and size % dtype.itemsize == 0 for size in listed):
-        rule = f"a list of different sizes in bytes above 0, multiples of the {dtype.itemsize} of an element"
-        refuse("sizes", rule, sizes, EXAMPLE)
-    return listed
-
-
-def _whole_numbers(values: Any) -> list[int]:
-    """The values as a list; an empty one where they are not different whole numbers."""
+def check_numbers(name: str, values: Any, fits: Callable[[int], bool], rule: str, advice: str) -> list[int]:
+    """Different whole numbers, one or more, each of which fits."""
     listed = list(values) if isinstance(values, Iterable) else []
-    whole = all(isinstance(value, int) for value in listed)
-    return listed if whole and len(set(listed)) == len(listed) else []
+    whole = all(isinstance(value, int) and fits(value) for value in listed)
+    if not listed or not whole or len(set(listed)) < len(listed):
+        refuse(name, rule, values, advice)
+    return listed
 
 
 def _pack(name: str, fn: Callable[..., Any]) -> Packed:

@@ -1,14 +1,12 @@
-"""`Sweep`: what distlab.sweep measured, as a table, a picture, a fitted line, a file.
+"""`Sweep`: what distlab.sweep measured, as a table, a picture, a fitted line, a frame.
 
 Made by sweep.py; runs anywhere.
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distlab.errors import refuse
@@ -119,17 +117,16 @@ class Sweep:
         A note below says so where there were more ranks than cores.
         """
         lines = []
-        for row in self.rows():
-            shown = {name: str(value) for name, value in row.items()}
-            shown |= {"size": format_bytes(row["size"]), "time": format_seconds(row["time"])}
-            shown |= {name: format_bandwidth(row[name]) for name in ("algbw", "busbw")}
-            shown["spread"] = f"{format_seconds(row['low'])} to {format_seconds(row['high'])}"
-            lines.append(tuple(shown[head] for head in HEADS))
+        for point in self.points:
+            t, n = point.timing, point.ranks
+            what = (format_bytes(t.num_bytes), str(t.num_bytes // self.itemsize), self.dtype, point.function, str(n))
+            rates = (format_bandwidth(t.algbw), format_bandwidth(t.busbw(self.collective, n)))
+            spread = f"{format_seconds(t.low)} to {format_seconds(t.high)}"
+            lines.append((*what, format_seconds(t.seconds), *rates, spread))
         title = f"{self.collective}: median time of the slowest rank, its quartiles as the spread"
         if self.simulated:
             title = f"{self.collective}, {self.simulated}: virtual time of the slowest rank"
-            return Table(title, HEADS, tuple(lines), "rrllrrrrr")
-        most = max(self.ranks, default=0)
+        most = 0 if self.simulated else max(self.ranks, default=0)
         note = f"{most} ranks on {count(self.cores, 'core')} take turns: their times include waiting for a core."
         return Table(title, HEADS, tuple(lines), "rrllrrrrr", (note,) if most > self.cores else ())
 
@@ -164,17 +161,8 @@ class Sweep:
         cores = None if self.simulated else self.cores
         return sweep_panels(curves, fits, cores, title or self.collective, theory, self.simulated)
 
-    def to_csv(self, path: str | Path) -> Path:
-        """Write `rows()` as a CSV file: sizes in bytes, times in seconds, bandwidths in GB/s; returns its path."""
-        path = Path(path)
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(self.rows())
-        return path
-
     def to_dataframe(self) -> Any:
-        """`rows()` as a DataFrame of pandas, which nothing else here needs."""
+        """`rows()` as a DataFrame of pandas, which nothing else here needs; its own to_csv writes a file."""
         import pandas
 
         return pandas.DataFrame(self.rows(), columns=FIELDS)

@@ -1,25 +1,21 @@
-"""Axes with measured curves: medians with their spread, ticks with units, labels beside the ends of the curves.
+"""Axes of what was measured: ticks with units, labels beside the ends of curves.
 
 Called by every figure of measurements. Runs in the notebook's process.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
-from distlab.errors import refuse
-from distlab.plotting.style import HAZE, INK, curve_color, new_figure, style
-from distlab.plotting.units import count, format_bytes
+from distlab.plotting.style import new_figure, style
+from distlab.plotting.units import format_bytes
 
-Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
 End = tuple[float, float, str, str]  # of a curve: x, y, its label, its colour
 SMALL = 11  # font size of labels in the axes, in points
 
@@ -29,93 +25,11 @@ def new_axes(width: float, height: float, ax: Axes | None = None, **labels: Any)
 
     A notebook shows a figure that is made here when its cell ends.
     """
-    if ax is None:
-        figure = new_figure(width, height, layout="constrained", shown=True)
-        with style():
-            ax = figure.add_subplot()
+    figure = None if ax else new_figure(width, height, layout="constrained", shown=True)
     with style():
+        ax = ax or figure.add_subplot()
         ax.set(**labels)
     return ax
-
-
-def badge(ax: Axes, text: str) -> None:
-    """Write between the title and the axes what times are virtual; nothing for ""."""
-    if text:
-        lines = textwrap.wrap(text, 64)
-        ax.set_title(ax.get_title("left"), loc="left", pad=6 + 13 * len(lines))
-        look = {"ha": "left", "va": "bottom", "fontsize": SMALL - 1, "style": "italic", "gid": "badge"}
-        ax.text(0, 1.02, "\n".join(lines), transform=ax.transAxes, **look)
-
-
-def check_curves(
-    curves: Mapping[str, Curve], example: str = 'Give {"gloo": (x, medians, lows, highs)}.', from_one: bool = False
-) -> None:
-    """Raise if there is no curve, or the lists of one are of different lengths, empty or not positive.
-
-    Args:
-        example: a call that works. from_one: whether each curve must begin with 1 rank.
-    """
-    if not curves:
-        refuse("curves", "at least one curve", curves, example)
-    for name, curve in curves.items():
-        lengths = {len(part) for part in curve}
-        if len(curve) != 4 or len(lengths) != 1 or 0 in lengths:
-            refuse(f"curves[{name!r}]", "four lists of one length, 1 or more", curve, "Give (x, medians, lows, highs).")
-        smallest = min(min(part) for part in curve)
-        if smallest <= 0:
-            advice = "Measure a longer time, or leave this point out."
-            refuse(f"curves[{name!r}]", "positive numbers", smallest, advice)
-        if from_one and curve[0][0] != 1:
-            refuse(f"curves[{name!r}]", "a curve that begins with 1 rank", curve[0][0], example)
-
-
-# --- curves ---
-
-
-def draw_curve(ax: Axes, curve: Curve, color: str, line: bool = True) -> None:
-    """Draw medians as points, on a line or without one, and the spread from low to high as bars."""
-    x, medians, lows, highs = map(np.asarray, curve)
-    spread = (medians - lows).clip(0), (highs - medians).clip(0)
-    look = {"color": color, "fmt": "o-" if line else "o", "markersize": 5, "elinewidth": 1.4, "capsize": 3}
-    ax.errorbar(x, medians, yerr=spread, **look)
-
-
-def draw_curves(ax: Axes, curves: Mapping[str, Curve], fitted: Collection[str] = ()) -> list[End]:
-    """Draw each curve in its colour, the fitted ones without a line; returns their ends."""
-    ends = []
-    for place, (name, curve) in enumerate(curves.items()):
-        draw_curve(ax, curve, curve_color(place), line=name not in fitted)
-        ends.append((*max(zip(*curve[:2], strict=True)), name, curve_color(place)))
-    return ends
-
-
-def draw_theory(ax: Axes, x: Sequence[float], y: Sequence[float], color: str = INK) -> None:
-    """Draw what a model or an ideal says, as a thin dashed line."""
-    ax.plot(x, y, color=color, linewidth=1.2, linestyle="--")
-
-
-def draw_against_ranks(
-    ax: Axes, curves: Mapping[str, Curve], cores: int | None, ideal: Callable[[int], float] | None = None
-) -> list[End]:
-    """Draw curves against the number of ranks, from 0 up, with room at the top; returns their ends.
-
-    Args:
-        cores: of the machine; where there are more ranks than cores is shaded. ideal: of a number of ranks, a line.
-    """
-    ranks = sorted({n for curve in curves.values() for n in curve[0]})
-    ends = draw_curves(ax, curves)
-    highest = max(max(curve[3]) for curve in curves.values())
-    if ideal is not None:
-        draw_theory(ax, ranks, [ideal(n) for n in ranks])
-        ends.append((ranks[-1], ideal(ranks[-1]), "ideal", INK))
-        highest = max(highest, ideal(ranks[-1]))
-    left, right = ranks[0] - 0.3, ranks[-1] + 0.3
-    ax.set(xlabel="ranks", xlim=(left, right), ylim=(0, 1.2 * highest), xticks=ranks, xticklabels=map(str, ranks))
-    if cores is not None and ranks[-1] > cores:
-        ax.axvspan(max(left, cores + 0.5), right, color=INK, alpha=HAZE, zorder=0, linewidth=0)
-        note = f"more ranks than the {count(cores, 'core')}"
-        ax.text(0.98, 0.97, note, transform=ax.transAxes, ha="right", va="top", color=INK, fontsize=SMALL)
-    return ends
 
 
 # --- ticks ---

@@ -127,6 +127,16 @@ def draw_lane(
         draw_text(ax, x + 0.144, y + height / 2, name, ha="left", va="center_baseline", fontsize=size)
 
 
+def draw_box(ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str, size: float) -> None:
+    """Draw a rectangle with its left upper corner at (x, y), and a text in its middle.
+
+    Runs on: client.
+    """
+    ax.add_patch(Rectangle((x, y), width, height, facecolor=color, edgecolor="none"))
+    ink = INK if color == "none" else text_color(color)
+    draw_text(ax, x + width / 2, y + height / 2, text, va="center_baseline", fontsize=size, color=ink)
+
+
 def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: Cell, size: float = TEXT) -> None:
     """Draw a cell with its left upper corner at (x, y), coloured by the rank that its value came from.
 

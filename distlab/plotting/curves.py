@@ -5,30 +5,103 @@ Called by the notebooks and by `Sweep.plot`. Runs in the notebook's process. Siz
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from distlab.plotting import axes
-from distlab.plotting.axes import SMALL, Curve, End, check_curves, draw_against_ranks, label_ends, new_axes, short
-from distlab.plotting.style import INK, curve_color, new_figure, style
+from distlab.errors import refuse
+from distlab.plotting.axes import SMALL, End, even_ticks, label_ends, log_ticks, new_axes, short
+from distlab.plotting.style import HAZE, INK, curve_color, new_figure, style
 from distlab.plotting.units import count
 
+if TYPE_CHECKING:
+    from distlab.measure.timing import Fit
+
+Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
 Line = tuple[Sequence[float], Sequence[float]]  # sizes, times
 HEIGHT = 3.4  # of a panel of a sweep, in inches
 ROW = 0.08  # from one line of text to the next, as a share of such a panel's axes
 MOST_FITS = 4  # whose numbers are written: more would fill the figure
-EXAMPLE = 'Give {"digits": ([1, 2], medians, lows, highs)}.'
+EXAMPLE = 'Give {"gloo": (x, medians, lows, highs)}.'
+FROM_ONE = 'Give {"digits": ([1, 2], medians, lows, highs)}.'
 
 
-class Fit(Protocol):
-    """A fitted line alpha + beta n: what a figure needs to know of it."""
+# --- what the figures share ---
 
-    alpha: float  # s
-    beta: float  # s/byte
+
+def check_curves(curves: Mapping[str, Curve], from_one: bool = False) -> None:
+    """Raise if there is no curve, or the lists of one are of different lengths, empty or not positive.
+
+    Args:
+        from_one: whether each curve must begin with 1 rank.
+    """
+    example = FROM_ONE if from_one else EXAMPLE
+    if not curves:
+        refuse("curves", "at least one curve", curves, example)
+    for name, curve in curves.items():
+        lengths = {len(part) for part in curve}
+        if len(curve) != 4 or len(lengths) != 1 or 0 in lengths:
+            refuse(f"curves[{name!r}]", "four lists of one length, 1 or more", curve, "Give (x, medians, lows, highs).")
+        smallest = min(min(part) for part in curve)
+        if smallest <= 0:
+            advice = "Measure a longer time, or leave this point out."
+            refuse(f"curves[{name!r}]", "positive numbers", smallest, advice)
+        if from_one and curve[0][0] != 1:
+            refuse(f"curves[{name!r}]", "a curve that begins with 1 rank", curve[0][0], example)
+
+
+def draw_curves(ax: Axes, curves: Mapping[str, Curve], fitted: Collection[str] = ()) -> list[End]:
+    """Draw medians as points, on a line unless they are fitted, and their spread as bars; returns the curves' ends."""
+    ends = []
+    for place, (name, curve) in enumerate(curves.items()):
+        x, medians, lows, highs = map(np.asarray, curve)
+        spread = (medians - lows).clip(0), (highs - medians).clip(0)
+        look = {"fmt": "o" if name in fitted else "o-", "markersize": 5, "elinewidth": 1.4, "capsize": 3}
+        ax.errorbar(x, medians, yerr=spread, color=curve_color(place), **look)
+        ends.append((*max(zip(*curve[:2], strict=True)), name, curve_color(place)))
+    return ends
+
+
+def draw_theory(ax: Axes, x: Sequence[float], y: Sequence[float], color: str = INK) -> None:
+    """Draw what a model or an ideal says, as a thin dashed line."""
+    ax.plot(x, y, color=color, linewidth=1.2, linestyle="--")
+
+
+def draw_against_ranks(
+    ax: Axes, curves: Mapping[str, Curve], cores: int | None, ideal: Callable[[int], float] | None = None
+) -> list[End]:
+    """Draw curves against the number of ranks, from 0 up, with room at the top; returns their ends.
+
+    Args:
+        cores: of the machine; where there are more ranks than cores is shaded. ideal: of a number of ranks, a line.
+    """
+    ranks = sorted({n for curve in curves.values() for n in curve[0]})
+    ends = draw_curves(ax, curves)
+    highest = max(max(curve[3]) for curve in curves.values())
+    if ideal is not None:
+        draw_theory(ax, ranks, [ideal(n) for n in ranks])
+        ends.append((ranks[-1], ideal(ranks[-1]), "ideal", INK))
+        highest = max(highest, ideal(ranks[-1]))
+    left, right = ranks[0] - 0.3, ranks[-1] + 0.3
+    ax.set(xlabel="ranks", xlim=(left, right), ylim=(0, 1.2 * highest), xticks=ranks, xticklabels=map(str, ranks))
+    if cores is not None and ranks[-1] > cores:
+        ax.axvspan(max(left, cores + 0.5), right, color=INK, alpha=HAZE, zorder=0, linewidth=0)
+        note = f"more ranks than the {count(cores, 'core')}"
+        ax.text(0.98, 0.97, note, transform=ax.transAxes, ha="right", va="top", color=INK, fontsize=SMALL)
+    return ends
+
+
+def badge(ax: Axes, text: str) -> None:
+    """Write between the title and the axes what times are virtual; nothing for ""."""
+    if text:
+        lines = textwrap.wrap(text, 64)
+        ax.set_title(ax.get_title("left"), loc="left", pad=6 + 13 * len(lines))
+        look = {"ha": "left", "va": "bottom", "fontsize": SMALL - 1, "style": "italic", "gid": "badge"}
+        ax.text(0, 1.02, "\n".join(lines), transform=ax.transAxes, **look)
 
 
 # --- against message size ---
@@ -71,11 +144,11 @@ def latency_bandwidth(
         upper.set_xlim(min(num_bytes) / 1.6, max(num_bytes) * 1.6)
         lower.set(xlabel="message size n", ylabel="bandwidth n/t", yscale="log")
         for ax, curve in ((upper, times), (lower, rates)):
-            axes.draw_curve(ax, curve, curve_color(0), line=fit is None)
+            draw_curves(ax, {"measured": curve}, ("measured",) if fit else ())
         if fit is not None:
             draw_fit(upper, lower, num_bytes, fit)
         for axis, unit in ((upper.yaxis, "s"), (lower.yaxis, "B/s"), (lower.xaxis, "B")):
-            axes.log_ticks(axis, unit)
+            log_ticks(axis, unit)
     return figure
 
 
@@ -83,8 +156,8 @@ def draw_fit(upper: Axes, lower: Axes, num_bytes: Sequence[float], fit: Fit) -> 
     """Draw a fitted line and its asymptote, and write alpha and 1/beta beside them."""
     color = curve_color(5)
     sizes, times = fitted_line(num_bytes, fit)
-    axes.draw_theory(upper, sizes, times, color)
-    axes.draw_theory(lower, sizes, sizes / times, color)
+    draw_theory(upper, sizes, times, color)
+    draw_theory(lower, sizes, sizes / times, color)
     label = f"fit: α + βn\nα = {short(fit.alpha, 's')}"
     # times rise with the size, so the left upper corner is free
     upper.text(0.03, 0.97, label, transform=upper.transAxes, color=color, va="top", fontsize=SMALL)
@@ -136,10 +209,10 @@ def time_against_size(
 def draw_sizes(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
     """Draw curves and theory on logarithmic axes; returns the ends to label."""
     ax.set(xscale="log", yscale="log", xlabel="message size")
-    ends = axes.draw_curves(ax, curves, theory)
+    ends = draw_curves(ax, curves, theory)
     colors = {name: color for *_, name, color in ends}
     for name, (sizes, seconds) in theory.items():
-        axes.draw_theory(ax, sizes, seconds, colors.get(name, INK))
+        draw_theory(ax, sizes, seconds, colors.get(name, INK))
         if name not in curves:
             ends.append((sizes[-1], seconds[-1], name, INK))
     return ends
@@ -147,8 +220,8 @@ def draw_sizes(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]
 
 def finish(ax: Axes, ends: Sequence[End]) -> None:
     """Set the ticks and write the labels, once all is drawn on the axes and on those that share their scales."""
-    axes.log_ticks(ax.xaxis, "B")
-    axes.log_ticks(ax.yaxis, "s")
+    log_ticks(ax.xaxis, "B")
+    log_ticks(ax.yaxis, "s")
     label_ends(ax, ends)
 
 
@@ -190,7 +263,7 @@ def sweep_panels(
         ax.set_ylim(low, high * (high / low) ** (share / (1 - share)))
         for ax, labels in zip(panels, ends, strict=True):
             finish(ax, labels)
-            axes.badge(ax, simulated)
+            badge(ax, simulated)
             ax.tick_params(labelbottom=True, labelsize=SMALL)
     return figure
 
@@ -228,7 +301,7 @@ def time_against_ranks(curves: Mapping[str, Curve], title: str = "", cores: int 
     ax = new_axes(5.6, 4, title=title, ylabel="time of one call")
     with style():
         ends = draw_against_ranks(ax, curves, cores)
-        axes.even_ticks(ax.yaxis, "s")
+        even_ticks(ax.yaxis, "s")
         label_ends(ax, ends)
     return ax
 
@@ -250,7 +323,7 @@ def speedup(curves: Mapping[str, Curve], title: str = "", cores: int | None = No
     Raises:
         ArgumentError: as in `time_against_ranks`, or if a curve does not begin with 1 rank.
     """
-    check_curves(curves, EXAMPLE, from_one=True)
+    check_curves(curves, from_one=True)
     ax = new_axes(5.6, 4, title=title, ylabel="speed-up")
     labelled = {f"{name}, {efficiency(curve)[1][-1]:.0f}%": relative(curve) for name, curve in curves.items()}
     with style():
@@ -276,7 +349,7 @@ def scaling(curves: Mapping[str, Curve], title: str = "", cores: int | None = No
     Raises:
         ArgumentError: as in `speedup`.
     """
-    check_curves(curves, EXAMPLE, from_one=True)
+    check_curves(curves, from_one=True)
     panels = {
         f"throughput, {unit}": (lambda curve: curve, None),
         "speed-up": (relative, lambda n: n),

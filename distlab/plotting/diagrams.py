@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import product
 from numbers import Real
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,6 +28,8 @@ GAP, FLOWS = 0.44, 1.12  # between two panels side by side; the same with room f
 LANE, PITCH = 0.4, 0.464  # height of a lane; from one lane to the next
 INSET = 0.032  # between a lane's edge, or a slot's, and its cell
 EMPTY = Cell()
+
+Values = Sequence[Sequence[float | str | None]]  # by rank
 
 
 # --- of values that were pulled from the ranks ---
@@ -57,11 +59,10 @@ def before_after(
         ArgumentError: if `before` and `after` are empty or of different lengths.
         ArgumentTypeError: if a value is no number, text, tensor or list of them.
     """
-    check_ranks(before, after)
-    befores = [flatten(values, f"before[{rank}]") for rank, values in enumerate(before)]
-    afters = [flatten(values, f"after[{rank}]") for rank, values in enumerate(after)]
-    own = pad([[EMPTY if value is None else Cell(value, rank) for value in row] for rank, row in enumerate(befores)])
-    new = pad([[cells.trace(value, befores) for value in row] for row in afters])
+    befores, afters = by_rank("before", before), by_rank("after", after)
+    if len(afters) != len(befores):
+        refuse("after", f"a list of as many ranks as before ({len(before)})", after, "Pull both from the same ranks.")
+    own, new = traced(befores, afters)
     names = tuple(slots or ())
     beside = (len(own[0]) + len(new[0])) * slot_width(own, new, names) <= WIDEST
     figure, ax, (left, right), middles = draw_panels(own, new, title, GAP if beside else None, slots=names)
@@ -70,21 +71,17 @@ def before_after(
     return figure
 
 
-def check_ranks(before: Sequence[object], after: Sequence[object]) -> None:
-    """Raise if `before` and `after` are not lists of as many ranks."""
-    for name, values in (("before", before), ("after", after)):
-        if not isinstance(values, (list, tuple)) or not values:
-            wrong = not isinstance(values, (list, tuple))
-            refuse(name, "a list by rank, of at least one", values, f'Give {name}=cluster.pull("t").', wrong_type=wrong)
-    if len(after) != len(before):
-        refuse("after", f"a list of as many ranks as before ({len(before)})", after, "Pull both from the same ranks.")
+def by_rank(name: str, values: Any) -> Values:
+    """What each rank held, laid end to end; an error where `values` are no list of at least one rank."""
+    rule, advice = "a list by rank, of at least one", f'Give {name}=cluster.pull("t").'
+    if not isinstance(values, (list, tuple)) or not values:
+        refuse(name, rule, values, advice, wrong_type=not isinstance(values, (list, tuple)))
+    return [flatten(held, f"{name}[{rank}]") for rank, held in enumerate(values)]
 
 
 def flatten(values: object, name: str) -> list[float | str | None]:
     """The numbers and texts in a nested list or tensor, in order; None is an empty slot."""
-    if hasattr(values, "detach"):  # a tensor, without an import of torch
-        values = values.detach()
-    if hasattr(values, "tolist"):  # a tensor, a NumPy array or number
+    if hasattr(values, "tolist"):  # a tensor, without an import of torch; a NumPy array or number
         values = values.tolist()
     if values is None or isinstance(values, (Real, str)):
         return [values]
@@ -92,6 +89,12 @@ def flatten(values: object, name: str) -> list[float | str | None]:
         return [value for part in values for value in flatten(part, name)]
     rule = "None, a number, a text, a tensor or a list of these"
     refuse(name, rule, values, "Give its .tolist().", wrong_type=True)
+
+
+def traced(before: Values, after: Values) -> tuple[Rows, Rows]:
+    """Both as cells: a value has the colour of its rank, and afterwards of the one rank that had it before."""
+    own = [[EMPTY if value is None else Cell(value, rank) for value in row] for rank, row in enumerate(before)]
+    return pad(own), pad([[cells.trace(value, before) for value in row] for row in after])
 
 
 def pad(rows: Rows) -> Rows:
@@ -150,53 +153,35 @@ def draw_panels(
 
 
 class Example(NamedTuple):
-    """A collective on small integers: by rank, its cells before and after. `moved`: the ranks that get something."""
+    """A collective on small integers: what each rank holds before and after. `moved`: the ranks that get something."""
 
     call: str
-    before: Rows
-    after: Rows
+    before: Values
+    after: Values
     moved: Sequence[int]
 
 
-def examples(n: int) -> dict[str, Example]:
-    """Every collective on n ranks, in the order of the course."""
-    ranks = tuple(range(n))
-    one = [Cell(1, 0)]  # rank 0's number
-    ones = [[Cell(rank + 1, rank)] for rank in ranks]  # each rank's number
-    parts = [Cell(slot + 1, 0) for slot in ranks]  # rank 0's list
-    lists = [[Cell(10 * rank + slot, rank) for slot in ranks] for rank in ranks]  # tens: the rank, ones: the slot
-    row = [cell for (cell,) in ones]
-    columns = [list(column) for column in zip(*lists, strict=True)]
-    total = add(row)
-
-    def only_first(own: list[Cell], others: Cell = EMPTY) -> Rows:
-        return [own if rank == 0 else [others] * len(own) for rank in ranks]
-
-    return {
-        "send_recv": Example(
-            "rank 0: dist.send(t, dst=1)\nrank 1: dist.recv(t, src=0)",
-            only_first(one),
-            [one, one, *only_first(one)[2:]],
-            (1,),
-        ),
-        "broadcast": Example("dist.broadcast(t, src=0)", only_first(one), [one] * n, ranks),
-        "scatter": Example("dist.scatter(t, parts, src=0)", only_first(parts), [[cell] for cell in parts], ranks),
-        "gather": Example("dist.gather(t, parts, dst=0)", ones, only_first(row), (0,)),
-        # what the others hold afterwards is unspecified
-        "reduce": Example("dist.reduce(t, dst=0)", ones, only_first([total], Cell("?", "unknown")), (0,)),
-        "all_reduce": Example("dist.all_reduce(t)", ones, [[total]] * n, ranks),
-        "all_gather": Example("dist.all_gather(parts, t)", ones, [row] * n, ranks),
-        "reduce_scatter": Example("dist.reduce_scatter(t, parts)", lists, [[add(slot)] for slot in columns], ranks),
-        "all_to_all": Example("dist.all_to_all_single(out, t)", lists, columns, ranks),
-    }
-
-
-def add(parts: list[Cell]) -> Cell:
-    """The sum of the values of several ranks."""
-    return Cell(sum(cell.value for cell in parts), "mixed")
-
-
-EXAMPLES = examples(4)
+RANKS = range(4)
+ROW = [1, 2, 3, 4]
+ONES = [[number] for number in ROW]
+LISTS = [[10 * rank + slot for slot in RANKS] for rank in RANKS]  # tens: the rank, ones: the slot
+COLUMNS = [list(column) for column in zip(*LISTS, strict=True)]
+FIRST, REST = [[1], [None], [None], [None]], [[None] * 4] * 3
+# every one, in the order of the course
+EXAMPLES = {
+    "send_recv": Example(
+        "rank 0: dist.send(t, dst=1)\nrank 1: dist.recv(t, src=0)", FIRST, [[1], [1], [None], [None]], [1]
+    ),
+    "broadcast": Example("dist.broadcast(t, src=0)", FIRST, [[1]] * 4, RANKS),
+    "scatter": Example("dist.scatter(t, parts, src=0)", [ROW, *REST], ONES, RANKS),
+    "gather": Example("dist.gather(t, parts, dst=0)", ONES, [ROW, *REST], [0]),
+    # what the others hold afterwards is unspecified
+    "reduce": Example("dist.reduce(t, dst=0)", ONES, [[10], ["?"], ["?"], ["?"]], [0]),
+    "all_reduce": Example("dist.all_reduce(t)", ONES, [[10]] * 4, RANKS),
+    "all_gather": Example("dist.all_gather(parts, t)", ONES, [ROW] * 4, RANKS),
+    "reduce_scatter": Example("dist.reduce_scatter(t, parts)", LISTS, [[sum(column)] for column in COLUMNS], RANKS),
+    "all_to_all": Example("dist.all_to_all_single(out, t)", LISTS, COLUMNS, RANKS),
+}
 DIAGRAMS = tuple(EXAMPLES)
 
 
@@ -220,17 +205,18 @@ def diagram(name: str) -> Figure:
     if name not in EXAMPLES:
         refuse("name", f"one of {', '.join(DIAGRAMS)}", name, 'Call it as diagram("all_reduce").')
     shown = EXAMPLES[name]
-    figure, ax, gap, lanes = draw_panels(shown.before, shown.after, shown.call, FLOWS, "DejaVu Sans Mono")
-    draw_flows(ax, shown, (gap[0] + 0.048, gap[1] - 0.048), lanes)
+    before, after = traced(shown.before, shown.after)
+    figure, ax, gap, lanes = draw_panels(before, after, shown.call, FLOWS, "DejaVu Sans Mono")
+    draw_flows(ax, after, shown.moved, (gap[0] + 0.048, gap[1] - 0.048), lanes)
     return figure
 
 
-def draw_flows(ax: Axes, shown: Example, gap: tuple[float, float], lanes: list[float]) -> None:
-    """Draw an arrow for each flow, in the colour of the rank it leaves, and a plus sign where flows are added."""
+def draw_flows(ax: Axes, after: Rows, moved: Sequence[int], gap: Sequence[float], lanes: Sequence[float]) -> None:
+    """Draw an arrow for each flow to `moved`, in the colour of the rank it leaves; where they add up, a plus sign."""
     radius = 0.12
-    sums = [dst for dst in shown.moved if shown.after[dst][0].origin == "mixed"]
-    for src, dst in product(range(len(lanes)), shown.moved):
-        sources = list(range(len(lanes))) if dst in sums else sorted({cell.origin for cell in shown.after[dst]})
+    sums = [dst for dst in moved if after[dst][0].origin == "mixed"]
+    for src, dst in product(range(len(lanes)), moved):
+        sources = list(range(len(lanes))) if dst in sums else sorted({cell.origin for cell in after[dst]})
         if src in sources:
             # Arrows to one rank end above each other, so that every head is seen; those to a sum end at its circle.
             spread = 0.0 if dst in sums else (sources.index(src) - (len(sources) - 1) / 2) * 0.24 / len(sources)

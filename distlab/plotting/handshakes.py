@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from distlab.errors import refuse
-from distlab.plotting.cells import canvas, draw_lane, draw_text, text_width
-from distlab.plotting.style import INK, curve_color, rank_color, style, text_color
+from distlab.plotting.cells import canvas, draw_box, draw_lane, draw_text, text_width
+from distlab.plotting.style import INK, curve_color, rank_color, style
 from distlab.plotting.units import format_seconds
 
 STEP, LANE, GAP, KEY = 0.52, 0.42, 0.2, 0.3  # width of a call; heights of a rank's lane, between lanes, of a key
@@ -63,8 +62,7 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
     if not steps:
         refuse("calls", "by rank, with a call of some rank", calls, "Record them: see notebook 06.")
     writers = {step.key: step.rank for step in steps if step.writes}
-    names = ["store", *(f"rank {rank}" for rank in range(len(calls)))]
-    left = 0.25 + max(text_width(name, LABEL) for name in names)
+    left = 0.25 + max(text_width(name, LABEL) for name in ["store", *(f"rank {n}" for n in range(len(calls)))])
     places = [place for place, step in enumerate(steps) if step.writes]
     ends = [left + (place + 0.5) * STEP + text_width(steps[place].key, SIZE) for place in places]
     width = max([left + len(steps) * STEP, *ends])
@@ -89,7 +87,8 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
             arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8}
             ax.annotate("", (x + STEP / 2, head), (x + STEP / 2, tail), arrowprops=arrow)
             if step.writes:
-                draw_key(ax, x + 0.1, 0.08 + places.index(place) % MOST_KEYS * KEY, step)
+                y, wide = 0.08 + places.index(place) % MOST_KEYS * KEY, text_width(step.key, SIZE) + 0.16
+                draw_box(ax, x + 0.1, y, wide, KEY - 0.05, step.key, rank_color(step.rank), SIZE)
             when = format_seconds(step.when - first)
             draw_text(ax, x + STEP / 2, below, when, fontsize=SIZE - 1.5, rotation=45, va="top")
     return figure
@@ -114,11 +113,3 @@ def columns_waited(steps: Sequence[Step], place: int) -> int:
     written = [other.when for other in steps if other.writes and other.key == step.key]
     waits = not step.writes and written and min(written) > step.began
     return place - sum(other.when <= step.began for other in steps) if waits else 0
-
-
-def draw_key(ax: Axes, x: float, y: float, step: Step) -> None:
-    """Draw a key in the store where its arrow ends, in the colour of its rank."""
-    color, high = rank_color(step.rank), KEY - 0.05
-    ax.add_patch(Rectangle((x, y), text_width(step.key, SIZE) + 0.16, high, facecolor=color, edgecolor="none"))
-    look = {"ha": "left", "va": "center_baseline", "fontsize": SIZE, "color": text_color(color)}
-    draw_text(ax, x + 0.08, y + high / 2, step.key, **look)

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from distlab.errors import refuse
 from distlab.measure.probe_result import KINDS
-from distlab.plotting.cells import canvas, draw_text, text_width
-from distlab.plotting.style import INK, blend, text_color
+from distlab.plotting.cells import canvas, draw_box, draw_text, text_width
+from distlab.plotting.style import blend
 
 WIDTH, HEIGHT = 0.42, 0.235  # of a cell
 TITLE, GAP = 0.28, 0.16  # heights of a title and of the room below it, below a panel and beside a name
@@ -38,16 +36,12 @@ def heat_maps(panels: Sequence[Panel]) -> Figure:
     Runs on: client.
 
     Args:
-        panels: each a title and, by column, by row, a kind of `probe_result.KINDS`. The columns of a panel have the
-            same rows.
+        panels: each a title and, by column, by row, a kind of `probe_result.KINDS`; none is empty, and the columns of
+            a panel have the same rows.
 
     Returns:
         The figure; a notebook shows it where it is the last value of a cell.
-
-    Raises:
-        ArgumentError: if there is no panel, a panel is empty, or a kind is not known.
     """
-    check_panels(panels)
     columns = [columns for _, columns in panels]
     rows = [list(next(iter(panel.values()))) for panel in columns]
     start = GAP + max(text_width(row, SIZE) for names in rows for row in names)
@@ -67,16 +61,6 @@ def heat_maps(panels: Sequence[Panel]) -> Figure:
     return figure
 
 
-def check_panels(panels: Sequence[Panel]) -> None:
-    """Raise where there is nothing to draw, or what cannot be drawn."""
-    example = 'Give [("today", {"gloo CPU": {"broadcast": "works"}})].'
-    if not panels or not all(columns and all(columns.values()) for _, columns in panels):
-        refuse("panels", "tables with columns and rows", panels, example)
-    for kind in (kind for _, columns in panels for cells in columns.values() for kind in cells.values()):
-        if kind not in KINDS:
-            refuse("a cell", f"one of {', '.join(map(repr, KINDS))}", kind, example)
-
-
 def draw_panel(ax: Axes, left: float, top: float, panel: Panel, rows: Sequence[str]) -> None:
     """Draw a panel with the left upper corner of its cells there."""
     title, columns = panel
@@ -85,16 +69,8 @@ def draw_panel(ax: Axes, left: float, top: float, panel: Panel, rows: Sequence[s
     for line, row in enumerate(rows):
         draw_text(ax, left - 0.08, top + (line + 0.5) * HEIGHT, row, ha="right", va="center_baseline", fontsize=SIZE)
     for place, (name, cells) in enumerate(columns.items()):
-        x = left + (place + 0.5) * WIDTH
-        draw_text(ax, x, top - 0.05, name, va="bottom", fontsize=SIZE, rotation=90)
+        draw_text(ax, left + (place + 0.5) * WIDTH, top - 0.05, name, va="bottom", fontsize=SIZE, rotation=90)
         for line, kind in enumerate(cells.values()):
-            draw_cell(ax, x, top + (line + 0.5) * HEIGHT, kind)
-
-
-def draw_cell(ax: Axes, x: float, y: float, kind: str) -> None:
-    """Draw a cell with its middle there, in the colour of its kind, with its word."""
-    color = "none" if KINDS[kind] == "-" else COLORS.get(kind, BAD)
-    wide, high = WIDTH - 0.02, HEIGHT - 0.02
-    ax.add_patch(Rectangle((x - wide / 2, y - high / 2), wide, high, facecolor=color, edgecolor="none"))
-    ink = INK if color == "none" else text_color(color)
-    draw_text(ax, x, y, KINDS[kind], va="center_baseline", fontsize=SIZE - 1, color=ink)
+            color = "none" if KINDS[kind] == "-" else COLORS.get(kind, BAD)
+            corner = left + place * WIDTH + 0.01, top + line * HEIGHT + 0.01
+            draw_box(ax, *corner, WIDTH - 0.02, HEIGHT - 0.02, KINDS[kind], color, SIZE - 1)

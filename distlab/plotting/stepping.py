@@ -7,7 +7,6 @@ Called by the notebooks. Runs in the notebook's process, on states and messages 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -41,21 +40,27 @@ class Move(NamedTuple):
     origin: int | None
 
 
-@dataclass(frozen=True)
 class Layout:
     """Where the pictures and their cells stand below the figure's title, in rows of equal length.
+
+    Cells have parts that can be told apart, or are as wide as the longest text; as many pictures are in a row as fit.
 
     Attributes:
         cell: width of a cell. width, height: of a picture. head: height of what stands above its lanes.
         per_row, rows: how many pictures a row has, and how many rows there are.
     """
 
-    cell: float
-    width: float
-    height: float
-    head: float
-    per_row: int
-    rows: int
+    def __init__(self, states: Sequence[Rows]):
+        ranks, chunks = len(states[0]), len(states[0][0])
+        longest = max(len(cells.format_value(cell.value)) for state in states for row in state for cell in row)
+        parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
+        self.cell = max(0.26 if chunks > 1 else 0.44, parts, 0.08 * longest + 0.08)
+        self.width = chunks * (self.cell + GUTTER) + 2 * SIDE
+        self.head = HEAD + (NUMBERS if chunks > 1 else 0)
+        self.height = self.head + ranks * PITCH
+        most = max(1, int((WIDEST - NAMES + GAP) // (self.width + GAP)))
+        self.rows = -(-len(states) // most)
+        self.per_row = -(-len(states) // self.rows)  # as many in each row as the number of rows allows
 
     def row_top(self, picture: int) -> float:
         """Where the row of a picture begins."""
@@ -180,7 +185,7 @@ def split(message: Any, ranks: int, chunks: int) -> list[Move]:
 
 def draw_steps(shown: Steps, title: str) -> tuple[Figure, Layout]:
     """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
-    layout = lay_out(shown.states)
+    layout = Layout(shown.states)
     below = layout.rows * (layout.height + GAP)
     room = 1.03 * cells.text_width(shown.key, SMALL)  # letters on whole pixels take more than their outlines
     width = max(layout.left(layout.per_row - 1) + layout.width, room)
@@ -193,20 +198,6 @@ def draw_steps(shown: Steps, title: str) -> tuple[Figure, Layout]:
             draw_move(ax, layout, picture, move)
     draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=SMALL)
     return figure, layout
-
-
-def lay_out(states: Sequence[Rows]) -> Layout:
-    """Cells with parts that can be told apart, or as wide as the longest text, and as many pictures a row as fit."""
-    ranks, chunks = len(states[0]), len(states[0][0])
-    longest = max(len(cells.format_value(cell.value)) for state in states for row in state for cell in row)
-    parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
-    cell = max(0.26 if chunks > 1 else 0.44, parts, 0.08 * longest + 0.08)
-    width = chunks * (cell + GUTTER) + 2 * SIDE
-    head = HEAD + (NUMBERS if chunks > 1 else 0)
-    most = max(1, int((WIDEST - NAMES + GAP) // (width + GAP)))
-    rows = -(-len(states) // most)
-    per_row = -(-len(states) // rows)  # as many in each row as the number of rows allows
-    return Layout(cell, width, head + ranks * PITCH, head, per_row, rows)
 
 
 def draw_names(ax: Axes, layout: Layout, picture: int, state: Rows) -> None:

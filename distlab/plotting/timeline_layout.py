@@ -6,7 +6,7 @@ Pure functions, called by `timelines`. Lengths are in pixels from the left, and 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,21 +21,23 @@ CROSSINGS, TOGETHER = 24, 10  # messages for each lane before they are taken tog
 FEW = 5  # columns that the figure does not mention
 MOST_MARKS = 48  # collectives that are marked one by one, and messages without a partner
 
+Spans = dict[Event, tuple[float, float]]  # top and bottom of each bar
+
 
 class Box(NamedTuple):
-    """A rectangle."""
+    """A rectangle; `event` is what it stands for, None for a part of a column."""
 
     look: str
     left: float
     right: float
     top: float
     bottom: float
+    event: Event | None = None
 
     @property
-    def corners(self) -> list[tuple[float, float]]:
-        """Each as x and y, around it."""
-        left, right, top, bottom = self[1:]
-        return [(left, top), (right, top), (right, bottom), (left, bottom)]
+    def width(self) -> float:
+        """In pixels."""
+        return self.right - self.left
 
 
 class Arrow(NamedTuple):
@@ -47,32 +49,13 @@ class Arrow(NamedTuple):
     sizes: tuple[int, ...]
 
 
-@dataclass
-class Lane:
-    """The place of one rank.
-
-    Attributes:
-        top: where its bars begin. bar: their height. row: height of a row of calls in flight. gap: to the next lane.
-        bars: what it did. rows: the calls in flight, each row's not overlapping.
-    """
+class Lane(NamedTuple):
+    """The place of one rank: where its bars begin and end, where its calls in flight end, and the room below these."""
 
     top: float
-    bar: float
-    row: float
+    under: float
+    bottom: float
     gap: float
-    bars: list[Event]
-    rows: list[list[Event]]
-
-    @property
-    def bottom(self) -> float:
-        """Where its last row ends."""
-        return self.top + self.bar + len(self.rows) * self.row
-
-    def bands(self) -> list[tuple[list[Event], float, float]]:
-        """Its bars, then its rows of calls in flight, each with top and bottom."""
-        tops = [self.top + self.bar + place * self.row for place in range(len(self.rows))]
-        rows = [(row, top + 2, top + self.row) for row, top in zip(self.rows, tops, strict=True)]
-        return [(self.bars, self.top, self.top + self.bar), *rows]
 
 
 @dataclass
@@ -86,6 +69,7 @@ class Scene:
 
     view: tuple[float, float]
     lanes: dict[int, Lane]
+    spans: Spans
     lost: list[Message]
     collectives: list[Collective]
     arrows: list[Arrow] = field(default_factory=list)
@@ -95,7 +79,7 @@ class Scene:
     @property
     def bottom(self) -> float:
         """Where the last lane ends."""
-        return list(self.lanes.values())[-1].bottom
+        return max(lane.bottom for lane in self.lanes.values())
 
     @property
     def sizes(self) -> list[int]:
@@ -125,28 +109,33 @@ def compose(
     lost = [m for m in messages if m.traced and not m.matched and (m.send or m.recv) in seen]
     marked = [c for c in collectives if len(c.group) > 1 and c.came is not None and {*c.group} <= {*ranks}]
     marked = [c for c in marked if first <= c.came <= last]
-    scene = Scene(view, lay_out(ranks, list(seen)), lost[:MOST_MARKS], marked if len(marked) <= MOST_MARKS else [])
+    scene = Scene(view, *lay_out(ranks, seen), lost[:MOST_MARKS], marked if len(marked) <= MOST_MARKS else [])
     scene.arrows = arrows(scene, [m for m in messages if m.matched and m.send in seen and m.recv in seen])
-    for lane in scene.lanes.values():
-        for band in lane.bands():
-            fill(scene, *band)
+    fill(scene)
     return scene
 
 
-def lay_out(ranks: Sequence[int], events: Sequence[Event]) -> dict[int, Lane]:
+def lay_out(ranks: Sequence[int], events: Collection[Event]) -> tuple[dict[int, Lane], Spans]:
     """A lane for each rank, from the top down, with room between for arrows: the more there are, the lower they are.
 
     Args:
         events: those that are seen.
+
+    Returns:
+        The lanes, and the top and the bottom of each event.
     """
-    heights = (30, 15, 34) if len(ranks) <= 4 else (26, 14, 26) if len(ranks) <= 8 else (16, 7, 17)
-    lanes, top = {}, 0.0
+    bar, row, gap = (30, 15, 34) if len(ranks) <= 4 else (26, 14, 26) if len(ranks) <= 8 else (16, 7, 17)
+    lanes, spans, top = {}, {}, 0.0
     for rank in ranks:
-        own = [event for event in events if event.rank == rank and event.kind != "range"]
-        flying = [event for event in own if not event.blocking]
-        lane = lanes[rank] = Lane(top, *heights, [event for event in own if event.blocking], pack(flying))
-        top = lane.bottom + lane.gap
-    return lanes
+        own = [event for event in events if event.rank == rank]
+        under = bottom = top + bar
+        spans |= dict.fromkeys((event for event in own if event.blocking), (top, under))
+        for flying in pack([event for event in own if not event.blocking]):
+            spans |= dict.fromkeys(flying, (bottom + 2, bottom + row))
+            bottom += row
+        lanes[rank] = Lane(top, under, bottom, gap)
+        top = bottom + gap
+    return lanes, spans
 
 
 def pack(events: Sequence[Event]) -> list[list[Event]]:
@@ -161,21 +150,21 @@ def pack(events: Sequence[Event]) -> list[list[Event]]:
     return rows
 
 
-def fill(scene: Scene, events: Sequence[Event], top: float, bottom: float) -> None:
-    """Add the boxes of one row's bars.
+def fill(scene: Scene) -> None:
+    """Add the boxes of all bars.
 
     Bars that are wide enough are drawn as they are. Of the others, one that is alone is drawn a little wider; where
     they crowd, each column of pixels shows what share of its time went where.
     """
-    crowds: dict[int, list[Box]] = defaultdict(list)
-    for event in events:
+    crowds: dict[tuple[float, int], list[Box]] = defaultdict(list)
+    for event, (top, bottom) in scene.spans.items():
         for look, start, end in event.parts:
-            box = Box(look, *scene.seen(start, end), top, bottom)
-            if box.right - box.left >= COLUMN:
+            box = Box(look, *scene.seen(start, end), top, bottom, event)
+            if box.width >= COLUMN:
                 scene.boxes.append(box)
-            elif box.right >= box.left:
-                crowds[int(box.left / COLUMN)].append(box)
-    for place, crowd in crowds.items():
+            elif box.width >= 0:
+                crowds[top, int(box.left / COLUMN)].append(box)
+    for (_, place), crowd in crowds.items():
         if len(crowd) == 1:
             scene.boxes.append(crowd[0]._replace(right=max(crowd[0].right, crowd[0].left + THIN)))
         else:
@@ -187,7 +176,7 @@ def column(crowd: Sequence[Box], left: float) -> list[Box]:
     """Boxes on top of each other whose heights are the looks' shares of the column's time, from the bottom up."""
     shares: Counter[str] = Counter()
     for box in crowd:
-        shares[box.look] += box.right - box.left
+        shares[box.look] += box.width
     total = max(shares.total(), COLUMN)
     boxes, bottom = [], crowd[0].bottom
     for look in sorted(shares):
@@ -207,16 +196,15 @@ def arrows(scene: Scene, messages: Sequence[Message]) -> list[Arrow]:
         when = min(slices - 1, max(0, int(scene.x(message.left) / WIDE * slices)))
         crowded = len(seen) > CROSSINGS * len(scene.lanes)
         groups[(message.src, message.dst, when) if crowded else message].append(message)
-    spans = {e: (top, bottom) for lane in scene.lanes.values() for row, top, bottom in lane.bands() for e in row}
-    return [_arrow(scene, together, spans) for together in groups.values()]
+    return [_arrow(scene, together) for together in groups.values()]
 
 
-def _arrow(scene: Scene, messages: Sequence[Message], spans: Mapping[Event, tuple[float, float]]) -> Arrow:
+def _arrow(scene: Scene, messages: Sequence[Message]) -> Arrow:
     """One arrow, that of the message in the middle: from the sender's bar to the edge of the receiver's."""
     one = messages[len(messages) // 2]
-    upper, lower = spans[one.recv]
+    upper, lower = scene.spans[one.recv]
     edge = upper if scene.lanes[one.src].top < scene.lanes[one.dst].top else lower
-    tail, head = (scene.x(one.left), sum(spans[one.send]) / 2), (scene.x(one.arrived), edge)
+    tail, head = (scene.x(one.left), sum(scene.spans[one.send]) / 2), (scene.x(one.arrived), edge)
     return Arrow(one.src, tail, head, tuple(message.num_bytes for message in messages))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import groupby
 from math import floor, log10
 from typing import Any
 
@@ -31,7 +32,7 @@ MARGIN = 10  # left of head and legend
 DPI = 100
 TEXT, SMALL = 9.5, 8.5  # font sizes in points
 WIDE_ENOUGH, LEGIBLE = 8, 18  # pixels of a bar with an edge or a hatch, and of one with words
-LOW = 13  # pixels of a row with words in it
+LOW = 12  # pixels of the height of one with words
 FLAT = 2.5  # of an arrow with its label above it, pixels across for each pixel down
 MOST_LABELS = 8  # arrows that have their bytes beside them although all messages are of one size
 LOST = "#D4443C"
@@ -123,7 +124,7 @@ def draw_lanes(ax: Axes, scene: Scene) -> None:
         top, height = lane.top - 2, lane.bottom - lane.top + 4
         ax.add_patch(Rectangle((0, top), WIDE, height, alpha=HAZE, zorder=0.5, **look))
         ax.add_patch(Rectangle((-5, top), 5, height, clip_on=False, **look))
-        ax.text(-9, lane.top + lane.bar / 2, f"rank {rank}", fontsize=TEXT + 1, ha="right", va="center_baseline")
+        ax.text(-9, (lane.top + lane.under) / 2, f"rank {rank}", fontsize=TEXT + 1, ha="right", va="center_baseline")
 
 
 def draw_bars(ax: Axes, scene: Scene) -> None:
@@ -131,8 +132,8 @@ def draw_bars(ax: Axes, scene: Scene) -> None:
     for order, (look, (color, _)) in enumerate(LOOKS.items()):
         edge = {"linewidth": 0.7, **(WAITING if look == "wait" else {"edgecolor": "#FFFFFF"})}
         for fits, outline in ((True, edge), (False, {"linewidth": 0, "antialiased": False})):
-            boxes = [box for box in scene.boxes if box.look == look and (box.right - box.left >= WIDE_ENOUGH) == fits]
-            corners = [box.corners for box in boxes]
+            boxes = [box for box in scene.boxes if box.look == look and (box.width >= WIDE_ENOUGH) == fits]
+            corners = [[(b.left, b.top), (b.right, b.top), (b.right, b.bottom), (b.left, b.bottom)] for b in boxes]
             ax.add_collection(PolyCollection(corners, facecolor=color, zorder=2 + order / 10, **outline))
 
 
@@ -140,7 +141,7 @@ def draw_collectives(ax: Axes, scene: Scene) -> None:
     """A line through the group's lanes where its last rank came to a collective."""
     for collective in scene.collectives:
         x, lanes = scene.x(collective.came), [scene.lanes[rank] for rank in collective.group]
-        first, last = min(lane.top for lane in lanes), max(lane.top + lane.bar for lane in lanes)
+        first, last = min(lane.top for lane in lanes), max(lane.under for lane in lanes)
         ax.plot([x, x], [first - 4, last + 4], color=INK, linewidth=1, linestyle=DOTS, zorder=4)
 
 
@@ -162,7 +163,7 @@ def legend_entries(scene: Scene) -> list[Patch | Line2D]:
         if look in looks
     ]
     lines = (
-        ("in flight, not blocking", any(lane.rows for lane in scene.lanes.values()), LOOKS["move"][0], {"lw": 4}),
+        ("in flight, not blocking", any(not event.blocking for event in scene.spans), LOOKS["move"][0], {"lw": 4}),
         ("message, coloured by sender", scene.arrows, curve_color(0), {"lw": 1.4, "marker": ">", "ms": 5}),
         ("everybody has come", scene.collectives, INK, {"lw": 1, "ls": DOTS}),
         ("without a partner", scene.lost, LOST, {"lw": 0, "marker": "x", "mew": 2}),
@@ -173,35 +174,25 @@ def legend_entries(scene: Scene) -> list[Patch | Line2D]:
 # --- words ---
 
 
-def write(
-    ax: Axes,
-    taken: list[Place],
-    x: float,
-    y: float,
-    text: str,
-    color: str,
-    size: float = SMALL,
-    ha: str = "left",
-    **look: Any,
-) -> bool:
+def write(ax: Axes, taken: list[Place], x: float, y: float, text: str, color: str, **look: Any) -> bool:
     """Write a text at the middle of its height, if it keeps clear of those before it and of the axes' edges.
 
     Args:
-        taken: what the others take up.
+        taken: what the others take up. look: matplotlib's text options; without them small, and from x to the right.
 
     Returns:
         Whether there was room for it.
     """
-    wide, half = text_width(text, size) * DPI, size * 1.25 / 72 * DPI / 2
-    left = x - wide * {"left": 0, "center": 0.5, "right": 1}[ha]
+    look = {"fontsize": SMALL, "ha": "left", "va": "center_baseline", "zorder": 9, "parse_math": False, **look}
+    wide, half = text_width(text, look["fontsize"]) * DPI, look["fontsize"] * 1.25 / 72 * DPI / 2
+    left = x - wide * {"left": 0, "center": 0.5, "right": 1}[look["ha"]]
     if left < 2 or left + wide > WIDE - 2:
         return False
     left, upper, right, lower = place = (left - 2, y - half, left + wide + 2, y + half)
     if any(a < right and left < c and b < lower and upper < d for a, b, c, d in taken):
         return False
     taken.append(place)
-    look |= {"fontsize": size, "color": color, "ha": ha, "va": "center_baseline", "zorder": 9, "parse_math": False}
-    ax.text(x, y, text, **look)
+    ax.text(x, y, text, color=color, **look)
     return True
 
 
@@ -223,20 +214,18 @@ def draw_lost(ax: Axes, scene: Scene, taken: list[Place]) -> None:
 
 def label_bars(ax: Axes, scene: Scene, taken: list[Place]) -> None:
     """The name of each call in its bar, where it fits, with the partner or the bytes where that fits too."""
-    for lane in scene.lanes.values():
-        for number, (events, top, bottom) in enumerate(lane.bands() if lane.row >= LOW else lane.bands()[:1]):
-            size = SMALL if number else TEXT
-            for event in events:
-                pieces = [(*scene.seen(start, end), look) for look, start, end in event.parts]
-                left, right, look = max(pieces, key=lambda piece: piece[1] - piece[0])
-                room = right - left - 6 if right - left >= LEGIBLE else 0
-                text = next((text for text in texts_of(event) if text_width(text, size) * DPI <= room), "")
-                fill = LOOKS[look][0]
-                # no hatch behind the words
-                box = {"bbox": {"facecolor": fill, "edgecolor": "none", "pad": 1.2}} if look == "wait" else {}
-                if text:
-                    at = (left + right) / 2, (top + bottom) / 2
-                    write(ax, taken, *at, text, text_color(fill), size, "center", **box)
+    for event, boxes in groupby(scene.boxes, key=lambda box: box.event):
+        box = max(boxes, key=lambda box: box.width)
+        if event is None or box.width < LEGIBLE or box.bottom - box.top < LOW:
+            continue
+        size = TEXT if event.blocking else SMALL
+        text = next((text for text in texts_of(event) if text_width(text, size) * DPI <= box.width - 6), "")
+        fill = LOOKS[box.look][0]
+        # no hatch behind the words
+        look = {"bbox": {"facecolor": fill, "edgecolor": "none", "pad": 1.2}} if box.look == "wait" else {}
+        if text:
+            middle = (box.left + box.right) / 2, (box.top + box.bottom) / 2
+            write(ax, taken, *middle, text, text_color(fill), fontsize=size, ha="center", **look)
 
 
 def texts_of(event: Event) -> list[str]:

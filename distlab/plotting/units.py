@@ -48,4 +48,4 @@ def count(number: int, noun: str) -> str:
 
     Runs on: anywhere.
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -228,6 +228,12 @@ def _of_argument(place: int) -> Callable[..., tuple[Sizes, Sizes]]:
     return sizes
 
 
+def _of_elements(n: int, tensors: list[Tensor], *_: Any) -> tuple[Sizes, Sizes]:
+    """All bytes of the first argument, and those of an element."""
+    size = (_bytes(tensors), tensors[0].element_size())
+    return size, size
+
+
 def _of_splits(n: int, output: Tensor, given: Tensor, to_get: list[int], to_send: list[int], *_: Any) -> Any:
     return tuple(
         tuple(rows * tensor[:1].nbytes for rows in splits) if splits else (tensor.nbytes // n,) * n
@@ -246,8 +252,8 @@ def _bytes(tensors: list[Tensor]) -> int:
 _FIRST, _SECOND = _of_argument(0), _of_argument(1)
 # ProcessGroup's methods, some under two names: those of torch before 2.13, and those since
 for _method, _name, _sizes in (
-    ("allreduce", "all_reduce", _FIRST),
-    ("allreduce_coalesced", "all_reduce", _FIRST),
+    ("allreduce", "all_reduce", _of_elements),
+    ("allreduce_coalesced", "all_reduce", _of_elements),
     ("broadcast", "broadcast", _FIRST),
     ("reduce", "reduce", _FIRST),
     ("allgather", "all_gather", _SECOND),

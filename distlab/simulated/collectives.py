@@ -28,8 +28,8 @@ def program(name: str, me: int, n: int, root: int, sent: Sizes, received: Sizes,
 
     Args:
         name: of the collective. root: the member that a rooted one is from or to.
-        sent, received: bytes. Of all_to_all by member, of the others one number: the whole buffer of all_reduce,
-            broadcast and reduce; the share of one member else.
+        sent, received: bytes. Of all_to_all by member; of all_reduce the whole buffer, and an element of it; of the
+            others one number: the whole buffer of broadcast and reduce, the share of one member else.
         network: chooses the algorithm.
     """
     if n == 1:
@@ -38,7 +38,7 @@ def program(name: str, me: int, n: int, root: int, sent: Sizes, received: Sizes,
         turns = [((me + k) % n, (me - k) % n) for k in range(1, n)]
         return tuple(Step(((to, sent[to]),), ((source, received[source]),)) for to, source in turns)
     if name == "all_reduce":
-        return _all_reduce(_algorithm(n, sent[0], network), me, n, sent[0])
+        return _all_reduce(_algorithm(n, sent[0], network), me, n, *sent)
     size = sent[0]
     if name in ("all_gather", "reduce_scatter"):
         return (Step((((me + 1) % n, size),), (((me - 1) % n, size),)),) * (n - 1)
@@ -61,17 +61,18 @@ def _algorithm(n: int, num_bytes: int, network: Network) -> str:
 
 
 @cache
-def _all_reduce(name: str, me: int, n: int, num_bytes: int) -> tuple[Step, ...]:
+def _all_reduce(name: str, me: int, n: int, num_bytes: int, element: int) -> tuple[Step, ...]:
+    """The schedule's messages but for those of empty chunks; chunks are cut between elements."""
     plan = _schedule(name, n)
-    least, more = divmod(num_bytes, plan.num_chunks)
+    least, more = divmod(num_bytes // element, plan.num_chunks)
 
     def size(chunks: range) -> int:
-        return len(chunks) * least + len(range(chunks.start, min(chunks.stop, more)))
+        return element * (len(chunks) * least + len(range(chunks.start, min(chunks.stop, more))))
 
     steps = []
     for messages in plan.steps:
-        sends = tuple((m.dst, size(m.chunks)) for m in messages if m.src == me)
-        receives = tuple((m.src, size(m.chunks)) for m in messages if m.dst == me)
+        sends = tuple((m.dst, size(m.chunks)) for m in messages if m.src == me and size(m.chunks))
+        receives = tuple((m.src, size(m.chunks)) for m in messages if m.dst == me and size(m.chunks))
         if sends or receives:
             steps.append(Step(sends, receives))
     return tuple(steps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -141,23 +142,12 @@ def settle(group: dist.ProcessGroup | None = None) -> Result:
     Runs on: every rank of the group (a rank that skips it hangs the rest).
 
     Returns:
-        the result, the same on every rank of the group; ranks that are not in the group have done nothing in it.
+        the result, in which ranks that are not in the group have done nothing; what happened (operations, transfers and
+        spans) is told to the group's first rank only.
     """
-    NOTES.begin_quietly()
-    try:
-        members = dist.get_process_group_ranks(group or dist.group.WORLD)
-        mine = (NOTES.events, NOTES.unfinished, NOTES.start, NOTES.cell, NOTES.alignments)
-        gathered: list[Any] = [None] * len(members)
-        first = dist.get_rank(group) == 0
-        dist.gather_object(mine, gathered if first else None, group=group, group_dst=0)
-        answer = [_simulate(members, gathered) if first else None]
-        dist.broadcast_object_list(answer, group=group, group_src=0)
-    finally:
-        NOTES.quiet = False
-    result, (NOTES.cell, NOTES.alignments) = answer[0]
+    result = _exchange(NOTES.unfinished, NOTES.start, group)
     rank = dist.get_rank()
     NOTES.events, NOTES.unfinished, NOTES.start = [], result.unfinished[rank], result.clocks[rank]
-    NOTES.resume()
     return result
 
 
@@ -166,6 +156,8 @@ def seconds_of(
 ) -> tuple[float, ...]:
     """Virtual seconds of fn(*args), from the moment when all ranks begin until the slowest has ended.
 
+    What the ranks did before, and what others do meanwhile, has no part in it.
+
     Runs on: every rank of the group.
 
     Returns:
@@ -173,16 +165,38 @@ def seconds_of(
     """
     network = NOTES.network
     differs = network.jitter or (network.device is not None and network.device.cpu is not None)
-    settle(group)
+    NOTES.add(Mark())  # after what was computed until here
+    before, NOTES.events = NOTES.events, []
     for _ in range(repeat if differs else 1):
         align()
         mark()
         fn(*args)
         mark()
+    result = _exchange((), 0.0, group)
+    NOTES.events = [event for event in (*before, *NOTES.events) if not isinstance(event, Mark)]
     members = dist.get_process_group_ranks(group or dist.group.WORLD)
-    marks = [result for rank, result in enumerate(settle(group).marks) if rank in members]
+    marks = [result.marks[rank] for rank in members]
     starts, ends = ([max(times) for times in zip(*(m[first::2] for m in marks), strict=True)] for first in (0, 1))
     return tuple(end - start for start, end in zip(starts, ends, strict=True))
+
+
+def _exchange(unfinished: tuple[Any, ...], start: float, group: dist.ProcessGroup | None) -> Result:
+    """What comes of the events that the group's ranks have noted, from these clocks on; see `settle`."""
+    NOTES.begin_quietly()
+    try:
+        members = dist.get_process_group_ranks(group or dist.group.WORLD)
+        mine = (NOTES.events, unfinished, start, NOTES.cell, NOTES.alignments)
+        gathered: list[Any] = [None] * len(members)
+        first = dist.get_rank(group) == 0
+        dist.gather_object(mine, gathered if first else None, group=group, group_dst=0)
+        whole, latest = _simulate(members, gathered) if first else (None, None)
+        answer = [whole and (replace(whole, operations=(), transfers=(), spans=()), latest)]
+        dist.broadcast_object_list(answer, group=group, group_src=0)
+    finally:
+        NOTES.quiet = False
+    result, (NOTES.cell, NOTES.alignments) = answer[0]
+    NOTES.resume()
+    return whole or result
 
 
 def _simulate(members: list[int], gathered: list[Any]) -> tuple[Result, tuple[int, int]]:

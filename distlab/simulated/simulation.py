@@ -13,7 +13,8 @@ The model, after LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995):
   receiver a latency later, and its operation ends when the message has left the port.
 - A message of up to `eager` bytes does not wait for its receiver, and its sender's operation ends when it has left.
 - A collective is what its members send, step by step (collectives.py), from the moment at which each has begun it, and
-  through the same ports as everything else. Adding costs nothing.
+  through the same ports as everything else. Adding costs nothing. Those of one group go one after the other on each
+  rank, in the order in which they were called, as on the stream of an NCCL communicator; those of other groups overlap.
 - Between two operations a rank's clock moves by what it computes. Beginning an operation costs nothing; waiting for one
   moves the clock to its end, if that is later.
 
@@ -80,6 +81,7 @@ class _Run:
         self.ended: dict[tuple[int, int], float] = {}
         self.sleepers: dict[tuple[int, int], list[Callable[[float], None]]] = {}
         self.posted: dict[Hashable, deque[_Exchange]] = {}  # messages of which one side has not begun
+        self.latest: dict[tuple[int, str], int] = {}  # (rank, group) -> op of its last collective
         self.aligning: dict[int, tuple[int, int]] = {}  # rank -> number of the alignment
         self.sent: Counter[tuple[int, int]] = Counter()
         self.operations: list[Operation] = []
@@ -87,7 +89,7 @@ class _Run:
         self.spans: list[Span] = []
         for rank, events in enumerate(unfinished):
             for event, since in events:
-                self._at(since, (0, rank), lambda now, rank=rank, event=event: self._begin(rank, event, now))
+                self._at(since, (0, rank), lambda now, rank=rank, event=event: self._call(rank, event, now))
         for rank, clock in enumerate(clocks):
             self._at(clock, (1, rank), lambda now, rank=rank: self._go_on(rank, now))
 
@@ -137,31 +139,39 @@ class _Run:
                 self._at(end, (1, rank), lambda now: self._go_on(rank, now))
                 return
             if isinstance(event, Wait) and (rank, event.op) in self.begun:
-                self._when_ended(rank, event.op, partial(self._wake, rank, event.op, now))
+                self._when_ended(rank, event.op, now, partial(self._wake, rank, event.op, now))
                 return
             if isinstance(event, Align):
                 self.aligning[rank] = event.number
                 return
             if isinstance(event, Mark):
                 self.marks[rank].append(now)
-            elif isinstance(event, Collective) and event.after is not None:
-                self.begun[rank, event.op] = (event, now)
-                self._when_ended(rank, event.after, lambda end, event=event: self._begin(rank, event, end))
             elif not isinstance(event, Wait):
-                self._begin(rank, event, now)
+                self._call(rank, event, now)
 
     def _wake(self, rank: int, op: int, since: float, now: float) -> None:
         self.spans.append(Span(rank, since, now, op))
         self._go_on(rank, now)
 
-    def _when_ended(self, rank: int, op: int, happen: Callable[[float], None]) -> None:
-        """Do it at the end of an operation, or at once where it has ended."""
+    def _when_ended(self, rank: int, op: int | None, now: float, happen: Callable[[float], None]) -> None:
+        """Do it at the end of an operation, or at once where it has ended or is None."""
         if (rank, op) in self.begun:
             self.sleepers.setdefault((rank, op), []).append(happen)
         else:
-            happen(max(self.clocks[rank], self.ended.get((rank, op), 0.0)))
+            happen(max(now, self.ended.get((rank, op), 0.0)))
 
-    def _begin(self, rank: int, event: Event, now: float) -> None:
+    def _call(self, rank: int, event: Message | Collective, now: float) -> None:
+        """The rank calls an operation; a collective may have to wait until it can begin."""
+        if isinstance(event, Message):
+            self._begin(rank, event, now)
+            return
+        before = self.latest.get((rank, event.group))
+        self.latest[rank, event.group] = event.op
+        self.begun[rank, event.op] = (event, now)
+        begin = partial(self._begin, rank, event)
+        self._when_ended(rank, event.after, now, lambda now: self._when_ended(rank, before, now, begin))
+
+    def _begin(self, rank: int, event: Message | Collective, now: float) -> None:
         self.begun[rank, event.op] = (event, now)
 
         def end(when: float) -> None:
@@ -181,10 +191,8 @@ class _Run:
     def post(self, rank: int, message: Message, what: str, now: float, end: Callable[[float], None]) -> None:
         """A message's send or receive begins; `end` is called when it has ended."""
         src, dst = (rank, message.peer) if message.sends else (message.peer, rank)
-        side, waiting = (
-            "send" if message.sends else "recv",
-            self.posted.setdefault((src, dst, message.channel), deque()),
-        )
+        side = "send" if message.sends else "recv"
+        waiting = self.posted.setdefault((src, dst, message.channel), deque())
         exchange = next((other for other in waiting if side not in other.begun), None)
         if exchange is None:
             exchange = _Exchange(src, dst, message.num_bytes, what)

@@ -17,7 +17,7 @@ from distlab.measure.trace import virtual
 from distlab.measure.trace.chrome import chrome
 from distlab.measure.trace.reading import read
 from distlab.measure.trace.totals import Shares, shares_of, tabulate
-from distlab.plotting.units import format_seconds
+from distlab.plotting.units import count, format_seconds
 from distlab.simulated.events import Result
 from distlab.wire.recorded import Offset, Recorded
 
@@ -138,20 +138,21 @@ class Trace:
         said = [f"Nothing is known of {rank_list(ranks)}: {why}." for why, ranks in by_reason.items()]
         outside = sum(not message.traced for message in self.messages)
         if outside:
-            said.append(f"{_count(outside, 'message')} to or from ranks of which nothing is known.")
+            said.append(f"{count(outside, 'message')} to or from ranks of which nothing is known.")
         if self.offsets:
             worst = format_seconds(max(offset.error for offset in self.offsets.values())).strip()
             said.append(f"The clocks of {rank_list([*self.offsets])} are estimated, right to within {worst}.")
         return said
 
     def _headline(self) -> str:
-        ranks = _count(len(self.ranks), "rank")
+        ranks = count(len(self.ranks), "rank")
         if not self.events:
             return f"{ranks}, nothing recorded" + ("" if self.missing else ": nothing of torch's was called")
         lost = sum(message.traced and not message.matched for message in self.messages)
         words = [self.simulated] if self.simulated else [ranks]
-        counts = {"message": len(self.messages), "without a partner": lost, "collective": len(self.collectives)}
-        words += [_count(number, name) for name, number in counts.items() if number]
+        counts = [count(len(self.messages), "message"), f"{lost:,} without a partner"]
+        counts.append(count(len(self.collectives), "collective"))
+        words += [said for said in counts if not said.startswith("0")]
         return ", ".join([*words, format_seconds(self.seconds).strip()])
 
     def __repr__(self) -> str:
@@ -169,10 +170,6 @@ class Trace:
         Image.open(drawn).quantize(method=Image.Quantize.FASTOCTREE).save(packed, "png")  # a third of the bytes
         width, height = (round(inches * figure.dpi) for inches in figure.get_size_inches())
         return packed.getvalue(), {"width": width, "height": height}
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'s' if number > 1 and ' ' not in name else ''}"
 
 
 def _check_window(window: Any, last: float) -> tuple[float, float]:

@@ -19,7 +19,6 @@ from distlab.wire.recorded import Call, Group, Offset, Recorded, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back
-ROOTED = ("broadcast", "scatter", "reduce", "gather")
 
 Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[Row]]]
 Clock = Callable[[float], float]  # from ns of a rank's clock to seconds of the trace
@@ -207,21 +206,20 @@ def match_collectives(calls: Sequence[Event], traced: Collection[int]) -> list[C
             group = event.call.group
             together[group, counts[event.rank, group], family(event.call.method)].append(event)
             counts[event.rank, group] += 1
+    return meet([(group, alike) for ((*_, group), *_), alike in together.items()], traced)
+
+
+def meet(calls: Sequence[tuple[Sequence[int], Sequence[Event]]], traced: Collection[int]) -> list[Collective]:
+    """Each group with the calls that were one collective of it, in the order in which these began."""
     found = []
-    for ((*_, group), _, name), alike in together.items():
-        complete = {event.rank for event in alike} >= {*group}
-        found.append(Collective(alike[0].op, group, tuple(alike), complete))
-        _set_ready(alike, name in ROOTED, group, traced)
+    for group, alike in calls:
+        entered = {event.rank: event.start for event in alike}
+        for event in alike:
+            # a rank that is not the root needs the root only, the root needs all of them
+            needed = {event.peer} if event.peer not in (None, event.rank) else {*group}
+            if needed <= entered.keys():
+                event.ready = max([event.start, *(entered[rank] for rank in needed)])
+            else:
+                event.ready = inf if needed <= {*traced} else None
+        found.append(Collective(alike[0].op, group, tuple(alike), entered.keys() >= {*group}))
     return sorted(found, key=lambda collective: min(event.start for event in collective.events))
-
-
-def _set_ready(events: Sequence[Event], rooted: bool, group: Sequence[int], traced: Collection[int]) -> None:
-    entered = {event.rank: event.start for event in events}
-    for event in events:
-        # a rank that is not the root needs the root only, the root needs all of them
-        waits_for_root = rooted and event.peer not in (None, event.rank)
-        needed = {event.peer} if waits_for_root else {*group}
-        if needed <= entered.keys():
-            event.ready = max([event.start, *(entered[rank] for rank in needed)])
-        elif needed <= {*traced}:
-            event.ready = inf

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 from distlab.measure.tables import Table
 from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Event
@@ -27,26 +27,22 @@ def tabulate(events: Sequence[Event], ranks: Sequence[int], title: str) -> Table
         elif event.kind in COMPUTING:
             alike[event.kind, (), (), None].append(event)
     longest = sorted(alike.items(), key=lambda found: -sum(event.seconds for event in found[1]))
-    rows = [_cells(*key, found, ranks) for key, found in longest[:MOST_ROWS]]
+    rows = []
+    for (op, group, ends, num_bytes), found in longest[:MOST_ROWS]:
+        seconds = [event.seconds for event in found]
+        times = (sum(seconds), sum(event.waiting for event in found), statistics.median(seconds))
+        members = "all" if group == tuple(ranks) else ", ".join(map(str, group))
+        peers = " → ".join("any" if peer is None else str(peer) for peer in ends)
+        peers = f"root {peers}" if len(ends) == 1 else peers
+        size = "" if num_bytes is None else f"{num_bytes:,}"
+        shown = (format_seconds(time).strip() for time in times)
+        rows.append((op, members, peers, size, f"{len(found):,}", *shown))
     left = len(longest) - MOST_ROWS
     notes = (f"and {left} more rows; every call is in .events of the trace",) if left > 0 else ()
     return Table(title, HEADS, tuple(rows), "lllrrrrr", notes)
 
 
-def _cells(
-    op: str, group: tuple, ends: tuple, num_bytes: int | None, alike: Sequence[Event], ranks: Sequence[int]
-) -> tuple[str, ...]:
-    seconds = [event.seconds for event in alike]
-    times = (sum(seconds), sum(event.waiting for event in alike), statistics.median(seconds))
-    members = "all" if group == tuple(ranks) else ", ".join(map(str, group))
-    peers = " → ".join("any" if peer is None else str(peer) for peer in ends)
-    peers = f"root {peers}" if len(ends) == 1 else peers
-    size = "" if num_bytes is None else f"{num_bytes:,}"
-    return (op, members, peers, size, f"{len(alike):,}", *(format_seconds(time).strip() for time in times))
-
-
-@dataclass(frozen=True)
-class Shares:
+class Shares(NamedTuple):
     """Seconds of one rank between the first and the last event of a trace; together they are all of its time.
 
     Args:
@@ -62,11 +58,6 @@ class Shares:
     communicate: float
     wait: float
     other: float
-
-    @property
-    def total(self) -> float:
-        """All of its time."""
-        return sum(astuple(self))
 
 
 def shares_of(events: Sequence[Event], rank: int) -> Shares:
@@ -87,7 +78,7 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
         seconds[_share(going)] += time - last
         going[part] += change
         last = time
-    return Shares(*(seconds[name] for name in ("compute", "hidden", "communicate", "wait", "other")))
+    return Shares(*(seconds[name] for name in Shares._fields))
 
 
 def _share(going: Counter[str]) -> str:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from distlab.measure.trace.events import Collective, Event, Message
-from distlab.measure.trace.reading import ROOTED
+from distlab.measure.trace.reading import meet
 from distlab.simulated import events as simulated
+
+ROOTED = ("broadcast", "scatter", "reduce", "gather")
 
 
 def read(result: simulated.Result, ranks: Sequence[int]) -> tuple[list[Event], list[Message], list[Collective]]:
@@ -32,10 +35,14 @@ def read(result: simulated.Result, ranks: Sequence[int]) -> tuple[list[Event], l
         if span.op is None:
             events.append(Event(span.rank, "compute", "compute", span.begin - zero, span.end - zero))
         elif (call := calls.get((span.rank, span.op))) is not None and not call.blocking:
-            what = {"group": call.group, "peer": call.peer, "tag": call.tag, "num_bytes": call.num_bytes}
-            events.append(Event(span.rank, "wait", call.op, span.begin - zero, span.end - zero, **what))
+            when = {"start": span.begin - zero, "end": span.end - zero}
+            events.append(replace(call, kind="wait", blocking=True, ready=None, **when))
     messages = _messages(result.transfers, calls, zero)
-    collectives = _collectives(operations, calls)
+    together: dict[tuple[str, int], list[Event]] = defaultdict(list)
+    for one in operations:
+        if isinstance(one.event, simulated.Collective):
+            together[one.event.group, one.event.count].append(calls[one.rank, one.event.op])
+    collectives = meet([(alike[0].group, alike) for alike in together.values()], ranks)
     return sorted(events, key=lambda event: (event.start, event.rank)), messages, collectives
 
 
@@ -68,20 +75,3 @@ def _messages(
         ends = (call, None) if call.kind == "send" else (None, call)
         messages.append(Message(src, dst, call.tag, (), call.num_bytes, *ends))
     return sorted(messages, key=lambda message: message.left)
-
-
-def _collectives(operations: Sequence[simulated.Operation], calls: dict[tuple[int, int], Event]) -> list[Collective]:
-    """The calls that were one collective; `ready` is when the last of those that a rank needs had come."""
-    together: dict[tuple[str, int], list[Event]] = defaultdict(list)
-    for one in operations:
-        if isinstance(one.event, simulated.Collective):
-            together[one.event.group, one.event.count].append(calls[one.rank, one.event.op])
-    found = []
-    for alike in together.values():
-        group, entered = alike[0].group, {event.rank: event.start for event in alike}
-        for event in alike:
-            needed = {event.peer} if event.peer not in (None, event.rank) else {*group}
-            if needed <= entered.keys():
-                event.ready = max([event.start, *(entered[rank] for rank in needed)])
-        found.append(Collective(alike[0].op, group, tuple(alike), entered.keys() >= {*group}))
-    return sorted(found, key=lambda collective: min(event.start for event in collective.events))

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 import distlab
 from distlab import algorithms
+from distlab.measure.timing import measure
 from distlab.simulated.network import Device, Link, Network
 from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import dies, outcome
@@ -109,6 +110,22 @@ def test_training_takes_the_same_time_on_every_run(cluster):
     # forward and both halves of backward, for 8 layers but the first one's input, of 4 x 64 x 64 multiply-adds each
     computing = 3 * (2 * 4 * 64 * 64) * (3 * 8 - 1) / 1e9
     assert computing < without < 1.2 * computing < with_straggler
+
+
+def test_what_some_ranks_measure_is_their_own_call(cluster):
+    """Not what they and the others did before, of which they know only their half; the clocks have all of it."""
+
+    def fn(rank, world_size):
+        pair = dist.new_group([0, 1])
+        dist.barrier()
+        if rank == 2:
+            return None
+        return measure(lambda tensor: dist.broadcast(tensor, src=0, group=pair), torch.zeros(1000), group=pair).seconds
+
+    before = cluster.clock()
+    message = ALPHA + 4000 * BETA
+    assert cluster.run(fn) == [close(message), close(message), None]
+    assert cluster.clock() - before == close(2 * ALPHA + message)
 
 
 def test_a_sweep_says_that_it_is_simulated(cluster):

@@ -100,11 +100,8 @@ def recorded(matrix, monkeypatch, tmp_path):
         commands.append([str(word) for word in command])
         status = statuses.get(Path(command[1]).name, 0)
         if "run_tests.py" in command[1]:
-            last = "2 failed, 5 passed" if status else "7 passed"
-            outcome = "FAILED (1)" if status else "ok"
-            stdout.write(
-                f"unit      | FAILED tests/unit/test_x.py\n\n----- summary\nunit       {outcome}   3.0 s   {last}\n"
-            )
+            failed = "FAILED (1)   3.0 s   2 failed, 5 passed\n    FAILED tests/unit/test_x.py"
+            stdout.write(f"unit | what a test prints\n\n----- summary\nunit  {failed if status else 'ok   3.0 s'}\n")
         return status
 
     monkeypatch.setattr(matrix, "MATRIX", tmp_path)
@@ -141,4 +138,4 @@ def test_any_pair_that_fails_fails_the_matrix(matrix, monkeypatch, recorded, cap
     assert run(matrix, monkeypatch, "3.12:2.9.1", "3.13:2.9.1") == 1
     shown = capsys.readouterr().out.splitlines()
     assert [line.split(" s   ")[1] for line in shown[-2:]] == [details, details]
-    assert ("    unit      | FAILED tests/unit/test_x.py" in shown) == (fails == "run_tests.py")
+    assert ("        FAILED tests/unit/test_x.py" in shown) == (fails == "run_tests.py")

@@ -1,6 +1,5 @@
 """Sweeps: arguments, table, fit, files and pictures, on points whose times are known."""
 
-import csv
 import re
 import threading
 from dataclasses import replace
@@ -136,7 +135,7 @@ def test_a_table_as_html_is_escaped():
 
 
 def test_a_sweep_of_nothing_shows_itself():
-    """What an interrupted sweep keeps may be empty: it still has a repr, rows, and a file of heads."""
+    """What an interrupted sweep keeps may be empty: it still has a repr and rows."""
     empty = of_one({})
     assert repr(empty).splitlines()[0] == "all_reduce: median time of the slowest rank, its quartiles as the spread"
     assert empty.rows() == []
@@ -178,17 +177,12 @@ def test_numbers_that_would_mislead_or_fill_the_figure_are_not_written():
     assert labels(of_one({4: 1e-3, 8: 1e-3, 16: 1e-3}).plot().axes[0]) == ["f", "f: α 1 ms"]
 
 
-# --- files
+# --- as a frame
 
 
-def test_csv_and_dataframe(tmp_path):
-    """Files and frames have every row, with full precision."""
-    sweep = made()
-    with sweep.to_csv(tmp_path / "sweep.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    wanted = sweep.rows()
-    assert [{key: type(want[key])(row[key]) for key in row} for row, want in zip(rows, wanted, strict=True)] == wanted
-    assert sweep.to_dataframe().equals(pandas.DataFrame(wanted))
+def test_a_dataframe():
+    """A frame has every row, with full precision."""
+    assert made().to_dataframe().equals(pandas.DataFrame(made().rows()))
 
 
 # --- arguments

@@ -18,10 +18,6 @@ from tests.unit.plotting.conftest import assert_tidy, texts, visible_texts
 ROOT = Path(__file__).parents[3]
 
 
-def values(rows):
-    return [[cell.value for cell in row] for row in rows]
-
-
 def cell_colors(figure):
     """The fill of each cell, in the order of drawing."""
     cells = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
@@ -44,7 +40,7 @@ def test_diagrams_follow_the_definitions():
         "reduce_scatter": (table.tolist(), table.sum(0).reshape(4, 1).tolist()),
         "all_to_all": (table.tolist(), table.T.tolist()),
     }
-    assert {name: (values(shown.before), values(shown.after)) for name, shown in EXAMPLES.items()} == expected
+    assert {name: (list(shown.before), list(shown.after)) for name, shown in EXAMPLES.items()} == expected
 
 
 @pytest.mark.parametrize("name", DIAGRAMS)

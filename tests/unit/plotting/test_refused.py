@@ -15,7 +15,6 @@ RATES = 'Give {"digits": ([1, 2], medians, lows, highs)}.'
 BAR = 'Give ("rank 0", 0.0, 0.01, "compute").'
 SHARES = 'with no part below 0 s, got {}. Give trace.shares(), by name: {{"rank 0": trace.shares()[0]}}.'
 PANEL = 'Give {"loss": {"rank 0": ([1, 2], [2.3, 1.9])}}.'
-TABLE = 'Give [("today", {"gloo CPU": {"broadcast": "works"}})].'
 SCHEDULE = "Call steps(algorithms.holdings(plan), plan.steps)."
 LISTS = "states must be a list by step of lists by rank of lists by chunk, none of them empty, got"
 MESSAGE = (
@@ -49,9 +48,6 @@ NEGATIVE = SimpleNamespace(compute=-1, hidden=0, communicate=0, wait=0, other=0)
         ("training_curves", [{"a": {"b": ([1, 2], [1])}}], "panels['a']['b'] must be as many x as y, got ([1"),
         ("images", [[]], "rows must be at least one row of images, got []. Give [x[:8]]."),
         ("images", [[torch.zeros(2, 8, 8)], [[1]]], "captions must be one for each image, [2] in the rows, got [[1]"),
-        ("heat_maps", [[]], f"panels must be tables with columns and rows, got []. {TABLE}"),
-        ("heat_maps", [[("a", {"gloo": {}})]], "panels must be tables with columns and rows, got [('a'"),
-        ("heat_maps", [[("a", {"gloo": {"send": "perhaps"}})]], "a cell must be one of 'works', 'refused', "),
         ("handshake", [[[], []]], "calls must be by rank, with a call of some rank, got [[], []]. Record them: see"),
         *[("steps", [states, []], f"{LISTS} {got}. {SCHEDULE}") for states, got in (([], []), (5, 5), ([[5]], 5))],
         ("play", [[[5]], []], f"{LISTS} 5. {SCHEDULE}"),

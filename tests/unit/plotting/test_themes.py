@@ -33,7 +33,7 @@ BARS = [("a", 0.0, 1.0, "communicate"), ("a", 1.0, 2.0, "compute"), ("b", 0.0, 1
 def one_step():
     """A space-time diagram with every kind of mark."""
     whole = collective([0, 4, 2], 6)
-    spans = {"forward": (6, 10), "backward": (10, 18), "optimizer": (18, 20), "range": (6, 16)}
+    spans = {"forward": (6, 10), "backward": (10, 18), "optimizer": (18, 20)}
     events = [Event(r, k, k, a / 1e3, b / 1e3) for r in range(3) for k, (a, b) in spans.items()]
     flying = message(0, 1, 11, 13, 17, 4000, blocking=False)
     what = {"ready": float("inf"), "peer": 1, "group": (0, 1, 2), "tag": 0, "num_bytes": 4, "failed": True}

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from distlab.measure.trace.events import Collective, Event, Message
 from distlab.plotting import space_time
 from distlab.plotting.style import curve_color
-from distlab.plotting.timeline_layout import COLUMN, CROSSINGS, FEW, WIDE, compose, remarks
+from distlab.plotting.timeline_layout import COLUMN, CROSSINGS, FEW, WIDE, compose, pack, remarks
 from distlab.plotting.timelines import LOST
 from tests.unit.plotting.conftest import assert_tidy, texts
 
@@ -75,8 +75,9 @@ def test_calls_in_flight_have_rows_of_their_own():
     """Overlapping ones lie below each other; what is too many for three rows is in the last one."""
     for count, rows in ((2, [1, 1]), (9, [1, 1, 7])):
         flying = halves(message(0, 1, start, start, 10, blocking=False) for start in range(count))
-        lane = scene_of([0, 1], flying).lanes[0]
-        assert ([len(row) for row in lane.rows], lane.bars) == (rows, [])
+        assert [len(row) for row in pack(flying[::2])] == rows
+        spans = scene_of([0], flying[::2]).spans.values()
+        assert len({*spans}) == len(rows)
 
 
 def test_narrow_bars_become_columns_of_shares():
@@ -85,10 +86,10 @@ def test_narrow_bars_become_columns_of_shares():
     busy = [Event(0, "compute", "mm", at * pixel, (at + 0.5) * pixel) for at in range(int(COLUMN))]
     scene = scene_of([0], busy)
     (box,) = scene.boxes
-    assert (scene.columns, box.left, box.right, box.bottom) == (1, 0, COLUMN, scene.lanes[0].bar)
-    assert (box.bottom - box.top) / scene.lanes[0].bar == pytest.approx(0.5)
+    assert (scene.columns, box.left, box.right, box.bottom) == (1, 0, COLUMN, scene.lanes[0].under)
+    assert (box.bottom - box.top) / scene.lanes[0].under == pytest.approx(0.5)
     scene = scene_of([0], busy[:1])
-    assert (scene.columns, scene.boxes[0][1:]) == (0, (0, 2, 0, scene.lanes[0].bar))
+    assert (scene.columns, scene.boxes[0][1:5]) == (0, (0, 2, 0, scene.lanes[0].under))
 
 
 def test_an_arrow_leaves_when_data_can_move():
@@ -96,7 +97,7 @@ def test_an_arrow_leaves_when_data_can_move():
     m = message(1, 0, 0, 20, 30, num_bytes=4000)
     scene = scene_of([0, 1], halves([m]), [m])
     (arrow,) = scene.arrows
-    assert arrow.tail == (pytest.approx(0.2 * WIDE), scene.lanes[1].top + scene.lanes[1].bar / 2)
+    assert arrow.tail == (pytest.approx(0.2 * WIDE), (scene.lanes[1].top + scene.lanes[1].under) / 2)
     assert arrow.head == (pytest.approx(0.3 * WIDE), scene.lanes[0].bottom)
     figure = space_time([0, 1], halves([m]), [m])
     colors = {to_hex(c) for collection in figure.axes[0].collections for c in collection.get_facecolors()}
@@ -154,7 +155,7 @@ def test_a_window_shows_a_part(window, labels):
     """Only what overlaps the window is laid out; the axis is in milliseconds."""
     events, messages = many(4, 50)
     scene = scene_of(range(4), events, messages, window)
-    assert all(e.end >= window[0] and e.start <= window[1] for lane in scene.lanes.values() for e in lane.bars)
+    assert all(e.end >= window[0] and e.start <= window[1] for e in scene.spans)
     assert 0 < sum(len(arrow.sizes) for arrow in scene.arrows) <= len(messages)
     figure = space_time(range(4), events, messages, window=window)
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()][:2] == labels

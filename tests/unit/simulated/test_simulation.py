@@ -27,9 +27,9 @@ def recv(op, peer, num_bytes, tag=0):
     return Message(op, False, peer, num_bytes, ("0", tag))
 
 
-def collective(name, n, size, root=0, op=0, count=0):
-    sizes = (size,) * (n if name == "all_to_all" else 1)
-    return Collective(op, name, "0", count, tuple(range(n)), root, sizes, sizes)
+def collective(name, n, size, root=0, op=0, count=0, element=1, group="0"):
+    sizes = {"all_to_all": (size,) * n, "all_reduce": (size, element)}.get(name, (size,))
+    return Collective(op, name, group, count, tuple(range(n)), root, sizes, sizes)
 
 
 def seconds(name, n, size, **others):
@@ -69,6 +69,12 @@ def test_the_other_collectives_take_what_their_formulas_say(n):
 def test_chunks_that_do_not_divide_take_the_time_of_the_largest_in_each_step():
     # 10 bytes on 4 ranks: chunks of 3, 3, 2 and 2 bytes, and each of the 6 steps moves one of each
     assert seconds("all_reduce", 4, 10, algorithms={"all_reduce": "ring"}) == close(6 * (ALPHA + 3 * BETA))
+
+
+def test_chunks_are_cut_between_elements_and_empty_ones_are_not_sent():
+    # 2 elements of 4 bytes on 4 ranks: two chunks, each handed on by 3 ranks to be added up and by 3 to be known
+    result = simulate([[collective("all_reduce", 4, 8, element=4)]] * 4, network(algorithms={"all_reduce": "ring"}))
+    assert [transfer.num_bytes for transfer in result.transfers] == [4] * 12
 
 
 def test_the_default_all_reduce_is_the_quicker_of_ring_and_tree():
@@ -129,10 +135,12 @@ def test_ranks_of_one_host_share_its_way_out_and_not_their_links_inside():
     assert simulate(inside, hosts).clocks == close((0.101e-3,) * 4)
 
 
-def test_buckets_queue_for_the_port():
-    program = [collective("all_gather", 2, 1 << 24, op=k, count=k) for k in range(3)]
-    result = simulate([[*program, Wait(0), Wait(1), Wait(2)]] * 2, network())
-    assert result.clocks == close((ALPHA + 3 * BETA * (1 << 24),) * 2)
+def test_collectives_of_a_group_take_turns_and_those_of_several_share_the_port():
+    m = 1 << 24
+    for groups, expected in (("000", 3 * (ALPHA + BETA * m)), ("012", ALPHA + 3 * BETA * m)):
+        program = [collective("all_gather", 2, m, op=k, count=k, group=group) for k, group in enumerate(groups)]
+        result = simulate([[*program, Wait(0), Wait(1), Wait(2)]] * 2, network())
+        assert result.clocks == close((expected,) * 2)
 
 
 def test_a_collective_begins_for_each_member_when_it_comes():
