@@ -88,7 +88,7 @@ def test_before_and_after_of_every_collective():
         "reduce_scatter": [*each, *[MIXED] * 4],
         "all_to_all": [*each, *own * 4],
     }
-    colors = {name: cell_colors(before_after(values(e.before), values(e.after))) for name, e in EXAMPLES.items()}
+    colors = {name: cell_colors(before_after(e.before, e.after)) for name, e in EXAMPLES.items()}
     assert colors == expected
 
 
