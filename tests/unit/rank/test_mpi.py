@@ -7,6 +7,7 @@ import pytest
 
 import distlab
 from distlab.launch import mpiexec
+from tests.refused import refused
 
 LOG = """\
 2026-01-01 10:00:00.100 [KernelNanny.0] Nanny watching parent pid 100.
@@ -16,12 +17,6 @@ LOG = """\
 2026-01-01 10:00:09.120 [KernelNanny.0] Parent 100 exited with status None.
 =   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
 """
-
-
-def refusal(*args, **options):
-    with pytest.raises(distlab.ArgumentError) as caught:
-        distlab.Cluster(*args, **options)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +31,7 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, 
     """The message names what is not there and the command that brings it; nothing was started."""
     monkeypatch.setattr(mpiexec, "find", lambda: found)
     monkeypatch.setattr(mpiexec, "find_spec", lambda name: module)
-    assert refusal(2, engines="mpi") == (
+    assert str(refused(distlab.Cluster, 2, engines="mpi")) == (
         "engines must be a launcher whose programs are installed here, got 'mpi'. "
         f"{missing} not installed: pip install mpich mpi4py brings what MPI needs. Or call Cluster(n)."
     )
@@ -45,7 +40,7 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, 
 @pytest.mark.parametrize("backend", ["mpi4py", "MPI4PY"])
 def test_the_backend_over_mpi_needs_ranks_of_mpiexec(backend):
     """With another launcher MPI would know each rank as a world of its own; so it says however it is written."""
-    assert refusal(2, engines="local", backend=backend) == (
+    assert str(refused(distlab.Cluster, 2, engines="local", backend=backend)) == (
         'engines must be "mpi" for backend "mpi4py", got \'local\'. MPI knows only what mpiexec starts. '
         'Call Cluster(n, engines="mpi", backend="mpi4py").'
     )
