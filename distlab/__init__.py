@@ -11,55 +11,41 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from distlab.compat.ipython import current_shell
+
 __version__ = "0.1.0"
 
-__all__ = [
-    "ArgumentError",
-    "ArgumentTypeError",
-    "CheckpointError",
-    "Cluster",
-    "ClusterError",
-    "DataError",
-    "DeadlockError",
-    "Device",
-    "DistlabError",
-    "Link",
-    "MismatchError",
-    "Network",
-    "Probe",
-    "RankDied",
-    "RankError",
-    "RankTimeout",
-    "RanksFailed",
-    "SerializationError",
-    "Sweep",
-    "SweepError",
-    "Trace",
-    "algorithms",
-    "checkpoints",
-    "compute",
-    "device_for",
-    "probe",
-    "sweep",
-]
-# where names come from; the rest is in errors
+# module -> the public names in it
 HOMES = {
-    "Cluster": "client.cluster",
-    "Device": "simulated.network",
-    "Link": "simulated.network",
-    "Network": "simulated.network",
-    "Probe": "measure.probe_result",
-    "Sweep": "measure.sweep_result",
-    "Trace": "measure.trace",
-    "compute": "simulated.notes",
-    "device_for": "rank.devices",
-    "probe": "client.probe",
-    "sweep": "measure.sweep",
+    "client.cluster": ["Cluster"],
+    "client.probe": ["probe"],
+    "errors": [
+        "ArgumentError",
+        "ArgumentTypeError",
+        "CheckpointError",
+        "ClusterError",
+        "DataError",
+        "DeadlockError",
+        "DistlabError",
+        "MismatchError",
+        "RankDied",
+        "RankError",
+        "RankTimeout",
+        "RanksFailed",
+        "SerializationError",
+        "SweepError",
+    ],
+    "measure.probe_result": ["Probe"],
+    "measure.sweep": ["sweep"],
+    "measure.sweep_result": ["Sweep"],
+    "measure.trace": ["Trace"],
+    "rank.devices": ["device_for"],
+    "simulated.network": ["Device", "Link", "Network"],
+    "simulated.notes": ["compute"],
 }
 # modules that notebooks name without their folder: `from distlab.timing import measure`
 SHORT = {
@@ -75,11 +61,15 @@ SHORT = {
 }
 
 
+__all__ = sorted(["algorithms", "checkpoints", *(name for names in HOMES.values() for name in names)])
+
+
 def __getattr__(name: str) -> Any:
-    if name not in __all__ and name not in SHORT:
+    home = next((module for module, names in HOMES.items() if name in names), SHORT.get(name))
+    if home is None:
         raise AttributeError(f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}.")
     try:
-        room = importlib.import_module(f"distlab.{SHORT.get(name) or HOMES.get(name, 'errors')}")
+        room = importlib.import_module(f"distlab.{home}")
     except (ImportError, AttributeError) as error:
         from distlab.errors import ClusterError, namesake
 
@@ -101,7 +91,7 @@ def load_ipython_extension(shell: Any) -> None:
     register(shell, lambda: Cluster.current)
 
 
-class _ShortNames(MetaPathFinder, Loader):
+class _ShortNames:
     """Finds distlab.timing and the others of `SHORT`: each is the one module in its folder."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
@@ -122,7 +112,7 @@ class _ShortNames(MetaPathFinder, Loader):
 
 def _offer_px() -> None:
     """In IPython, make %%px known: before there is a cluster, it says how to make one."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = current_shell()
     if shell is not None and "px" not in shell.magics_manager.magics["cell"]:
 
         def px(line: str, cell: str | None = None) -> Any:

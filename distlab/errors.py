@@ -24,8 +24,10 @@ the ranks are distlab's own and explain nothing.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -106,11 +108,6 @@ class RanksFailed(DistlabError):
         self.failures = failures
         self.finished = finished
 
-    @property
-    def rank(self) -> int | None:
-        """The rank that failed first in the report; None when none is known."""
-        return self.failures[0].rank if self.failures else None
-
 
 class RankError(RanksFailed):
     """An exception was raised on one rank or more."""
@@ -162,19 +159,22 @@ def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bo
 
 def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
     """Name ranks in words, runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"."""
-    ranks = sorted(ranks)
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
+    runs = itertools.groupby(enumerate(sorted(ranks)), lambda at: at[1] - at[0])  # a rank and its place rise together
+    spans = [[rank for _, rank in run] for _, run in runs]
     words: list[str] = []
-    for first, last in spans:
-        fold = last > first + 1 or (len(spans) == 1 and last > first)
-        words.extend([f"{first}-{last}"] if fold else map(str, range(first, last + 1)))
+    for span in spans:
+        fold = len(span) > 2 or (len(spans) == 1 and len(span) == 2)
+        words.extend([f"{span[0]}-{span[-1]}"] if fold else map(str, span))
     joined = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
     return f"rank{'s' if len(ranks) > 1 else ''} {joined}"
+
+
+def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    """What comes second in pairs by what comes first, each in the order in which it first comes."""
+    groups: dict[Any, list[Any]] = {}
+    for key, member in pairs:
+        groups.setdefault(key, []).append(member)
+    return groups
 
 
 def namesake(error: BaseException) -> str:

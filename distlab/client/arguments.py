@@ -5,16 +5,22 @@ Runs on the notebook's kernel. Every check raises `ArgumentError` in the house f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 from distlab.errors import refuse
+from distlab.launch import mpiexec
 from distlab.simulated.network import Network
 from distlab.wire.rendezvous import INIT_METHODS
 
 # after the first all_reduce: a forked rank shares most of its pages, others are a Python of their own each
 MEGABYTES_PER_RANK = {"fork": 60}
 MEGABYTES_PER_PYTHON = 190
+STOCK, FORK = "local", "fork"  # launchers of ipyparallel, and of distlab
 MPI_BACKEND = "mpi4py"  # distlab's own, in mpi_backend.py
 GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
 FROM_SOURCE = {
@@ -22,6 +28,46 @@ FROM_SOURCE = {
     f'Cluster(n, engines="mpi", backend="{MPI_BACKEND}") runs on MPI without it.',
     "ucc": f"Only a torch that was built from source with UCC has it. {GLOO} It has the same functions.",
 }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a cluster is to be made; checked values, see `Cluster` for their meaning."""
+
+    n: int
+    backend: str
+    init_method: str
+    engines: str
+    timeout: float
+    threads: int
+    network: Network | None = None
+
+
+def check_plan(n: Any, backend: Any, init_method: Any, engines: Any, timeout: Any, threads: Any, network: Any) -> Plan:
+    """The arguments of `Cluster`, all of them."""
+    engines = check_launcher(engines)
+    return Plan(
+        n=check_size(n, engines),
+        backend=check_backend(backend, n, engines),
+        init_method=check_init_method(init_method),
+        engines=engines,
+        timeout=check_seconds("timeout", timeout),
+        threads=check_threads(threads) or max(1, (os.cpu_count() or 1) // n),
+        network=check_network(network, n, backend),
+    )
+
+
+def check_launcher(engines: str | None) -> str:
+    """The launcher's name, or the best one here for None; ArgumentError for a name that nobody registered."""
+    if engines is None:
+        return FORK if sys.platform == "linux" else STOCK
+    launchers = sorted({point.name.lower() for point in metadata.entry_points(group="ipyparallel.engine_launchers")})
+    if not isinstance(engines, str) or engines.lower() not in launchers:
+        rule = f"None or one of the launchers installed here ({', '.join(launchers)})"
+        refuse("engines", rule, engines, f'Call Cluster(n) or Cluster(n, engines="{STOCK}").')
+    if engines.lower() == mpiexec.NAME:
+        mpiexec.check()
+    return engines.lower()
 
 
 def check_size(n: Any, engines: str) -> int:
@@ -124,6 +170,14 @@ def check_ranks(ranks: Any, n: int) -> list[int]:
         rule = f"a list of different ranks from 0 to {n - 1}"
         refuse("ranks", rule, ranks, "Leave ranks out to mean all of them.", wrong_type=not is_list)
     return list(ranks)
+
+
+def check_names(names: Any) -> dict[str, Any]:
+    """Values by names of variables."""
+    example = 'cluster.push({"x": 1})'
+    if not isinstance(names, Mapping):
+        refuse("names", "a mapping of names to values", names, f"Call {example}.", wrong_type=True)
+    return {check_name(name, example): value for name, value in names.items()}
 
 
 def check_name(name: Any, example: str) -> str:

@@ -8,26 +8,24 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import distlab
 from distlab.client import arguments, display, export, interrupts
-from distlab.client.execution import AS_USUAL, Cell, Options
-from distlab.client.processes import Processes, check_launcher
-from distlab.client.ranks import Plan, Ranks
+from distlab.client.execution import Cell, Options
+from distlab.client.processes import Processes
+from distlab.client.ranks import Ranks
+from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
-from distlab.diagnosis import explanation
-from distlab.errors import ClusterError, rank_list, refuse
+from distlab.errors import ClusterError, refuse
 from distlab.launch import limits
 from distlab.rank import entry_points
 from distlab.simulated import entry_points as simulated
 from distlab.simulated.network import Network
 from distlab.wire import serialization
-from distlab.wire.messages import Missing
 
 if TYPE_CHECKING:
     from distlab.client.export import Export
@@ -44,8 +42,7 @@ class Cluster:
 
     Args:
         n: number of ranks, 1 or more.
-        backend: torch.distributed backend that this torch was built with (nccl needs a GPU for each rank), or
-            "mpi4py" with engines="mpi".
+        backend: one of torch.distributed's that this torch has (nccl: a GPU a rank), or "mpi4py" with engines="mpi".
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file", or "tcp://" etc.
         engines: ipyparallel engine launcher; None takes the best one here. "mpi" starts the ranks by mpiexec: `MPI`,
             of mpi4py, is defined on every rank then, and a rank that dies takes the others with it.
@@ -79,40 +76,24 @@ class Cluster:
     ):
         self._ranks: Ranks | None = None
         self.steps: list[export.Step] = []
-        engines = check_launcher(engines)
-        self._plan = Plan(
-            n=arguments.check_size(n, engines),
-            backend=arguments.check_backend(backend, n, engines),
-            init_method=arguments.check_init_method(init_method),
-            engines=engines,
-            timeout=arguments.check_seconds("timeout", timeout),
-            threads=arguments.check_threads(threads) or max(1, (os.cpu_count() or 1) // n),
-            network=arguments.check_network(network, n, backend),
-        )
+        self._plan = arguments.check_plan(n, backend, init_method, engines, timeout, threads, network)
         limits.check(n)
         warn_of_newer_torch()
         self.restart()
 
-    # --- life ---
-
     @interrupts.held()
     def restart(self) -> None:
         """End every rank of the cluster that runs, and start new ones. The variables on the ranks are lost."""
-        warm = None
-        if Cluster.current is not None:
-            warm = Cluster.current._give_way(self._plan)
+        warm = Cluster.current._give_way(self._plan) if Cluster.current is not None else None
         self._why_stopped = "did not start"
         self._ranks = Ranks(self._plan, warm)
         self.steps.clear()
         Cluster.current = self
         atexit.register(self._end, "was stopped at exit")
-        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-        if shell is not None:
-            from distlab.client.magics import register  # only where it is used: a script needs no IPython
+        if (shell := current_shell()) is not None:
+            distlab.load_ipython_extension(shell)
 
-            register(shell, lambda: Cluster.current)
-
-    def _give_way(self, plan: Plan) -> Processes | None:
+    def _give_way(self, plan: arguments.Plan) -> Processes | None:
         """End for the sake of another cluster; what it can use goes on, which saves it most of the time to start."""
         warm = self._ranks.release() if self._ranks is not None and plan.engines == self.engines else None
         self._end(f"was replaced by Cluster({plan.n})")
@@ -136,25 +117,23 @@ class Cluster:
     def heal(self) -> None:
         """Rebuild the process group, whatever state it is in, with new processes for ranks that have died.
 
-        The variables of the others are kept. Groups made with dist.new_group are gone with the old group and must be
-        made anew.
+        The variables of the others are kept. Groups made with dist.new_group are gone: make them again.
 
         Raises:
             ClusterError: a rank has died and this launcher cannot start a single one; restart() starts all.
         """
-        self._reached().rebuild()
+        self.ranks.rebuild()
 
     @interrupts.held()
     def interrupt(self) -> None:
         """Free every rank now, whatever it does, and rebuild the process group; variables are kept.
 
-        A rank that cannot be freed within two seconds is ended and a new process takes its place; what was lost with it
-        is printed.
+        One that cannot be freed within two seconds is replaced by a new process; what was lost with it is printed.
 
         Raises:
             ClusterError: a rank cannot be freed, and this launcher cannot replace it; restart() replaces all.
         """
-        replaced = self._reached().free_all()
+        replaced = self.ranks.free_all()
         self.ranks.rebuild()
         for rank, lost in replaced.items():
             print(f"Rank {rank} could not be freed: a new process took its place, {lost}.")
@@ -162,10 +141,8 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
-
-    # --- code and variables ---
 
     @property
     def client(self) -> Any:
@@ -190,16 +167,15 @@ class Cluster:
         Runs on: the notebook's kernel; `fn` runs on the ranks.
 
         Args:
-            ranks: numbers of the ranks that call it; None for all. Only these may communicate in `fn`.
-            timeout: seconds before ranks that have not returned are freed; None waits without a limit, and
-                communication calls raise after the cluster's own timeout.
+            ranks: those that call it, and may communicate in `fn`; None for all.
+            timeout: seconds before ranks that have not returned are freed; None leaves it to the cluster's own, which
+                ends communication calls alone.
             check: compare op, shape, dtype, root and reduce op of each collective, and size and dtype of each message,
                 between the ranks before data moves; a rank's call raises MismatchError where they do not fit.
 
         Raises:
-            RankError: the function raised on some rank. RankDied: a rank's process ended.
-            DeadlockError: no rank can go on. RankTimeout: a rank did not return in time.
-            SerializationError: the function, an argument or a value cannot be sent.
+            RankError: the function raised on some rank. RankDied: a rank's process ended. DeadlockError: no rank can
+            go on. RankTimeout: a rank did not return in time. SerializationError: something cannot be sent.
         """
         if not callable(fn):
             refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
@@ -227,14 +203,9 @@ class Cluster:
         Raises:
             ArgumentError: the names are not a mapping of identifiers. SerializationError: a value cannot be sent.
         """
-        example = 'cluster.push({"x": 1})'
-        if not isinstance(names, Mapping):
-            refuse("names", "a mapping of names to values", names, f"Call {example}.", wrong_type=True)
-        for name in names:
-            arguments.check_name(name, example)
-        targets = self.check_ranks(ranks)
-        packed = serialization.pack(dict(names), f"A value of {', '.join(names)}")
-        cell = self._ask(targets, AS_USUAL, entry_points.push, *packed)
+        names, targets = arguments.check_names(names), self.check_ranks(ranks)
+        packed = serialization.pack(names, f"A value of {', '.join(names)}")
+        cell = self._ask(targets, Options(), entry_points.push, *packed)
         with export.noting(self.steps, export.push(names, targets)):
             cell.finish()
 
@@ -248,12 +219,7 @@ class Cluster:
         listed = isinstance(names, (list, tuple))
         wanted = [arguments.check_name(name, 'cluster.pull("x")') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
-        replies = self._ask(targets, AS_USUAL, entry_points.pull, wanted).finish()
-        missing = {rank: r[0].name for rank, r in zip(targets, replies, strict=True) if isinstance(r[0], Missing)}
-        for name in missing.values():
-            where = rank_list([rank for rank, missed in missing.items() if missed == name])
-            advice = f'It is not on {where}. Define it there: cluster.push({{"{name}": ...}}).'
-            refuse("names", "defined on every rank that is asked", name, advice)
+        replies = self._ask(targets, Options(), entry_points.pull, wanted).finish()
         values = serialization.unpack(replies, targets)
         return values if listed else [value[0] for value in values]
 
@@ -263,13 +229,11 @@ class Cluster:
         The steps come in the order in which they ran, pushed numbers and text included. What failed is a comment. Of a
         value that cannot be written down, such as a tensor that was pushed, the script says where to define it. A
         function comes as its own source; the script names what it uses of the notebook, for you to add.
-        What was sent through `cluster.client` is not known here.
 
-        Runs on: the notebook's kernel.
+        Runs on: the notebook's kernel, which knows nothing of what was sent through `cluster.client`.
 
         Args:
-            path: name of the new .py file.
-            force: whether a file of that name is replaced.
+            path: name of the new .py file. force: whether a file of that name is replaced.
 
         Returns:
             what was written and what was not, and the command that runs it.
@@ -279,43 +243,27 @@ class Cluster:
         """
         return export.write(self.steps, export.check_path(path, force), self.n, self.backend, self.threads)
 
-    @contextlib.contextmanager
-    def trace(self, ranks: Sequence[int] | None = None) -> Iterator[Trace]:
+    def trace(self, ranks: Sequence[int] | None = None) -> contextlib.AbstractContextManager[Trace]:
         """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().
 
         What runs in the with block, `run` and %%px cells alike, is recorded by torch's profiler on every rank. If it
         raises, what was recorded until then is kept. Outside of a trace nothing of it costs time. On a simulated
         cluster it has what happened in virtual time, since the group was built last.
 
-        Runs on: the notebook's kernel.
-
-        Args:
-            ranks: those that are recorded; None for all.
+        Runs on: the notebook's kernel; `ranks` are recorded, all for None.
 
         Raises:
             ClusterError: the cluster is not running, or is being traced already, or a rank is being profiled.
         """
-        targets = self.check_ranks(ranks)
-        if self.last_trace is not None and self.last_trace.recording:
-            raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
-        from distlab.client.trace_recording import Recorder, VirtualRecorder
-        from distlab.measure.trace import Trace
+        from distlab.client.trace_recording import recorded
 
-        self.ready()
-        recorder = VirtualRecorder(self) if self.simulated else Recorder(self.ranks, targets)
-        recorder.start()
-        self.last_trace = trace = Trace(targets, self.simulated)
-        try:
-            yield trace
-        finally:
-            recorder.finish(trace)
+        return recorded(self, self.check_ranks(ranks))
 
     @contextlib.contextmanager
     def network(self, network: Network) -> Iterator[Cluster]:
         """Put the ranks on simulated machines: `with cluster.network(distlab.Network("5 us", "25 GB/s")): ...`.
 
-        The process group is built anew, at the beginning and at the end; variables stay, groups made with
-        dist.new_group do not.
+        The process group is built anew at both ends; variables stay, groups made with dist.new_group do not.
 
         Raises:
             ArgumentError: not a network, or one of another number of ranks.
@@ -332,16 +280,13 @@ class Cluster:
     @interrupts.held()
     def _move_to(self, network: Network | None) -> None:
         self._plan = replace(self._plan, network=network)
-        self._reached().plan = self._plan
+        self.ranks.plan = self._plan
         self.ranks.rebuild()
 
     def clock(self) -> float:
-        """Virtual seconds since the group of a simulated cluster was built: what its slowest rank has needed.
+        """Virtual seconds since the group was built, of the slowest rank; ClusterError if the cluster is not simulated.
 
         A cell begins on all its ranks at the same time, when the cell before has ended on the slowest.
-
-        Raises:
-            ClusterError: the cluster is not simulated.
         """
         if self._plan.network is None:
             call = 'distlab.Cluster(n, network=distlab.Network("5 us", "25 GB/s"))'
@@ -353,20 +298,18 @@ class Cluster:
         """What figures and tables say of times that are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
         return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
 
-    def execute(self, targets: list[int], send: Callable[[Any], Any], options: Options = AS_USUAL) -> Cell:
-        """Have some ranks run something: `run`, `push`, `pull` and %%px all come this way.
+    def execute(self, targets: list[int], options: Options, send: Callable[[Any], Any]) -> Cell:
+        """Have some ranks run something when they are ready for it: `run`, `push`, `pull` and %%px all come this way.
 
         Args:
             send: gives the code to an ipyparallel DirectView; its AsyncResult.
         """
+        self.ranks.ready()
         return Cell(self.ranks, targets, send, options)
 
     def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> Cell:
-        """Have some ranks call a function of entry_points, when they are ready for it."""
-        self.ready()
-        return self.execute(targets, lambda view: view.apply_async(function, *args), options)
-
-    # --- state ---
+        """Have some ranks call a function of entry_points."""
+        return self.execute(targets, options, lambda view: view.apply_async(function, *args))
 
     @property
     def ranks(self) -> Ranks:
@@ -384,20 +327,7 @@ class Cluster:
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """The ranks that are meant, all for None; ArgumentError for one that is not there, ClusterError after stop."""
-        self.ranks  # noqa: B018 - raises after stop
-        return arguments.check_ranks(ranks, self.n)
-
-    def ready(self) -> None:
-        """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
-        if self._reached().broken:
-            self.ranks.rebuild()
-
-    def _reached(self) -> Ranks:
-        """The ranks, after it was told which have died since the last cell."""
-        died = self.ranks.note_deaths()
-        if died and self.ranks.can_respawn:
-            print(explanation.died_between_cells(died))
-        return self.ranks
+        return arguments.check_ranks(ranks, self.ranks.plan.n)
 
     def describe(self) -> list[dict[str, Any]]:
         """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes.
@@ -415,5 +345,5 @@ class Cluster:
     def _headline(self) -> str:
         if self._ranks is None:
             return f"Cluster({self.n}) {self._why_stopped}"
-        engines = "" if self.engines == check_launcher(None) else f", engines {self.engines}"
+        engines = "" if self.engines == arguments.check_launcher(None) else f", engines {self.engines}"
         return f"Cluster({self.n}): backend {self.backend}{engines}" + (f", {self.simulated}" if self.simulated else "")

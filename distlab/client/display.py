@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -132,14 +133,10 @@ def show(
         patience: seconds to wait for output that is on its way; a rank that has died sends no end of it.
     """
     result.wait_for_output(patience)
-    blocks: list[list[Item]] = []
-    for item in collect(result, targets, groupby):
-        if item.data or not blocks or blocks[-1][0].data:
-            blocks.append([])
-        blocks[-1].append(item)
     place = place or Place()
-    for block in blocks:
-        place.leave(_bundle(block))
+    items = collect(result, targets, groupby)
+    for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):  # what is rich stands alone
+        place.leave(_bundle(list(block)))
     place.erase()
 
 

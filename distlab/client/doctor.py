@@ -17,8 +17,7 @@ import psutil
 from packaging.requirements import Requirement
 
 import distlab
-from distlab.client.arguments import MEGABYTES_PER_PYTHON, MEGABYTES_PER_RANK
-from distlab.client.processes import check_launcher
+from distlab.client.arguments import MEGABYTES_PER_PYTHON, MEGABYTES_PER_RANK, check_launcher
 from distlab.compat import versions
 from distlab.launch import limits, reaper
 from distlab.wire.rendezvous import loopback_interface
@@ -90,7 +89,7 @@ def check_internals() -> Iterator[Finding]:
 
 
 def check_machine() -> Iterator[Finding]:
-    """How many ranks can compute at the same time, and how many fit into memory."""
+    """How many ranks can compute at the same time, how many fit into memory, and room for data loaders' workers."""
     cores = os.cpu_count() or 1
     yield Finding("cores", f"{cores}; up to {cores} ranks compute at full speed, more take turns")
     free = psutil.virtual_memory().available / 1e9
@@ -98,10 +97,6 @@ def check_machine() -> Iterator[Finding]:
     ranks = int(free * 1000 // each)
     advice = f"Close other programs: the lessons use 4 ranks of about {each} MB."
     yield Finding("memory", f"{free:.1f} GB free, room for about {ranks} ranks", ranks >= 4, advice)
-
-
-def check_shared_memory() -> Iterator[Finding]:
-    """Room in the shared memory that data loaders with worker processes use."""
     if sys.platform == "linux":
         there = os.path.isdir("/dev/shm")
         shared = shutil.disk_usage("/dev/shm").total / 1e6 if there else 0
@@ -149,13 +144,4 @@ def _sum_of_ranks(rank: int, world_size: int) -> float:
     return tensor.item()
 
 
-CHECKS = (
-    check_packages,
-    check_internals,
-    check_machine,
-    check_shared_memory,
-    check_limits,
-    check_network,
-    check_leftovers,
-    check_group,
-)
+CHECKS = (check_packages, check_internals, check_machine, check_limits, check_network, check_leftovers, check_group)

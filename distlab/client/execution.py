@@ -48,9 +48,6 @@ class Options:
     source: str = ""
 
 
-AS_USUAL = Options()
-
-
 class Cell:
     """Code that runs on some ranks: sent when it is made, waited for once, shown and judged at its end.
 
@@ -167,7 +164,8 @@ class Cell:
         """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
         replies = self._sent.so_far()
         raised = {rank for rank, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
-        told = self._told_by(sorted(raised & set(self._ranks.client.ids)))  # mpiexec may have ended one since
+        reached = sorted(raised & set(self._ranks.client.ids))  # mpiexec may have ended one since
+        told = self._ranks.send(reached, entry_points.last_failure).within(TOLD_SECONDS) if reached else {}
         failures = []
         for rank, reply in replies.items():
             if _is_death(reply):
@@ -177,14 +175,6 @@ class Cell:
             elif _is_failure(reply):
                 failures.append(explanation.failure(rank, reply[0]))
         return failures
-
-    def _told_by(self, ranks: list[int]) -> dict[int, Any]:
-        """What ranks say of the %%px cell that raised there; one that runs something else by now is left out."""
-        if not ranks:
-            return {}
-        asked = Replies(self._ranks.client.direct_view(ranks).apply_async(entry_points.last_failure), ranks)
-        asked.result.wait(TOLD_SECONDS)
-        return asked.so_far()
 
     def _raise_failed(self, failures: list[Failure]) -> None:
         """Raise RankError, after the group was rebuilt where it may be damaged."""

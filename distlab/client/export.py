@@ -26,10 +26,7 @@ from distlab.errors import rank_list, refuse
 LONGEST_TEXT = 200  # of a value that is written into a script as it stands
 GIVEN = {"rank", "world_size", "torch", "dist"}  # what distlab defines on every rank, and the script at its top
 HEAD = '''\
-"""Cells of a notebook, for {n} ranks.
-
-    {command}
-"""
+"""Cells of a notebook, for {n} ranks: {command}"""
 
 import atexit as _atexit  # cells may use any name that does not begin with an underscore
 import io as _io
@@ -45,45 +42,33 @@ if "RANK" not in _os.environ:
     raise SystemExit("torchrun starts this script: {command}")
 if _sys.platform == "linux" and _os.environ["LOCAL_WORLD_SIZE"] == _os.environ["WORLD_SIZE"]:
     _os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
-
 {gpu}dist.init_process_group("{backend}")  # torchrun has put rank, world size and the address of rank 0 into os.environ
 rank, world_size = _RANK, _WORLD_SIZE = dist.get_rank(), dist.get_world_size()
 
-_PRINTED, _VALUES = _io.StringIO(), []  # what this rank prints, and the value of a cell's last line, wait their turn
-_TURNS = range(_WORLD_SIZE)
-_sys.stdout = _PRINTED
+_TURNS, _value = range(_WORLD_SIZE), None  # the value of a cell's last line, until the cell ends
+_sys.stdout = _PRINTED = _io.StringIO()  # what this rank prints waits for its turn
 display = print  # what a notebook shows as pictures and tables is text here
 
-
-def _show_value(value):
-    """Keep the value of a cell's last line for the end of the cell."""
-    if value is not None:
-        _VALUES.append(f"rank {{_RANK}} -> {{value!r}}\\n")
-
-
 def _print_mine():
-    """Print what this rank has kept, with its rank in front."""
+    global _value
     lines = [f"rank {{_RANK}}: {{line}}".rstrip() + "\\n" for line in _PRINTED.getvalue().splitlines()]
-    _sys.__stdout__.writelines(lines + _VALUES)
+    if _value is not None:
+        lines.append(f"rank {{_RANK}} -> {{_value!r}}\\n")
+    _value = None
+    _sys.__stdout__.writelines(lines)
     _sys.__stdout__.flush()
     _PRINTED.truncate(_PRINTED.seek(0))
-    _VALUES.clear()
 
-
-def _end_of_cell():
-    """Let the ranks print, one after the other."""
+def _end_of_cell():  # the ranks print one after the other
     for turn in _TURNS:
         if turn == _RANK:
             _print_mine()
         if _dist.is_initialized():
             _dist.barrier()
 
-
 _atexit.register(_print_mine)  # also what was printed before an error'''
-TAIL = """\
-if _dist.is_initialized():
-    _dist.destroy_process_group()
-"""
+TAIL = "if _dist.is_initialized():\n    _dist.destroy_process_group()\n"
+VALUE = "_value = "
 
 
 @dataclass(frozen=True)
@@ -112,23 +97,18 @@ class Export:
     """What was written into a script.
 
     Args:
-        path: where it is. command: starts it.
-        cells: how many cells and calls it has.
-        left_out: what is not in it, or as a comment only, with the reason.
-        missing: what only the notebook had, to be defined in the script by hand.
+        path: where it is. command: starts it. cells: how many cells and calls it has.
+        notes: what is not in it, or as a comment only, with the reason; and what is to be defined in it by hand.
     """
 
     path: str
     command: str
     cells: int
-    left_out: tuple[str, ...]
-    missing: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        lines = [f"{self.path}: {self.cells} {'cell' if self.cells == 1 else 'cells'}"]
-        lines += [f"  left out: {what}" for what in self.left_out]
-        lines += [f"  define by hand, where the script says so: {what}" for what in self.missing]
-        return "\n".join([*lines, f"Run it: {self.command}"])
+        head = f"{self.path}: {self.cells} {'cell' if self.cells == 1 else 'cells'}"
+        return "\n".join([head, *(f"  {note}" for note in self.notes), f"Run it: {self.command}"])
 
 
 # --- notes of what runs ---
@@ -147,14 +127,13 @@ def noting(steps: list[Step], step: Step) -> Iterator[None]:
 
 def call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ranks: Sequence[int]) -> Step:
     """The step of cluster.run(fn, *args, **kwargs)."""
-    before, missing = [], []
-    function = _written("_function", fn, before, missing)
-    written = ["_RANK", "_WORLD_SIZE"]
-    written += [_written(f"_argument_{i}", value, before, missing) for i, value in enumerate(args)]
-    written += [f"{name}={_written(f'_{name}', value, before, missing)}" for name, value in kwargs.items()]
-    code = "".join([*before, f"_show_value({function}({', '.join(written)}))\n"])
+    lines, missing = [], []
+    function = _written("_function", fn, lines, missing)
+    given = [_written(f"_argument_{i}", value, lines, missing) for i, value in enumerate(args)]
+    given += [f"{name}={_written(f'_{name}', value, lines, missing)}" for name, value in kwargs.items()]
+    lines.append(f"{VALUE}{function}({', '.join(['_RANK', '_WORLD_SIZE', *given])})\n")
     source = f"cluster.run({getattr(fn, '__name__', 'a function')})"
-    return Step("call", tuple(ranks), source, code, tuple(missing))
+    return Step("call", tuple(ranks), source, "".join(lines), tuple(missing))
 
 
 def push(names: Mapping[str, Any], ranks: Sequence[int]) -> Step:
@@ -162,45 +141,36 @@ def push(names: Mapping[str, Any], ranks: Sequence[int]) -> Step:
     lines, missing = [], []
     for name, value in names.items():
         text = _written(name, value, lines, missing)
-        if text != name:
-            lines.append(f"{name} = {text}\n")
+        lines.append(f"{name} = {text}\n" if text != name else "")
     return Step("push", tuple(ranks), f"cluster.push({', '.join(names)})", "".join(lines), tuple(missing))
 
 
-def _written(name: str, value: Any, before: list[str], missing: list[str]) -> str:
-    """How a value of the notebook is written: as it stands, or by a name, which what is added to `before` defines.
+def _written(name: str, value: Any, lines: list[str], missing: list[str]) -> str:
+    """How a value of the notebook is written: as it stands, or by a name, which what is added to `lines` defines.
 
     Args:
         name: for a value that has none of its own. missing: gets the names that the script has to be given by hand.
     """
-    text, own, home = literal(value), getattr(value, "__name__", None), getattr(value, "__module__", None)
-    if text:
+    own, home = getattr(value, "__name__", None), getattr(value, "__module__", None)
+    if text := literal(value):
         return text
     if own and home != "__main__" and getattr(sys.modules.get(home), own, None) is value:
-        before.append(f"from {home} import {own}\n")
+        lines.append(f"from {home} import {own}\n")
         return own
-    source = source_of(value)
-    if source:
-        names = inspect.getclosurevars(inspect.unwrap(value))
-        needed = sorted({*names.globals, *names.nonlocals} - GIVEN - {own})
-        missing += needed
-        told = f"# uses these names of the notebook: {', '.join(needed)}\n" if needed else ""
-        before.append(f"{told}{source}\n\n")
-        return own
-    missing.append(name)
-    told = f"define {name} here ({type(value).__name__}): only the notebook has it, and a script cannot hold it"
-    before.append(f'raise NotImplementedError("{told}")\n')
-    return name
-
-
-def source_of(value: Any) -> str:
-    """The source of a function that the notebook defines by def, without its indentation; "" of anything else."""
-    if isinstance(value, FunctionType) and value.__name__ != "<lambda>":
+    if isinstance(value, FunctionType) and own != "<lambda>":
         with contextlib.suppress(OSError, SyntaxError):
             source = textwrap.dedent(inspect.getsource(value))
             ast.parse(source)
-            return source
-    return ""
+            names = inspect.getclosurevars(inspect.unwrap(value))
+            needed = sorted({*names.globals, *names.nonlocals} - GIVEN - {own})
+            missing += needed
+            told = f"# uses these names of the notebook: {', '.join(needed)}\n" if needed else ""
+            lines.append(f"{told}{source}\n\n")
+            return own
+    missing.append(name)
+    told = f"define {name} here ({type(value).__name__}): only the notebook has it, and a script cannot hold it"
+    lines.append(f'raise NotImplementedError("{told}")\n')
+    return name
 
 
 def literal(value: Any) -> str:
@@ -234,11 +204,11 @@ def write(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int)
     Args:
         n, backend, threads: the cluster's.
     """
-    parts, left_out, missing, number, cells, gpu = [], [], [], 0, 0, ""
+    parts, notes, missing, number, cells, gpu = [], [], [], 0, 0, ""
     if backend == "nccl":  # objects and barriers travel by way of the current GPU, which is 0 at first
         gpu = 'torch.cuda.set_device(int(_os.environ["LOCAL_RANK"]))\n'
     elif backend == MPI_BACKEND:
-        left_out.append(f"the backend {backend}, which needs mpiexec: under torchrun the script uses gloo")
+        notes.append(f"left out: the backend {backend}, which needs mpiexec: under torchrun the script uses gloo")
         backend = "gloo"
     for step in steps:
         number += step.kind != "push"
@@ -248,66 +218,47 @@ def write(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int)
             why = f"it failed with {step.failed}" if step.failed else "it has not ended well yet"
         if why:
             source = step.source.strip()
-            left_out.append(f"{heading} ({why}): " + source.partition("\n")[0][:60])
+            notes.append(f"left out: {heading} ({why}): " + source.partition("\n")[0][:60])
             told = f"# --- {heading} is left out: {why}; what it did before is missing below ---"
             parts.append(f"{told}\n{textwrap.indent(source, '# ')}\n")
             continue
-        parts.append(_part(heading, step.ranks, n, code))
+        if len(step.ranks) < n:
+            heading += f", on {rank_list(step.ranks)} only"
+            code = f"if _RANK in {sorted(step.ranks)}:\n{indented(code)}"
+        end = "" if step.kind == "push" or step.pending else "_end_of_cell()\n"
+        parts.append(f"# --- {heading} ---\n{code}{end}")
         missing += step.missing
-        if step.kind != "push":
-            cells += 1
-            parts[-1] += "" if step.pending else "_end_of_cell()\n"
+        cells += step.kind != "push"
+    notes += [f"define by hand, where the script says so: {name}" for name in dict.fromkeys(missing)]
     # torchrun gives each rank one thread unless it is told otherwise; with others, sums may differ in their last digits
     several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
     command = f"{several}torchrun --standalone --nproc-per-node {n} {path.name}"
     head = HEAD.format(n=n, command=command, backend=backend, gpu=gpu)
     path.write_text("\n\n".join([head, *parts, TAIL]), encoding="utf-8")
-    return Export(str(path), command, cells, tuple(left_out), tuple(dict.fromkeys(missing)))
-
-
-def _part(heading: str, ranks: Sequence[int], n: int, code: str) -> str:
-    """Code under its heading, with a condition where it is not for all n ranks."""
-    if len(ranks) == n:
-        return f"# --- {heading} ---\n{code}"
-    condition = f"_RANK == {ranks[0]}" if len(ranks) == 1 else f"_RANK in {tuple(sorted(ranks))}"
-    block = indented(f"{code}pass\n" if not ast.parse(code).body else code)  # comments alone are no block
-    return f"# --- {heading}, on {rank_list(sorted(ranks))} only ---\nif {condition}:\n{block}"
+    return Export(str(path), command, cells, tuple(notes))
 
 
 def as_script(source: str) -> tuple[str, str]:
-    """A %%px cell as a part of a script, which shows its last line's value; else "", and why no script can hold it."""
+    """A %%px cell as a part of a script, which keeps its last line's value; else "", and why no script can hold it."""
+    text = source.strip("\n") + "\n"
     try:
-        text = _with_value_shown(source.strip("\n") + "\n")
         compile(f"pass\n{text}", "<cell>", "exec", dont_inherit=True)
     except SyntaxError as error:
         return "", f"no script can hold it: {error.msg}"
-    return text, ""
-
-
-def _with_value_shown(text: str) -> str:
-    """The code with the value of its last line shown, if that is an expression that no semicolon follows."""
     last = next(reversed(ast.parse(text).body), None)
     if not isinstance(last, ast.Expr) or getattr(getattr(last.value, "func", None), "id", "") in ("print", "display"):
-        return text
+        return text, ""
     lines = text.encode().splitlines(keepends=True)  # ast counts columns in bytes
-    before = b"".join(lines[: last.lineno - 1]) + lines[last.lineno - 1][: last.col_offset]
-    after = lines[last.end_lineno - 1][last.end_col_offset :] + b"".join(lines[last.end_lineno :])
-    if after.lstrip().startswith(b";"):
-        return text
-    value = ast.get_source_segment(text, last)
-    if isinstance(last.value, ast.Tuple):
-        value = f"({value})"
-    return f"{before.decode()}_show_value({value}){after.decode()}"
+    if not lines[last.end_lineno - 1][last.end_col_offset :].lstrip().startswith(b";"):
+        row, column = last.lineno - 1, last.col_offset
+        lines[row] = lines[row][:column] + VALUE.encode() + lines[row][column:]
+    return b"".join(lines).decode(), ""
 
 
 def indented(source: str) -> str:
-    """The source four columns to the right, but for lines that begin inside of a string."""
-    inside = _inside_strings(ast.parse(source))
-    lines = source.split("\n")
-    return "\n".join(f"    {line}" if line.strip() and i not in inside else line for i, line in enumerate(lines, 1))
-
-
-def _inside_strings(tree: ast.AST) -> set[int]:
-    """The numbers, from 1, of the lines that begin inside of a string."""
+    """The source four columns to the right, but for lines that begin inside of a string; comments alone pass."""
+    tree = ast.parse(source)
     strings = [node for node in ast.walk(tree) if isinstance(node, (ast.Constant, ast.JoinedStr))]
-    return {line for node in strings for line in range(node.lineno + 1, node.end_lineno + 1)}
+    inside = {line for node in strings for line in range(node.lineno + 1, node.end_lineno + 1)}
+    lines = source.split("\n") if tree.body else [*source.split("\n")[:-1], "pass", ""]
+    return "\n".join(f"    {line}" if line.strip() and i not in inside else line for i, line in enumerate(lines, 1))

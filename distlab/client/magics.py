@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
@@ -73,11 +72,9 @@ class PxMagics(ReadsOptions, ParallelMagics):
             refuse("--targets", "a rank, a list of ranks, a slice or all", text, advice)
         return self.cluster.check_ranks(list(as_list))
 
-    def parallel_execute(self, cell: str, block: bool | None = None, **_: Any) -> Any:
+    def parallel_execute(self, cell: str, **_: Any) -> Any:
         """Run a line of %px, or a cell while %autopx is on, as %pxconfig says."""
-        block = self.view.block if block is None else block
-        args = magic_arguments.parse_argstring(self.cell_px, "")
-        return self._run(cell, self._options(args, f"%%px\n{cell}"), self._targets(None), block)
+        return self.cell_px("", cell)
 
     def _targets(self, wanted: str | None) -> list[int]:
         """The ranks that --targets, or else %pxconfig, means."""
@@ -98,28 +95,21 @@ class PxMagics(ReadsOptions, ParallelMagics):
         )
 
     @interrupts.held()
-    def _run(
-        self, cell: str, options: Options, targets: list[int], block: bool, save_name: str = "", local: bool = False
-    ) -> Any:
-        """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult.
-
-        Args:
-            save_name: of a variable that gets the AsyncResult. local: whether the notebook runs the cell meanwhile.
-        """
+    def _run(self, cell: str, args: Any, options: Options, targets: list[int], block: bool) -> Any:
+        """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult."""
         cluster = self.cluster
-        cluster.ready()
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on {rank_list(targets)}")
-        sent = cluster.execute(targets, lambda view: view.execute(cell, silent=False, block=False), options)
+        sent = cluster.execute(targets, options, lambda view: view.execute(cell, silent=False, block=False))
         self.last_result = sent.result
         name_result(sent.result, "%px")
         _adopt(sent, targets)
-        if save_name:
-            self.shell.user_ns[save_name] = sent.result
-        step = export.Step("cell", tuple(targets), cell)
+        if args.save_name:
+            self.shell.user_ns[args.save_name] = sent.result
+        step = export.Step("cell", tuple(targets), cell, pending=None if block else sent.result)
         if not block:
-            cluster.steps.append(replace(step, pending=sent.result))
-        if local:
+            cluster.steps.append(step)
+        if args.local:  # the notebook runs it meanwhile
             with interrupts.allowed():
                 self.shell.run_cell(cell)
         if not block:
@@ -127,17 +117,6 @@ class PxMagics(ReadsOptions, ParallelMagics):
         with export.noting(cluster.steps, step):
             sent.finish()
         return None
-
-    @contextlib.contextmanager
-    def _traced(self, targets: list[int]) -> Iterator[None]:
-        """Record what the ranks do meanwhile, and show it at the end, also when the cell fails."""
-        trace = None
-        try:
-            with self.cluster.trace(targets) as trace:
-                yield
-        finally:
-            if trace is not None:
-                ipython_display(trace)
 
     @magic_arguments.magic_arguments()
     @exec_args
@@ -183,17 +162,13 @@ class PxMagics(ReadsOptions, ParallelMagics):
             refuse("--trace", "without --noblock", "--noblock", "Leave one of them out.")
         targets = self._targets(args.targets)
         options = self._options(args, f"%%px {line}".rstrip() + f"\n{cell}")
-        with self._traced(targets) if args.trace else contextlib.nullcontext():
-            result = self._run(cell, options, targets, block, args.save_name, bool(args.local))
+        with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
+            if args.trace:  # what is recorded is shown also when the cell fails
+                afterwards.callback(ipython_display, meanwhile.enter_context(self.cluster.trace(targets)))
+            result = self._run(cell, args, options, targets, block)
         if args.export is not None:
             ipython_display(self.cluster.export(args.export, args.force))
         return result
-
-    @magic_arguments.magic_arguments()
-    @output_args
-    def result(self, line: str = "") -> Any:
-        """Show the output of the last %%px again, or wait for it when it was sent with --noblock."""
-        return super().result(line)
 
 
 def _adopt(sent: Cell, targets: list[int]) -> None:

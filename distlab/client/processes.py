@@ -20,35 +20,21 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from distlab.client import interrupts
+from distlab.client.arguments import FORK
 from distlab.compat.ipyparallel import forget_engine, waiting_threads
 from distlab.diagnosis import explanation
-from distlab.errors import ClusterError, namesake, refuse
+from distlab.errors import ClusterError, namesake
 from distlab.launch import fork_server, mpiexec, reaper, settings
 from distlab.wire.control_channel import ControlChannel
 from distlab.wire.rendezvous import Rendezvous
 
-STOCK, FORK = "local", "fork"
 START_SECONDS = 60.0
 THREAD_SECONDS = 5.0  # for a thread to end whose process has ended
 LOG_END_BYTES = 1 << 16
-
-
-def check_launcher(engines: str | None) -> str:
-    """The launcher's name, or the best one here for None; ArgumentError for a name that nobody registered."""
-    if engines is None:
-        return FORK if sys.platform == "linux" else STOCK
-    launchers = sorted({point.name.lower() for point in metadata.entry_points(group="ipyparallel.engine_launchers")})
-    if not isinstance(engines, str) or engines.lower() not in launchers:
-        rule = f"None or one of the launchers installed here ({', '.join(launchers)})"
-        refuse("engines", rule, engines, f'Call Cluster(n) or Cluster(n, engines="{STOCK}").')
-    if engines.lower() == mpiexec.NAME:
-        mpiexec.check()
-    return engines.lower()
 
 
 def start_processes(n: int, engines: str, threads: int) -> Processes:

@@ -12,12 +12,12 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from distlab.client import display, interrupts
+from distlab.client.arguments import FORK, Plan
 from distlab.client.patience import AGAIN_SECONDS, PATIENCE_SECONDS, Patience
-from distlab.client.processes import FORK, Processes, start_processes
+from distlab.client.processes import Processes, start_processes
 from distlab.compat.ipyparallel import answers, engines_with_work
 from distlab.diagnosis import explanation, report
 from distlab.diagnosis.deadlock import heard
@@ -25,25 +25,11 @@ from distlab.errors import ClusterError, rank_list
 from distlab.launch import mpiexec
 from distlab.rank import entry_points
 from distlab.simulated import entry_points as simulated
-from distlab.simulated.network import Network
 from distlab.wire.messages import COME_BACK, COMMUNICATING, FREE, VARIABLES, Answer, RankStatus
 
 BUILD_SECONDS = 60.0
 ANSWER_SECONDS = 0.5  # what a rank has to answer when its state is to be reported
 KILL_SECONDS = 10.0  # for the notebook to hear that a rank that it ended has ended
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a cluster is to be made; checked values, see `Cluster` for their meaning."""
-
-    n: int
-    backend: str
-    init_method: str
-    engines: str
-    timeout: float
-    threads: int
-    network: Network | None = None
 
 
 class Replies:
@@ -64,6 +50,11 @@ class Replies:
     def so_far(self) -> dict[int, Any]:
         """The answers that are there; an exception object where ipyparallel reports one."""
         return {rank: a.exception() or a.result() for rank, a in self._answers.items() if a.done()}
+
+    def within(self, seconds: float) -> dict[int, Any]:
+        """The answers that come in time."""
+        self.result.wait(seconds)
+        return self.so_far()
 
 
 class Ranks:
@@ -103,7 +94,17 @@ class Ranks:
             self._processes = start_processes(plan.n, plan.engines, plan.threads)
             if old is not None:
                 old.stop()
-        values = self._on_each([entry_points.join if rank in new else entry_points.rebuild for rank in everyone])
+        backend = plan.backend if plan.network is None else "simulated"
+        meeting = self._processes.rendezvous.next_meeting(plan.init_method, backend, plan.n, plan.timeout)
+        try:
+            if plan.network is not None or self._simulates:
+                self.client.direct_view("all").apply_async(simulated.use, plan.network)
+                self._simulates = plan.network is not None
+            meet = [entry_points.join if rank in new else entry_points.rebuild for rank in everyone]
+            results = [self.client[rank].apply_async(meet[rank], rank, meeting) for rank in everyone]
+            values = [result.get(timeout=BUILD_SECONDS) for result in results]
+        except Exception as error:
+            raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
         self.pids = [values[rank]["pid"] if rank in new else self.pids[rank] for rank in everyone]
         self.lost, self.broken = {}, False
         return max((values[rank] for rank in everyone if rank not in new), default=0)
@@ -120,20 +121,10 @@ class Ranks:
         """ipyparallel's Client."""
         return self._processes.client
 
-    def _on_each(self, functions: list[Callable[..., Any]]) -> list[Any]:
-        """Call functions[rank](rank, meeting) on every rank, at a meeting that is new; the values by rank."""
-        plan = self.plan
-        backend = plan.backend if plan.network is None else "simulated"
-        meeting = self._processes.rendezvous.next_meeting(plan.init_method, backend, plan.n, plan.timeout)
-        try:
-            client = self.client
-            if plan.network is not None or self._simulates:
-                client.direct_view("all").apply_async(simulated.use, plan.network)
-                self._simulates = plan.network is not None
-            results = [client[rank].apply_async(function, rank, meeting) for rank, function in enumerate(functions)]
-            return [result.get(timeout=BUILD_SECONDS) for result in results]
-        except Exception as error:
-            raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
+    def send(self, ranks: Iterable[int], function: Callable[..., Any], *args: Any) -> Replies:
+        """Have some ranks call a function, when they have ended what they do now."""
+        targets = list(ranks)
+        return Replies(self.client.direct_view(targets).apply_async(function, *args), targets)
 
     def _wait_until_idle(self) -> None:
         """Wait for what the living ranks were sent before; ClusterError when that takes too long."""
@@ -177,10 +168,11 @@ class Ranks:
         Raises:
             ClusterError: a rank does not come back and cannot be replaced.
         """
+        self.note_deaths()
         living = [rank for rank in range(self.plan.n) if rank not in self.lost]
         if not living:
             return {}
-        settled = Replies(self.client.direct_view(living).apply_async(entry_points.settle), living)
+        settled = self.send(living, entry_points.settle)
         replaced = self.bring_back(settled, signal.SIGINT, self.states(living))
         if busy := settled.unfinished():
             raise ClusterError(f"{rank_list(busy)} cannot be freed. Call cluster.restart().")
@@ -269,20 +261,25 @@ class Ranks:
         self._processes.check_controller()
         self._processes.drop_engines()
 
-    def note_deaths(self) -> dict[int, str]:
-        """Notice which ranks have died since anybody looked; how, in words, by rank. Nothing is sent for this.
+    def ready(self) -> None:
+        """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
+        self.note_deaths()
+        if self.broken:
+            self.rebuild()
+
+    def note_deaths(self) -> None:
+        """Notice which ranks have died since anybody looked, and say which will be replaced. Nothing is sent for this.
 
         Raises:
             ClusterError: the process that carries messages to and from them has ended.
         """
         self._processes.check_controller()
-        before, unnoted = set(self.lost), self._unnoted()
-        for rank in unnoted:
-            self.note_death(rank)
-        if unnoted:  # a cell that nobody waits for now may wait for them
+        died = {rank: self.note_death(rank) for rank in self._unnoted()}
+        if died:  # a cell that nobody waits for now may wait for them
             self._processes.drop_engines()
             self.free(engines_with_work(self.client) - set(self.lost))
-        return {rank: how for rank, how in sorted(self.lost.items()) if rank not in before}
+        if died and self.can_respawn:
+            print(explanation.died_between_cells(died))
 
     def _unnoted(self) -> list[int]:
         """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""

@@ -5,8 +5,8 @@ Runs on the notebook's kernel, called by cluster.py; rank/recording.py answers o
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from distlab.client import interrupts
@@ -15,12 +15,39 @@ from distlab.errors import ClusterError, DistlabError
 from distlab.measure.trace import Trace
 from distlab.rank import entry_points
 from distlab.simulated.entry_points import settle
-from distlab.wire.recorded import Offset
 
 if TYPE_CHECKING:
     from distlab.client.cluster import Cluster
 
 SECONDS = 30.0  # that a rank has to begin, and to tell what it recorded
+
+
+@contextlib.contextmanager
+def recorded(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
+    """A trace of what some ranks do meanwhile; of a simulated cluster, whose ranks note anyway what they do, of all."""
+    if cluster.last_trace is not None and cluster.last_trace.recording:
+        raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
+    cluster.ranks.ready()
+    recorder = Recorder(cluster.ranks, targets)
+    if cluster.simulated:
+        cluster.call(settle)  # what has happened before is left out
+    else:
+        recorder.start()
+    cluster.last_trace = trace = Trace(targets, cluster.simulated)
+    try:
+        yield trace
+    finally:
+        if cluster.simulated:
+            _finish_virtual(cluster, trace)
+        else:
+            recorder.finish(trace)
+
+
+def _finish_virtual(cluster: Cluster, trace: Trace) -> None:
+    try:
+        trace.finish_virtual(cluster.call(settle)[0])
+    except DistlabError as error:
+        trace.finish_virtual(None, f"the simulated cluster does not answer ({type(error).__name__})")
 
 
 class Recorder:
@@ -29,7 +56,6 @@ class Recorder:
     def __init__(self, ranks: Ranks, targets: list[int]):
         self.ranks, self.targets = ranks, targets
         self.missing: dict[int, str] = {}
-        self._offsets: dict[int, Offset] = {}
 
     def start(self) -> None:
         """Begin on every target, or on none.
@@ -37,23 +63,10 @@ class Recorder:
         Raises:
             ClusterError: a rank cannot record, for example since it is being profiled already.
         """
-        clocks = self._demand(self.targets, entry_points.start_recording)
-        firsts: dict[str, int] = {}
-        for rank, clock in clocks.items():
-            firsts.setdefault(clock, rank)
-        if len(firsts) > 1:
-            self._ask(self.targets, entry_points.stop_recording)  # what is sent to compare clocks is no part of it
-            here, *_ = those = [*firsts.values()]
-            ahead = self._demand(those, entry_points.compare_clocks, those)[here]
-            self._offsets = {rank: ahead[firsts[clock]] for rank, clock in clocks.items() if firsts[clock] != here}
-            self._demand(self.targets, entry_points.start_recording)
-
-    def _demand(self, ranks: list[int], function: Callable[..., Any], *args: Any) -> dict[int, Any]:
-        told = self._ask(ranks, function, *args)
+        self._ask(self.targets, entry_points.start_recording)
         for rank, why in self.missing.items():
             self._ask({*self.targets} - {*self.missing}, entry_points.stop_recording)
             raise ClusterError(f"rank {rank} cannot be traced: {why}. End what keeps it, or call cluster.restart().")
-        return told
 
     def finish(self, trace: Trace) -> None:
         """End the recording, and give the trace what was recorded, whatever happens meanwhile."""
@@ -65,24 +78,22 @@ class Recorder:
             interrupted, replaced = "that was interrupted", "its process ended, and another took its place"
             for rank in {*self.targets} - {*recorded}:
                 self.missing.setdefault(rank, replaced if rank in told else interrupted)
-            trace.finish(recorded, self.missing, self._offsets)
+            trace.finish(recorded, self.missing)
 
-    def _ask(self, ranks: Iterable[int], function: Callable[..., Any], *args: Any) -> dict[int, Any]:
+    def _ask(self, ranks: Iterable[int], function: Callable[[], Any]) -> dict[int, Any]:
         """What the function returns on each rank that answers in time; why the others do not is in `missing`."""
         there = [rank for rank in ranks if self._is_there(rank)]
-        asked = {rank: self.ranks.client[rank].apply_async(function, *args) for rank in there}
-        deadline = time.monotonic() + SECONDS
-        told = {}
-        for rank, result in asked.items():
-            try:
-                with interrupts.allowed():
-                    told[rank] = result.get(timeout=max(0.0, deadline - time.monotonic()))
-            except TimeoutError:
+        if not there:
+            return {}
+        sent = self.ranks.send(there, function)
+        with interrupts.allowed():
+            told = sent.within(SECONDS)
+        for rank in there:
+            if rank not in told:
                 self.missing[rank] = f"no answer came within {SECONDS:g} s"
-            except Exception as error:
-                # a RuntimeError is recording.py's own word
+            elif isinstance(error := told[rank], Exception):  # a RuntimeError is recording.py's own word
                 self.missing[rank] = getattr(error, "evalue", f"{type(error).__name__}: {error}")
-        return told
+        return {rank: what for rank, what in told.items() if rank not in self.missing}
 
     def _is_there(self, rank: int) -> bool:
         if self.ranks.stopped:
@@ -90,21 +101,3 @@ class Recorder:
         elif rank in self.ranks.lost or rank not in self.ranks.client.ids:
             self.missing[rank] = f"it {self.ranks.note_death(rank)}"
         return rank not in self.missing
-
-
-class VirtualRecorder:
-    """The same for a simulated cluster, whose ranks note what they do anyway."""
-
-    def __init__(self, cluster: Cluster):
-        self.cluster = cluster
-
-    def start(self) -> None:
-        """Leave out what has happened before."""
-        self.cluster.call(settle)
-
-    def finish(self, trace: Trace) -> None:
-        """Give the trace what has happened since."""
-        try:
-            trace.finish_virtual(self.cluster.call(settle)[0])
-        except DistlabError as error:
-            trace.finish_virtual(None, f"the simulated cluster does not answer ({type(error).__name__})")

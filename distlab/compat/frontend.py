@@ -11,7 +11,7 @@ import shutil
 import sys
 from typing import Any
 
-from distlab.compat.ipython import allows_input
+from distlab.compat.ipython import allows_input, current_shell
 
 
 def somebody_watches() -> bool:
@@ -30,8 +30,7 @@ def somebody_watches() -> bool:
 
 def notebook_shell() -> Any:
     """The IPython shell of a notebook's kernel; None in a terminal or a plain script, where output is plain text."""
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    shell = get_ipython() if get_ipython else None
+    shell = current_shell()
     return shell if hasattr(shell, "kernel") else None
 
 

@@ -24,6 +24,11 @@ PARTS = {
 }
 
 
+def current_shell() -> Any:
+    """The IPython shell of this process; None outside of IPython, which is not imported for the question."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
 def allows_input(kernel: Any) -> bool:
     """Whether the front end of the cell that runs could ask its user for input. Private: an attribute of the kernel."""
     return bool(getattr(kernel, "_allow_stdin", False))

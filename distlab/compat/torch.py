@@ -19,8 +19,8 @@ from torch.utils.flop_counter import flop_registry
 # Modules by whose names a wait is recognised: collectives that C++ makes, as for DTensor; and DTensor's own functions.
 FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 DTENSOR_MODULE = "torch.distributed.tensor._api"
-# Methods of ProcessGroup and Work: the private names of all_gather_single, reduce_scatter_single and the sender.
-ALL_GATHER_BASE, REDUCE_SCATTER_BASE, SOURCE_RANK = "_allgather_base", "_reduce_scatter_base", "_source_rank"
+# Methods of ProcessGroup: the private names of all_gather_single and reduce_scatter_single.
+ALL_GATHER_BASE, REDUCE_SCATTER_BASE = "_allgather_base", "_reduce_scatter_base"
 
 PARTS = {
     "torch.distributed.distributed_c10d:_world.pg_names": "tell which group a call was made in",
@@ -35,7 +35,7 @@ PARTS = {
     "torch.distributed:ProcessGroup._set_group_name": "offer the backend mpi4py",
     f"torch.distributed:ProcessGroup.{ALL_GATHER_BASE}": "note calls of all_gather_into_tensor",
     f"torch.distributed:ProcessGroup.{REDUCE_SCATTER_BASE}": "note calls of reduce_scatter_tensor",
-    f"torch.distributed:Work.{SOURCE_RANK}": "trace whom a message from anybody came from",
+    "torch.distributed:Work._source_rank": "trace whom a message from anybody came from",
     f"{FUNCTIONAL_MODULE}:wait_tensor": "find deadlocks of functional collectives",
     DTENSOR_MODULE: "name the function of a DTensor that waits",
     "torch.distributed:ProcessGroup._set_default_backend": "simulate a cluster",
@@ -111,6 +111,37 @@ def calls_elsewhere() -> bool:
         return False
     counts = rpc.api._get_current_rpc_agent().get_debug_info()
     return any(int(count) for name, count in counts.items() if name.endswith("_active_calls"))
+
+
+class PythonGroup(dist.ProcessGroup):
+    """A process group in Python, with what torch asks every group for and keeps only for those in C++.
+
+    Attributes:
+        timeout: the limit of a wait that is given none otherwise.
+    """
+
+    def __init__(self, backend: str, rank: int, size: int, timeout: timedelta):
+        super().__init__(rank, size)
+        self._backend, self._rank, self._size, self.timeout = backend, rank, size, timeout
+        self._name = ""
+
+    def getBackendName(self) -> str:
+        return self._backend
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    group_name = property(getGroupName)
+
+    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
+        """Itself: since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in one piece."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{self._backend} group, rank {self._rank} of {self._size}>"
 
 
 # --- profiler ---

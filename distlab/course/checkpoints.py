@@ -80,9 +80,7 @@ def save(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None,
             _write(Path(path), state)
 
 
-def load(
-    path: str | Path, model: nn.Module, optimizer: Optimizer | None = None, *, map_location: Any = "cpu"
-) -> Resumed:
+def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None) -> Resumed:
     """Put a saved training back into the model and the optimizer, in place, on every rank.
 
     On as many ranks as saved it, the training then goes on as if it had never stopped; to the last bit, if a
@@ -94,15 +92,15 @@ def load(
     Runs on: every rank (one that skips it hangs the rest); without a process group, anywhere.
 
     Args:
-        path: of a file that `save` has written, which every rank can read.
-        map_location: the device of the tensors in `values`. Model and optimizer stay where they are.
+        path: of a file that `save` has written, which every rank can read. Tensors in its `values` come to the CPU;
+            model and optimizer stay where they are.
 
     Raises:
         CheckpointError: on every rank, if one cannot read the file, or it does not fit; nothing was changed then.
     """
     path, inside = Path(path), _inside(model)
     with _together():
-        state = _read(path, map_location)
+        state = _read(path)
         _check(path, state, inside, optimizer)
     inside.load_state_dict(state["model"])
     if optimizer is not None:
@@ -188,7 +186,7 @@ def _write(path: Path, state: Mapping[str, Any]) -> None:
         _refuse(path, "a file that rank 0 can write", f" ({_reason(error)})", kept)
 
 
-def _read(path: Path, map_location: Any) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     """What a file holds; CheckpointError where it is not a whole checkpoint."""
     if not path.is_file():
         todo = "Save one first: checkpoints.save(path, model, optimizer)."
@@ -196,7 +194,7 @@ def _read(path: Path, map_location: Any) -> dict[str, Any]:
     try:
         if not zipfile.is_zipfile(path):
             raise EOFError("its end is missing, or it is no file of torch.save")
-        state = torch.load(path, map_location=map_location, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         found = f", whose {path.stat().st_size} bytes cannot be read ({_reason(error)})"
         _refuse(path, "a whole checkpoint", found, "Load an older one, or begin anew.")

@@ -21,9 +21,8 @@ from torch import nn
 
 from distlab.errors import refuse
 
-MIB = 1 << 20
-BUCKET_BYTES = 25 * MIB  # both as DistributedDataParallel has them
-FIRST_BUCKET_BYTES = 1 * MIB
+BUCKET_BYTES = 25 << 20  # both as DistributedDataParallel has them
+FIRST_BUCKET_BYTES = 1 << 20
 
 
 def average_gradients(model: nn.Module, group: Any = None) -> None:

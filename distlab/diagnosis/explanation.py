@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from distlab.errors import Failure, RankDied, RankError, rank_list
+from distlab.errors import Failure, RankDied, RankError, grouped, rank_list
 from distlab.wire.messages import Raised
 
 # the words of gloo and of mpi_queue for a wait that nothing ended; other messages say more, and are shown
@@ -130,10 +129,8 @@ def _where(alike: list[Failure]) -> str:
 
 def _fold(failures: Sequence[Failure], by_message: bool = True) -> list[list[Failure]]:
     """Failures that read the same, together; in the order of their first ranks."""
-    groups: dict[Any, list[Failure]] = {}
-    for f in failures:
-        groups.setdefault((f.kind, f.message, f.lines) if by_message else f.lines, []).append(f)
-    return list(groups.values())
+    alike = grouped(((f.kind, f.message, f.lines) if by_message else f.lines, f) for f in failures)
+    return list(alike.values())
 
 
 def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool, last_lines: Mapping[int, str]) -> RankDied:
@@ -182,9 +179,7 @@ def died_between_cells(died: Mapping[int, str]) -> str:
 
 def deaths(died: Mapping[int, str]) -> str:
     """Which ranks died how, in words; those that died alike together."""
-    alike: dict[str, list[int]] = {}
-    for rank, how in sorted(died.items()):
-        alike.setdefault(how, []).append(rank)
+    alike = grouped((how, rank) for rank, how in sorted(died.items()))
     rows = [(rank_list(ranks), how) for how, ranks in alike.items()]
     return "; ".join(f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows)
 

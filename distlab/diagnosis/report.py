@@ -8,14 +8,14 @@ from __future__ import annotations
 import html
 import linecache
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from distlab.diagnosis.deadlock import Need
 from distlab.diagnosis.explanation import GROUPS_GONE
-from distlab.errors import Line, rank_list
+from distlab.errors import Line, grouped, rank_list
 from distlab.wire import messages
 from distlab.wire.call_matching import tensor_words
-from distlab.wire.messages import CallRecord, RankStatus
+from distlab.wire.messages import CallRecord, RankStatus, SourceLine
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
 WITHOUT_CALL = {  # what a rank does that is in no call
@@ -52,9 +52,7 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
     rooted = {r: gone for r, gone in causes.items() if gone}
     if not rooted:
         return _circle(needs, states)
-    alike: dict[str, list[int]] = {}
-    for rank, gone in rooted.items():
-        alike.setdefault(_complaint(states[rank], gone, states, targets), []).append(rank)
+    alike = grouped((_complaint(states[rank], gone, states, targets), rank) for rank, gone in rooted.items())
     sentences = []
     for words, ranks in list(alike.items())[:3]:
         words = words.replace("s ", " ", 1) if len(ranks) > 1 else words  # they wait, or send
@@ -135,24 +133,18 @@ def call_words(call: CallRecord) -> str:
 
 def rows(states: Mapping[int, RankStatus]) -> list[tuple[list[int], str, str, Line | None]]:
     """What the ranks do as rows of ranks that do the same: (ranks, call or activity, tensors, line)."""
-    folded: dict[tuple[str, str, Line | None], list[int]] = {}
-    for rank, state in sorted(states.items()):
-        busy = state.call or state.doing == messages.COMPUTING  # the lines of an idle rank mean nothing
-        line = state.lines[-1].shown() if busy and state.lines else None
-        if state.call:
-            key = (f"{call_words(state.call)}{_posted(state)}", tensor_words(state.call), line)
-        else:
-            key = (WITHOUT_CALL[state.doing], "", line)
-        folded.setdefault(key, []).append(rank)
-    return [(ranks, *key) for key, ranks in folded.items()]
+    alike = grouped((_row(state), rank) for rank, state in sorted(states.items()))
+    return [(ranks, *row) for row, ranks in alike.items()]
 
 
-def _posted(state: RankStatus) -> str:
-    """Where a call was begun, when the rank waits for it in another line."""
-    if not state.call.lines or not state.lines:
-        return ""
-    begun, waits = state.call.lines[-1].shown(), state.lines[-1].shown()
-    return "" if begun == waits else f" of line {begun.number}"
+def _row(state: RankStatus) -> tuple[str, str, Line | None]:
+    """What one rank does: call or activity, tensors, line."""
+    call, line = state.call, state.lines[-1].shown() if state.lines else None
+    if call is None:  # the lines of an idle rank mean nothing
+        return WITHOUT_CALL[state.doing], "", line if state.doing == messages.COMPUTING else None
+    begun = call.lines[-1].shown() if call.lines else line
+    posted = f" of line {begun.number}" if line and begun != line else ""  # and waited for in another one
+    return f"{call_words(call)}{posted}", tensor_words(call), line
 
 
 def table(states: Mapping[int, RankStatus]) -> str:
@@ -221,11 +213,10 @@ def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLin
     for file in sorted({s.file for s in states.values() if s.lines}):
         here = {r: s for r, s in states.items() if s.lines and s.file == file}
         source = linecache.getlines(file) if file else cell.splitlines()
-        places: dict[int, dict[int, RankStatus]] = {}
-        for rank, state in here.items():
-            if number := _line_in(source, [line.shown() for line in (state.lines[-1:] if file else state.lines)]):
-                places.setdefault(number, {})[rank] = state
-        notes = {at: [(row[0], f"{row[1]} {row[2]}".rstrip()) for row in rows(there)] for at, there in places.items()}
+        places = grouped((_line_in(source, s.lines[-1:] if file else s.lines), r) for r, s in here.items())
+        places.pop(0, None)
+        activities = {at: rows({r: here[r] for r in ranks}) for at, ranks in places.items()}
+        notes = {at: [(row[0], f"{row[1]} {row[2]}".rstrip()) for row in there] for at, there in activities.items()}
         near = {n for at in notes for n in range(at - CONTEXT_LINES, at + CONTEXT_LINES + 1)}
         shown = {n for n in near if 1 <= n <= len(source) and (source[n - 1].strip() or {n - 1, n + 1} <= near)}
         last = -1
@@ -237,9 +228,10 @@ def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLin
     return marked
 
 
-def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int:
+def _line_in(source: Sequence[str], lines: Sequence[SourceLine]) -> int:
     """The number of the innermost line that is one of this source; 0 for none: a function may be of another cell."""
-    found = [n for n, text, _ in map(astuple, lines) if 1 <= n <= len(source) and source[n - 1].strip() == text]
+    shown = [line.shown() for line in lines]
+    found = [s.number for s in shown if 1 <= s.number <= len(source) and source[s.number - 1].strip() == s.text]
     return found[-1] if found else 0
 
 

@@ -31,8 +31,8 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         self.pids: dict[int, int] = {}  # by engine id, of the engines that run or ran
         self.exit_codes: dict[int, int] = {}  # pid -> status, negative for a signal
         self.store_port = 0
+        self.threads: list[threading.Thread] = []  # besides ipyparallel's own; it ends when the fork server does
         self._channel: socket.socket | None = None
-        self._listener: threading.Thread | None = None
 
     def find_args(self) -> list[str]:
         """The command line of the fork server, without its plan."""
@@ -46,20 +46,15 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
             self.server = fork_server.start(self.get_env(), arguments, self.output_file, stay=False)
         process, self._channel = self.server
         watch_process(self, process)
-        self._listener = threading.Thread(target=self._listen, args=(self._channel,), daemon=True)
-        self._listener.start()
+        self.threads = [threading.Thread(target=self._listen, args=(self._channel,), daemon=True)]
+        self.threads[0].start()
         self.fork(range(n))
         return process.pid
 
     @property
-    def threads(self) -> list[threading.Thread]:
-        """The thread that this launcher has besides ipyparallel's own; it ends when the fork server does."""
-        return [] if self._listener is None else [self._listener]
-
-    @property
     def server_ended(self) -> bool:
         """Whether the fork server has ended, and with it every engine."""
-        return self._listener is not None and self._channel is None
+        return bool(self.threads) and self._channel is None
 
     @property
     def can_fork(self) -> bool:
@@ -80,7 +75,7 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         self._order(signal=int(number), ids=list(ids))
 
     def _order(self, **order: Anything) -> None:
-        if self._listener is None:
+        if not self.threads:
             raise RuntimeError("this launcher did not start the engines; only the one that did can fork more")
         with contextlib.suppress(OSError, AttributeError):  # the fork server has ended, which `server_ended` says
             self._channel.sendall(json.dumps(order).encode() + b"\n")

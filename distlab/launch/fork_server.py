@@ -97,16 +97,15 @@ class Server:
 
     def _reap(self) -> None:
         """Take note of the children that have ended."""
-        while True:
+        pid = -1
+        while pid:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
-            if pid == 0:
-                return
             if pid in self.engines:
-                number, status = self.engines.pop(pid), os.waitstatus_to_exitcode(status)
-                self._tell(ended=number, pid=pid, status=status)
+                number = self.engines.pop(pid)
+                self._tell(ended=number, pid=pid, status=os.waitstatus_to_exitcode(status))
                 if self.stay:  # else the hub gave ids as it liked; it notices by heartbeats
                     self._fork(_tell_hub, number)
 

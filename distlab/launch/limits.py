@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +52,6 @@ def check(n: int) -> None:
 
 def limits() -> list[Limit]:
     """The limits of this process that are finite."""
-    try:
-        import resource
-    except ImportError:  # Windows has neither
-        return []
     found = []
     value, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if value != resource.RLIM_INFINITY:
@@ -97,8 +94,5 @@ def _threads_of_user(limit: int) -> int:
         everyone = int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
         if everyone < limit // 2:
             return everyone
-    count = 0
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            count += process.num_threads() if process.uids().real == os.getuid() else 0
-    return count
+    everything = [process.info for process in psutil.process_iter(["uids", "num_threads"])]
+    return sum(info["num_threads"] or 0 for info in everything if info["uids"] and info["uids"].real == os.getuid())

@@ -29,6 +29,7 @@ def environment(threads: int, tag: str) -> dict[str, str]:
         # traces read torch's flight recorder; this is torch's own default, which 2.8 does not have for gloo yet
         "TORCH_FR_BUFFER_SIZE": os.environ.get("TORCH_FR_BUFFER_SIZE", "2000"),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",  # as fork_server.command does it, for all that it does not start; join takes it back
     }
 
 
@@ -59,13 +60,8 @@ def config(environment: dict[str, str], engines: str) -> Any:
 
     config = Config()
     config.LocalControllerLauncher.environment = environment
-    for name in ("Fork", "SSH", "Slurm"):
+    for name in ("Fork", "Local", "MPI", "SSH", "Slurm"):
         config[f"{name}EngineSetLauncher"].environment = environment
-    for name in (
-        "Local",
-        "MPI",
-    ):  # as fork_server.command does it, for the nanny of each engine too; join takes it back
-        config[f"{name}EngineSetLauncher"].environment = {**environment, "PYTHONSAFEPATH": "1"}
     config.LocalEngineSetLauncher.delay = 0.0
     if engines == mpiexec.NAME:
         config.MPIEngineSetLauncher.mpi_cmd = [mpiexec.find()]

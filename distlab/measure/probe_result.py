@@ -53,8 +53,6 @@ HISTORY = {
 }
 LETTERS = {"y": "works", "-": "refused", "?": "depends"}
 
-Kinds = dict[str, dict[str, str]]  # by title of a column, by row: one of KINDS
-
 
 class Column(NamedTuple):
     """A backend, and the device of the tensors that it is given: "cpu" or "cuda"."""
@@ -73,6 +71,8 @@ class Outcome(NamedTuple):
     kind: str
     message: str = ""
 
+
+Outcomes = dict[str, dict[str, Outcome]]  # by title of a column, by row
 
 # by name of a case of all_reduce: its op and dtype
 REDUCTIONS = {f"{op} {dtype}": (op, dtype) for op in OPS for dtype in DTYPES}
@@ -115,7 +115,7 @@ class Probe:
         """Draw the tables as heat maps: functions by column, and for each that is there, reductions by dtype."""
         from distlab.plotting.heat import heat_maps  # it imports matplotlib, which a rank need not
 
-        return heat_maps([(title, _kinds(columns)) for title, columns in self._panels().items()])
+        return heat_maps([*self._panels().items()])
 
     def plot_history(self) -> Figure:
         """Draw the tables of older versions of torch beside the same functions of this probe."""
@@ -123,7 +123,7 @@ class Probe:
 
         backends = {backend for table in HISTORY.values() for backend in table}
         shown = {column.title: cases for column, cases in self.outcomes.items() if column.backend in backends}
-        now = {title: {old: cases[new].kind for old, new in THEN.items()} for title, cases in shown.items()}
+        now = {title: {old: cases[new] for old, new in THEN.items()} for title, cases in shown.items()}
         return heat_maps([*((title, then(title)) for title in HISTORY), (f"torch {self.torch}, probed", now)])
 
     def tables(self) -> list[Table]:
@@ -146,7 +146,7 @@ class Probe:
             tables.append(Table(title, ("", *columns), tuple(rows), "l" * (1 + len(columns))))
         return [*tables[:-1], replace(tables[-1], notes=("", *notes))]
 
-    def _panels(self) -> dict[str, dict[str, dict[str, Outcome]]]:
+    def _panels(self) -> dict[str, Outcomes]:
         """By title of a table, by head of its column, by row: what came of it."""
         names = [name for name in next(iter(self.outcomes.values())) if name not in REDUCTIONS]
         functions = {column.title: {name: cases[name] for name in names} for column, cases in self.outcomes.items()}
@@ -164,15 +164,11 @@ class Probe:
         return "".join(table._repr_html_() for table in self.tables())
 
 
-def then(title: str) -> Kinds:
+def then(title: str) -> Outcomes:
     """The table of `HISTORY` with that title."""
-    columns: Kinds = {}
+    columns: Outcomes = {}
     for backend, tables in HISTORY[title].items():
         for device, letters in zip(DEVICES, tables, strict=True):
-            kinds = {name: LETTERS[letter] for name, letter in zip(THEN, letters, strict=True)}
-            columns[Column(backend, device).title] = kinds
+            cases = {name: Outcome(LETTERS[letter]) for name, letter in zip(THEN, letters, strict=True)}
+            columns[Column(backend, device).title] = cases
     return columns
-
-
-def _kinds(columns: dict[str, dict[str, Outcome]]) -> Kinds:
-    return {head: {row: outcome.kind for row, outcome in cases.items()} for head, cases in columns.items()}

@@ -168,14 +168,13 @@ def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
     if min(seconds) <= 0:
         refuse("seconds", "above 0", list(seconds), "Measure again.")
     m, t = np.array(num_bytes, dtype=float), np.array(seconds, dtype=float)
-    ones = np.ones(len(t))
     # minimise sum ((alpha + beta m) / t - 1)^2 over alpha >= 0, beta > 0
-    alpha, beta = np.linalg.lstsq(np.stack([1 / t, m / t], axis=1), ones, rcond=None)[0]
+    beta, alpha = np.polyfit(m, t, 1, w=1 / t)
     if alpha < 0:
         alpha, beta = 0.0, (m / t).sum() / ((m / t) ** 2).sum()
     elif beta <= 0:
         alpha, beta = (1 / t).sum() / (1 / t**2).sum(), 1e-15
-    return Fit(float(alpha), float(beta), float(np.median(abs((alpha + beta * m) / t - ones))))
+    return Fit(float(alpha), float(beta), float(np.median(abs((alpha + beta * m) / t - 1))))
 
 
 def check_count(name: str, value: Any, least: int) -> None:

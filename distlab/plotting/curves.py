@@ -25,6 +25,7 @@ Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]
 Line = tuple[Sequence[float], Sequence[float]]  # sizes, times
 HEIGHT = 3.4  # of a panel of a sweep, in inches
 ROW = 0.08  # from one line of text to the next, as a share of such a panel's axes
+MOST_EVEN = 16  # times as many ranks at the right as at the left; beyond that the axis is logarithmic
 MOST_FITS = 4  # whose numbers are written: more would fill the figure
 EXAMPLE = 'Give {"gloo": (x, medians, lows, highs)}.'
 FROM_ONE = 'Give {"digits": ([1, 2], medians, lows, highs)}.'
@@ -71,22 +72,33 @@ def draw_theory(ax: Axes, x: Sequence[float], y: Sequence[float], color: str = I
     ax.plot(x, y, color=color, linewidth=1.2, linestyle="--")
 
 
+def draw_lines(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
+    """Draw curves, and theory in the colour of the curve of its name, if there is one; returns the ends to label."""
+    ends = {name: (x, y, name, color) for x, y, name, color in draw_curves(ax, curves, theory)}
+    for name, (x, y) in theory.items():
+        end = (x[-1], y[-1], name, ends[name][-1] if name in ends else INK)
+        draw_theory(ax, x, y, end[-1])
+        if name not in ends or x[-1] > ends[name][0]:
+            ends[name] = end
+    return [*ends.values()]
+
+
 def draw_against_ranks(
-    ax: Axes, curves: Mapping[str, Curve], cores: int | None, ideal: Callable[[int], float] | None = None
+    ax: Axes, curves: Mapping[str, Curve], cores: int | None, theory: Mapping[str, Line] | None = None
 ) -> list[End]:
-    """Draw curves against the number of ranks, from 0 up, with room at the top; returns their ends.
+    """Draw curves and theory against the number of ranks, from 0 up, with room at the top; returns their ends.
 
     Args:
-        cores: of the machine; where there are more ranks than cores is shaded. ideal: of a number of ranks, a line.
+        cores: of the machine; where there are more ranks than cores is shaded.
     """
-    ranks = sorted({n for curve in curves.values() for n in curve[0]})
-    ends = draw_curves(ax, curves)
-    highest = max(max(curve[3]) for curve in curves.values())
-    if ideal is not None:
-        draw_theory(ax, ranks, [ideal(n) for n in ranks])
-        ends.append((ranks[-1], ideal(ranks[-1]), "ideal", INK))
-        highest = max(highest, ideal(ranks[-1]))
+    lines = [*curves.values(), *(theory or {}).values()]
+    ranks = sorted({n for line in lines for n in line[0]})
+    ends = draw_lines(ax, curves, theory or {})
     left, right = ranks[0] - 0.3, ranks[-1] + 0.3
+    if ranks[-1] > MOST_EVEN * ranks[0]:
+        left, right = ranks[0] / 1.1, ranks[-1] * 1.1
+        ax.set_xscale("log", base=2)
+    highest = max(max(line[-1]) for line in lines)
     ax.set(xlabel="ranks", xlim=(left, right), ylim=(0, 1.2 * highest), xticks=ranks, xticklabels=map(str, ranks))
     if cores is not None and ranks[-1] > cores:
         ax.axvspan(max(left, cores + 0.5), right, color=INK, alpha=HAZE, zorder=0, linewidth=0)
@@ -95,12 +107,24 @@ def draw_against_ranks(
     return ends
 
 
+def ideal(curves: Mapping[str, Curve], of: Callable[[int], float]) -> dict[str, Line]:
+    """The line of what n ranks should reach, as theory for `draw_against_ranks`."""
+    ranks = sorted({n for curve in curves.values() for n in curve[0]})
+    return {"ideal": (ranks, [of(n) for n in ranks])}
+
+
 def badge(ax: Axes, text: str) -> None:
-    """Write between the title and the axes what times are virtual; nothing for ""."""
+    """Write between the title and the axes what times are virtual; nothing for "".
+
+    Runs on: client.
+
+    Args:
+        text: on which machines, as `cluster.simulated` says it.
+    """
     if text:
         lines = textwrap.wrap(text, 64)
         ax.set_title(ax.get_title("left"), loc="left", pad=6 + 13 * len(lines))
-        look = {"ha": "left", "va": "bottom", "fontsize": SMALL - 1, "style": "italic", "gid": "badge"}
+        look = {"ha": "left", "va": "bottom", "fontsize": SMALL - 1, "style": "italic", "color": INK, "gid": "badge"}
         ax.text(0, 1.02, "\n".join(lines), transform=ax.transAxes, **look)
 
 
@@ -124,7 +148,7 @@ def latency_bandwidth(
         seconds: median time of each, in seconds.
         low: its lowest (or a low percentile); without it no spread is drawn.
         high: its highest (or a high percentile).
-        fit: the line alpha + n beta: any object with `alpha` in s and `beta` in s/byte.
+        fit: the line alpha + n beta: any object with `alpha` in s and `beta` in s/byte, above 0.
         title: what was measured.
 
     Returns:
@@ -161,11 +185,10 @@ def draw_fit(upper: Axes, lower: Axes, num_bytes: Sequence[float], fit: Fit) -> 
     label = f"fit: α + βn\nα = {short(fit.alpha, 's')}"
     # times rise with the size, so the left upper corner is free
     upper.text(0.03, 0.97, label, transform=upper.transAxes, color=color, va="top", fontsize=SMALL)
-    if fit.beta > 0:
-        lower.axhline(1 / fit.beta, color=color, linewidth=1, linestyle=":")
-        place = {"transform": lower.get_yaxis_transform(), "va": "bottom"}
-        lower.text(0.02, 1.1 / fit.beta, f"1/β = {short(1 / fit.beta, 'B/s')}", color=color, fontsize=SMALL, **place)
-        lower.margins(y=0.12)
+    lower.axhline(1 / fit.beta, color=color, linewidth=1, linestyle=":")
+    place = {"transform": lower.get_yaxis_transform(), "va": "bottom"}
+    lower.text(0.02, 1.1 / fit.beta, f"1/β = {short(1 / fit.beta, 'B/s')}", color=color, fontsize=SMALL, **place)
+    lower.margins(y=0.12)
 
 
 def fitted_line(num_bytes: Sequence[float], fit: Fit) -> tuple[np.ndarray, np.ndarray]:
@@ -209,13 +232,7 @@ def time_against_size(
 def draw_sizes(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
     """Draw curves and theory on logarithmic axes; returns the ends to label."""
     ax.set(xscale="log", yscale="log", xlabel="message size")
-    ends = draw_curves(ax, curves, theory)
-    colors = {name: color for *_, name, color in ends}
-    for name, (sizes, seconds) in theory.items():
-        draw_theory(ax, sizes, seconds, colors.get(name, INK))
-        if name not in curves:
-            ends.append((sizes[-1], seconds[-1], name, INK))
-    return ends
+    return draw_lines(ax, curves, theory)
 
 
 def finish(ax: Axes, ends: Sequence[End]) -> None:
@@ -281,7 +298,9 @@ def write_fits(ax: Axes, curves: Mapping[str, Curve], fits: Mapping[str, Fit]) -
 # --- against the number of ranks ---
 
 
-def time_against_ranks(curves: Mapping[str, Curve], title: str = "", cores: int | None = None) -> Axes:
+def time_against_ranks(
+    curves: Mapping[str, Curve], title: str = "", cores: int | None = None, theory: Mapping[str, Line] | None = None
+) -> Axes:
     """Draw times against the number of ranks, with a label at the end of each curve.
 
     Runs on: client.
@@ -290,6 +309,8 @@ def time_against_ranks(curves: Mapping[str, Curve], title: str = "", cores: int 
         curves: by name, numbers of ranks and the median, low and high time of each, in seconds.
         title: what was measured.
         cores: cores of the machine; where there are more ranks than cores is shaded.
+        theory: by name, numbers of ranks and times in seconds, drawn as a thin dashed line. One with the name of a
+            curve has its colour, and may go on beyond it.
 
     Returns:
         The axes of a new figure, which a notebook shows when its cell ends.
@@ -300,7 +321,7 @@ def time_against_ranks(curves: Mapping[str, Curve], title: str = "", cores: int 
     check_curves(curves)
     ax = new_axes(5.6, 4, title=title, ylabel="time of one call")
     with style():
-        ends = draw_against_ranks(ax, curves, cores)
+        ends = draw_against_ranks(ax, curves, cores, theory)
         even_ticks(ax.yaxis, "s")
         label_ends(ax, ends)
     return ax
@@ -327,7 +348,7 @@ def speedup(curves: Mapping[str, Curve], title: str = "", cores: int | None = No
     ax = new_axes(5.6, 4, title=title, ylabel="speed-up")
     labelled = {f"{name}, {efficiency(curve)[1][-1]:.0f}%": relative(curve) for name, curve in curves.items()}
     with style():
-        label_ends(ax, draw_against_ranks(ax, labelled, cores, ideal=lambda n: n))
+        label_ends(ax, draw_against_ranks(ax, labelled, cores, ideal(curves, lambda n: n)))
     return ax
 
 
@@ -351,16 +372,16 @@ def scaling(curves: Mapping[str, Curve], title: str = "", cores: int | None = No
     """
     check_curves(curves, from_one=True)
     panels = {
-        f"throughput, {unit}": (lambda curve: curve, None),
-        "speed-up": (relative, lambda n: n),
-        "efficiency, %": (efficiency, lambda n: 100),
+        f"throughput, {unit}": (lambda curve: curve, {}),
+        "speed-up": (relative, ideal(curves, lambda n: n)),
+        "efficiency, %": (efficiency, ideal(curves, lambda n: 100)),
     }
     figure = new_figure(7.5, 6.4, layout="constrained")
     with style():
         figure.suptitle(title, x=0.02, ha="left", fontsize=13)
-        for place, (ylabel, (change, ideal)) in enumerate(panels.items(), start=1):
+        for place, (ylabel, (change, line)) in enumerate(panels.items(), start=1):
             ax = figure.add_subplot(2, 2, place, ylabel=ylabel)
-            ends = draw_against_ranks(ax, {name: change(curve) for name, curve in curves.items()}, cores, ideal)
+            ends = draw_against_ranks(ax, {name: change(curve) for name, curve in curves.items()}, cores, line)
         label_ends(ax, ends, in_layout=False)  # beside the last one, where there is no fourth panel
     return figure
 

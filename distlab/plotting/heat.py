@@ -6,12 +6,12 @@ Called by `Probe.plot`. Runs in the notebook's process. Lengths in inches.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from distlab.measure.probe_result import KINDS
+from distlab.measure.probe_result import KINDS, Outcomes
 from distlab.plotting.cells import canvas, draw_box, draw_text, text_width
 from distlab.plotting.style import blend
 
@@ -27,7 +27,7 @@ BAD = "#D55E00"  # a wrong result, a hang, an end
 # of kinds that stand in a cell as the same word, the first one speaks for all
 MEANINGS = {"-": "not built, or no such device", "?": "depends on how it was built"}
 
-Panel = tuple[str, Mapping[str, Mapping[str, str]]]  # title; by column, by row: the kind
+Panel = tuple[str, Outcomes]  # a title, and what stands below it
 
 
 def heat_maps(panels: Sequence[Panel]) -> Figure:
@@ -36,7 +36,7 @@ def heat_maps(panels: Sequence[Panel]) -> Figure:
     Runs on: client.
 
     Args:
-        panels: each a title and, by column, by row, a kind of `probe_result.KINDS`; none is empty, and the columns of
+        panels: each a title and, by column, by row, what came of it; none is empty, and the columns of
             a panel have the same rows.
 
     Returns:
@@ -49,7 +49,7 @@ def heat_maps(panels: Sequence[Panel]) -> Figure:
     for panel, names in zip(columns, rows, strict=True):
         firsts.append(bottom + TITLE + GAP + max(text_width(name, SIZE) for name in panel))
         bottom = firsts[-1] + HEIGHT * len(names) + GAP
-    kinds = {kind for panel in columns for cells in panel.values() for kind in cells.values()}
+    kinds = {cell.kind for panel in columns for cells in panel.values() for cell in cells.values()}
     words = {KINDS[kind]: MEANINGS.get(KINDS[kind], kind) for kind in KINDS if kind in kinds}
     key = textwrap.wrap(";  ".join(f"{word}: {meaning}" for word, meaning in words.items()), KEY)
     widths = [start + WIDTH * len(panel) for panel in columns] + [1.03 * text_width(line, SIZE) for line in key]
@@ -70,7 +70,7 @@ def draw_panel(ax: Axes, left: float, top: float, panel: Panel, rows: Sequence[s
         draw_text(ax, left - 0.08, top + (line + 0.5) * HEIGHT, row, ha="right", va="center_baseline", fontsize=SIZE)
     for place, (name, cells) in enumerate(columns.items()):
         draw_text(ax, left + (place + 0.5) * WIDTH, top - 0.05, name, va="bottom", fontsize=SIZE, rotation=90)
-        for line, kind in enumerate(cells.values()):
+        for line, (kind, _) in enumerate(cells.values()):
             color = "none" if KINDS[kind] == "-" else COLORS.get(kind, BAD)
             corner = left + place * WIDTH + 0.01, top + line * HEIGHT + 0.01
             draw_box(ax, *corner, WIDTH - 0.02, HEIGHT - 0.02, KINDS[kind], color, SIZE - 1)

@@ -111,7 +111,7 @@ class LivePlot:
 
     def update(self) -> None:
         """Show what there is, if somebody watches and the last picture is old enough; call it as often as you like."""
-        if self.panels and somebody_watches() and time.monotonic() - self._drawn > PAUSE_SECONDS:
+        if somebody_watches() and time.monotonic() - self._drawn > PAUSE_SECONDS:
             self._show()
 
     def __enter__(self) -> LivePlot:
@@ -119,11 +119,10 @@ class LivePlot:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Show the last picture, whether or not the work came to its end."""
-        if self.panels:
-            self._show()
+        self._show()
 
     def _show(self) -> None:
-        if notebook_shell() is None:
+        if notebook_shell() is None or not self.panels:
             return
         figure = training_curves(self.panels, self._title, self._xlabel)
         bundle = {"image/png": print_figure(figure, fmt="png", base64=True), "text/plain": repr(figure)}

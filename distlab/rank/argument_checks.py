@@ -32,9 +32,13 @@ from distlab.wire.call_matching import disagreement, misfit
 from distlab.wire.messages import CallRecord, from_json, to_json
 
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
-THREAD_NAME = "distlab-checked"
 
 Lane = tuple[Any, ...]  # a group alone for its collectives; group, source and destination in it, and tag for messages
+
+
+def begin(token: str, host: str, port: int, limit: float) -> None:
+    """Compare the arguments of calls between the ranks from now on; the arguments are those of `Checker`."""
+    NOTES.checker = Checker(token, host, port, limit)
 
 
 def end() -> None:
@@ -106,8 +110,7 @@ class Checker:
             if verdict != "ok":
                 raise MismatchError(verdict[:1].upper() + verdict[1:])
 
-        is_async = getattr(note.args[0], "asyncOp", False)
-        if not is_async and not any(lane in call.lanes for call in list(self._waiting)):
+        if not note.is_async and not any(lane in call.lanes for call in list(self._waiting)):
             check(self._store, lane)
             return original()
         return self._later(Deferred(note, original, self._limit, [lane], lambda _: f"{key}/verdict", check))
@@ -135,7 +138,7 @@ class Checker:
     def _later(self, call: Deferred) -> Deferred:
         self._waiting.append(call)
         if self._poster is None:
-            self._poster = threading.Thread(target=self._post, name=THREAD_NAME, daemon=True)
+            self._poster = threading.Thread(target=self._post, name="distlab-checked", daemon=True)
             self._poster.start()
         return call
 

@@ -52,12 +52,9 @@ def _noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         note = Note(name, name_of(self), args, kwargs)
         if name in ROOTED or name in ("send", "recv"):
             _check_rank(self, note)
-        make = functools.partial(original, self, *args, **kwargs)
-        if NOTES.tracer is None:
-            return _noted(note, self, make)
-        return NOTES.tracer.call(note, args, functools.partial(_noted, note, self, make))
+        noted = functools.partial(_noted, note, self, functools.partial(original, self, *args, **kwargs))
+        return noted() if NOTES.tracer is None else NOTES.tracer.call(note, noted)
 
-    call.__module__ = __name__
     return call
 
 

@@ -68,6 +68,11 @@ class Note:
         return self.waits_shorter or timedelta(0) < limit < default_timeout() or self.method == "monitored_barrier"
 
     @property
+    def is_async(self) -> bool:
+        """Whether a collective returns at once."""
+        return getattr(self.args[0], "asyncOp", False)
+
+    @property
     def root(self) -> int:
         """The number in the group of the rank that a collective goes out from, or ends at."""
         options = self.args[0]

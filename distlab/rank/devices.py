@@ -16,7 +16,7 @@ from distlab.errors import refuse
 SECONDS = 20.0  # that nvidia-smi may take
 
 
-def device_for(rank: int, ranks_here: int | None = None) -> torch.device:
+def device_for(rank: int) -> torch.device:
     """The device of a rank: a GPU of its own where there is one for each rank, a shared GPU where there are fewer.
 
     With a GPU for each rank the backend is nccl, otherwise gloo, which takes CUDA tensors as well: `backend_for` tells.
@@ -26,20 +26,18 @@ def device_for(rank: int, ranks_here: int | None = None) -> torch.device:
     Runs on: anywhere; no rank waits for another.
 
     Args:
-        rank: in the world. Its place on its machine is LOCAL_RANK, which the cluster and torchrun set.
-        ranks_here: how many ranks this machine has; None takes LOCAL_WORLD_SIZE, or else the size of the world.
+        rank: in the world. Its place on its machine is LOCAL_RANK, and the number of ranks there LOCAL_WORLD_SIZE,
+            which the cluster and torchrun set; without that it is the size of the world.
 
     Returns:
         cuda:0, cuda:1, ..., or cpu where there is no GPU.
 
     Raises:
-        ArgumentError: `rank` is not a whole number of 0 or more, or `ranks_here` not one of 1 or more.
+        ArgumentError: `rank` is not a whole number of 0 or more.
     """
     _whole("rank", rank, 0)
-    if ranks_here is None:
-        world_size = dist.get_world_size() if dist.is_initialized() else 1
-        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or world_size)
-    _whole("ranks_here", ranks_here, 1)
+    world_size = dist.get_world_size() if dist.is_initialized() else 1
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or world_size)
     gpus = torch.cuda.device_count()
     if not gpus:
         return torch.device("cpu")

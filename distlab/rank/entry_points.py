@@ -1,7 +1,7 @@
 """What the notebook may call on a rank: join and rebuild the group, run a function, define and read variables.
 
-Imported in the notebook's kernel too, which sends these functions by name and has no torch: what needs torch is
-imported inside of them, on the rank, where it is there already.
+Imported in the notebook's kernel too, which sends these functions and has no torch: what needs torch is imported on
+the rank, where it is there already.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlab.wire import serialization
-from distlab.wire.messages import Missing, Raised, Unsendable, Value
+from distlab.wire.messages import Missing, Raised, Unsendable
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
@@ -23,13 +23,6 @@ WAITED = re.compile(
     r"Timed out waiting|Connection (closed|reset|refused)|Broken pipe|pair closure|Read error|Write error|Socket closed"
     r"|through (shared memory|MPI)"
 )
-
-
-def join(rank: int, meeting: Any) -> dict[str, Any]:
-    """Become rank `rank` of the group that meets at `meeting`; see group.join. Runs on: every rank."""
-    from distlab.rank import group
-
-    return group.join(rank, meeting)
 
 
 def rebuild(rank: int, meeting: Any) -> int:
@@ -48,9 +41,9 @@ def settle() -> None:
 
 def begin_checks(token: str, host: str, port: int, limit: float) -> None:
     """Compare the arguments of calls between the ranks from now on; see argument_checks.Checker for the arguments."""
-    from distlab.rank.argument_checks import NOTES, Checker
+    from distlab.rank import argument_checks
 
-    NOTES.checker = Checker(token, host, port, limit)
+    argument_checks.begin(token, host, port, limit)
 
 
 def end_checks() -> None:
@@ -60,11 +53,11 @@ def end_checks() -> None:
     argument_checks.end()
 
 
-def start_recording() -> str:
+def start_recording() -> None:
     """Begin to record what this rank does; see recording.start. Runs on: a rank."""
     from distlab.rank import recording
 
-    return recording.start()
+    recording.start()
 
 
 def stop_recording() -> Any:
@@ -72,13 +65,6 @@ def stop_recording() -> Any:
     from distlab.rank import recording
 
     return recording.stop()
-
-
-def compare_clocks(ranks: list[int]) -> Any:
-    """How much the clocks of ranks are ahead of the first one's; see recording.compare_clocks. Runs on: these ranks."""
-    from distlab.rank import recording
-
-    return recording.compare_clocks(ranks)
 
 
 def call(header: bytes, buffers: list[Any]) -> list[Any]:
@@ -89,7 +75,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Runs on: a rank.
 
     Returns:
-        [Value, *buffers], or [Raised], or [Unsendable].
+        what `serialization.dumps` made of the value, [header, *buffers]; or [Raised], or [Unsendable].
     """
     from distlab.rank.call_log import NOTES
 
@@ -109,7 +95,7 @@ def push(header: bytes, buffers: list[Any]) -> None:
 
 
 def pull(names: list[str]) -> list[Any]:
-    """The values of `names` as [Value, *buffers], or [Missing] for the first that is not defined, or [Unsendable]."""
+    """The values of `names` as [header, *buffers], or [Missing] for the first that is not defined, or [Unsendable]."""
     namespace = _namespace()
     missing = [name for name in names if name not in namespace]
     if missing:
@@ -123,7 +109,7 @@ def _packed(value: Any, what: str) -> list[Any]:
         header, buffers = serialization.dumps(value)
     except Exception as error:
         return [Unsendable(what, f"{type(error).__name__}: {error}")]
-    return [Value(header), *buffers]
+    return [header, *buffers]
 
 
 def last_failure() -> Raised | None:

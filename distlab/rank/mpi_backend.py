@@ -17,7 +17,6 @@ Source: torch/csrc/distributed/c10d/PyProcessGroup.hpp.
 
 from __future__ import annotations
 
-import operator
 import os
 import socket
 import weakref
@@ -32,6 +31,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch import Tensor
 
+from distlab.compat.torch import PythonGroup
 from distlab.rank.mpi_queue import NAME, Begins, Work, communicator, free_communicator, process_queue, refuse
 
 Tensors = Sequence[Tensor]
@@ -66,7 +66,7 @@ def register() -> None:
         os.environ.setdefault(name, str(value))
 
 
-class Group(dist.ProcessGroup):
+class Group(PythonGroup):
     """A process group whose ranks talk through an MPI communicator of its own.
 
     torch makes it, by `init_process_group` and `new_group`, and calls its methods with torch's own arguments: tensors
@@ -74,38 +74,17 @@ class Group(dist.ProcessGroup):
     contiguous, as on gloo. After a wait that ran out of time the group is broken, as gloo's is.
 
     Attributes:
-        timeout: the limit of a wait that is given none otherwise. broken: why nothing can begin any more, or "".
+        broken: why nothing can begin any more, or "".
 
     Raises:
         RuntimeError: the processes were not started by one mpiexec; on a call, what this backend cannot do.
     """
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
-        super().__init__(rank, size)
-        self._rank, self._size, self.timeout = rank, size, timeout  # torch's size() takes 10 microseconds
-        self.broken = self._name = ""
+        super().__init__(NAME, rank, size, timeout)
+        self.broken = ""
         self._comm = communicator(store, rank, size, timeout)
         weakref.finalize(self, free_communicator, self._comm).atexit = False
-
-    def getBackendName(self) -> str:
-        return NAME
-
-    # torch gives a group its name and reads it, from Python and from C++; without a backend of C++ nobody else keeps it
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def getGroupName(self) -> str:
-        return self._name
-
-    group_name = property(operator.attrgetter("_name"))
-
-    def _get_backend(self, device: torch.device) -> Group:
-        """Itself: since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in one piece."""
-        return self
-
-    def __repr__(self) -> str:
-        return f"<{NAME} group, rank {self._rank} of {self._size}>"
 
     def shutdown(self) -> None:
         """What destroy_process_group calls; waits for nobody."""
@@ -180,9 +159,8 @@ class Group(dist.ProcessGroup):
         begins = []
         for given, whole in zip(movable("all_gather", inputs), wholes, strict=True):
             if whole.nbytes != self._size * given.nbytes:
-                refuse(
-                    f"all_gather needs a tensor of {self._size} times {given.numel()} elements, got {whole.numel()}."
-                )
+                times = f"{self._size} times {given.numel()}"
+                refuse(f"all_gather needs a tensor of {times} elements, got {whole.numel()}.")
             sent = given.detach().contiguous()
             if sent.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr():
                 # the input may be this rank's share of the output, as in FSDP; MPI wants them apart

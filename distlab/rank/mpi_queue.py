@@ -141,9 +141,8 @@ class Work(dist.Work):
             self._futures.append(future)
             if self._ended:
                 future.set_result(None)
-        return future.then(
-            self._value
-        )  # C++, where DDP waits, sees an error of a callback; one that is set, it does not
+        # C++, where DDP waits, sees an error of a callback; one that is set, it does not
+        return future.then(self._value)
 
     def _value(self, _: Any) -> list[Tensor]:
         if self._error is not None:

@@ -9,31 +9,26 @@ wait for one. Collectives that C++ calls, as DistributedDataParallel does, are i
 
 from __future__ import annotations
 
-import platform
 import sys
 import threading
 from bisect import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod
-from pathlib import Path
 from time import time_ns  # the times of torch's profiler are of the same clock, to within 1 µs
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.autograd.profiler import profile
 from torch.distributed import distributed_c10d as c10d
 
 from distlab.compat.torch import flight_record, group_names, members_of, profiled_range, profiling, sender_of
-from distlab.rank.call_log import NOTES, POINT_TO_POINT, Note
-from distlab.wire.recorded import Call, Group, Offset, Recorded, Row
+from distlab.rank.call_log import NOTES, ROOTED, Note
+from distlab.wire.recorded import Call, Group, Recorded, Row
 
 MAIN = "distlab main"  # a range of the profiler's that tells the thread of the cells
-FIRST = (*POINT_TO_POINT, "allreduce", "allreduce_coalesced", "broadcast", "reduce")  # the tensors come first
 IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
 NEAR = 20_000  # ns by which the clocks of the flight recorder and of Python may differ
-ROUNDS = 20  # messages there and back, to compare two clocks
 
 
 class Recording:
@@ -47,17 +42,15 @@ class Recording:
         self._groups: dict[tuple[str, int], Group] = {}  # by name and generation
         self._generations: list[int] = []  # when all groups were left, in ns
 
-    def call(self, note: Note, values: Sequence[Any], make: Callable[[], Any]) -> Any:
+    def call(self, note: Note, make: Callable[[], Any]) -> Any:
         """Make the call of a note, and record it."""
-        given = values[:1] if note.method in FIRST else values[1:2] if note.method != "monitored_barrier" else ()
-        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(given))
         group = self._group_of(note.group, len(self._generations))
-        root = next((value.rootRank for value in values if hasattr(value, "rootRank")), -1)
-        peer = _member(group, max(note.peer, root))
+        num_bytes = sum(prod(shape) * getattr(dtype, "itemsize", 0) for dtype, shape in note.tensors)
+        num_bytes *= len(group[2]) if "scatter" in note.method else 1  # of those a note has the share of one rank
+        peer = _member(group, note.root if note.method in ROOTED else note.peer)
         call = Call(note.op or note.method, note.method, group, num_bytes, peer, note.tag)
         call.elsewhere = threading.get_ident() != self._main
-        is_async = note.args and getattr(note.args[0], "asyncOp", False)
-        call.blocking = not (call.elsewhere or is_async or note.op in IMMEDIATE)
+        call.blocking = not (call.elsewhere or note.is_async or note.op in IMMEDIATE)
         self.calls[note] = call
         call.start = time_ns()
         try:
@@ -131,13 +124,10 @@ class Recording:
         return self._groups.get((name, generation), (name, generation, ()))
 
 
-def start() -> str:
+def start() -> None:
     """Begin to record.
 
     Runs on: a rank, on its main thread.
-
-    Returns:
-        what processes that share a clock have in common: this start of this machine's system.
 
     Raises:
         RuntimeError: a profiler runs on this rank already.
@@ -150,8 +140,6 @@ def start() -> str:
     profiler.__enter__()
     with profiled_range(MAIN):
         NOTES.tracer = Recording(profiler)
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text() if boot.exists() else platform.node()
 
 
 def stop() -> Recorded | None:
@@ -183,47 +171,7 @@ def stop() -> Recorded | None:
     return Recorded(calls, rows, main)
 
 
-def compare_clocks(ranks: Sequence[int]) -> dict[int, Offset]:
-    """How much the clock of each other rank is ahead of that of the first, from messages there and back.
-
-    The quickest round is believed: its message there left `there - here` late by at most what the round took.
-
-    Runs on: each of these ranks.
-
-    Returns:
-        by rank, on the first one; nothing on the others.
-
-    Source: D. Mills, RFC 5905 (NTP), section 8; F. Cristian, Probabilistic clock synchronization (1989).
-    """
-    first, *others = ranks
-    if dist.get_rank() == first:
-        return {rank: min((_ping(rank) for _ in range(ROUNDS)), key=lambda offset: offset.error) for rank in others}
-    for question in [dist.irecv(torch.zeros(1), first) for _ in range(ROUNDS)]:
-        question.wait()
-        dist.send(torch.tensor([time_ns()]), first)
-    return {}
-
-
-def _ping(rank: int) -> Offset:
-    there = torch.zeros(1, dtype=torch.int64)
-    answer = dist.irecv(there, rank)  # posted early: gloo's send waits until its receiver is ready
-    sent = time_ns()
-    dist.send(torch.zeros(1), rank)
-    answer.wait()
-    half = (time_ns() - sent) / 2
-    return Offset((there.item() - sent - half) / 1e9, half / 1e9)
-
-
 def _member(group: Group, place: int) -> int | None:
     """The rank in the world of a member of a group; None where there is no such one."""
     *_, ranks = group
     return ranks[place] if 0 <= place < len(ranks) else None
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors in lists of lists of tensors."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)

@@ -7,6 +7,8 @@ Python frames, the notes of call_hooks.py, and what activity.py finds.
 from __future__ import annotations
 
 import contextlib
+import importlib._bootstrap
+import importlib._bootstrap_external
 import os
 import sys
 from collections.abc import Callable
@@ -73,6 +75,23 @@ def executing(frame: FrameType | None) -> bool:
     return False
 
 
+def importing(frame: FrameType | None) -> bool:
+    """Whether a cell or a call of the notebook is in an import that must not be torn: every later one would fail.
+
+    A module of the learner's own may be torn: it may compute or communicate for as long as it likes.
+
+    Runs on: a rank, in any thread.
+    """
+    machinery = vars(importlib._bootstrap), vars(importlib._bootstrap_external)
+    inner = None
+    for outer in activity.outwards(frame):
+        if not any(outer.f_globals is namespace for namespace in machinery):
+            inner = outer
+        elif inner is None or not is_learners(inner.f_code.co_filename):
+            return executing(frame)
+    return False
+
+
 def waiter(main: int, others: list[int]) -> int:
     """The thread that this rank waits with: the main one, or another while that is idle or waits for a thread."""
     if communication(main):
@@ -118,6 +137,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         call=call,
         lines=_lines(thread) or _lines(main),
         idle=not executing(next(frames(main), None)),
+        importing=importing(next(frames(main), None)),
         counts={group: NOTES.count(group) for group in list(NOTES.collectives)},
         begun=_begun(),
         groups=dist.get_pg_count(),

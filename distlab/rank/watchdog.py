@@ -15,15 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib._bootstrap
-import importlib._bootstrap_external
 import select
 import signal
 import socket
 import sys
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 from distlab.compat.ipython import SHOWS_ERROR
@@ -31,9 +28,7 @@ from distlab.rank import activity, restoring, sockets, status
 from distlab.rank.call_log import NOTES
 from distlab.wire.control_channel import hello
 from distlab.wire.messages import COME_BACK, FREE, VARIABLES, Answer, Question, from_json, to_json
-from distlab.wire.source import is_learners
 
-THREAD_NAME = "distlab-watchdog"
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
 LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.SIGUSR1, signal.SIGUSR2)
@@ -93,7 +88,7 @@ class _Thread(threading.Thread):
     """The watchdog's thread: reads the control channel, and acts on what it hears, until the notebook is gone."""
 
     def __init__(self, before: tuple[frozenset[sockets.Identity], set[int]], meeting: Any):
-        super().__init__(name=THREAD_NAME, daemon=True)
+        super().__init__(name="distlab-watchdog", daemon=True)
         *address, token = meeting.channel
         self._channel = socket.create_connection(address)
         self._channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -133,7 +128,7 @@ class _Thread(threading.Thread):
     def _come_back(self) -> None:
         """Interrupt the main thread, or postpone that until its import is done."""
         frame = sys._current_frames().get(self._main)
-        self._postponed = importing(frame)
+        self._postponed = status.importing(frame)
         if interruptible(frame):
             signal.pthread_kill(self._main, INTERRUPT)
 
@@ -141,7 +136,7 @@ class _Thread(threading.Thread):
         """The handler of SIGINT: a KeyboardInterrupt where it does no harm or after an import, nothing elsewhere."""
         if interruptible(frame):
             raise KeyboardInterrupt
-        self._postponed = importing(frame)
+        self._postponed = status.importing(frame)
 
     def _hear(self) -> bool:
         """Do what the notebook orders on the channel, or answer; False when the notebook is gone."""
@@ -166,9 +161,7 @@ class _Thread(threading.Thread):
             return Answer(asked.number)
         if asked.want == VARIABLES:
             return Answer(asked.number, variables=status.variables())
-        summary = status.summary(self._main, self._ours, self._traffic, self._loop)
-        summary = replace(summary, importing=importing(sys._current_frames().get(self._main)))
-        return Answer(asked.number, summary)
+        return Answer(asked.number, status.summary(self._main, self._ours, self._traffic, self._loop))
 
     def _traffic(self) -> tuple[int, bool]:
         return sockets.traffic(self._of_group(), self._port)
@@ -206,21 +199,4 @@ def interruptible(frame: Any) -> bool:
     Runs on: a rank, in any thread.
     """
     told = TELLING & {status.place(outer) for outer in activity.outwards(frame)}
-    return status.executing(frame) and not importing(frame) and not told
-
-
-def importing(frame: Any) -> bool:
-    """Whether a cell or a call of the notebook is in an import that must not be torn: every later one would fail.
-
-    A module of the learner's own may be torn: it may compute or communicate for as long as it likes.
-
-    Runs on: a rank, in any thread.
-    """
-    machinery = vars(importlib._bootstrap), vars(importlib._bootstrap_external)
-    inner = None
-    for outer in activity.outwards(frame):
-        if not any(outer.f_globals is namespace for namespace in machinery):
-            inner = outer
-        elif inner is None or not is_learners(inner.f_code.co_filename):
-            return status.executing(frame)
-    return False
+    return status.executing(frame) and not status.importing(frame) and not told

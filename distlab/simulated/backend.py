@@ -25,13 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distlab.compat.torch import (
-    ALL_GATHER_BASE,
-    REDUCE_SCATTER_BASE,
-    SOURCE_RANK,
-    at_end_of_backward,
-    gloo_group,
-)
+from distlab.compat import torch as private
 from distlab.simulated.events import Collective, Message, Wait
 from distlab.simulated.notes import NOTES
 
@@ -82,7 +76,7 @@ class Work(dist.Work):
     def get_future(self) -> torch.futures.Future:
         """gloo's Future. A backward pass that takes it waits for it at its end, as DDP's does."""
         with contextlib.suppress(RuntimeError):  # no backward pass: the Future's own wait is the end
-            at_end_of_backward(self.note_end)
+            private.at_end_of_backward(self.note_end)
         return Future(self._work.get_future(), self)
 
     def is_completed(self) -> bool:
@@ -101,7 +95,7 @@ class Work(dist.Work):
         self.wait()
 
     def _source_rank(self) -> int:
-        return getattr(self._work, SOURCE_RANK)()
+        return private.sender_of(self._work)
 
     source_rank = _source_rank
 
@@ -139,7 +133,7 @@ class Future(torch.futures.Future):
         return super().then(called)
 
 
-class Group(dist.ProcessGroup):
+class Group(private.PythonGroup):
     """A gloo group whose calls are noted.
 
     torch makes it, by `init_process_group` and `new_group`, and calls its methods with torch's own arguments.
@@ -148,29 +142,9 @@ class Group(dist.ProcessGroup):
     OVER_GLOO = True
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, members: tuple[int, ...]):
-        super().__init__(rank, size)
-        self.timeout = timeout
-        self._gloo = gloo_group(store, rank, size, timeout)
-        self._rank, self._members, self._name, self._count = rank, members, "", 0
-
-    def getBackendName(self) -> str:
-        return NAME
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def getGroupName(self) -> str:
-        return self._name
-
-    @property
-    def group_name(self) -> str:
-        return self._name
-
-    def _get_backend(self, device: torch.device) -> Group:
-        return self
-
-    def __repr__(self) -> str:
-        return f"<{NAME} group, rank {self._rank} of {len(self._members)}>"
+        super().__init__(NAME, rank, size, timeout)
+        self._gloo = private.gloo_group(store, rank, size, timeout)
+        self._members, self._count = members, 0
 
     def shutdown(self) -> None:
         self._gloo.shutdown()
@@ -250,28 +224,20 @@ def _bytes(tensors: list[Tensor]) -> int:
 
 
 _FIRST, _SECOND = _of_argument(0), _of_argument(1)
-# ProcessGroup's methods, some under two names: those of torch before 2.13, and those since
-for _method, _name, _sizes in (
-    ("allreduce", "all_reduce", _of_elements),
-    ("allreduce_coalesced", "all_reduce", _of_elements),
-    ("broadcast", "broadcast", _FIRST),
-    ("reduce", "reduce", _FIRST),
-    ("allgather", "all_gather", _SECOND),
-    ("allgather_coalesced", "all_gather", _SECOND),
-    (ALL_GATHER_BASE, "all_gather", _SECOND),
-    ("all_gather_single", "all_gather", _SECOND),
-    ("allgather_into_tensor_coalesced", "all_gather", _SECOND),
-    ("all_gather_single_coalesced", "all_gather", _SECOND),
-    ("gather", "gather", _SECOND),
-    ("scatter", "scatter", _FIRST),
-    ("reduce_scatter", "reduce_scatter", _FIRST),
-    (REDUCE_SCATTER_BASE, "reduce_scatter", _FIRST),
-    ("reduce_scatter_single", "reduce_scatter", _FIRST),
-    ("reduce_scatter_tensor_coalesced", "reduce_scatter", _FIRST),
-    ("reduce_scatter_single_coalesced", "reduce_scatter", _FIRST),
-    ("alltoall", "all_to_all", _of_lists),
-    ("alltoall_base", "all_to_all", _of_splits),
-    ("all_to_all_single", "all_to_all", _of_splits),
-    ("barrier", "barrier", lambda n, *_: ((0,), (0,))),
+# by collective, ProcessGroup's methods, some under two names: those of torch before 2.13, and those since
+for _name, _sizes, *_methods in (
+    ("all_reduce", _of_elements, "allreduce", "allreduce_coalesced"),
+    ("broadcast", _FIRST, "broadcast"),
+    ("reduce", _FIRST, "reduce"),
+    ("all_gather", _SECOND, "allgather", private.ALL_GATHER_BASE, "all_gather_single"),
+    ("all_gather", _SECOND, "allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
+    ("gather", _SECOND, "gather"),
+    ("scatter", _FIRST, "scatter"),
+    ("reduce_scatter", _FIRST, "reduce_scatter", private.REDUCE_SCATTER_BASE, "reduce_scatter_single"),
+    ("reduce_scatter", _FIRST, "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
+    ("all_to_all", _of_lists, "alltoall"),
+    ("all_to_all", _of_splits, "alltoall_base", "all_to_all_single"),
+    ("barrier", lambda n, *_: ((0,), (0,)), "barrier"),
 ):
-    setattr(Group, _method, _collective(_method, _name, _sizes))
+    for _method in _methods:
+        setattr(Group, _method, _collective(_method, _name, _sizes))

@@ -6,6 +6,7 @@ simulation.py finds the times.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class Notes:
     def __init__(self) -> None:
         self.network: Network | None = None
         self.device: Device | None = None
-        self.counting: CountFlops | None = None
+        self.counting = contextlib.ExitStack()  # while the device counts operations, CountFlops
         self.callback = threading.local()  # .after: the operation whose Future called back on this thread
         self.clear()
 
@@ -95,12 +96,9 @@ def use(network: Network | None) -> None:
     """
     NOTES.clear()
     NOTES.network, NOTES.device = network, network and network.device
-    if NOTES.counting is not None:
-        NOTES.counting.__exit__(None, None, None)
-        NOTES.counting = None
+    NOTES.counting.close()
     if NOTES.device is not None and NOTES.device.flops is not None:
-        NOTES.counting = CountFlops()
-        NOTES.counting.__enter__()  # on this thread, as long as the network is used
+        NOTES.counting.enter_context(CountFlops())  # on this thread, as long as the network is used
 
 
 def begin_cell(number: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from distlab.errors import rank_list
+from distlab.errors import grouped, rank_list
 from distlab.wire.messages import CallRecord
 
 
@@ -37,9 +37,7 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
 
 def _by_value(values: Mapping[int, str], verbs: tuple[str, str]) -> str:
     """ "rank 2 has op=MAX, ranks 0 and 1 have op=SUM": the fewest ranks first."""
-    groups: dict[str, list[int]] = {}
-    for rank, value in sorted(values.items()):
-        groups.setdefault(value, []).append(rank)
+    groups = grouped((value, rank) for rank, value in sorted(values.items()))
     ordered = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
     return ", ".join(f"{rank_list(ranks)} {verbs[len(ranks) > 1]} {value or 'none'}" for value, ranks in ordered)
 

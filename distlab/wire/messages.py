@@ -143,13 +143,6 @@ class Raised:
 
 
 @dataclass(frozen=True)
-class Value:
-    """A function returned; the parts of its value that `serialization.dumps` set aside come after this in the reply."""
-
-    header: bytes
-
-
-@dataclass(frozen=True)
 class Unsendable:
     """A value that cannot be pickled: what it is, and why not."""
 

@@ -1,6 +1,6 @@
 """What a rank recorded for a trace, on its way to the notebook: plain values, made by rank/recording.py.
 
-Read by measure/trace on the notebook's kernel, which does not import torch. Times are in ns of the rank's own clock.
+Read by measure/trace on the notebook's kernel, which does not import torch. Times are in ns of the machine's clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Call:
 
     Attributes:
         op: the function that the program called: "send", "all_gather_object". method: of ProcessGroup.
-        num_bytes: what this rank gives, or receives into.
+        num_bytes: what this rank gives, or receives into; of scatter and reduce_scatter the whole, on every rank.
         peer: the other rank of a message, the root of a collective, in the world; None when there is none.
         sequence: among the messages of this group, direction, peer and tag since the group was built; 0 for unknown.
         blocking: whether it is complete when it returns. elsewhere: whether another thread than that of the cells made
@@ -60,11 +60,3 @@ class Recorded:
     calls: list[Call]
     rows: list[Row]
     main: int
-
-
-@dataclass(frozen=True)
-class Offset:
-    """How much a rank's clock is ahead of that of the trace: `seconds`, right to within `error` seconds."""
-
-    seconds: float = 0.0
-    error: float = 0.0

@@ -10,17 +10,16 @@ class Rank:
     """What one rank recorded. Rows and calls are added in any order; `told` is what the notebook gets.
 
     Args:
-        groups: further groups as (name, generation, ranks); calls name one by its place. ahead: ms of its clock.
+        groups: further groups as (name, generation, ranks); calls name one by its place.
     """
 
-    def __init__(self, world_size, groups=(), ahead=0.0):
+    def __init__(self, world_size, groups=()):
         self.told = Recorded([], [], MAIN)
         self.groups = [("0", 0, tuple(range(world_size))), *groups]
-        self.ahead = ahead
         self.counts = {}
 
     def clock(self, time):
-        return BEGIN + round((time + self.ahead) * 1e6)
+        return BEGIN + round(time * 1e6)
 
     def row(self, name, start, end, thread=MAIN, number=-1, annotated=False):
         """A row of the profiler's."""

@@ -6,7 +6,7 @@ with the messages that are really sent, and the costs with the schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from distlab.course.algorithms.rings import segments as segments_for
@@ -61,7 +61,8 @@ def schedule(name: str, world_size: int, segments: int = 1) -> Schedule:
     check(name, world_size)
     if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
         refuse("segments", "a whole number of 1 or more", segments, 'Call schedule("pipelined ring", 4, segments=2).')
-    num_chunks, steps = SCHEDULES[name](world_size, segments) if world_size > 1 else (1, [])
+    plan, _ = ALGORITHMS[name]
+    num_chunks, steps = plan(world_size, segments) if world_size > 1 else (1, [])
     return Schedule(name, world_size, num_chunks, tuple(tuple(step) for step in steps))
 
 
@@ -98,7 +99,8 @@ def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float, 
     check(name, world_size)
     if world_size == 1 or num_bytes == 0:
         return 0.0
-    steps, sent, added = COSTS[name](world_size)
+    _, shares = ALGORITHMS[name]
+    steps, sent, added = shares(world_size)
     # segments cost messages, and all but the last one of a chunk is added while others travel
     count = segments_for(int(num_bytes), world_size) if name == "pipelined ring" else 1
     return steps * count * alpha + sent * num_bytes * beta + added / count * num_bytes * gamma
@@ -106,8 +108,8 @@ def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float, 
 
 def check(name: str, world_size: int) -> None:
     """The name of an algorithm that has a schedule, and a number of ranks."""
-    if name not in SCHEDULES:
-        refuse("name", f"one of {', '.join(SCHEDULES)}", name, 'Call schedule("ring", 4).')
+    if name not in ALGORITHMS:
+        refuse("name", f"one of {', '.join(ALGORITHMS)}", name, 'Call schedule("ring", 4).')
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         refuse("world_size", "a whole number of 1 or more", world_size, 'Call schedule("ring", 4).')
 
@@ -149,7 +151,7 @@ def _recursive_doubling(n: int, _: int) -> tuple[int, Steps]:
 def _halving_doubling(n: int, _: int) -> tuple[int, Steps]:
     power = power_below(n)
     blocks, halving, doubling = [range(power)] * power, [], []
-    for d in reversed(list(_distances(power))):
+    for d in reversed(_distances(power)):
         kept = [block[len(block) // 2 :] if r & d else block[: len(block) // 2] for r, block in enumerate(blocks)]
         halving.append([Message(r, r ^ d, kept[r ^ d], "reduce") for r in range(power)])
         doubling.insert(0, [Message(r, r ^ d, kept[r], "copy") for r in range(power)])
@@ -177,27 +179,29 @@ def power_below(n: int) -> int:
     return 1 << (n.bit_length() - 1)
 
 
-def _distances(n: int) -> Iterator[int]:
+def _distances(n: int) -> list[int]:
     """1, 2, 4 ... below n."""
-    distance = 1
-    while distance < n:
-        yield distance
-        distance *= 2
-
-
-SCHEDULES: dict[str, Callable[[int, int], tuple[int, Steps]]] = {
-    "naive": _naive,
-    "whole ring": _whole_ring,
-    "ring": lambda n, _: _ring(n, 1),
-    "pipelined ring": _ring,
-    "halving doubling": _halving_doubling,
-    "recursive doubling": _recursive_doubling,
-    "tree": _tree,
-    "shared memory": _shared_memory,
-}
+    return [1 << k for k in range(_log(n))]
 
 
 # --- costs: steps, and shares of the buffer that are sent and added up one after another, on n ranks ---
+
+Cost = tuple[int, float, float]
+
+
+def _ring_cost(n: int) -> Cost:
+    return 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n
+
+
+def _doubling_cost(n: int) -> Cost:
+    steps, extra = _log(power_below(n)), n > power_below(n)
+    return steps + 2 * extra, steps + 2 * extra, steps + extra
+
+
+def _halving_cost(n: int) -> Cost:
+    power, extra = power_below(n), n > power_below(n)
+    share = (power - 1) / power
+    return 2 * _log(power) + 2 * extra, 2 * share + 2 * extra, share + extra
 
 
 def _log(n: int) -> int:
@@ -205,24 +209,14 @@ def _log(n: int) -> int:
     return (n - 1).bit_length()
 
 
-def _doubling_cost(n: int) -> tuple[int, float, float]:
-    steps, extra = _log(power_below(n)), n > power_below(n)
-    return steps + 2 * extra, steps + 2 * extra, steps + extra
-
-
-def _halving_cost(n: int) -> tuple[int, float, float]:
-    power, extra = power_below(n), n > power_below(n)
-    share = (power - 1) / power
-    return 2 * _log(power) + 2 * extra, 2 * share + 2 * extra, share + extra
-
-
-COSTS: dict[str, Callable[[int], tuple[int, float, float]]] = {
-    "naive": lambda n: (2 * (n - 1), 2 * (n - 1), n - 1),
-    "whole ring": lambda n: (n - 1, n - 1, n - 1),
-    "ring": lambda n: (2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n),
-    "pipelined ring": lambda n: (2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n),
-    "halving doubling": _halving_cost,
-    "recursive doubling": _doubling_cost,
-    "tree": lambda n: (2 * _log(n), 2 * _log(n), _log(n)),
-    "shared memory": lambda n: (2, 2 * (n - 1) / n, (n - 1) / n),
+# by name: the schedule for n ranks and a number of segments, and its cost
+ALGORITHMS: dict[str, tuple[Callable[[int, int], tuple[int, Steps]], Callable[[int], Cost]]] = {
+    "naive": (_naive, lambda n: (2 * (n - 1), 2 * (n - 1), n - 1)),
+    "whole ring": (_whole_ring, lambda n: (n - 1, n - 1, n - 1)),
+    "ring": (lambda n, _: _ring(n, 1), _ring_cost),
+    "pipelined ring": (_ring, _ring_cost),
+    "halving doubling": (_halving_doubling, _halving_cost),
+    "recursive doubling": (_recursive_doubling, _doubling_cost),
+    "tree": (_tree, lambda n: (2 * _log(n), 2 * _log(n), _log(n))),
+    "shared memory": (_shared_memory, lambda n: (2, 2 * (n - 1) / n, (n - 1) / n)),
 }

@@ -138,12 +138,11 @@ def _find(group: Any) -> Segment | str:
     with contextlib.ExitStack() as until_mapped:
         if group.rank() == 0:
             try:
-                descriptor, path = tempfile.mkstemp(prefix="distlab-", dir=FOLDER)
-                until_mapped.callback(os.unlink, path)
-                with open(descriptor, "wb") as file:
-                    # in full: memory that the system cannot give is an error here, and would end the process later
-                    file.write(bytes(num_bytes))
-                given = [path]
+                file = until_mapped.enter_context(tempfile.NamedTemporaryFile(prefix="distlab-", dir=FOLDER))
+                # in full: memory that the system cannot give is an error here, and would end the process later
+                file.write(bytes(num_bytes))
+                file.flush()
+                given = [file.name]
             except OSError as error:
                 why = f"{me} cannot make a file for {num_bytes} bytes: {error}"
         dist.broadcast_object_list(given, group=group, group_src=0)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import Subset, random_split
 
 from distlab.errors import refuse
 
@@ -47,8 +47,7 @@ class DataPartitioner:
     def __init__(self, data: Any, sizes: Sequence[float], seed: int = SEED):
         self.data = data
         self.sizes = _counts(len(data), sizes)
-        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-        self._indices = [part.tolist() for part in order.split(self.sizes)]
+        self._parts = random_split(data, self.sizes, torch.Generator().manual_seed(seed))
 
     def use(self, partition: int) -> Partition:
         """The partition with that number: a rank takes its own.
@@ -58,7 +57,7 @@ class DataPartitioner:
         """
         if partition not in range(len(self.sizes)):
             refuse("partition", f"a whole number from 0 to {len(self.sizes) - 1}", partition, "Call use(rank).")
-        return Partition(self.data, self._indices[partition])
+        return Partition(self.data, self._parts[partition].indices)
 
     def __len__(self) -> int:
         return len(self.sizes)

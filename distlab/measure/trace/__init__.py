@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distlab.errors import ClusterError, rank_list, refuse
+from distlab.errors import ClusterError, grouped, rank_list, refuse
 from distlab.measure.tables import Table
 from distlab.measure.trace import virtual
 from distlab.measure.trace.chrome import chrome
@@ -19,7 +19,7 @@ from distlab.measure.trace.reading import read
 from distlab.measure.trace.totals import Shares, shares_of, tabulate
 from distlab.plotting.units import count, format_seconds
 from distlab.simulated.events import Result
-from distlab.wire.recorded import Offset, Recorded
+from distlab.wire.recorded import Recorded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +38,6 @@ class Trace:
         ranks: those that were recorded. recording: whether they still are.
         simulated: on which machines in virtual time, in words; "" for what really happened.
         missing: why there is nothing of a rank, in words, by rank.
-        offsets: how much a rank's clock was ahead of the trace's, by which its times are corrected; of ranks on other
-            machines than the first.
         events: what the ranks did, in the order of the starts.
         messages: point-to-point messages in the order in which they left, those without a partner included.
         collectives: in the order in which they began.
@@ -49,13 +47,12 @@ class Trace:
     def __init__(self, ranks: Sequence[int], simulated: str = ""):
         self.ranks, self.simulated = list(ranks), simulated
         self.missing: dict[int, str] = {}
-        self.offsets: dict[int, Offset] = {}
         self.recording = True
 
-    def finish(self, recorded: dict[int, Recorded], missing: dict[int, str], offsets: dict[int, Offset]) -> None:
+    def finish(self, recorded: dict[int, Recorded], missing: dict[int, str]) -> None:
         """Take what the ranks recorded, by rank."""
-        self.missing, self.offsets = missing, offsets
-        self.events, self.messages, self.collectives, self.rows = read(recorded, offsets)
+        self.missing = missing
+        self.events, self.messages, self.collectives, self.rows = read(recorded)
         self.recording = False
 
     def finish_virtual(self, result: Result | None, why: str = "") -> None:
@@ -131,17 +128,12 @@ class Trace:
         return Path(path)
 
     def notes(self) -> list[str]:
-        """What has to be known of it: ranks of which nothing is there, and clocks that had to be estimated."""
-        by_reason: dict[str, list[int]] = {}
-        for rank, why in sorted(self.missing.items()):
-            by_reason.setdefault(why, []).append(rank)
+        """What has to be known of it: ranks of which nothing is there."""
+        by_reason = grouped((why, rank) for rank, why in sorted(self.missing.items()))
         said = [f"Nothing is known of {rank_list(ranks)}: {why}." for why, ranks in by_reason.items()]
         outside = sum(not message.traced for message in self.messages)
         if outside:
             said.append(f"{count(outside, 'message')} to or from ranks of which nothing is known.")
-        if self.offsets:
-            worst = format_seconds(max(offset.error for offset in self.offsets.values())).strip()
-            said.append(f"The clocks of {rank_list([*self.offsets])} are estimated, right to within {worst}.")
         return said
 
     def _headline(self) -> str:

@@ -15,28 +15,26 @@ from math import inf
 
 from distlab.measure.trace.computing import FUNCTIONAL, computation_of
 from distlab.measure.trace.events import Collective, Event, Message
-from distlab.wire.recorded import Call, Group, Offset, Recorded, Row
+from distlab.wire.recorded import Call, Group, Recorded, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back
 
 Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[Row]]]
-Clock = Callable[[float], float]  # from ns of a rank's clock to seconds of the trace
+Clock = Callable[[float], float]  # from ns of the machine's clock to seconds of the trace
 
 
-def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset]) -> Contents:
-    """Put together what each rank recorded, by rank, on the clock of a rank without an offset."""
-    ahead = {rank: round(1e9 * offsets.get(rank, Offset()).seconds) for rank in recorded}
-    starts = [item.start - ahead[rank] for rank, told in recorded.items() for item in (*told.rows, *told.calls)]
-    zero = min(starts, default=0)
+def read(recorded: Mapping[int, Recorded]) -> Contents:
+    """Put together what each rank recorded, by rank; the first of it begins at 0."""
+    zero = min((item.start for told in recorded.values() for item in (*told.rows, *told.calls)), default=0)
     rows: dict[int, list[Row]] = {}
     calls: list[Event] = []
     computation: list[Event] = []
+
+    def clock(time: float) -> float:
+        return (time - zero) / 1e9
+
     for rank, told in recorded.items():
-
-        def clock(time: float, began: float = zero + ahead[rank]) -> float:
-            return (time - began) / 1e9
-
         rows[rank] = rows_of(told, clock)
         main = [row for row in rows[rank] if row.thread == 0]
         of_rank = sorted((event_of(rank, call, clock) for call in told.calls), key=lambda event: event.start)

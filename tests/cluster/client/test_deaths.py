@@ -7,6 +7,7 @@ import time
 import pytest
 
 import distlab
+from distlab.client.execution import Options
 from tests.cluster.conftest import dies, pid_on_rank, sum_of_ranks, wait_until_gone
 from tests.cluster.zoo import a_message_larger_than_its_recv
 
@@ -64,7 +65,7 @@ def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
         "The next cell starts a new one in its place, without its variables, and rebuilds the process group. "
         "Ranks 0 and 2 keep theirs."
     )
-    assert caught.value.rank == 1
+    assert caught.value.failures[0].rank == 1
     after = usable.run(pid_on_rank)
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
     assert usable.pull("kept", ranks=[0, 2]) == [6, 6]
@@ -119,7 +120,7 @@ def test_the_death_of_the_forking_process_in_a_cell_ends_the_cell(usable):
 def test_a_pending_cell_of_a_dead_rank_does_not_cost_the_rank_that_took_its_place(usable):
     """The result of a cell sent with --noblock tells the death, and the new rank stays."""
     code = "dist.recv(torch.zeros(1), src=(rank + 1) % 3)"
-    cell = usable.execute([0, 1, 2], lambda view: view.execute(code, block=False))
+    cell = usable.execute([0, 1, 2], Options(), lambda view: view.execute(code, block=False))
     os.kill(usable.ranks.pids[1], signal.SIGKILL)
     assert wait_until_gone(lambda: {1} & set(usable.client.ids)) == set()
     pids = usable.run(pid_on_rank)
@@ -145,7 +146,7 @@ def test_with_the_stock_launcher_a_death_needs_a_restart():
             assert str(caught.value) == f"The cluster is not whole: rank 1 was {KILLED}. {advice}"
         cluster.restart()
         assert cluster.run(sum_of_ranks) == [1.0, 1.0]
-        cell = cluster.execute([0], lambda view: view.execute("import time; time.sleep(60)", block=False))
+        cell = cluster.execute([0], Options(), lambda view: view.execute("import time; time.sleep(60)", block=False))
     with pytest.raises(distlab.ClusterError) as caught:
         cell.finish()
     assert str(caught.value) == "The cluster was stopped before this cell had ended, and its results are lost."

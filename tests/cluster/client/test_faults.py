@@ -34,7 +34,7 @@ def test_an_exception_names_rank_line_and_the_others(usable):
         "Rank 0 finished.\n"
         "The process group is rebuilt and variables are kept: change the cell and run it again."
     )
-    assert (caught.value.rank, caught.value.finished) == (2, (0,))
+    assert (caught.value.failures[0].rank, caught.value.finished) == (2, (0,))
     assert "ValueError: no" in caught.value.failures[0].traceback
 
 

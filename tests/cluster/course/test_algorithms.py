@@ -194,7 +194,7 @@ def test_a_rank_that_fails_frees_those_that_wait_in_shared_memory(cluster, by_si
     began = time.monotonic()
     with pytest.raises(distlab.RankDied if by_signal else distlab.RankError) as caught:
         cluster.run(fails, by_signal)
-    assert caught.value.rank == 3
+    assert caught.value.failures[0].rank == 3
     assert time.monotonic() - began < 15
     cluster.run(all_reduce, 3)
 

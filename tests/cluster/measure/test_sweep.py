@@ -83,7 +83,7 @@ def test_a_function_that_raises_is_named_and_what_was_measured_is_kept(usable, r
     assert 'raise ValueError("one chunk is missing")' in str(error)
     assert lines[-1] == "2 of 6 times were measured before: `import sys; sys.last_value.partial` has them."
     assert [(p.function, p.timing.num_bytes) for p in error.partial.points] == [("gloo", 8), ("mine", 8)]
-    assert (error.rank, type(error.__cause__)) == (1, distlab.RankError)
+    assert (error.failures[0].rank, type(error.__cause__)) == (1, distlab.RankError)
     assert usable.client[:].apply_sync(eval, groups) == before
 
 

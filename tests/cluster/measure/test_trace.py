@@ -1,7 +1,6 @@
 """cluster.trace() on real ranks: programs whose messages are known, errors, clocks, and what is left afterwards."""
 
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
@@ -274,49 +273,3 @@ def test_a_profiler_of_the_programs_own(usable):
     with usable.trace() as trace:
         usable.run(own, ranks=[1])
     assert trace.missing == {1: "what ran there used a profiler of its own, which ended the trace's"}
-
-
-AHEAD = 5_000_000_000  # ns
-
-
-def skew(rank, world_size):
-    """Make this rank believe that it is on another machine, whose clock is ahead."""
-    from distlab.rank import recording
-
-    start, stop = recording.start, recording.stop
-
-    def skewed_start():
-        start()
-        return "another machine"
-
-    def skewed_stop():
-        told = stop()
-        told.rows = [row._replace(start=row.start + AHEAD, end=row.end + AHEAD) for row in told.rows]
-        return told
-
-    recording.start, recording.stop = skewed_start, skewed_stop
-    recording.time_ns = lambda: time.time_ns() + AHEAD
-
-
-def straighten(rank, world_size):
-    import importlib
-
-    from distlab.rank import recording
-
-    importlib.reload(recording)
-
-
-def test_clocks_of_several_machines(usable):
-    """The offset of another machine's clock is found by messages, stated with its error, and taken out of the times."""
-    usable.run(skew, ranks=[2, 3])
-    with usable.trace() as trace:
-        usable.run(ring)
-    usable.run(straighten, ranks=[2, 3])
-    offset = trace.offsets[2]
-    assert abs(offset.seconds - 5) <= offset.error < 0.1
-    assert trace.offsets == {2: offset, 3: offset}
-    assert "The clocks of ranks 2-3 are estimated" in trace.notes()[0]
-    assert trace.seconds < 5
-    assert len(trace.messages) == 12
-    for message in trace.messages:
-        assert message.recv.end >= message.send.start - 3 * offset.error

@@ -94,7 +94,7 @@ def test_a_message_of_another_size_is_an_error(usable, sent, received, words):
 
     with pytest.raises(distlab.RankError) as caught:
         usable.run(mismatch)
-    assert caught.value.rank == 1
+    assert caught.value.failures[0].rank == 1
     assert f"rank 1 raised RuntimeError: {words}; send and recv tensors of one size." in str(caught.value)
 
 

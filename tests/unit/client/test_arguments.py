@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 import distlab
-from distlab.client import arguments, processes
+from distlab.client import arguments
 from distlab.errors import rank_list
 from tests.refused import refused
 
@@ -84,7 +84,7 @@ def test_an_unknown_launcher_lists_those_that_are_installed():
         "got 'rocket'. Call Cluster(n) or Cluster(n, engines=\"local\")."
     )
     assert {"fork", "local", "mpi", "slurm", "ssh"} <= set(names)
-    assert processes.check_launcher("MPI") == "mpi"
+    assert arguments.check_launcher("MPI") == "mpi"
 
 
 def test_more_ranks_than_memory(monkeypatch):

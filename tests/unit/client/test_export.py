@@ -57,20 +57,20 @@ def script(tmp_path, steps, n=2, backend="gloo", threads=1):
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("x = 1\nx + 1", "x = 1\n_show_value(x + 1)\n"),
-        ("\nx = 'é'; x  # why", "x = 'é'; _show_value(x)  # why\n"),
-        ("x, y", "_show_value((x, y))\n"),
-        ("(x), (y)  # why", "_show_value(((x), (y)))  # why\n"),
+        ("x = 1\nx + 1", "x = 1\nSHOWN x + 1\n"),
+        ("\nx = 'é'; x  # why", "x = 'é'; SHOWN x  # why\n"),
+        ("x, y", "SHOWN x, y\n"),
+        ("(x), (y)  # why", "SHOWN (x), (y)  # why\n"),
         ("x ; # not shown", "x ; # not shown\n"),
         ("if x:\n    x", "if x:\n    x\n"),
         ("print(1)", "print(1)\n"),
-        ("x = (5\n  % 3)\nx", "x = (5\n  % 3)\n_show_value(x)\n"),
+        ("x = (5\n  % 3)\nx", "x = (5\n  % 3)\nSHOWN x\n"),
         ("# nothing", "# nothing\n"),
     ],
 )
 def test_the_value_of_the_last_line_is_shown(source, text):
     """An expression in the last line is shown, unless a semicolon follows it; layout and comments stay."""
-    assert export.as_script(source) == (text, "")
+    assert export.as_script(source) == (text.replace("SHOWN ", export.VALUE), "")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_value_of_the_last_line_is_shown(source, text):
 def test_a_cell_that_no_script_can_hold_is_left_out(tmp_path, source, why):
     """What failed, and what does not run in the middle of a file, is a comment, and the report says why."""
     text, report = script(tmp_path, [cell(source, failed="RankError" if "/ 0" in source else ""), cell("y = 2")])
-    assert report.left_out[0].startswith(f"cell 1 ({why}")
+    assert report.notes[0].startswith(f"left out: cell 1 ({why}")
     assert report.cells == 1
     assert f"# {source.splitlines()[0]}\n" in text
 
@@ -94,9 +94,9 @@ def test_a_cell_of_some_ranks_runs_on_these_only(tmp_path):
     """Only they run it, and at its end all ranks meet."""
     steps = [cell("x = 1", (1,)), cell("# no", (1,)), cell("y = 1", (2, 0)), cell("z = 1", (0, 1, 2))]
     text, _ = script(tmp_path, steps, 3)
-    assert "if _RANK == 1:\n    x = 1\n_end_of_cell()" in text
-    assert "if _RANK == 1:\n    # no\n    pass\n_end_of_cell()" in text
-    assert "on ranks 0 and 2 only ---\nif _RANK in (0, 2):\n    y = 1\n_end_of_cell()" in text
+    assert "if _RANK in [1]:\n    x = 1\n_end_of_cell()" in text
+    assert "if _RANK in [1]:\n    # no\n    pass\n_end_of_cell()" in text
+    assert "on ranks 0 and 2 only ---\nif _RANK in [0, 2]:\n    y = 1\n_end_of_cell()" in text
     assert "# --- cell 4 ---\nz = 1\n_end_of_cell()" in text
 
 
@@ -105,7 +105,7 @@ def test_what_was_pushed_is_written_or_asked_for(tmp_path):
     steps = [export.push({"n": [1, (2,), {"a": None}], "w": torch.ones(2)}, (0, 1)), export.push({"x": "a"}, (1,))]
     text, report = script(tmp_path, steps)
     assert "n = [1, (2,), {'a': None}]\n" in text
-    assert "if _RANK == 1:\n    x = 'a'\n" in text
+    assert "if _RANK in [1]:\n    x = 'a'\n" in text
     told = "define w here (Tensor): only the notebook has it, and a script cannot hold it"
     assert f'raise NotImplementedError("{told}")' in text
     assert "define by hand, where the script says so: w\n" in repr(report)
@@ -115,10 +115,10 @@ def test_a_function_comes_as_its_source_with_the_call(tmp_path):
     """Arguments stand in the call; the names that the function takes from the notebook are told, not followed."""
     text, report = script(tmp_path, [call(double, "end"), call(decorated), call(torch.zeros, tail=torch.ones(1))])
     assert "# --- call 1 ---\n# uses these names of the notebook: SCALE\ndef double(rank, world_size, tail=" in text
-    assert "_show_value(double(_RANK, _WORLD_SIZE, 'end'))\n_end_of_cell()" in text
+    assert export.VALUE + "double(_RANK, _WORLD_SIZE, 'end')\n_end_of_cell()" in text
     assert "@twice\ndef decorated(rank, world_size):" in text
-    assert "_show_value(zeros(_RANK, _WORLD_SIZE, tail=_tail))\n" in text
-    assert report.missing == ("SCALE", "_tail")
+    assert export.VALUE + "zeros(_RANK, _WORLD_SIZE, tail=_tail)\n" in text
+    assert [note.rpartition(": ")[2] for note in report.notes] == ["SCALE", "_tail"]
 
 
 @pytest.mark.parametrize("fn", [lambda rank, world_size: 1, torch.nn.Linear(1, 1).forward, weakref.ref(double)])

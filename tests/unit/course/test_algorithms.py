@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 from distlab.course.algorithms import ALL_REDUCE, cost, holdings, schedule
-from distlab.course.algorithms.schedules import SCHEDULES
+from distlab.course.algorithms.schedules import ALGORITHMS
 from distlab.course.algorithms.shared_memory import Segment, bytes_for, reduce_in, slot_bytes
 from tests.refused import refused
 
-NAMES = sorted(SCHEDULES)
+NAMES = sorted(ALGORITHMS)
 SIZES = range(1, 10)
 CONTIGUOUS = "tensor must be contiguous, its elements one after another in memory,"
 COPY = "Call c = tensor.clone(memory_format=torch.contiguous_format), then fn(c), then tensor.copy_(c)."
@@ -88,7 +88,7 @@ def test_segments_cost_messages_and_save_adding():
 
 def test_the_table_has_nine_functions_that_explain_themselves():
     """Each is named and documented; help() shows its arguments, inspect.getsource its algorithm."""
-    assert sorted(ALL_REDUCE) == sorted([*SCHEDULES, "best"])
+    assert sorted(ALL_REDUCE) == sorted([*ALGORITHMS, "best"])
     for fn in ALL_REDUCE.values():
         assert "Runs on: every rank of the group" in fn.__doc__
         assert "Raises:" in fn.__doc__

@@ -9,14 +9,13 @@ from PIL import Image
 
 import distlab
 from distlab.measure.trace import Trace
-from distlab.wire.recorded import Offset
 from tests.unit.recordings import Rank
 
 
-def traced(*ranks, missing=None, offsets=None):
+def traced(*ranks, missing=None):
     """The trace of ranks 0, 1, ...; None for one of which nothing is there."""
     trace = Trace(range(len(ranks)))
-    trace.finish({r: rank.told for r, rank in enumerate(ranks) if rank is not None}, missing or {}, offsets or {})
+    trace.finish({r: rank.told for r, rank in enumerate(ranks) if rank is not None}, missing or {})
     return trace
 
 
@@ -34,17 +33,9 @@ def of(trace, rank, *kinds):
 # --- messages
 
 
-@pytest.mark.parametrize(
-    ("ahead", "offsets", "notes"),
-    [(0, {}, []), (5000, {1: Offset(5.0, 2e-4)}, ["The clocks of rank 1 are estimated, right to within 200 µs."])],
-)
-def test_a_blocking_message(ahead, offsets, notes):
-    """The n-th send meets the n-th recv; both wait until the later of the two has come, and data move from then on.
-
-    Times of a rank whose clock is ahead are moved back by its offset, which the trace states with its error.
-    """
-    trace = traced(Rank(2).send(1, 0, 3), Rank(2, ahead=ahead).recv(0, 2, 3.5), offsets=offsets)
-    assert trace.notes() == notes
+def test_a_blocking_message():
+    """The n-th send meets the n-th recv; both wait until the later of the two has come, and data move from then on."""
+    trace = traced(Rank(2).send(1, 0, 3), Rank(2).recv(0, 2, 3.5))
     (message,) = trace.messages
     assert (message.src, message.dst, message.tag, message.num_bytes, message.matched) == (0, 1, 0, 4, True)
     assert (message.left, message.arrived) == (pytest.approx(2e-3), pytest.approx(3.5e-3))

@@ -4,20 +4,19 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from distlab import plotting
+from distlab.measure.probe_result import Outcome
 from distlab.measure.timing import format_seconds
 from distlab.plotting.style import rank_color
 from tests.unit.plotting.conftest import assert_tidy, texts, visible_texts
 
-TABLE = {
-    "gloo CPU": {"broadcast": "works", "all_to_all_single uneven": "refused"},
-    "mpi GPU": {"broadcast": "depends", "all_to_all_single uneven": "hangs"},
-    "ucc CPU": {"broadcast": "not built", "all_to_all_single uneven": "no device"},
-}
+ROWS = ("broadcast", "all_to_all_single uneven")
+KINDS = {"gloo CPU": ("works", "refused"), "mpi GPU": ("depends", "hangs"), "ucc CPU": ("not built", "no device")}
+TABLE = {head: dict(zip(ROWS, map(Outcome, kinds), strict=True)) for head, kinds in KINDS.items()}
 
 
 def test_heat_maps_say_what_works():
     """Every row, column and kind is written; nothing overlaps or is cut off."""
-    figure = plotting.heat_maps([("today", TABLE), ("op by dtype", {"PREMUL_SUM": {"int64": "works"}})])
+    figure = plotting.heat_maps([("today", TABLE), ("op by dtype", {"PREMUL_SUM": {"int64": Outcome("works")}})])
     shown = texts(figure)
     assert {"today", "broadcast", "gloo CPU", "PREMUL_SUM", "yes", "no", "?", "HANGS", "-"} <= {*shown}
     key = "yes: works;  no: refused;  HANGS: hangs;  -: not built, or no such device;  ?: depends on how it was built"

@@ -78,6 +78,19 @@ def test_time_against_ranks():
     assert ticks(ax.yaxis)[:2] == ["0 s", "100 µs"]
 
 
+def test_theory_goes_on_beyond_the_ranks_that_were_measured():
+    """Its label is at its end, in the colour of its curve, and a badge says that the times are virtual."""
+    theory = {"ring": ([2, 4, 64], [1e-3, 2e-3, 3e-3])}
+    ax = plotting.time_against_ranks({"ring": ([2, 4], *[[1e-3, 2e-3]] * 3)}, "1 MiB", theory=theory)
+    plotting.badge(ax, "simulated: 4 ranks, 5 us, 12.5 GB/s")
+    assert texts(ax) == ["ring", "simulated: 4 ranks, 5 us, 12.5 GB/s"]
+    points, line = ax.containers[0].lines[0], ax.lines[-1]
+    assert (points.get_linestyle(), line.get_linestyle()) == ("None", "--")
+    assert points.get_color() == line.get_color()
+    assert (list(line.get_xdata()), ticks(ax.xaxis)) == ([2, 4, 64], ["2", "4", "64"])
+    assert_tidy(ax.figure)
+
+
 def test_speedup():
     """Rates become multiples of one rank's; each curve ends with its efficiency; more ranks than cores are shaded."""
     ax = plotting.speedup(RATES, "digits", cores=2)

@@ -75,6 +75,7 @@ FIGURES = {
     "sweep": lambda: sweep_panels(
         {n: {"a": curve(6e-5), "b": curve(2e-4)} for n in (2, 4)}, {2: {"a": FIT}, 4: {"a": FIT}}, 2
     ),
+    "simulated": lambda: sweep_panels({2: {"a": curve(6e-5)}}, {2: {}}, None, simulated="simulated: 2 ranks, a link"),
     "one step": one_step,
     "many ranks": many_ranks,
 }

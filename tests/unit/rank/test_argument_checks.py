@@ -70,7 +70,7 @@ def rank_of(monkeypatch, store):
             me.rank = self.rank
             record = {"members": self.members, "collective": op, "tensors": FLOATS, **record}
             note = {"method": method, "peer": peer, "tag": tag, "group": group, "waits_shorter": False}
-            note |= {"args": (SimpleNamespace(asyncOp=is_async), None), "record": CallRecord(op, OTHER, **record)}
+            note |= {"is_async": is_async, "record": CallRecord(op, OTHER, **record)}
             return self.checker.call(SimpleNamespace(**note), original)
 
         def send(self, peer, tag=0, **record):

@@ -33,10 +33,11 @@ def gpus(monkeypatch):
         (8, 2, ["cuda:0", "cuda:1"], "nccl"),
     ],
 )
-def test_a_gpu_for_each_rank_where_there_are_enough(gpus, count, ranks, placed, backend):
+def test_a_gpu_for_each_rank_where_there_are_enough(gpus, monkeypatch, count, ranks, placed, backend):
     """Ranks have GPUs of their own and nccl where there are enough, share them on gloo, or compute on the CPU."""
     gpus(count)
-    assert [str(distlab.device_for(rank, ranks)) for rank in range(ranks)] == placed
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    assert [str(distlab.device_for(rank)) for rank in range(ranks)] == placed
     assert devices.backend_for(ranks) == backend
 
 
@@ -54,7 +55,6 @@ def test_the_place_on_the_machine_counts(gpus, monkeypatch):
     [
         (lambda: distlab.device_for(-1), "rank must be a whole number of 0 or more, got -1. Give for example rank=0."),
         (lambda: distlab.device_for("0"), "rank must be a whole number of 0 or more, got '0'."),
-        (lambda: distlab.device_for(0, 0), "ranks_here must be a whole number of 1 or more, got 0."),
         (lambda: devices.backend_for(True), "ranks_here must be a whole number of 1 or more, got True."),
     ],
 )

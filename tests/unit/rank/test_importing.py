@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from distlab.rank import status, watchdog
+from distlab.rank import status
 
 LOOK = "import sys\nfound = sys.look(sys._getframe())\n"
 STRING = "import sys\nfound = eval(compile('sys.look(sys._getframe())', '<string>', 'eval'))\n"
@@ -18,7 +18,7 @@ def imported(tmp_path, monkeypatch):
     installed = tmp_path / "site-packages"
     installed.mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(installed), *sys.path])
-    monkeypatch.setattr(sys, "look", watchdog.importing, raising=False)
+    monkeypatch.setattr(sys, "look", status.importing, raising=False)
     monkeypatch.setattr(status, "executing", lambda frame: True)
 
     def found(**modules):
@@ -51,6 +51,6 @@ def test_only_a_learners_own_import_may_be_torn(imported, modules, protected):
 
 def test_outside_of_an_import_nothing_is_protected(imported):
     """A function of a library is no import, and neither is what the engine imports between two cells."""
-    assert not watchdog.importing(sys._getframe())
+    assert not status.importing(sys._getframe())
     status.executing = lambda frame: False
     assert not imported(library_module=LOOK)
