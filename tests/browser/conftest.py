@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes import marked, wait_until_gone
+
 ROOT = Path(__file__).parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_OPTIONS = [
@@ -68,14 +70,7 @@ class Lab:
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that this server started, however far down, by the mark in its environment."""
-        marked = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("DISTLAB_TEST_MARK") == self.mark and process.status() != "zombie":
-                    marked.append(process)
-            except (psutil.AccessDenied, psutil.NoSuchProcess):
-                continue
-        return marked
+        return marked("DISTLAB_TEST_MARK", self.mark)
 
     def stop(self, patience: float = 15) -> list[psutil.Process]:
         """Ends the server as Ctrl-C does, waits, and returns the processes that it left behind."""
@@ -86,10 +81,7 @@ class Lab:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        end = time.monotonic() + patience
-        while (left := self.processes()) and time.monotonic() < end:
-            time.sleep(0.1)
-        return left
+        return wait_until_gone(self.processes, patience)
 
 
 @pytest.fixture(scope="session")

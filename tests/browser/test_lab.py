@@ -1,12 +1,13 @@
 """The first lesson in a real JupyterLab, as a learner sees it."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+
+from tests.tool import load
 
 ROOT = Path(__file__).parents[2]
 ARTIFACTS = ROOT / "tests" / "artifacts"
@@ -133,11 +134,8 @@ def test_nothing_covers_the_lesson(page, lab):
 
 def test_a_built_notebook_shows_its_diagrams(page, lab):
     """JupyterLab draws the diagrams that make colab puts inside the file."""
-    spec = importlib.util.spec_from_file_location("distlab_colab_tool", ROOT / "tools" / "colab.py")
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     text = "![one](../figs/broadcast.svg)\n\n<img src='../figs/gather.png' width='300'>"
-    source = tool.carry(text, ROOT / "notebooks")
+    source = load("colab").carry(text, ROOT / "notebooks")
     cell = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": source}
     notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     (lab.root / "notebooks/built.ipynb").write_text(json.dumps(notebook))

@@ -2,23 +2,21 @@
 
 import contextlib
 import os
-import time
+import signal
 
 import psutil
 import pytest
+from jupyter_client.manager import start_new_kernel
 
 import distlab
 from distlab.launch import reaper
+from tests.cluster.backend_programs import PROGRAMS
+from tests.processes import marked, wait_until_gone
 
 
 def processes_of(owner: str) -> list[psutil.Process]:
-    """Living processes of clusters whose tag begins with `owner`; one that ends while we look is not living."""
-    found = []
-    for process in reaper.find(""):
-        with contextlib.suppress(psutil.Error, KeyError):
-            if process.environ()[reaper.TAG].startswith(owner) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+    """Living processes of clusters whose tag begins with `owner`."""
+    return marked(reaper.TAG, owner)
 
 
 def our_processes() -> list[psutil.Process]:
@@ -32,14 +30,6 @@ def our_processes() -> list[psutil.Process]:
     return tagged + [process for process in children if process not in tagged]
 
 
-def wait_until_gone(count) -> list:
-    """What `count()` still returns after at most 20 s; an empty list as soon as nothing is left."""
-    deadline = time.monotonic() + 20
-    while (left := count()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
-
-
 @pytest.fixture(autouse=True, scope="module")
 def nothing_left():
     """After the tests of a module, no process of ours is left."""
@@ -49,20 +39,27 @@ def nothing_left():
 
 
 @pytest.fixture(scope="module")
-def cluster(nothing_left):
-    """Four ranks, shared by the tests of a module; each test leaves them usable, and proves it.
+def cluster(request, nothing_left):
+    """The ranks of a module's CLUSTER, or four, shared by its tests; each test leaves them usable, and proves it.
 
     Their timeout is long: on a busy machine, being freed must be told apart from it.
     """
-    with distlab.Cluster(4, timeout=20) as four:
-        yield four
+    with distlab.Cluster(**getattr(request.module, "CLUSTER", {"n": 4, "timeout": 20})) as ranks:
+        yield ranks
 
 
 @pytest.fixture(scope="module")
-def three(nothing_left):
-    """Three ranks, shared by the tests of a module."""
-    with distlab.Cluster(3, timeout=60) as cluster:
-        yield cluster
+def last_one_stopped(nothing_left):
+    """The last cluster of those that `sized` makes ends with the module."""
+    yield
+    if distlab.Cluster.current is not None:
+        distlab.Cluster.current.stop()
+
+
+@pytest.fixture(scope="module")
+def sized(request, last_one_stopped):
+    """A cluster of the size that a test asks for; it replaces the one before, which is quicker than a start."""
+    return distlab.Cluster(request.param, timeout=60)
 
 
 @pytest.fixture
@@ -76,7 +73,67 @@ def quick_watch(monkeypatch):
 def usable(cluster):
     """The shared cluster, which must still add up its ranks after the test."""
     yield cluster
-    assert cluster.run(sum_of_ranks) == [6.0] * 4
+    assert cluster.run(sum_of_ranks) == [cluster.n * (cluster.n - 1) / 2] * cluster.n
+
+
+@pytest.fixture(scope="session")
+def on_gloo():
+    """What every program of the backends gives on gloo, with three ranks."""
+    with distlab.Cluster(3, timeout=60) as three:
+        return {name: outcome(three, program) for name, program in PROGRAMS.items()}
+
+
+def outcome(cluster, program):
+    """What a program gives; in words why it does not, as where this torch's gloo lacks a type."""
+    try:
+        return cluster.run(program)
+    except distlab.RankError as error:
+        return str(error)
+
+
+class Notebook:
+    """A kernel that runs cells as a front end does and keeps what they show."""
+
+    def __init__(self):
+        self.manager, self.client = start_new_kernel()
+        self.pid = self.manager.provisioner.pid
+
+    def run(self, source: str, someone_watches: bool = False) -> list[dict]:
+        """Run a cell; its iopub messages as dicts with `type` and the message's content."""
+        messages = []
+
+        def keep(message):
+            if message["msg_type"] in ("stream", "display_data", "execute_result", "error", "update_display_data"):
+                messages.append({"type": message["msg_type"], **message["content"]})
+
+        reply = self.client.execute_interactive(source, output_hook=keep, allow_stdin=someone_watches, timeout=60)
+        self.status = reply["content"]["status"]
+        return messages
+
+    def text(self, source: str) -> str:
+        """What a cell shows, as plain text."""
+        return "\n".join(plain(message) for message in self.run(source))
+
+
+def plain(message: dict) -> str:
+    if message["type"] == "stream":
+        return message["text"]
+    if message["type"] == "error":
+        return f"{message['ename']}: {message['evalue']}"
+    return message["data"].get("text/plain", "")
+
+
+@pytest.fixture(scope="module")
+def notebook(request, nothing_left):
+    """A kernel with a cluster of two ranks, or of a module's RANKS_OF_NOTEBOOK; afterwards nothing of it is left."""
+    book, ranks = Notebook(), getattr(request.module, "RANKS_OF_NOTEBOOK", 2)
+    book.run(f"%load_ext distlab\nimport distlab\ncluster = distlab.Cluster({ranks}, timeout=20)")
+    assert book.status == "ok"
+    yield book
+    assert processes_of(f"{book.pid}-")
+    book.client.stop_channels()
+    book.manager.shutdown_kernel(now=True)
+    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
 
 
 def sum_of_ranks(rank, world_size):
@@ -90,3 +147,23 @@ def sum_of_ranks(rank, world_size):
 
 def pid_on_rank(rank, world_size):
     return os.getpid()
+
+
+def spin(rank, world_size):
+    while True:
+        pass
+
+
+def stuck(rank, world_size):
+    import torch
+    import torch.distributed as dist
+
+    dist.recv(torch.zeros(1), src=(rank + 1) % world_size)
+
+
+def dies(rank, world_size):
+    import torch.distributed as dist
+
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()

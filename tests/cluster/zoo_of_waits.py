@@ -1,10 +1,12 @@
 """More broken programs: waits that no call of a group on the main thread shows; test_zoo.py runs them with zoo.py's."""
 
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 from tests.cluster.zoo import breaks, ones
 
@@ -102,3 +104,27 @@ def tags_that_differ_from_any_source(rank, n):
         dist.recv(ones(), tag=5)
     elif rank == 1:
         dist.send(ones(), dst=0, tag=4)
+
+
+# --- with somebody who will not act ---
+
+
+@breaks(3)
+def an_idle_pool_of_threads(rank, n):
+    """3 of 3 ranks wait for each other; nobody will send."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(len, "x").result()
+        dist.recv(ones(), src=(rank + 1) % n)
+
+
+@breaks(3)
+def processes_that_only_answer(rank, n):
+    """for rank 2, which has finished without calling it"""
+    batches = iter(DataLoader(range(8), num_workers=1, multiprocessing_context="fork"))
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        if rank < 2:
+            dist.all_reduce(ones())
+        return len(list(batches))
+    finally:
+        child.kill()

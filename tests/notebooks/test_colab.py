@@ -5,22 +5,22 @@ empty environment on top of it, by the cell that every built file begins with; t
 """
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 import zipfile
 from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
 from nbclient import NotebookClient
+
+from tests.processes import marked, wait_until_gone
+from tests.tool import load
 
 ROOT = Path(__file__).parents[2]
 COLAB = ROOT / ".venv-colab"
@@ -46,10 +46,7 @@ pytestmark = pytest.mark.timeout(900)  # the first run installs torch; a noteboo
 @pytest.fixture(scope="module")
 def tool():
     """tools/colab.py as a module."""
-    spec = importlib.util.spec_from_file_location("distlab_colab_tool", ROOT / "tools" / "colab.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("colab")
 
 
 @pytest.fixture(scope="module")
@@ -107,16 +104,9 @@ class Machine:
             NotebookClient(notebook, timeout=300, kernel_name="colab", resources=resources).execute(env=self.variables)
         return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
-    def left_processes(self, patience=10.0):
-        """Processes that outlived the kernel by `patience` seconds."""
-        end = time.monotonic() + patience
-        while (left := self.marked_processes()) and time.monotonic() < end:
-            time.sleep(0.1)
-        return left
-
-    def marked_processes(self):
-        living = [p.info for p in psutil.process_iter(["environ", "status"]) if p.info["status"] != "zombie"]
-        return [info for info in living if (info["environ"] or {}).get("DISTLAB_TEST_MARK") == self.mark]
+    def left_processes(self):
+        """Processes that outlived the kernel by 20 seconds."""
+        return wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", self.mark))
 
 
 @pytest.fixture(scope="module")

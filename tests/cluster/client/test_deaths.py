@@ -8,8 +8,10 @@ import pytest
 
 import distlab
 from distlab.client.execution import Options
-from tests.cluster.conftest import pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import dies, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.zoo import a_message_larger_than_its_recv
 
+CLUSTER = {"n": 3, "timeout": 60}
 KILLED = "killed by SIGKILL (often the system, out of memory, or kill -9)"
 RANK_1 = f"Rank 1 was {KILLED} since the last cell: a new process takes its place, and its variables are lost.\n"
 
@@ -37,92 +39,69 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_whatever_is_called_next_tells_a_death_and_replaces_the_rank(three, capsys, call):
-    """One line says who died and how; the call works; the other ranks keep their processes and variables."""
-    three.push({"kept": 5})
-    before = kill(three, [1])
-    call(three)
+def test_whatever_is_called_next_tells_a_death_and_replaces_the_rank(usable, capsys, call):
+    """The table shows it; one line says who died and how; the call works; the other ranks are as they were."""
+    usable.push({"kept": 5})
+    before = kill(usable, [1])
+    row = repr(usable).splitlines()[2]
+    assert row.startswith(f"  rank 1   was {KILLED}  ")
+    assert row.endswith(f"  -  pid {before[1]}")
+    call(usable)
     assert capsys.readouterr().out == RANK_1
-    after = three.run(pid_on_rank)
+    after = usable.run(pid_on_rank)
     assert (after[0], after[2]) == (before[0], before[2])
     assert after[1] != before[1]
-    assert three.pull("kept", ranks=[0, 2]) == [5, 5]
-    assert three.run(sum_of_ranks) == [3.0] * 3
+    assert usable.pull("kept", ranks=[0, 2]) == [5, 5]
 
 
-def test_the_table_tells_a_death_and_the_next_call_replaces_the_rank(three, capsys):
-    """repr shows how a rank died, and prints nothing."""
-    kill(three, [1])
-    assert f"rank 1   was {KILLED}" in repr(three)
-    assert capsys.readouterr().out == ""
-    assert three.run(sum_of_ranks) == [3.0] * 3
-    assert capsys.readouterr().out == RANK_1
-
-
-def dies(rank, world_size):
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.barrier()  # noqa: F821
-
-
-def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(three):
+def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
     """Said with its signal, the others freed; the next cell has a new rank 1 and the others' variables."""
-    before = three.run(pid_on_rank)
-    three.push({"kept": 6})
+    before = usable.run(pid_on_rank)
+    usable.push({"kept": 6})
     with pytest.raises(distlab.RankDied) as caught:
-        three.run(dies)
+        usable.run(dies)
     assert str(caught.value) == (
         f"rank 1 was {KILLED}.\n"
         "The next cell starts a new one in its place, without its variables, and rebuilds the process group. "
         "Ranks 0 and 2 keep theirs."
     )
     assert caught.value.failures[0].rank == 1
-    after = three.run(pid_on_rank)
+    after = usable.run(pid_on_rank)
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
-    assert three.pull("kept", ranks=[0, 2]) == [6, 6]
-    assert three.client.ids == [0, 1, 2]
+    assert usable.pull("kept", ranks=[0, 2]) == [6, 6]
+    assert usable.client.ids == [0, 1, 2]
 
 
-def test_a_rank_that_gloo_aborts_tells_why(three):
+def test_a_rank_that_gloo_aborts_tells_why(usable):
     """A send and a recv of different sizes abort the receiver; its last words are in the message."""
-
-    def mismatch(rank, world_size):
-        if rank == 0:
-            dist.send(torch.zeros(4), dst=1)  # noqa: F821
-        elif rank == 1:
-            dist.recv(torch.zeros(2), src=0)  # noqa: F821
-
-    with pytest.raises(distlab.RankDied) as caught:
-        three.run(mismatch)
-    first = str(caught.value).splitlines()[0]
-    assert first == "rank 1 was killed by SIGABRT (often gloo: a send and its recv had different sizes)."
+    with pytest.raises(distlab.RankDied, match=r"^rank 1 was killed by SIGABRT") as caught:
+        usable.run(a_message_larger_than_its_recv)
     assert "terminate called" in caught.value.failures[0].traceback
-    assert three.run(sum_of_ranks) == [3.0] * 3
 
 
-def test_several_deaths_are_told_together(three, capsys):
+def test_several_deaths_are_told_together(usable, capsys):
     """Two ranks, also rank 0, are told in one line and replaced."""
-    kill(three, [0, 2])
-    assert three.run(sum_of_ranks) == [3.0] * 3
+    kill(usable, [0, 2])
+    assert usable.run(sum_of_ranks) == [3.0] * 3
     places = "new processes take their places, and their variables are lost"
     assert capsys.readouterr().out == f"Ranks 0 and 2 were {KILLED} since the last cell: {places}.\n"
 
 
-def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(three, capsys):
+def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable, capsys):
     """They end with it, which is told, and new processes take their places; a cell that nobody waits for ends too."""
-    pending = three.client[:].execute("import time; time.sleep(60)", block=False)
-    before = list(three.ranks.pids)
-    launcher = three.ranks._processes.launcher
+    pending = usable.client[:].execute("import time; time.sleep(60)", block=False)
+    before = list(usable.ranks.pids)
+    launcher = usable.ranks._processes.launcher
     os.kill(launcher.pid, signal.SIGKILL)
     assert wait_until_gone(lambda: [] if launcher.server_ended else [launcher]) == []
-    assert three.run(sum_of_ranks) == [3.0] * 3
+    assert usable.run(sum_of_ranks) == [3.0] * 3
     ended = f"Ranks 0-2 ended with the process that forks the ranks, which was {KILLED} since the last cell: "
     assert capsys.readouterr().out == (f"{ended}new processes take their places, and their variables are lost.\n")
-    assert not set(before) & set(three.run(pid_on_rank))
+    assert not set(before) & set(usable.run(pid_on_rank))
     assert {error.ename for error in pending.get(timeout=10, return_exceptions=True)} == {"EngineError"}
 
 
-def test_the_death_of_the_forking_process_in_a_cell_ends_the_cell(three):
+def test_the_death_of_the_forking_process_in_a_cell_ends_the_cell(usable):
     """The ranks die with it, and ipyparallel would notice after half a minute."""
 
     def kills_parent(rank, world_size):
@@ -131,24 +110,23 @@ def test_the_death_of_the_forking_process_in_a_cell_ends_the_cell(three):
         time.sleep(60)
 
     with pytest.raises(distlab.RankDied) as caught:
-        three.run(kills_parent, timeout=20)
+        usable.run(kills_parent, timeout=20)
     assert str(caught.value) == (
         f"ranks 0-2 ended with the process that forks the ranks, which was {KILLED}.\n"
         "The next cell starts new ones in their places, without their variables, and rebuilds the process group."
     )
-    assert three.run(sum_of_ranks) == [3.0] * 3
 
 
-def test_a_pending_cell_of_a_dead_rank_does_not_cost_the_rank_that_took_its_place(three):
+def test_a_pending_cell_of_a_dead_rank_does_not_cost_the_rank_that_took_its_place(usable):
     """The result of a cell sent with --noblock tells the death, and the new rank stays."""
     code = "dist.recv(torch.zeros(1), src=(rank + 1) % 3)"
-    cell = three.execute([0, 1, 2], Options(), lambda view: view.execute(code, block=False))
-    os.kill(three.ranks.pids[1], signal.SIGKILL)
-    assert wait_until_gone(lambda: {1} & set(three.client.ids)) == set()
-    pids = three.run(pid_on_rank)
+    cell = usable.execute([0, 1, 2], Options(), lambda view: view.execute(code, block=False))
+    os.kill(usable.ranks.pids[1], signal.SIGKILL)
+    assert wait_until_gone(lambda: {1} & set(usable.client.ids)) == set()
+    pids = usable.run(pid_on_rank)
     with pytest.raises(distlab.RankDied, match=f"^rank 1 was {KILLED[:17]}"):
         cell.replies()
-    assert three.run(pid_on_rank) == pids
+    assert usable.run(pid_on_rank) == pids
 
 
 def test_with_the_stock_launcher_a_death_needs_a_restart():

@@ -5,15 +5,10 @@ import re
 import subprocess
 import sys
 
-import pytest
-
-from tests.cluster.client.test_px import Notebook
-from tests.cluster.conftest import processes_of, wait_until_gone
-
 CELLS = [
     "%%px\ntext = '''one\n  two'''\nprint(text)\nx = torch.ones(2) * (rank + 1)\ndist.all_reduce(x)\nx.sum()",
     "cluster.push({'steps': 3, 'name': 'adam'})",
-    "%%px --targets 1\nprint(name, '''a\n b''')\n[i * steps for i in range(2)]",
+    "%%px --targets 1\nprint(name, '''a\n b''', f'''c\n{\n1}\n  d''')\n[i * steps for i in range(2)]",
     "%%px\nprint('before it fails')\nif rank == 1:\n    1 / 0",
     "%%px --noblock --targets 0\ndist.send(torch.ones(1), 1)",
     "%%px --targets 1\ninbox = torch.zeros(1)\ndist.recv(inbox, 0)\ninbox.item()",
@@ -29,7 +24,7 @@ CELLS = [
 EXPECTED = [  # the lines of rank 0 come before those of rank 1, cell by cell, whoever is quicker
     *("rank 0: one", "rank 0:   two", "rank 0 -> tensor(6.)"),
     *("rank 1: one", "rank 1:   two", "rank 1 -> tensor(6.)"),
-    *("rank 1: adam a", "rank 1:  b", "rank 1 -> [0, 3]"),
+    *("rank 1: adam a", "rank 1:  b c", "rank 1: 1", "rank 1:   d", "rank 1 -> [0, 3]"),
     "rank 1 -> 1.0",
     *("rank 0: one line", "rank 1: one line"),
     *("rank 1: called", "rank 1 -> (2, 'end')"),
@@ -37,18 +32,6 @@ EXPECTED = [  # the lines of rank 0 come before those of rank 1, cell by cell, w
     *("rank 0 -> ('mine', 7)", "rank 1 -> ('mine', 7)"),
     *("rank 0 -> {'sum': 1}", "rank 1 -> {'sum': 1}"),
 ]
-
-
-@pytest.fixture(scope="module")
-def notebook():
-    """A kernel with a cluster of 2 ranks, on which the cells have run; afterwards nothing of it is left."""
-    book = Notebook()
-    book.run("%load_ext distlab\nimport distlab\ncluster = distlab.Cluster(2, timeout=20)")
-    assert book.status == "ok"
-    yield book
-    book.client.stop_channels()
-    book.manager.shutdown_kernel(now=True)
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
 
 
 def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
@@ -74,7 +57,7 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
     # the cells themselves: what the notebook showed, one line of it after the other, is what the script printed
     words = re.sub(r"\s+", " ", " ".join(shown))
     assert "ranks 0-1: one two ranks 0-1 -> tensor(6.)" in words
-    assert "rank 1: adam a b rank 1 -> [0, 3]" in words
+    assert "rank 1: adam a b c 1 d rank 1 -> [0, 3]" in words
     assert "[(2, 'end')]" in words
     assert "rank 0 -> (0, 9) rank 1 -> (2, 9)" in words
 
@@ -84,7 +67,10 @@ def test_an_export_that_cannot_be_is_refused_before_its_cell_runs(notebook, tmp_
     path = tmp_path / "there.py"
     path.write_text("mine")
     notebook.run("%px touched = 0")
-    assert "that is not there yet" in notebook.text(f"%%px --export {path}\ntouched = 1")
+    assert notebook.text(f"%%px --export {path}\ntouched = 1") == (
+        f"ArgumentError: path must be the name of a file that is not there yet, got {str(path)!r}. "
+        "Choose another name, or replace the file: --force, in a call force=True."
+    )
     assert "--export must be without --noblock" in notebook.text(f"%%px --noblock --export {path} --force\ntouched = 1")
     assert notebook.text("%px touched").endswith("-> 0")
     assert path.read_text() == "mine"

@@ -7,28 +7,25 @@ import threading
 import pytest
 
 import distlab
-from tests.cluster.conftest import pid_on_rank, sum_of_ranks
+from tests.cluster.conftest import pid_on_rank
 
 SLOW = "import sys, time\nsys.begun = getattr(sys, 'begun', 0) + 1\ntime.sleep({seconds})\n"
 WAITS = "import torch, torch.distributed as dist\ndist.recv(torch.zeros(1), src=1 - dist.get_rank())\n"
 
 
-@pytest.fixture(scope="module")
-def two(nothing_left):
-    with distlab.Cluster(2, timeout=20) as cluster:
-        yield cluster
+CLUSTER = {"n": 2, "timeout": 20}
 
 
 @pytest.fixture
-def kept(two):
+def kept(usable):
     """The two ranks, which keep their processes and work after the test."""
-    before = two.run(pid_on_rank)
-    yield two
-    assert two.run(pid_on_rank) == before
-    assert two.run(sum_of_ranks) == [1.0] * 2
+    before = usable.run(pid_on_rank)
+    yield usable
+    assert usable.run(pid_on_rank) == before
 
 
-def imports(rank, world_size, folder, name):
+def imports(rank, world_size, folder, name, ends=False):
+    """Import a module, and either go on without an end, or say how often its import has begun."""
     import importlib
     import sys
     import time
@@ -38,17 +35,8 @@ def imports(rank, world_size, folder, name):
         importlib.import_module(name)
     finally:
         sys.path.remove(folder)
-    while True:
+    while not ends:
         time.sleep(0.1)
-
-
-def begun(rank, world_size, folder, name):
-    import importlib
-    import sys
-
-    sys.path.insert(0, folder)
-    importlib.import_module(name)
-    sys.path.remove(folder)
     return sys.__dict__.pop("begun")
 
 
@@ -68,7 +56,7 @@ def test_the_import_of_a_library_is_not_torn(kept, tmp_path, how):
     with pytest.raises(distlab.RankError if timers else distlab.RankTimeout) as caught:
         kept.run(imports, *module, timeout=None if timers else 2)
     assert ("KeyboardInterrupt" if timers else "Variables are kept") in str(caught.value)
-    assert kept.run(begun, *module) == [1, 1]
+    assert kept.run(imports, *module, ends=True) == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -83,11 +71,10 @@ def test_a_module_that_never_ends_is_freed(kept, tmp_path, folder, name, text):
     assert "Variables are kept" in str(caught.value)
 
 
-def test_an_import_without_an_end_costs_the_rank(two, tmp_path, monkeypatch):
+def test_an_import_without_an_end_costs_the_rank(usable, tmp_path, monkeypatch):
     """A library that is never whole is not waited for without a limit."""
     monkeypatch.setattr("distlab.client.patience.LONG_PATIENCE_SECONDS", 3.0)
     module = in_folder(tmp_path / "site-packages", "library_without_end", SLOW.format(seconds=60))
     with pytest.raises(distlab.RankTimeout) as caught:
-        two.run(imports, *module, timeout=2)
+        usable.run(imports, *module, timeout=2)
     assert "Rank 1 could not be freed: a new process took its place" in str(caught.value)
-    assert two.run(sum_of_ranks) == [1.0] * 2

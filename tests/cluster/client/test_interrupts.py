@@ -4,39 +4,29 @@ import os
 import random
 import signal
 import threading
-from importlib import import_module
+from pkgutil import resolve_name
 
 import pytest
 
 import distlab
-from tests.cluster.conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import our_processes, pid_on_rank, spin, sum_of_ranks, wait_until_gone
 
-
-@pytest.fixture(autouse=True)
-def python_handles_sigint():
-    """As in a notebook; a background shell ignores the signal."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("python_handles_sigint")
 
 
 @pytest.fixture
 def interrupted_after(monkeypatch):
     """Interrupt this process whenever a function has returned, as a person could at that moment."""
 
-    def patch(module, name):
-        place = import_module(f"distlab.{module}")
-        *classes, name = name.split(".")
-        for part in classes:
-            place = getattr(place, part)
-        original = getattr(place, name)
+    def patch(name):
+        original = resolve_name(f"distlab.{name}")
 
         def returns_and_interrupts(*args, **kwargs):
             value = original(*args, **kwargs)
             signal.raise_signal(signal.SIGINT)
             return value
 
-        monkeypatch.setattr(place, name, returns_and_interrupts)
+        monkeypatch.setattr(f"distlab.{name}", returns_and_interrupts)
         return monkeypatch.undo
 
     return patch
@@ -47,12 +37,8 @@ def descriptors_and_threads():
 
 
 # modules and functions on the way of a start; after each of them somebody has to know what it made
-STARTS = [
-    ("launch.fork_server", "start"),
-    ("client.processes", "_running_loop"),
-    ("client.ranks", "start_processes"),
-    ("client.cluster", "Ranks"),
-]
+STARTS = ["launch.fork_server.start", "client.processes._running_loop", "client.ranks.start_processes"]
+STARTS += ["client.cluster.Ranks"]
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +48,11 @@ def at_first(nothing_left):
     return descriptors_and_threads()
 
 
-@pytest.mark.parametrize(("module", "name"), STARTS)
-def test_an_interrupted_start_leaves_nothing_or_a_cluster(
-    at_first, interrupted_after, monkeypatch, tmp_path, module, name
-):
+@pytest.mark.parametrize("name", STARTS)
+def test_an_interrupted_start_leaves_nothing_or_a_cluster(at_first, interrupted_after, monkeypatch, tmp_path, name):
     """Wherever the interrupt comes: no process, folder, descriptor or thread is left, and a next start works."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    undo = interrupted_after(module, name)
+    undo = interrupted_after(name)
     with pytest.raises(KeyboardInterrupt):
         distlab.Cluster(2)
     undo()
@@ -83,7 +67,7 @@ def test_an_interrupted_start_leaves_nothing_or_a_cluster(
 def test_after_an_interrupted_restart_it_is_said_what_to_call(interrupted_after):
     """Old ranks are gone and new ones are not there: a call names restart(). An interrupted stop still stops."""
     cluster = distlab.Cluster(1)
-    undo = interrupted_after("client.ranks", "Ranks.release")
+    undo = interrupted_after("client.ranks.Ranks.release")
     with pytest.raises(KeyboardInterrupt):
         cluster.restart()
     undo()
@@ -94,7 +78,7 @@ def test_after_an_interrupted_restart_it_is_said_what_to_call(interrupted_after)
         assert str(caught.value) == f"This cluster did not start. {advice}"
         cluster.restart()
     assert cluster.run(sum_of_ranks) == [0.0]
-    undo = interrupted_after("launch.reaper", "end")
+    undo = interrupted_after("launch.reaper.end")
     with pytest.raises(KeyboardInterrupt):
         cluster.stop()
     undo()
@@ -109,22 +93,12 @@ def two(at_first):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("client.cluster", "Cluster.execute"),
-        ("client.ranks", "Replies.unfinished"),
-        ("client.ranks", "Ranks.bring_back"),
-    ],
+    "name", ["client.cluster.Cluster.execute", "client.ranks.Replies.unfinished", "client.ranks.Ranks.bring_back"]
 )
-def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted_after, module, name):
+def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted_after, name):
     """Between sending and waiting, and while ranks are being freed, twice too: the next run does not wait for them."""
-
-    def spin(rank, world_size):
-        while rank == 0:
-            pass
-
-    undo = interrupted_after(module, name)
-    if name != "Cluster.execute":
+    undo = interrupted_after(name)
+    if not name.endswith("execute"):
         threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         two.run(spin)
@@ -132,16 +106,13 @@ def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted_after, module, 
     assert two.run(sum_of_ranks, timeout=30) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [("client.ranks", "Ranks.note_death"), ("client.processes", "Processes.replace")],
-)
-def test_an_interrupted_heal_can_be_repeated(two, interrupted_after, module, name):
+@pytest.mark.parametrize("name", ["client.ranks.Ranks.note_death", "client.processes.Processes.replace"])
+def test_an_interrupted_heal_can_be_repeated(two, interrupted_after, name):
     """Also where a dead rank is being replaced; variables of the others stay."""
     two.push({"kept": 5})
     os.kill(two.run(pid_on_rank)[1], signal.SIGKILL)
     assert wait_until_gone(lambda: {1} & set(two.client.ids)) == set()
-    undo = interrupted_after(module, name)
+    undo = interrupted_after(name)
     with pytest.raises(KeyboardInterrupt):
         two.heal()
     undo()

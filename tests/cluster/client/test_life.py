@@ -15,37 +15,12 @@ from distlab.launch import reaper, settings
 from tests.cluster.conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
 
 
-def test_restart_stop_and_use_after_stop():
-    """restart() gives new processes; stop() may be called twice; use after it says what to do."""
-    cluster = distlab.Cluster(2, timeout=7, threads=2)
-    folder = cluster.ranks._processes.folder
-    assert os.path.isdir(folder)
-    before = cluster.run(pid_on_rank)
-    cluster.push({"x": 1})
-    cluster.restart()
-    after = cluster.run(pid_on_rank)
-    assert not set(before) & set(after)
-    assert cluster.timeout == 7
-    assert cluster.run(lambda rank, world_size: torch.get_num_threads()) == [2, 2]  # noqa: F821
-    with pytest.raises(distlab.ArgumentError):
-        cluster.pull("x")
-    cluster.stop()
-    cluster.stop()
-    assert not os.path.exists(folder)
-    assert wait_until_gone(our_processes) == []
-    for use in (lambda: cluster.run(pid_on_rank), lambda: cluster.pull("x"), lambda: cluster.client, cluster.heal):
-        with pytest.raises(distlab.ClusterError) as caught:
-            use()
-        assert str(caught.value) == "This cluster was stopped. Make one with distlab.Cluster(2), or call restart()."
-    assert repr(cluster) == "Cluster(2) was stopped"
-    assert "was stopped" in cluster._repr_html_()
-
-
 @pytest.mark.timeout(300)
 def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     """Clusters that replace each other in one process, at another size: it ends with what it had after the first one.
 
-    The old object says why it cannot be used.
+    restart() gives new processes with the same settings, stop() may be called twice, and the old object says why it
+    cannot be used.
     """
 
     def open_now():
@@ -54,9 +29,15 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     distlab.Cluster(1).stop()
     before = open_now()
     for n in (2, 1):
-        first = distlab.Cluster(n)
+        first = distlab.Cluster(n, timeout=7, threads=2)
         running, old = open_now(), first.run(pid_on_rank)
+        first.push({"x": 1})
         first.restart()
+        assert not set(old) & set(first.run(pid_on_rank))
+        assert first.timeout == 7
+        assert first.run(lambda rank, world_size: torch.get_num_threads()) == [2] * n  # noqa: F821
+        with pytest.raises(distlab.ArgumentError):
+            first.pull("x")
         second = distlab.Cluster(3 - n)
         assert not set(old) & set(psutil.pids())
         assert repr(first) == f"Cluster({n}) was replaced by Cluster({3 - n})"
@@ -67,8 +48,19 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
         assert second.run(sum_of_ranks) == [float(sum(range(3 - n)))] * (3 - n)
         first.restart()
         assert open_now() == running
+        folder = first.ranks._processes.folder
+        assert os.path.isdir(folder)
+        first.stop()
         first.stop()
         assert open_now() == before
+        assert not os.path.exists(folder)
+    assert wait_until_gone(our_processes) == []
+    for use in (lambda: first.run(pid_on_rank), lambda: first.pull("x"), lambda: first.client, first.heal):
+        with pytest.raises(distlab.ClusterError) as caught:
+            use()
+        assert str(caught.value) == "This cluster was stopped. Make one with distlab.Cluster(1), or call restart()."
+    assert repr(first) == "Cluster(1) was stopped"
+    assert "was stopped" in first._repr_html_()
 
 
 def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
@@ -97,36 +89,42 @@ def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
 SCRIPT = """
     import sys
     import distlab
-    cluster = distlab.Cluster(2)
+    cluster = distlab.Cluster(2, engines={engines!r})
     print("tag", cluster.ranks._processes.tag, cluster.ranks._processes.folder, flush=True)
     {then}
 """
 
 
-def run_script(then: str) -> subprocess.Popen:
-    script = textwrap.dedent(SCRIPT).format(then=then)
+def run_script(then: str, engines: str | None = None) -> subprocess.Popen:
+    script = textwrap.dedent(SCRIPT).format(then=then, engines=engines)
     return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what_it_needs():
-    """Its process needs no torch to start and use ranks, and a rank nothing of the notebook's side; nothing is left."""
+    """Its process needs no torch to use and heal ranks, and a rank nothing of the notebook's side; nothing is left."""
     seen = "{m.split('.')[0] for m in sys.modules} & {'torch', 'matplotlib', 'sklearn', 'pandas', 'pooch'}"
     loaded = "lambda rank, n: [m for m in __import__('sys').modules if m.startswith(NOT_ON_A_RANK)]"
     rooms = tuple(f"distlab.{room}" for room in ("client", "measure", "plotting"))
     names = ("matplotlib", "sklearn", "pandas", "pooch", *rooms)
-    process = run_script(f"NOT_ON_A_RANK = {names}; print(cluster.run({loaded}), {seen}, flush=True)")
+    again = "distlab.Cluster(2, init_method='file').heal()"
+    process = run_script(f"NOT_ON_A_RANK = {names}; print(cluster.run({loaded})); {again}; print({seen}, flush=True)")
     out, _ = process.communicate(timeout=60)
     _, tag, folder = out.splitlines()[0].split()
-    assert (process.returncode, out.splitlines()[1]) == (0, "[[], []] set()")
+    assert (process.returncode, out.splitlines()[1:]) == (0, ["[[], []]", "set()"])
     assert wait_until_gone(lambda: reaper.find(tag)) == []
     assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else []) == []
 
 
-def test_a_killed_notebook_leaves_nothing_behind():
-    """After SIGKILL of the process that made the cluster, every process and file of it is gone."""
-    process = run_script("sys.stdin.read() or __import__('time').sleep(600)")
+@pytest.mark.parametrize("engines", [None, "mpi"])
+def test_a_killed_notebook_leaves_nothing_behind(engines):
+    """After SIGKILL of the process that made the cluster, every process and file of it is gone, a rank's child too."""
+    child = "cluster.run(lambda rank, n: __import__('subprocess').Popen(['sleep', '600']).pid, ranks=[1])"
+    process = run_script(f"print({child}, flush=True); sys.stdin.read() or __import__('time').sleep(600)", engines)
     _, tag, folder = process.stdout.readline().split()
-    assert len(reaper.find(tag)) >= 3
+    process.stdout.readline()  # the child is there
+    names = [found.name() for found in reaper.find(tag)]
+    assert len(names) >= 4
+    assert any(name.startswith("mpiexec") for name in names) == (engines == "mpi"), names
     process.kill()
     process.wait()
     assert wait_until_gone(lambda: reaper.find(tag)) == []

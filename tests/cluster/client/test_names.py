@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from tests.cluster.conftest import sum_of_ranks
 
+CLUSTER = {"n": 3, "timeout": 60}
 pytestmark = pytest.mark.usefixtures("quick_watch")
 
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.usefixtures("quick_watch")
 
 
 @pytest.mark.parametrize("name", ["settle", "run_code", "do_apply", "describe_failure", "showtraceback"])
-def test_a_function_may_have_any_name(three, name):
+def test_a_function_may_have_any_name(usable, name):
     """One that computes is interrupted, one that waits is named; its variables are kept, so it was not replaced."""
-    three.push({"kept": 1})
+    usable.push({"kept": 1})
 
     def with_name(body):
         names = {"time": time, "dist": dist, "torch": torch}
@@ -30,10 +30,10 @@ def test_a_function_may_have_any_name(three, name):
         return names[name]
 
     with pytest.raises(distlab.RankTimeout, match=r"ranks 0-2 +computes"):
-        three.run(with_name("while True: pass"), timeout=1)
+        usable.run(with_name("while True: pass"), timeout=1)
     with pytest.raises(distlab.DeadlockError, match="3 of 3 ranks wait for each other; nobody will send"):
-        three.run(with_name("dist.recv(torch.ones(1), src=(rank + 1) % 3)"))
-    assert three.pull("kept") == [1] * 3
+        usable.run(with_name("dist.recv(torch.ones(1), src=(rank + 1) % 3)"))
+    assert usable.pull("kept") == [1] * 3
 
 
 # --- signals ---
@@ -51,9 +51,9 @@ def ignore_signals():
 
 @pytest.mark.parametrize("take", [handle_signals, ignore_signals])
 @pytest.mark.parametrize("how", ["recv", "sleep"])
-def test_a_rank_is_brought_back_whatever_its_cell_does_with_signals(three, take, how):
+def test_a_rank_is_brought_back_whatever_its_cell_does_with_signals(usable, take, how):
     """It is freed from a call, and interrupted in Python's own; it is not replaced."""
-    three.push({"kept": 1})
+    usable.push({"kept": 1})
 
     def program(rank, world_size):
         take()
@@ -63,9 +63,9 @@ def test_a_rank_is_brought_back_whatever_its_cell_does_with_signals(three, take,
 
     expected = distlab.DeadlockError if how == "recv" else distlab.RankTimeout
     with pytest.raises(expected, match="Variables are kept"):
-        three.run(program, timeout=None if how == "recv" else 0.5)
-    assert three.pull("kept") == [1] * 3
-    three.heal()
+        usable.run(program, timeout=None if how == "recv" else 0.5)
+    assert usable.pull("kept") == [1] * 3
+    usable.heal()
 
 
 # --- what a cell may take away ---
@@ -129,32 +129,31 @@ LOSSES = [
 
 @pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
 @pytest.mark.parametrize("way", ["run", "cell"])
-def test_the_rank_works_on_after_a_cell_that_took_something_away(nothing_left, capsys, three, lose, way):
+def test_the_rank_works_on_after_a_cell_that_took_something_away(nothing_left, capsys, usable, lose, way):
     """The next calls print, communicate, know their rank, and the group is rebuilt; nothing was replaced."""
-    pids = [row["pid"] for row in three.describe()]
-    three.push({"lose": lose})
+    pids = [row["pid"] for row in usable.describe()]
+    usable.push({"lose": lose})
     raises = pytest.raises(distlab.RankError, match="after that") if "raise" in lose.__name__ else None
     if way == "cell":
-        replies = three.client[:].execute("lose()", block=False).get(return_exceptions=True)
+        replies = usable.client[:].execute("lose()", block=False).get(return_exceptions=True)
         assert all(getattr(reply, "ename", "ValueError") == "ValueError" for reply in replies)
     elif raises is None:
-        three.run(lambda rank, world_size: lose())
+        usable.run(lambda rank, world_size: lose())
     else:
         with raises:
-            three.run(lambda rank, world_size: lose())
+            usable.run(lambda rank, world_size: lose())
     capsys.readouterr()
 
     def report(rank, world_size):
         print("heard", rank)
         return rank, os.environ["RANK"], os.environ["WORLD_SIZE"]
 
-    assert three.run(report) == [(rank, str(rank), "3") for rank in range(3)]
+    assert usable.run(report) == [(rank, str(rank), "3") for rank in range(3)]
     said = capsys.readouterr().out
     assert all(f"heard {rank}" in said for rank in range(3))
-    three.heal()
-    three.run(put_defaults_back)
-    assert three.run(sum_of_ranks) == [3.0] * 3
-    assert [row["pid"] for row in three.describe()] == pids
+    usable.heal()
+    usable.run(put_defaults_back)
+    assert [row["pid"] for row in usable.describe()] == pids
 
 
 def put_defaults_back(rank, world_size):

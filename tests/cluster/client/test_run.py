@@ -21,6 +21,9 @@ class Pair:
     def __init__(self, left, right):
         self.left, self.right = left, right
 
+    def method(self, rank, world_size):
+        return self.left + rank
+
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -60,7 +63,7 @@ def test_a_subset_of_ranks(usable, ranks):
 
 
 def test_functions_of_every_kind_travel(usable):
-    """Lambdas, closures, partials, recursion, helpers and bound methods all run on the ranks."""
+    """Lambdas, closures, partials, recursion, helpers and bound methods; names may be those of the ranks alone."""
     offset = 10
 
     def closure(rank, world_size):
@@ -70,19 +73,7 @@ def test_functions_of_every_kind_travel(usable):
     assert usable.run(lambda rank, world_size, x: x * rank, 5) == [0, 5, 10, 15]
     assert usable.run(functools.partial(lambda rank, world_size, by: rank + by, by=1)) == [1, 2, 3, 4]
     assert usable.run(lambda rank, world_size: factorial(rank)) == [1, 1, 2, 6]
-    assert usable.run(Holder(7).method) == [7, 8, 9, 10]
-
-
-class Holder:
-    def __init__(self, value):
-        self.value = value
-
-    def method(self, rank, world_size):
-        return self.value + rank
-
-
-def test_names_come_from_the_rank_when_the_notebook_lacks_them(usable):
-    """A function may use `torch`, `dist` and variables that only the ranks have."""
+    assert usable.run(Pair(7, 0).method) == [7, 8, 9, 10]
     usable.push({"only_there": 40})
     assert usable.run(lambda rank, world_size: only_there + dist.get_world_size()) == [44] * 4  # noqa: F821
 
@@ -196,6 +187,7 @@ def test_ipyparallels_send_signal_works_without_a_nanny(usable):
 
 def test_the_table_and_what_listens(usable):
     """repr and HTML list every rank with its pid; nothing of a cluster listens beyond 127.0.0.1."""
+    assert usable._repr_html_().count("<tr>") == 5
     lines = repr(usable).splitlines()
     assert lines[0] == "Cluster(4): backend gloo"
     for rank, pid in enumerate(usable.run(pid_on_rank)):

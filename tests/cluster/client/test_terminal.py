@@ -1,17 +1,21 @@
 """Outside of a notebook: what a script and IPython show on a terminal while ranks work, and what a file gets of it."""
 
 import contextlib
+import fcntl
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 
 SCRIPT = """\
 import time
 import distlab
+from torch.distributed import all_reduce
 
 def slowly(rank, world_size):
     time.sleep(2)
@@ -20,6 +24,7 @@ def slowly(rank, world_size):
 
 with distlab.Cluster(2) as cluster:
     print(cluster.run(slowly))
+    distlab.sweep(cluster, {"gloo": all_reduce}, [8], repeat=1)
 """
 CELL = """\
 %load_ext distlab
@@ -37,6 +42,7 @@ def on_terminal(name: str, folder) -> str:
     """Everything that a program writes to a terminal, with what is typed there."""
     command, typed = PROGRAMS[name]
     ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     environment = {**os.environ, "IPYTHONDIR": str(folder), "TERM": "dumb", "COLUMNS": "80"}
     process = subprocess.Popen([sys.executable, *command], stdin=its, stdout=its, stderr=its, env=environment)
     os.close(its)
@@ -67,9 +73,10 @@ def test_one_line_of_a_terminal_is_updated_and_erased(name, tmp_path):
     written = on_terminal(name, tmp_path)
     assert "\rstarting 2 ranks ..." in written
     assert re.search(r"\r\d s: ranks 0-1: ", written), written
+    assert re.search(r"\r0 of 1 [^\r]* 00:\d\d, 8 B on 2 ranks", written) or name == "ipython", written
     seen = screen(written)
     assert "ranks 0-1: hello" in "\n".join(seen)
-    assert not [line for line in seen if re.search(r"starting|\d s: ", line)], seen
+    assert not [line for line in seen if re.search(r"starting|\d s: |of 1", line)], seen
     assert "text/plain" not in written
 
 

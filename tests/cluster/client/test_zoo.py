@@ -15,55 +15,44 @@ LONG = 0.8  # seconds: longer than a deadlock needs to be told here
 pytestmark = pytest.mark.usefixtures("quick_watch")
 
 
-@pytest.fixture(scope="module")
-def ranks_of():
-    """Gives a cluster of n ranks; the one that runs is kept while n stays the same."""
-    running = []
-
-    def of(n):
-        if not running or running[0].n != n:
-            running[:] = [distlab.Cluster(n, timeout=60)]
-        return running[0]
-
-    yield of
-    for cluster in running:
-        cluster.stop()
-
-
 def test_the_zoo_is_large():
     """At least 40 programs."""
     assert len({program for _, program, *_ in ZOO}) >= 40
 
 
 @pytest.mark.parametrize(
-    ("n", "program", "error", "sentence", "options"), ROWS, ids=[f"{row[1].__name__}-{row[0]}" for row in ROWS]
+    ("sized", "program", "error", "sentence", "options"),
+    ROWS,
+    indirect=["sized"],
+    ids=[f"{row[1].__name__}-{row[0]}" for row in ROWS],
 )
-def test_a_broken_program_explains_itself(ranks_of, n, program, error, sentence, options):
+def test_a_broken_program_explains_itself(sized, program, error, sentence, options):
     """The error is of the right kind, holds the sentence and the learner's line, and everything goes on."""
-    cluster = ranks_of(n)
-    cluster.push({"kept": n})
+    n = sized.n
+    sized.push({"kept": n})
     with pytest.raises(distlab.RanksFailed) as caught:
-        cluster.run(program, **options)
+        sized.run(program, **options)
     said = str(caught.value)
     assert type(caught.value).__name__ == error, said
     assert sentence.replace("LAST", str(n - 1)) in said
     assert "line" in said or error == "RankDied"
-    assert cluster.run(sum_of_ranks) == [n * (n - 1) / 2] * n
+    assert sized.run(sum_of_ranks) == [n * (n - 1) / 2] * n
     if error != "RankDied":
-        assert cluster.pull("kept") == [n] * n
+        assert sized.pull("kept") == [n] * n
 
 
+@pytest.mark.parametrize("sized", [4], indirect=True)
 @pytest.mark.parametrize("check", [False, True], ids=["plain", "checked"])
-def test_right_programs_are_not_refused(ranks_of, check):
+def test_right_programs_are_not_refused(sized, check):
     """They run on four ranks, checked too, and give what they must."""
     for program in RIGHT:
-        assert ranks_of(4).run(program, check=check) == [True] * 4, program
+        assert sized.run(program, check=check) == [True] * 4, program
 
 
-@pytest.mark.parametrize("n", [4, 3, 2])
-def test_a_soak_of_correct_programs_raises_no_alarm(ranks_of, n):
+@pytest.mark.parametrize("sized", [4, 3, 2], indirect=True)
+def test_a_soak_of_correct_programs_raises_no_alarm(sized):
     """70 random correct programs on each number of ranks, half of them checked, some with a rank that is slow."""
     for seeds, check in ((range(35), False), (range(35, 70), True)):
-        steps = ranks_of(n).run(correct_programs, [1000 * n + seed for seed in seeds], LONG, check=check)
-        assert steps == [steps[0]] * n
+        steps = sized.run(correct_programs, [1000 * sized.n + seed for seed in seeds], LONG, check=check)
+        assert steps == [steps[0]] * sized.n
         assert len(set(steps[0])) == len(STEPS)

@@ -12,28 +12,24 @@ from distlab.client import probe
 from distlab.launch import mpiexec
 from distlab.measure.probe_cases import CASES, missing
 from distlab.measure.probe_result import Column
-from tests.cluster.conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import our_processes, pid_on_rank, wait_until_gone
 
 GLOO = Column("gloo", "cpu")
 
 
-@pytest.fixture(scope="module")
-def pair(nothing_left):
-    with distlab.Cluster(2, timeout=20) as two:
-        yield two
+CLUSTER = {"n": 2, "timeout": 20}
 
 
-def test_what_gloo_can_do(pair, capfd):
+def test_what_gloo_can_do(usable, capfd):
     """The probe finds what is known of gloo, prints nothing, and leaves the cluster and its variables alone."""
-    pair.push({"mine": 7})
-    pids, before = pair.run(pid_on_rank), {process.pid for process in our_processes()}
-    probed = distlab.probe(pair, ["gloo", "MPI"])
+    usable.push({"mine": 7})
+    pids, before = usable.run(pid_on_rank), {process.pid for process in our_processes()}
+    probed = distlab.probe(usable, ["gloo", "MPI"])
     assert capfd.readouterr().out == ""
-    assert distlab.Cluster.current is pair
+    assert distlab.Cluster.current is usable
     assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before]) == []
-    assert pair.run(pid_on_rank) == pids
-    assert pair.pull("mine") == [7, 7]
-    assert pair.run(sum_of_ranks) == [1.0, 1.0]
+    assert usable.run(pid_on_rank) == pids
+    assert usable.pull("mine") == [7, 7]
     functions = ("send, recv", "all_reduce", "all_to_all_single uneven", "scatter_object_list", "new_group")
     for name in (*functions, "SUM float32", "AVG bfloat16", "BXOR int64", "MAX bool", "SUM complex64"):
         assert probed.outcome(name).kind == "works", (name, probed.outcome(name))
@@ -48,14 +44,14 @@ def test_what_gloo_can_do(pair, capfd):
         assert probed.outcome("broadcast", "mpi") == ("not built", "this torch was built without it")
 
 
-def test_cases_that_lie_refuse_die_and_hang(pair, monkeypatch, tmp_path, capfd):
+def test_cases_that_lie_refuse_die_and_hang(usable, monkeypatch, tmp_path, capfd):
     """A wrong result is told from a right one, a refusal has its words, and a hang or death ends no other case."""
 
     def refuses(at):
         raise RuntimeError("we do not broadcast")
 
     def attempt(case):
-        return probe.attempt(pair, GLOO, case, str(tmp_path / "meeting"))
+        return probe.attempt(usable, GLOO, case, str(tmp_path / "meeting"))
 
     monkeypatch.setattr(probe, "SECONDS", 2.0)
     assert attempt(lambda at: at.rank == 0) == ("wrong result", "")
@@ -76,17 +72,17 @@ def test_cases_that_lie_refuse_die_and_hang(pair, monkeypatch, tmp_path, capfd):
         ("n", 2, [], r"^backends must be a list of names of backends, such as \[\"gloo\"\], got \[\]. Call distlab.pr"),
     ],
 )
-def test_a_cluster_that_cannot_be_probed_is_refused(pair, monkeypatch, attribute, value, backends, message):
+def test_a_cluster_that_cannot_be_probed_is_refused(usable, monkeypatch, attribute, value, backends, message):
     """One rank has nobody to talk to, a cluster that was stopped has none, and no backend is nothing to try."""
-    monkeypatch.setattr(distlab.Cluster if attribute == "n" else pair, attribute, value)
+    monkeypatch.setattr(distlab.Cluster if attribute == "n" else usable, attribute, value)
     with pytest.raises(distlab.DistlabError, match=message):
-        distlab.probe(pair, backends)
+        distlab.probe(usable, backends)
 
 
-def test_a_backend_that_is_not_registered_is_named(pair):
+def test_a_backend_that_is_not_registered_is_named(usable):
     """Its columns have the reason, which is another one than for a backend that torch knows."""
     unknown = Column("carrier_pigeon", "cpu")
-    assert pair.run(missing, [GLOO, unknown]) == [{unknown: ("not built", "no module has registered it")}] * 2
+    assert usable.run(missing, [GLOO, unknown]) == [{unknown: ("not built", "no module has registered it")}] * 2
 
 
 def test_a_death_among_ranks_that_mpiexec_started(nothing_left, tmp_path):

@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from tests.cluster.client.test_px import Notebook, plain
-from tests.cluster.conftest import processes_of, wait_until_gone
+from tests.cluster.conftest import plain
 
 
 def my_sum(tensor, group=None):
@@ -21,19 +20,11 @@ def my_sum(tensor, group=None):
     dist.all_reduce(tensor, group=group)
 
 
-def fails_from(size, how):
-    """A function that sums, but on rank 1 does `how()` when its tensor has `size` bytes or more."""
-
-    def fn(tensor, group=None):
-        if dist.get_rank() == 1 and tensor.numel() * tensor.element_size() >= size:
-            how()
-        dist.all_reduce(tensor, group=group)
-
-    return fn
-
-
-def raise_value_error():
-    raise ValueError("one chunk is missing")
+def fails(tensor, group=None):
+    """A function that sums, but not on rank 1 when its tensor has 16 floats or more."""
+    if dist.get_rank() == 1 and tensor.numel() >= 16:
+        raise ValueError("one chunk is missing")
+    dist.all_reduce(tensor, group=group)
 
 
 def test_every_function_size_and_number_of_ranks_is_measured(usable):
@@ -83,7 +74,7 @@ def test_a_function_that_raises_is_named_and_what_was_measured_is_kept(usable, r
     """The error names function, size, rank and line; `partial` has the sizes before; groups of fewer ranks are gone."""
     groups = "len(dist.distributed_c10d._world.pg_map)"
     before = usable.client[:].apply_sync(eval, groups)
-    functions = {"gloo": dist.all_reduce, "mine": fails_from(64, raise_value_error)}
+    functions = {"gloo": dist.all_reduce, "mine": fails}
     with pytest.raises(distlab.SweepError) as caught:
         distlab.sweep(usable, functions, [8, 64, 512], ranks=[ranks], repeat=2)
     error, lines = caught.value, str(caught.value).splitlines()
@@ -113,19 +104,10 @@ def test_a_function_that_fails_later_is_one_of_those_that_took_turns(usable):
     assert caught.value.partial.points == ()
 
 
-@pytest.fixture(scope="module")
-def notebook(nothing_left):
-    """A kernel of its own with two ranks."""
-    book = Notebook()
-    book.run("import distlab, torch.distributed as dist\ncluster = distlab.Cluster(2, timeout=20)")
-    assert book.status == "ok"
-    yield book
-    book.client.stop_channels()
-    book.manager.shutdown_kernel(now=True)
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
-
-
-SWEEP = "swept = distlab.sweep(cluster, {'gloo': dist.all_reduce}, [256, 1024], repeat=2)"
+SWEEP = """
+import torch.distributed as dist
+swept = distlab.sweep(cluster, {'gloo': dist.all_reduce}, [256, 1024], repeat=2)
+"""
 
 
 def test_a_person_sees_progress_that_is_gone_afterwards(notebook):
@@ -142,7 +124,7 @@ def test_a_person_sees_progress_that_is_gone_afterwards(notebook):
 def test_an_interrupted_sweep_keeps_what_it_has(notebook):
     """Interrupted in the middle, the cell fails, and what was measured is in sys.last_value.partial."""
     source = """
-import os, time
+import os, time, torch.distributed as dist
 def slow(tensor):
     if tensor.numel() > 64:
         if dist.get_rank() == 0:

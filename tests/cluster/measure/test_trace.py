@@ -27,8 +27,10 @@ def of(trace, rank, kind):
     return [event for event in trace.events if (event.rank, event.kind) == (rank, kind)]
 
 
-def check_order(trace):
-    """What holds for every trace: no recv is over before its send began, events are in order, nothing failed."""
+def traced(cluster, program):
+    """The trace of a program, in which no recv is over before its send began, events are in order, nothing failed."""
+    with cluster.trace() as trace:
+        cluster.run(program)
     for message in trace.messages:
         if message.matched:
             assert message.recv.end >= message.send.start
@@ -37,14 +39,13 @@ def check_order(trace):
     assert starts == sorted(starts)
     assert min(starts) == 0
     assert not any(event.failed for event in trace.events)
+    return trace
 
 
 def test_ring(usable):
     """Every message of a ring is there once, from each rank to the next, with its tag and bytes."""
-    with usable.trace() as trace:
-        usable.run(ring)
+    trace = traced(usable, ring)
     assert ends(trace) == sorted((r, (r + 1) % 4, tag, 400, True) for r in range(4) for tag in range(3))
-    check_order(trace)
     assert [e.op for e in of(trace, 0, "send")] == ["isend"] * 3
     assert [e.op for e in of(trace, 0, "recv")] == ["recv"] * 3
     assert {m.group for m in trace.messages} == {(0, 1, 2, 3)}
@@ -67,8 +68,7 @@ def test_groups(usable):
             work.wait()
         dist.all_reduce(tensor, group=odd)
 
-    with usable.trace() as trace:
-        usable.run(twice)
+    trace = traced(usable, twice)
     assert sorted((m.src, m.dst, len(m.group), m.num_bytes, m.matched) for m in trace.messages) == [
         (1, 3, 2, 4, True),
         (1, 3, 4, 8, True),
@@ -76,7 +76,6 @@ def test_groups(usable):
     assert [(c.op, sorted(c.group), c.complete) for c in trace.collectives if c.op == "all_reduce"] == [
         ("all_reduce", [1, 3], True)
     ]
-    check_order(trace)
 
 
 def test_immediate_batched_and_from_anybody(usable):
@@ -95,13 +94,11 @@ def test_immediate_batched_and_from_anybody(usable):
         for work in dist.batch_isend_irecv(ops):
             work.wait()
 
-    with usable.trace() as trace:
-        usable.run(program)
+    trace = traced(usable, program)
     expected = [(r, 0, 0, 4, True) for r in (1, 2, 3)] + [(r, r ^ 1, 1, 4, True) for r in range(4)]
     assert ends(trace) == sorted(expected)
     assert [e.op for e in of(trace, 3, "wait")] == ["isend", "irecv"]
     assert [e.op for e in of(trace, 0, "recv")] == ["recv", "recv", "recv", "irecv"]
-    check_order(trace)
 
 
 def test_collectives(usable):
@@ -129,8 +126,7 @@ def test_collectives(usable):
         "barrier": (0, None),
         "monitored_barrier": (0, None),
     }
-    with usable.trace() as trace:
-        usable.run(program)
+    trace = traced(usable, program)
     assert [c.op for c in trace.collectives] == [*[*expected][:-1], *["all_gather_object"] * 2, "monitored_barrier"]
     for collective in trace.collectives:
         assert (collective.complete, collective.group, len(collective.events)) == (True, (0, 1, 2, 3), 4)
@@ -139,7 +135,6 @@ def test_collectives(usable):
         if collective.op in expected:
             assert (root.num_bytes, root.peer) == expected[collective.op]
     assert trace.messages == []
-    check_order(trace)
 
 
 def ddp_step(rank, world_size):
@@ -151,20 +146,17 @@ def ddp_step(rank, world_size):
         optimizer.zero_grad()
         model(torch.ones(16, 300)).sum().backward()
         optimizer.step()
-    return sum(p.numel() for p in model.parameters()) * 4
 
 
 def test_training_with_ddp(usable):
     """Forward, backward and optimizer are seen, and DDP's buckets, which C++ sends, with their group and bytes."""
-    with usable.trace() as trace:
-        (size, *_) = usable.run(ddp_step)
-    check_order(trace)
+    trace = traced(usable, ddp_step)
     for rank in range(4):
         assert [of(trace, rank, kind) != [] for kind in ("forward", "optimizer")] == [True, True]
         last_forward = of(trace, rank, "forward")[-1]
         buckets = [event for event in of(trace, rank, "collective") if event.start > last_forward.end]
         assert [(e.op, e.group) for e in buckets] == [("all_reduce", (0, 1, 2, 3))] * 4
-        assert sum(e.num_bytes for e in buckets) == size
+        assert sum(e.num_bytes for e in buckets) == 4 * 4 * (300 * 300 + 300)
         *_, last_backward = backward = of(trace, rank, "backward")
         assert all(backward[0].start <= e.start <= last_backward.end for e in buckets)
     assert all(c.complete for c in trace.collectives)
@@ -185,8 +177,7 @@ def test_calls_on_other_threads(usable):
         with ThreadPoolExecutor(1) as pool:
             pool.submit(dist.barrier).result()
 
-    with usable.trace() as trace:
-        usable.run(program)
+    trace = traced(usable, program)
     whole = 4 * (100 * 80 + 80)
     rest, thin_columns, thin_rows = 4 * 80, 4 * 80 * 2, 4 * 100 * 2
     reduced = [c for c in trace.collectives if c.op == "all_reduce"]
@@ -197,7 +188,6 @@ def test_calls_on_other_threads(usable):
     for event in (*reduced[3].events, *reduced[4].events, *barrier.events):
         assert not event.blocking
         assert event.end > event.start
-    check_order(trace)
 
 
 def test_what_was_recorded_before_an_error_is_kept(usable):

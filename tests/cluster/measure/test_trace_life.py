@@ -5,7 +5,6 @@ import os
 import pytest
 
 import distlab
-from tests.cluster.client.test_px import Notebook
 from tests.cluster.measure.test_trace import ring
 
 
@@ -37,18 +36,6 @@ def test_a_rank_dies_and_the_cluster_is_stopped_inside_of_a_trace():
         assert repr(trace).endswith(f"nothing recorded\nNothing is known of ranks 0-2: {reason}.")
         with pytest.raises(distlab.ClusterError, match=r"^This cluster was stopped\. Make one"), cluster.trace():
             pass
-
-
-@pytest.fixture(scope="module")
-def notebook(nothing_left):
-    """A kernel with a cluster of two ranks."""
-    book = Notebook()
-    book.run("%load_ext distlab\nimport distlab\ncluster = distlab.Cluster(2, timeout=20)")
-    assert book.status == "ok"
-    yield book
-    book.run("cluster.stop()")
-    book.client.stop_channels()
-    book.manager.shutdown_kernel(now=True)
 
 
 def test_px_trace(notebook):

@@ -2,9 +2,6 @@
 
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 
 import pytest
@@ -14,6 +11,7 @@ from distlab.rank import group
 from distlab.wire.rendezvous import INIT_METHODS, listen, serve
 from tests.cluster.conftest import sum_of_ranks
 
+CLUSTER = {"n": 2, "timeout": 20}
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
 
 
@@ -54,18 +52,6 @@ def test_many_rebuilds(init_method):
         assert max(seconds) < 4.5  # a store that asks a DNS which does not answer takes 5 s
 
 
-def test_a_rebuild_costs_the_notebook_no_torch():
-    """With the fork launcher nothing makes the notebook's process import torch, nor serve a store."""
-    code = (
-        "import sys, distlab\n"
-        "with distlab.Cluster(2, init_method='file') as cluster:\n"
-        "    cluster.heal()\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert done.stdout.splitlines()[-1] == str(sys.platform != "linux"), done.stderr
-
-
 def attempt(rank, world_size, arguments):
     """One call of init_process_group instead of the cluster's group; the error's name, or the sum."""
     from datetime import timedelta
@@ -86,31 +72,6 @@ def attempt(rank, world_size, arguments):
         return type(error).__name__
 
 
-def by_file(path, *numbers, world_size=2):
-    return [
-        None if n is None else {"init_method": f"file://{path}", "rank": n, "world_size": world_size} for n in numbers
-    ]
-
-
-@pytest.fixture(scope="module")
-def pair(nothing_left):
-    """Two ranks; after each test they must add up in a group of their own again."""
-    with distlab.Cluster(2, timeout=20) as two:
-        yield two
-
-
-@pytest.fixture
-def healed(pair):
-    yield pair
-    pair.heal()
-    assert pair.run(sum_of_ranks) == [1.0, 1.0]
-
-
-@pytest.fixture
-def path():
-    return os.path.join(tempfile.mkdtemp(), "group")
-
-
 @pytest.mark.parametrize(
     ("numbers", "world_size", "outcomes"),
     [
@@ -120,9 +81,11 @@ def path():
         ((0, 0), 2, ["RuntimeError", "RuntimeError"]),
     ],
 )
-def test_after_an_attempt_by_hand_the_cluster_heals(healed, path, numbers, world_size, outcomes):
+def test_after_an_attempt_by_hand_the_cluster_heals(usable, tmp_path, numbers, world_size, outcomes):
     """A learner's group, or a failed attempt at one, is no obstacle to the cluster's own."""
-    found = healed.run(attempt, by_file(path, *numbers, world_size=world_size))
+    given = {"init_method": f"file://{tmp_path}/group", "world_size": world_size}
+    found = usable.run(attempt, [None if n is None else {**given, "rank": n} for n in numbers])
+    usable.heal()
     if numbers == (0, 0):  # who reads which address is not certain, but there is no group
         assert all(outcome in ("RuntimeError", "DistStoreError") for outcome in found)
     else:

@@ -13,81 +13,67 @@ import torch.distributed as dist
 
 import distlab
 from distlab.diagnosis import explanation
-from distlab.launch import mpiexec, reaper
+from distlab.launch import mpiexec
 from tests.cluster.backend_programs import PROGRAMS
-from tests.cluster.conftest import pid_on_rank, processes_of, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import dies, pid_on_rank, stuck, sum_of_ranks, wait_until_gone
 from tests.cluster.programs import correct_programs
+from tests.cluster.zoo import from_any_source_but_nobody_sends, the_last_rank_never_comes
 
-
-@pytest.fixture(scope="module")
-def both(nothing_left):
-    """What every program gives on gloo, and a cluster on which the backend is mpi4py; one cluster runs at a time."""
-    with distlab.Cluster(3, timeout=60) as gloo:
-        expected = {name: gloo.run(program) for name, program in PROGRAMS.items()}
-    with distlab.Cluster(3, engines="mpi", backend="mpi4py", timeout=60) as cluster:
-        yield expected, cluster
-
-
-@pytest.fixture
-def cluster(both):
-    """The cluster over MPI, which must still add up its ranks after the test."""
-    yield both[1]
-    assert both[1].run(sum_of_ranks) == [3.0] * 3
+CLUSTER = {"n": 3, "engines": "mpi", "backend": "mpi4py", "timeout": 60}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_gives_on_mpi_what_it_gives_on_gloo(both, cluster, name):
+def test_a_program_gives_on_mpi_what_it_gives_on_gloo(on_gloo, usable, name):
     """Every collective, dtype and reduce operation, messages, groups, async Work, layouts, and training with DDP."""
-    assert cluster.run(PROGRAMS[name]) == both[0][name]
+    assert usable.run(PROGRAMS[name]) == on_gloo[name]
 
 
-def test_the_group_is_the_one_over_mpi(cluster):
+def test_the_group_is_the_one_over_mpi(usable):
     """torch names the backend, rank r is MPI's rank r, and mpi4py's MPI is defined on every rank."""
 
     def who(rank, world_size):
         return dist.get_backend(), MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, repr(dist.group.WORLD)  # noqa: F821
 
-    assert cluster.run(who) == [("mpi4py", r, 3, f"<mpi4py group, rank {r} of 3>") for r in range(3)]
+    assert usable.run(who) == [("mpi4py", r, 3, f"<mpi4py group, rank {r} of 3>") for r in range(3)]
 
 
-def refused(rank, world_size):
-    """What the backend says to what it cannot do, on every rank alike, so that nobody waits."""
-    ones, said = torch.ones(2, 2), []
-    calls = (
-        lambda: dist.all_reduce(ones, dist.ReduceOp.BAND),
-        lambda: dist.all_reduce(ones.long(), dist.ReduceOp.AVG),
-        lambda: dist.reduce(ones, 0, torch.distributed._make_nccl_premul_sum(2.0)),
-        lambda: dist.all_gather_into_tensor(torch.ones(3), ones),
-        lambda: dist.send(torch.ones(2, 3).t(), (rank + 1) % world_size),
-        lambda: dist.all_to_all_single(ones, ones, [1] * world_size, [2] * world_size),
-        lambda: dist.all_reduce(torch.ones(2).to_sparse()),
-        lambda: dist.all_gather([], ones),
-        lambda: dist.all_reduce_coalesced([]),
-    )
-    for call in calls:
-        try:
-            call()
-            said.append("nothing")
-        except RuntimeError as error:
-            said.append(str(error))
-    return said
+def square():
+    return torch.ones(2, 2)
 
 
-def test_what_is_not_supported_is_refused_in_words(cluster):
-    """On every rank alike, with what to do instead where MPI's own words do not say it."""
-    expected = [
-        "all_reduce failed in MPI: Invalid MPI_Op",
-        "all_reduce cannot use ReduceOp.AVG with torch.int64. Use ReduceOp.SUM and divide the result.",
-        "reduce cannot use ReduceOp.PREMUL_SUM with mpi4py. Use one of SUM, MIN, MAX, BAND, BOR, BXOR, PRODUCT, AVG.",
-        "all_gather needs a tensor of 3 times 4 elements, got 3.",
-        "send needs a contiguous tensor, got strides (1, 3). Call tensor.contiguous().",
-        "split_with_sizes expects split_sizes to sum exactly to 2",
-        "all_reduce on mpi4py needs dense CPU tensors, got a torch.sparse_coo tensor. Call tensor.cpu() or ",
-        "all_gather needs a list of 3 tensors, one a rank of the group, got 0.",
-        "all_reduce needs a tensor, got an empty list.",
-    ]
-    for said in cluster.run(refused):
-        assert [words[: len(begins)] for words, begins in zip(said, expected, strict=True)] == expected
+REFUSED = {  # from how the words begin to the call
+    "all_reduce failed in MPI: Invalid MPI_Op": lambda rank, n: dist.all_reduce(square(), dist.ReduceOp.BAND),
+    "all_reduce cannot use ReduceOp.AVG with torch.int64. Use ReduceOp.SUM and divide the result.": lambda rank, n: (
+        dist.all_reduce(square().long(), dist.ReduceOp.AVG)
+    ),
+    "reduce cannot use ReduceOp.PREMUL_SUM with mpi4py. "
+    "Use one of SUM, MIN, MAX, BAND, BOR, BXOR, PRODUCT, AVG.": lambda rank, n: dist.reduce(
+        square(), 0, torch.distributed._make_nccl_premul_sum(2.0)
+    ),
+    "all_gather needs a tensor of 3 times 4 elements, got 3.": lambda rank, n: dist.all_gather_into_tensor(
+        torch.ones(3), square()
+    ),
+    "send needs a contiguous tensor, got strides (1, 3). Call tensor.contiguous().": lambda rank, n: dist.send(
+        torch.ones(2, 3).t(), (rank + 1) % n
+    ),
+    "split_with_sizes expects split_sizes to sum exactly to 2": lambda rank, n: dist.all_to_all_single(
+        square(), square(), [1] * n, [2] * n
+    ),
+    "all_reduce on mpi4py needs dense CPU tensors, got a torch.sparse_coo tensor. "
+    "Call tensor.cpu() or ": lambda rank, n: dist.all_reduce(torch.ones(2).to_sparse()),
+    "all_gather needs a list of 3 tensors, one a rank of the group, got 0.": lambda rank, n: dist.all_gather(
+        [], square()
+    ),
+    "all_reduce needs a tensor, got an empty list.": lambda rank, n: dist.all_reduce_coalesced([]),
+}
+
+
+@pytest.mark.parametrize(("words", "call"), REFUSED.items())
+def test_what_is_not_supported_is_refused_in_words(usable, words, call):
+    """On every rank alike, so that nobody waits, with what to do instead where MPI's own words do not say it."""
+    with pytest.raises(distlab.RankError) as caught:
+        usable.run(call)
+    assert [failure.message[: len(words)] for failure in caught.value.failures] == [words] * 3
 
 
 @pytest.mark.parametrize(
@@ -97,7 +83,7 @@ def test_what_is_not_supported_is_refused_in_words(cluster):
         (2, 4, "recv got 8 bytes for a tensor of 16"),
     ],
 )
-def test_a_message_of_another_size_is_an_error(cluster, sent, received, words):
+def test_a_message_of_another_size_is_an_error(usable, sent, received, words):
     """gloo ends the process for it; here the receiver raises, and the cluster goes on."""
 
     def mismatch(rank, world_size):
@@ -107,7 +93,7 @@ def test_a_message_of_another_size_is_an_error(cluster, sent, received, words):
             dist.recv(torch.ones(received), 0)
 
     with pytest.raises(distlab.RankError) as caught:
-        cluster.run(mismatch)
+        usable.run(mismatch)
     assert caught.value.failures[0].rank == 1
     assert f"rank 1 raised RuntimeError: {words}; send and recv tensors of one size." in str(caught.value)
 
@@ -115,28 +101,16 @@ def test_a_message_of_another_size_is_an_error(cluster, sent, received, words):
 # --- the cluster's promises ---
 
 
-def test_a_deadlock_over_mpi_is_named_and_freed(cluster):
+def test_a_deadlock_over_mpi_is_named_and_freed(usable):
     """Ranks that wait in MPI are told apart, brought back, and keep their variables."""
-
-    def circle(rank, world_size):
-        dist.recv(torch.zeros(1), src=(rank + 1) % world_size)
-
-    def alone(rank, world_size):
-        if rank:
-            dist.all_reduce(torch.zeros(1))
-
-    def from_anybody(rank, world_size):
-        if rank == 0:
-            dist.recv(torch.zeros(1))
-
-    cluster.push({"kept": 7})
+    usable.push({"kept": 7})
     with pytest.raises(distlab.DeadlockError, match=r"^Rank 0 waits for a message from rank"):
-        cluster.run(from_anybody)
+        usable.run(from_any_source_but_nobody_sends)
     with pytest.raises(distlab.DeadlockError, match=r"^3 of 3 ranks wait for each other; nobody will send\."):
-        cluster.run(circle)
-    with pytest.raises(distlab.DeadlockError, match=r"^Ranks 1-2 wait in all_reduce for rank 0, which has"):
-        cluster.run(alone)
-    assert cluster.pull("kept") == [7] * 3
+        usable.run(stuck)
+    with pytest.raises(distlab.DeadlockError, match=r"^Ranks 0-1 wait in all_reduce for rank 2, which has"):
+        usable.run(the_last_rank_never_comes)
+    assert usable.pull("kept") == [7] * 3
 
 
 def too_late(rank, world_size):
@@ -153,9 +127,9 @@ def too_late(rank, world_size):
     return said
 
 
-def test_a_group_whose_time_ends_first_is_no_deadlock(cluster):
+def test_a_group_whose_time_ends_first_is_no_deadlock(usable):
     """Rank 0 waits for nobody, and its own error ends that: the others may wait for it."""
-    assert cluster.run(too_late)[0] == "Timed out waiting 2000ms for all_reduce operation to complete"
+    assert usable.run(too_late)[0] == "Timed out waiting 2000ms for all_reduce operation to complete"
 
 
 def in_backward(rank, world_size):
@@ -166,22 +140,22 @@ def in_backward(rank, world_size):
     net(torch.ones(1, 2)).sum().backward()
 
 
-def test_a_rank_that_raises_frees_those_that_wait_in_mpi(cluster):
+def test_a_rank_that_raises_frees_those_that_wait_in_mpi(usable):
     """The culprit is named first, the others in a line; all ranks live on."""
-    pids = cluster.run(pid_on_rank)
+    pids = usable.run(pid_on_rank)
     with pytest.raises(distlab.RankError, match=r"^rank 1 raised ValueError: mine\n") as caught:
-        cluster.run(in_backward)
+        usable.run(in_backward)
     assert "waited in communication and could not go on" in str(caught.value)
-    assert cluster.run(pid_on_rank) == pids
+    assert usable.run(pid_on_rank) == pids
 
 
-def test_correct_programs_over_mpi_raise_no_alarm(cluster):
+def test_correct_programs_over_mpi_raise_no_alarm(usable):
     """10 random correct programs, one with a rank that is slow."""
-    steps = cluster.run(correct_programs, range(5000, 5010), 1.5)
-    assert steps == [steps[0]] * cluster.n
+    steps = usable.run(correct_programs, range(5000, 5010), 1.5)
+    assert steps == [steps[0]] * usable.n
 
 
-def test_a_group_gives_its_communicator_back(cluster):
+def test_a_group_gives_its_communicator_back(usable):
     """MPI has room for some 2000; a group can be built again more often than that."""
 
     def made_and_destroyed(rank, world_size):
@@ -191,16 +165,10 @@ def test_a_group_gives_its_communicator_back(cluster):
         del group
         return communicator == MPI.COMM_NULL  # noqa: F821
 
-    assert cluster.run(made_and_destroyed) == [True] * 3
+    assert usable.run(made_and_destroyed) == [True] * 3
 
 
 # --- mpiexec under a cluster ---
-
-
-def dies(rank, world_size):
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.barrier()
 
 
 def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back():
@@ -214,6 +182,7 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back()
             "MPI ends a whole program when one of its processes ends: mpiexec has ended ranks 0 and 2 too.\n"
             "All variables are lost: call cluster.restart() for new ranks."
         )
+        assert [failure.rank for failure in caught.value.failures] == [1, 0, 2]
         assert explanation.WITH_ANOTHER in repr(cluster)
         with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank 1 died\. Call cluster\.rest"):
             cluster.run(sum_of_ranks)
@@ -223,25 +192,6 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back()
         assert wait_until_gone(lambda: cluster.client.ids) == []
         with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank \d died\."):
             cluster.run(sum_of_ranks)
-
-
-def test_mpiexec_ends_with_a_killed_notebook():
-    """After SIGKILL of the process that made the cluster nothing of mpiexec is left."""
-    script = """
-        import sys, distlab
-        cluster = distlab.Cluster(2, engines="mpi")
-        print(cluster.ranks._processes.tag, flush=True)
-        sys.stdin.read()
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    tag = process.stdout.readline().strip()
-    names = [found.name() for found in reaper.find(tag)]
-    assert any(name.startswith("mpiexec") for name in names), names
-    process.kill()
-    process.wait()
-    assert wait_until_gone(lambda: processes_of(tag)) == []
 
 
 # --- the backend without a cluster ---

@@ -85,24 +85,22 @@ def used_by_default(rank, world_size):
     return used(rank, world_size)
 
 
+def lacking(rank, world_size):
+    dist.reduce(torch.ones(1), dst=0, group=dist.new_group(backend="post"))
+
+
 def test_a_backend_in_python(cluster):
-    """It computes what gloo does, in a group of new_group's and as the default, and a trace does not mind it."""
+    """It computes what gloo does, in a group of new_group's and as the default, and a trace does not mind it.
+
+    A method that the class does not have is named as what is missing.
+    """
     with cluster.trace() as trace:
         first = cluster.run(used)
+    with pytest.raises(distlab.RankError, match="or, if it is a class in Python, has no method for this call"):
+        cluster.run(lacking)
     later = cluster.run(used_by_default)
     cluster.heal()
     for found in (first, later):
         assert [result[:4] for result in found] == [(10.0, 2.0, [0, 1, 2, 3], True)] * 4
         assert all(result[4] == found[0][4] for result in found)
     assert not trace.missing
-
-
-def test_what_it_lacks_is_told(cluster):
-    """A method that the class does not have is named as what is missing."""
-
-    def program(rank, world_size):
-        dist.reduce(torch.ones(1), dst=0, group=dist.new_group(backend="post"))
-
-    cluster.run(used)  # registers it
-    with pytest.raises(distlab.RankError, match="or, if it is a class in Python, has no method for this call"):
-        cluster.run(program)

@@ -1,7 +1,5 @@
 """Real ranks on simulated machines: the same results as on gloo, and times that are exact."""
 
-import os
-import signal
 import sys
 import time
 
@@ -14,37 +12,25 @@ from distlab import algorithms
 from distlab.measure.timing import measure
 from distlab.simulated.network import Device, Link, Network
 from tests.cluster.backend_programs import PROGRAMS
-from tests.cluster.conftest import sum_of_ranks
+from tests.cluster.conftest import dies, outcome
+from tests.cluster.zoo import a_recv_without_a_send, from_any_source_but_nobody_sends
 
 ALPHA, BETA = 5e-6, 1 / 25e9
 NETWORK = Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"})
 
 
-def outcome(cluster, program):
-    """What a program gives; in words why it does not, as where this torch's gloo lacks a type."""
-    try:
-        return cluster.run(program)
-    except distlab.RankError as error:
-        return str(error)
+pytestmark = pytest.mark.usefixtures("usable")
 
 
 @pytest.fixture(scope="module")
-def both(nothing_left):
-    """What every program gives on gloo, and the same ranks on simulated machines."""
+def cluster(nothing_left, on_gloo):
+    """Three ranks on simulated machines."""
     with distlab.Cluster(3, timeout=60) as cluster:
-        expected = {name: outcome(cluster, program) for name, program in PROGRAMS.items()}
         with cluster.network(NETWORK):
-            yield expected, cluster
+            yield cluster
         assert cluster.run(lambda rank, world_size: dist.get_backend()) == ["gloo"] * 3
         with pytest.raises(distlab.ClusterError, match=r"^This cluster has no virtual clock: it runs in real time"):
             cluster.clock()
-
-
-@pytest.fixture
-def cluster(both):
-    """The simulated cluster, which must still add up its ranks after the test."""
-    yield both[1]
-    assert both[1].run(sum_of_ranks) == [3.0] * 3
 
 
 def seconds(cluster, fn, *args, **kwargs):
@@ -59,11 +45,11 @@ def close(formula):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_gives_what_it_gives_on_gloo(both, cluster, name):
+def test_a_program_gives_what_it_gives_on_gloo(on_gloo, cluster, name):
     """Every collective, messages, groups, async Work, DDP, FSDP2 and functional collectives; and time passes."""
     before = cluster.clock()
-    assert outcome(cluster, PROGRAMS[name]) == both[0][name]
-    assert cluster.clock() > before or isinstance(both[0][name], str)
+    assert outcome(cluster, PROGRAMS[name]) == on_gloo[name]
+    assert cluster.clock() > before or isinstance(on_gloo[name], str)
 
 
 def reduce_by(rank, world_size, name, size):
@@ -221,12 +207,8 @@ def test_a_trace_tells_what_has_no_partner(cluster):
     cluster.heal()
 
 
-@pytest.mark.parametrize("source", [1, None])
-def test_a_deadlock_is_named_and_the_clock_begins_anew(cluster, source):
-    def wait_for_nobody(rank, world_size):
-        if rank == 0:
-            dist.recv(torch.empty(1), src=source)
-
+@pytest.mark.parametrize("wait_for_nobody", [a_recv_without_a_send, from_any_source_but_nobody_sends])
+def test_a_deadlock_is_named_and_the_clock_begins_anew(cluster, wait_for_nobody):
     with pytest.raises(distlab.DeadlockError, match=r"which ha(s|ve) finished without sending it"):
         cluster.run(wait_for_nobody)
     assert cluster.clock() == 0.0
@@ -234,7 +216,7 @@ def test_a_deadlock_is_named_and_the_clock_begins_anew(cluster, source):
 
 def test_a_rank_that_dies_is_replaced_on_the_same_machines(cluster):
     with pytest.raises(distlab.RankDied):
-        cluster.run(lambda rank, world_size: os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else dist.barrier())
+        cluster.run(dies)
     assert seconds(cluster, reduce_by, "ring", 3 << 16) == close(algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA))
 
 

@@ -1,6 +1,5 @@
 """A cell becomes a part of a script: what is kept, what is shown, what is left out and said."""
 
-import ast
 import functools
 import gc
 import signal
@@ -91,20 +90,6 @@ def test_a_cell_that_no_script_can_hold_is_left_out(tmp_path, source, why):
     assert f"# {source.splitlines()[0]}\n" in text
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        's = """a\n  b\n"""\nprint(s)\n',
-        "s = f'''a\n{\n1}\n  b'''\n",
-        "x = [\n1,\n  2]\n\n\ndef f():\n    '''doc\n    more'''\n    return 1\n",
-    ],
-)
-def test_indenting_changes_no_text_in_strings(source):
-    """Code under an if is the code that it was."""
-    inner = ast.parse("if True:\n" + export.indented(source)).body[0].body
-    assert [ast.dump(node) for node in inner] == [ast.dump(node) for node in ast.parse(source).body]
-
-
 def test_a_cell_of_some_ranks_runs_on_these_only(tmp_path):
     """Only they run it, and at its end all ranks meet."""
     steps = [cell("x = 1", (1,)), cell("# no", (1,)), cell("y = 1", (2, 0)), cell("z = 1", (0, 1, 2))]
@@ -134,13 +119,6 @@ def test_a_function_comes_as_its_source_with_the_call(tmp_path):
     assert "@twice\ndef decorated(rank, world_size):" in text
     assert export.VALUE + "zeros(_RANK, _WORLD_SIZE, tail=_tail)\n" in text
     assert [note.rpartition(": ")[2] for note in report.notes] == ["SCALE", "_tail"]
-
-
-def test_a_pushed_function_has_its_new_name():
-    """The source has the function's own, which the pushed name then stands for."""
-    code = export.push({"again": double}, (0, 1)).code
-    assert code.startswith("# uses these names of the notebook: SCALE\ndef double(")
-    assert code.endswith("\nagain = double\n")
 
 
 @pytest.mark.parametrize("fn", [lambda rank, world_size: 1, torch.nn.Linear(1, 1).forward, weakref.ref(double)])
@@ -174,17 +152,6 @@ def test_a_note_keeps_no_tensor_alive():
     gc.collect()
     assert seen() is None
     assert len(steps) == 2
-
-
-def test_a_file_that_is_there_is_kept(tmp_path):
-    """Nothing is overwritten without being told to, and the message says how."""
-    there = tmp_path / "there.py"
-    there.write_text("mine")
-    with pytest.raises(ArgumentError) as caught:
-        export.check_path(there, False)
-    advice = "Choose another name, or replace the file: --force, in a call force=True."
-    assert str(caught.value) == f"path must be the name of a file that is not there yet, got {str(there)!r}. {advice}"
-    assert export.check_path(there, True) == there
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,18 @@ def test_an_unknown_name_lists_the_known_ones():
         distlab.Clutser  # noqa: B018
 
 
-def test_import_is_light():
-    """`import distlab` alone imports neither torch nor ipyparallel nor matplotlib."""
-    code = "import sys, distlab; print({'torch', 'ipyparallel', 'matplotlib', 'IPython'} & set(sys.modules))"
+@pytest.mark.parametrize(
+    ("light", "heavy"),
+    [
+        ("import distlab", {"torch", "ipyparallel", "matplotlib", "IPython"}),
+        ("from distlab.timing import format_bytes", {"torch", "matplotlib"}),
+        ("from distlab import Probe", {"torch"}),
+        ("from distlab.plotting import rank_color; rank_color(0)", {"matplotlib"}),
+    ],
+)
+def test_import_is_light(light, heavy):
+    """A notebook that only makes a cluster, prints times, shows what was probed or wants a colour begins at once."""
+    code = f"import sys; {light}; print({heavy} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

@@ -9,8 +9,11 @@ from distlab.compat import versions
 
 
 def test_nothing_is_missing_here():
-    """The installed torch, ipyparallel, IPython and ipykernel have every private part that is used."""
-    assert versions.self_test() == []
+    """The installed torch, ipyparallel, IPython and ipykernel have every private part that is used, says the doctor."""
+    names = ("torch", "ipyparallel", "ipython", "ipykernel")
+    (finding,) = doctor.check_internals()
+    assert finding.seen == f"as expected in {', '.join(f'{name} {version(name)}' for name in names)}"
+    assert finding.ok
 
 
 @pytest.mark.parametrize(
@@ -25,11 +28,9 @@ def test_nothing_is_missing_here():
 def test_a_missing_part_is_named(monkeypatch, library, part, use):
     """The sentence has the library, its version, the name and what does not work; other parts are not named."""
     monkeypatch.delattr(part)
-    (sentence,) = versions.self_test()
-    start = f"{library} {version(library)} has no {part}, without which distlab cannot {use}"
-    assert sentence.startswith(start)
     (finding,) = doctor.check_internals()
-    assert (finding.ok, finding.vital, finding.seen) == (False, False, sentence)
+    assert finding.seen.startswith(f"{library} {version(library)} has no {part}, without which distlab cannot {use}")
+    assert (finding.ok, finding.vital) == (False, False)
 
 
 def test_a_missing_attribute_or_module_is_named():
@@ -42,11 +43,3 @@ def test_a_missing_attribute_or_module_is_named():
         f"{here}.nowhere.name, without which distlab cannot do c.",
         f"{here}.nowhere.name, without which distlab cannot do d.",
     ]
-
-
-def test_the_doctor_says_that_all_is_there():
-    """One line for all libraries."""
-    (finding,) = doctor.check_internals()
-    names = ("torch", "ipyparallel", "ipython", "ipykernel")
-    assert finding.seen == f"as expected in {', '.join(f'{name} {version(name)}' for name in names)}"
-    assert finding.ok

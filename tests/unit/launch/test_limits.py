@@ -9,6 +9,7 @@ import pytest
 import distlab
 from distlab.client import doctor
 from distlab.launch import limits
+from tests.refused import refused
 
 ULIMIT = "For more, run `ulimit -n 4096` in the shell that starts Python or Jupyter."
 
@@ -28,9 +29,8 @@ def allow(monkeypatch):
 
 
 def refusal(n):
-    with pytest.raises((distlab.ArgumentError, distlab.ClusterError)) as caught:
-        limits.check(n)
-    return caught.type, str(caught.value)
+    error = refused(limits.check, n, kind=distlab.DistlabError)
+    return type(error), str(error)
 
 
 def test_enough_is_enough(allow):

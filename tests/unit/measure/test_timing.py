@@ -1,12 +1,9 @@
 """Measuring: bandwidths, quartiles, the cost model and the formatters against values computed by hand."""
 
-import subprocess
-import sys
-
 import pytest
 from distlab.timing import Timing, fit_alpha_beta, format_bandwidth, format_bytes, format_seconds, measure
 
-from distlab.errors import ArgumentError
+from tests.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -51,39 +48,26 @@ def test_the_fit_stays_physical_with_noise():
     assert min(flat.alpha, flat.beta) > 0
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *[(1.234e-6, "  1.23 µs"), (45.67e-6, "  45.7 µs"), (999.9e-6, "  1.00 ms"), (0.1234, "   123 ms")],
-        *[(0.9999, "  1.00 s "), (61.0, "  61.0 s "), (2e-9, "  0.00 µs")],
-    ],
-)
-def test_format_seconds(seconds, text):
-    """Three digits, a unit, always nine characters; a bandwidth has two decimals in GB/s."""
-    assert format_seconds(seconds) == text
-    assert len(text) == 9
-    assert format_bandwidth(1.5) == "  1.50 GB/s"
+FORMATTED = {  # three digits and a unit; seconds always in nine characters; bytes in the unit that divides them
+    format_seconds: {
+        **{1.234e-6: "  1.23 µs", 45.67e-6: "  45.7 µs", 999.9e-6: "  1.00 ms", 0.1234: "   123 ms"},
+        **{0.9999: "  1.00 s ", 61.0: "  61.0 s ", 2e-9: "  0.00 µs"},
+    },
+    format_bytes: {
+        **{0: "0 B", 4: "4 B", 1000: "1000 B", 1024: "1 KiB", 65536: "64 KiB", 4 << 20: "4 MiB"},
+        **{4000: "4 kB", 40_000: "40 kB", 10**6: "1 MB", 10**9: "1 GB"},
+        **{4088: "4088 B", 12_345: "12.3 kB", 999_999: "1 MB", 26_234_881: "26.2 MB"},  # none divides these
+    },
+    format_bandwidth: {1.5: "  1.50 GB/s"},
+}
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [
-        *[(0, "0 B"), (4, "4 B"), (1000, "1000 B"), (1024, "1 KiB"), (65536, "64 KiB"), (4 << 20, "4 MiB")],
-        *[(4000, "4 kB"), (40_000, "40 kB"), (10**6, "1 MB"), (10**9, "1 GB")],
-        *[(4088, "4088 B"), (12_345, "12.3 kB"), (999_999, "1 MB"), (26_234_881, "26.2 MB")],
-    ],
+    ("form", "number", "text"), [(form, *pair) for form, pairs in FORMATTED.items() for pair in pairs.items()]
 )
-def test_format_bytes(num_bytes, text):
-    """The unit that divides the size; where none does, a long number is rounded."""
-    assert format_bytes(num_bytes) == text
-
-
-def test_importing_the_formatters_costs_neither_torch_nor_matplotlib():
-    """A notebook that only prints times has its first cell at once."""
-    code = (
-        "import sys; from distlab.timing import format_bytes; sys.exit(bool({'torch', 'matplotlib'} & {*sys.modules}))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+def test_numbers_have_units(form, number, text):
+    """As they stand in tables and figures."""
+    assert form(number) == text
 
 
 COUNT = "must be a whole number of"
@@ -110,6 +94,4 @@ SIZES = "num_bytes must be two different sizes or more, one for each time, got"
 )
 def test_what_cannot_be_measured_is_refused(call, message):
     """Bad arguments are refused before anything is measured, with the rule, the value and what to call instead."""
-    with pytest.raises(ArgumentError) as caught:
-        call()
-    assert str(caught.value) == message
+    assert str(refused(call)) == message

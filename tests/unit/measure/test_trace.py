@@ -51,14 +51,6 @@ def test_tags_out_of_order():
     assert starts == {7: (0, pytest.approx(4e-3)), 9: (pytest.approx(1e-3), pytest.approx(2e-3))}
 
 
-def test_groups_of_another_generation():
-    """What was posted before the group was rebuilt meets nothing of the new group, which has the same name."""
-    anew = [("0", 1, (0, 1))]
-    receiver = Rank(2, anew).recv(1, 0, 1, failed=True).recv(1, 5, 6, group=1, sequence=1)
-    trace = traced(receiver, Rank(2, anew).send(0, 5, 6, group=1))
-    assert sorted((m.matched, m.left) for m in trace.messages) == [(False, 0), (True, pytest.approx(5e-3))]
-
-
 def test_messages_from_before_the_trace_count():
     """A send whose recv was posted before the trace has no partner in it; the next recv is not taken for its own."""
     trace = traced(Rank(2).send(1, 0, 1, sequence=4), Rank(2).recv(0, 2, 3, sequence=5))

@@ -32,7 +32,10 @@ CALLS = [
 
 
 def test_the_handshake_is_drawn():
-    """Ranks, store and keys are named, each call has its time, and the one wait is hatched in its rank's lane."""
+    """Ranks, store and keys are named, each call has its time, and the one wait is hatched in its rank's lane.
+
+    A key is written before it is read, and its box has the colour of the rank that wrote it.
+    """
     figure = plotting.handshake(CALLS, "two ranks")
     assert {"two ranks", "store", "rank 0", "rank 1", "k0", "k1", format_seconds(4.0)} <= {*texts(figure)}
     (ax,) = figure.axes
@@ -42,21 +45,11 @@ def test_the_handshake_is_drawn():
     assert hatched[0].get_y() < lane < hatched[0].get_y() + hatched[0].get_height()
     boxes = [text.get_window_extent() for text in visible_texts(figure)]
     assert all(box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)
-
-
-def test_a_key_is_written_before_it_is_read():
-    """In the picture no read stands before the write, though the writing call may return later."""
-    figure = plotting.handshake(CALLS)
-    (ax,) = figure.axes
+    # no read stands before the write, though the writing call may return later
     arrows = [text for text in ax.texts if getattr(text, "arrow_patch", None)]
     written = {arrow.arrow_patch.get_facecolor(): arrow.xy[0] for arrow in arrows if arrow.xy[1] < arrow.xyann[1]}
     assert len(written) == 2
     for arrow in arrows:
         assert arrow.xy[0] >= written[arrow.arrow_patch.get_facecolor()]
-
-
-def test_the_keys_have_their_ranks_colours():
-    """A key's box has the colour of the rank that wrote it."""
-    (ax,) = plotting.handshake(CALLS).axes
     colors = {to_hex(patch.get_facecolor()).upper() for patch in ax.patches if not patch.get_hatch()}
     assert {rank_color(0), rank_color(1)} <= colors

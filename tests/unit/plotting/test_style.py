@@ -1,9 +1,5 @@
 """The one look: the front door, the colours, and settings that are restored."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
@@ -14,7 +10,6 @@ from distlab import plotting
 from distlab.plotting.style import rank_color, style
 from tests.unit.plotting.conftest import SIZES, curve
 
-ROOT = Path(__file__).parents[3]
 # What is seen of linear red, green, blue. Source: Machado, Oliveira and Fernandes, "A Physiologically-based Model for
 # Simulation of Color Vision Deficiency" (2009), severity 1.
 PROTANOPIA = (
@@ -40,12 +35,6 @@ def test_front_door():
     assert all(getattr(plotting, name) is not None for name in plotting.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'pie'"):
         _ = plotting.pie
-
-
-def test_colors_cost_no_matplotlib():
-    """The colours of ranks can be had without the import of matplotlib."""
-    code = "import sys; from distlab.plotting import rank_color; rank_color(0); sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
 
 
 def test_rank_colors_differ():

@@ -84,14 +84,6 @@ def rank_of(monkeypatch, store):
         rank.checker.close()
 
 
-def together(*calls):
-    """The outcomes of calls made by several ranks at once."""
-    started = [on_thread(call) for call in calls]
-    for thread, _ in started:
-        thread.join(10)
-    return [outcome[0] for _, outcome in started]
-
-
 # --- collectives ---
 
 
@@ -107,28 +99,6 @@ def test_a_collective_is_made_when_all_have_come(rank_of, store):
         thread.join(10)
         assert outcome[0].value == "all_reduce"
     assert store.num_keys() == keys
-
-
-@pytest.mark.parametrize(
-    ("calls", "words"),
-    [
-        (
-            [{"reduce_op": "MAX"}, {"reduce_op": "SUM"}, {"reduce_op": "SUM"}],
-            "The ranks do not agree in all_reduce: rank 0 has op=MAX, ranks 1-2 have op=SUM.",
-        ),
-        (
-            [{}, {"op": "barrier", "tensors": ()}],
-            "The ranks do not call the same collective: rank 0 calls all_reduce, rank 1 calls barrier.",
-        ),
-    ],
-    ids=["other arguments", "another collective"],
-)
-def test_calls_that_do_not_fit_are_made_by_nobody(rank_of, calls, words):
-    """Every rank is told the same, before any data moves."""
-    ranks = [rank_of(rank, tuple(range(len(calls)))) for rank in range(len(calls))]
-    told = together(*(lambda rank=rank, call=call: rank.call(**call) for rank, call in zip(ranks, calls, strict=True)))
-    assert [(type(error), str(error)) for error in told] == [(MismatchError, words)] * len(ranks)
-    assert [rank.posted for rank in ranks] == [[]] * len(ranks)
 
 
 def test_collectives_are_posted_in_their_order(rank_of, store):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 import distlab
-from distlab.diagnosis import explanation
 from distlab.launch import mpiexec
+from tests.refused import refused
 
 LOG = """\
 2026-01-01 10:00:00.100 [KernelNanny.0] Nanny watching parent pid 100.
@@ -17,12 +17,6 @@ LOG = """\
 2026-01-01 10:00:09.120 [KernelNanny.0] Parent 100 exited with status None.
 =   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
 """
-
-
-def refusal(*args, **options):
-    with pytest.raises(distlab.ArgumentError) as caught:
-        distlab.Cluster(*args, **options)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +31,7 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, 
     """The message names what is not there and the command that brings it; nothing was started."""
     monkeypatch.setattr(mpiexec, "find", lambda: found)
     monkeypatch.setattr(mpiexec, "find_spec", lambda name: module)
-    assert refusal(2, engines="mpi") == (
+    assert str(refused(distlab.Cluster, 2, engines="mpi")) == (
         "engines must be a launcher whose programs are installed here, got 'mpi'. "
         f"{missing} not installed: pip install mpich mpi4py brings what MPI needs. Or call Cluster(n)."
     )
@@ -46,7 +40,7 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, 
 @pytest.mark.parametrize("backend", ["mpi4py", "MPI4PY"])
 def test_the_backend_over_mpi_needs_ranks_of_mpiexec(backend):
     """With another launcher MPI would know each rank as a world of its own; so it says however it is written."""
-    assert refusal(2, engines="local", backend=backend) == (
+    assert str(refused(distlab.Cluster, 2, engines="local", backend=backend)) == (
         'engines must be "mpi" for backend "mpi4py", got \'local\'. MPI knows only what mpiexec starts. '
         'Call Cluster(n, engines="mpi", backend="mpi4py").'
     )
@@ -84,14 +78,3 @@ def test_who_ended_first_is_read_from_the_log():
     """The nanny that misses its engine first names it, wherever mpiexec has put its line."""
     assert mpiexec.first_to_end(LOG) == 2
     assert mpiexec.first_to_end("=   PID 100 RUNNING AT vm") is None
-
-
-def test_the_end_of_all_names_the_first():
-    """One rank died, and mpiexec ended the rest."""
-    error = explanation.all_died({2: "died", 0: explanation.WITH_ANOTHER, 1: explanation.WITH_ANOTHER})
-    assert str(error) == (
-        "rank 2 died.\n"
-        "MPI ends a whole program when one of its processes ends: mpiexec has ended ranks 0-1 too.\n"
-        "All variables are lost: call cluster.restart() for new ranks."
-    )
-    assert [failure.rank for failure in error.failures] == [2, 0, 1]

@@ -135,13 +135,6 @@ def test_ranks_of_one_host_share_its_way_out_and_not_their_links_inside():
     assert simulate(inside, hosts).clocks == close((0.101e-3,) * 4)
 
 
-def test_computing_hides_behind_communication_and_the_other_way_round():
-    whole = schedules.cost("ring", 1 << 24, 4, ALPHA, BETA)
-    for computing in (whole / 2, whole * 2):
-        program = [collective("all_reduce", 4, 1 << 24), Compute(computing), Wait(0)]
-        assert simulate([program] * 4, network()).clocks == close((max(whole, computing),) * 4)
-
-
 def test_collectives_of_a_group_take_turns_and_those_of_several_share_the_port():
     m = 1 << 24
     for groups, expected in (("000", 3 * (ALPHA + BETA * m)), ("012", ALPHA + 3 * BETA * m)):
@@ -173,13 +166,6 @@ def test_an_alignment_brings_all_clocks_to_the_latest():
 def test_earlier_cells_end_on_all_ranks_before_later_ones_begin():
     of_both = [Align((1, 0)), Compute(1e-3), Align((2, 0)), Mark()]
     assert simulate([of_both, [Align((2, 0)), Mark()]], network()).marks == ((1e-3,), (1e-3,))
-
-
-def test_what_has_not_ended_goes_on_in_the_next_call():
-    first = simulate([[Compute(1e-3), send(7, 1, 25_000)], []], network())
-    assert [len(begun) for begun in first.unfinished] == [1, 0]
-    second = simulate([[Wait(7)], [recv(1, 0, 25_000), Wait(1)]], network(), first.clocks, first.unfinished)
-    assert second.clocks == close((1e-3 + ALPHA + 1e-6,) * 2)
 
 
 def test_a_rank_that_waits_for_nobody_keeps_its_clock():

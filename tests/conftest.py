@@ -1,0 +1,14 @@
+"""What tests of several folders need."""
+
+import signal
+
+import pytest
+
+
+@pytest.fixture
+def python_handles_sigint():
+    """As in a notebook; a background shell ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
