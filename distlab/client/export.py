@@ -42,12 +42,14 @@ if "RANK" not in _os.environ:
     raise SystemExit("torchrun starts this script: {command}")
 if _sys.platform == "linux" and _os.environ["LOCAL_WORLD_SIZE"] == _os.environ["WORLD_SIZE"]:
     _os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
+
 {gpu}dist.init_process_group("{backend}")  # torchrun has put rank, world size and the address of rank 0 into os.environ
 rank, world_size = _RANK, _WORLD_SIZE = dist.get_rank(), dist.get_world_size()
 
 _TURNS, _value = range(_WORLD_SIZE), None  # the value of a cell's last line, until the cell ends
 _sys.stdout = _PRINTED = _io.StringIO()  # what this rank prints waits for its turn
 display = print  # what a notebook shows as pictures and tables is text here
+
 
 def _print_mine():
     global _value
@@ -59,12 +61,14 @@ def _print_mine():
     _sys.__stdout__.flush()
     _PRINTED.truncate(_PRINTED.seek(0))
 
+
 def _end_of_cell():  # the ranks print one after the other
     for turn in _TURNS:
         if turn == _RANK:
             _print_mine()
         if _dist.is_initialized():
             _dist.barrier()
+
 
 _atexit.register(_print_mine)  # also what was printed before an error'''
 TAIL = "if _dist.is_initialized():\n    _dist.destroy_process_group()\n"
