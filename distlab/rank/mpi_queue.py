@@ -39,6 +39,7 @@ SPIN_SECONDS = 0.05  # for how long a thread that waits takes turns without a pa
 LEAST_PAUSE, MOST_PAUSE = 0.00005, 0.02  # seconds between two turns otherwise; longer while nothing begins or ends
 PATIENCE = 250  # how much shorter than the time in which nothing began or ended a pause is
 WAITED_SECONDS = 0.005  # the pause of the queue's thread while another one takes turns
+TOLD_SECONDS = 0.5  # what mpiexec has not passed on when MPI is aborted, it forgets
 
 
 class Work(dist.Work):
@@ -236,6 +237,7 @@ class Queue:
         if stuck := sorted({work.what for work in self.works if work.exception() is not None}):
             names = ", ".join(stuck)
             print(f"MPI cannot end while {names} is pending: all its processes are ended.", file=sys.stderr, flush=True)
+            time.sleep(TOLD_SECONDS)
             MPI.COMM_WORLD.Abort(1)
         if not MPI.Is_finalized():
             MPI.Finalize()
