@@ -127,21 +127,21 @@ def check_leftovers() -> Iterator[Finding]:
 
 def check_group() -> Iterator[Finding]:
     """A gloo group of 2 ranks, really built, and an all_reduce through it."""
+
+    def sum_of_ranks(rank: int, world_size: int) -> float:  # in here it is sent whole, and no rank imports this module
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor)
+        return tensor.item()
+
     began = time.monotonic()
     with distlab.Cluster(2, timeout=20) as cluster:
-        sums = cluster.run(_sum_of_ranks)
+        sums = cluster.run(sum_of_ranks)
     seen = f"2 ranks started, all_reduce gave {sums[0]:g} on both, stopped; {time.monotonic() - began:.1f} s"
     advice = "The ranks computed something else: please report this."
     yield Finding("gloo group", seen, sums == [1.0, 1.0], advice, vital=True)
-
-
-def _sum_of_ranks(rank: int, world_size: int) -> float:
-    import torch  # on the ranks
-    import torch.distributed as dist
-
-    tensor = torch.tensor([float(rank)])
-    dist.all_reduce(tensor)
-    return tensor.item()
 
 
 CHECKS = (check_packages, check_internals, check_machine, check_limits, check_network, check_leftovers, check_group)
