@@ -22,6 +22,7 @@ from collections.abc import Iterator
 DEVICE, MTU = "link0", 9000
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 CLONE_NEWNET = 0x40000000
+SMALL = 120  # bytes of a packet that overtakes others at a port, as TCP's acknowledgements do in Linux's fair queues
 # a connection that was idle starts as quickly as one that was not, and its window holds what a long link carries
 SETTINGS = {
     "net/ipv4/tcp_slow_start_after_idle": "0",
@@ -121,11 +122,13 @@ def _switch(devices: list[int], latency: float, rate: float) -> None:
                 if dst not in range(len(devices)):
                     continue
                 now, seconds = time.monotonic(), len(packet) / rate
-                begin = max(now, out[host_of[device]])
-                out[host_of[device]] = begin + seconds
-                into[dst] = max(begin + latency, into[dst]) + seconds
+                arrives = now + latency + seconds
+                if len(packet) > SMALL:
+                    begin = max(now, out[host_of[device]])
+                    out[host_of[device]] = begin + seconds
+                    arrives = into[dst] = max(begin + latency, into[dst]) + seconds
                 count += 1
-                heapq.heappush(under_way, (into[dst], count, dst, packet))
+                heapq.heappush(under_way, (arrives, count, dst, packet))
         while under_way and under_way[0][0] <= time.monotonic():
             _, _, dst, packet = heapq.heappop(under_way)
             with contextlib.suppress(BlockingIOError):  # the host takes no more: TCP sends it again
