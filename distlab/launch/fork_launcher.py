@@ -86,6 +86,7 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
                 if "store" in event:
                     self.store_port = event["store"]
                 elif "forked" in event:
+                    self.exit_codes.pop(event["pid"], None)  # numbers of processes come again
                     self.pids = {**self.pids, event["forked"]: event["pid"]}
                 else:
                     self.exit_codes[event["pid"]] = event["status"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import sys
 from dataclasses import dataclass
@@ -104,12 +105,12 @@ def listen() -> socket.socket:
 def free_ports(count: int) -> list[int]:
     """Ports on loopback that are free now, and that nobody else is likely to take before the controller binds them.
 
-    They lie below the range of outgoing connections, in a block that belongs to this process's number:
-    clusters of several notebooks that start at the same moment do not meet.
+    They lie below the range of outgoing connections, in the first free block of an order that is this process's own:
+    clusters of several notebooks that start at the same moment hardly ever meet.
     """
     first, blocks = 10_000, 22_000 // count
-    for block in range(blocks):
-        start = first + (os.getpid() + block) % blocks * count
+    for block in random.Random(os.getpid()).sample(range(blocks), blocks):
+        start = first + block * count
         ports = range(start, start + count)
         with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
             for port in ports:
