@@ -38,10 +38,11 @@ class Patience:
         self._excused: dict[int, float] = {}  # of its own time, when a rank was last about to come back
 
     def own_time(self, rank: int) -> float:
-        """Seconds of the rank's own time; its threads wait for one another, so the longest queue counts."""
-        before = self._before[rank]
-        waits = [seconds - before.get(task, 0.0) for task, seconds in _queued(self._pids[rank]).items()]
-        return self._clock() - max(waits, default=0.0)
+        """Seconds of the rank's own time. Its main thread and the one that answers take turns: both queues count."""
+        pid, before = self._pids[rank], self._before[rank]
+        waits = {task: seconds - before.get(task, 0.0) for task, seconds in _queued(pid).items()}
+        of_main = waits.pop(str(pid), 0.0)
+        return self._clock() - of_main - max(waits.values(), default=0.0)
 
     def ask(self, seconds: float, want: str = STATUS) -> dict[int, Answer]:
         """As ControlChannel.ask, and again, longer each time, while a rank is silent that mostly waits for a CPU.

@@ -72,6 +72,7 @@ class Processes:
         self.engines = engines
         self.client: Any = None
         self._controller: Any = None
+        self._guard: subprocess.Popen | None = None
         self.tag = f"{reaper.owner_of_this_process()}-{uuid.uuid4().hex[:8]}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
         self._ends = contextlib.ExitStack()  # what is to be done when the processes have ended
@@ -90,8 +91,7 @@ class Processes:
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel()))
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
-        self._ends.callback(guard.terminate)
+        self._guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
         cluster_id = self.tag.rsplit("-", 1)[1]
         engine_options = {}
         if self.engines == FORK:  # before all that takes time: it imports torch, which takes longer than all the rest
@@ -239,6 +239,8 @@ class Processes:
         """End every process of the cluster and remove its folder. Safe to repeat."""
         if self.client is not None:
             self.client.close()
+        if self._guard is not None:
+            self._guard.terminate()  # it would take the folder away from launchers that still look for its logs
         # nothing that they hold outlives them: no need to ask politely for long
         reaper.end(reaper.find(self.tag), patience=0.2)
         self._ends.close()

@@ -59,7 +59,9 @@ def actors(main: int, ours: set[int]) -> list[int]:
     running = sys._current_frames()
     own = threading.get_ident()
     del running[own]  # a frame that holds itself would keep all the others
-    may_act = [ident for ident in known if ident not in (*running, main, own)]  # its first line is yet to run
+    # its first line is yet to run; but a thread of C++ that has run Python once may be known as a dummy ever after
+    of_python = (ident for ident, thread in known.items() if not isinstance(thread, threading._DummyThread))  # noqa: SLF001
+    may_act = [ident for ident in of_python if ident not in (*running, main, own)]
     for ident, innermost in running.items():
         thread = known.get(ident)
         if ident == main or (thread is not None and thread.native_id in ours):

@@ -16,7 +16,9 @@ the program runs as it would without, waits for nothing else, and fails or deadl
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -27,7 +29,7 @@ from torch import Tensor
 
 from distlab.compat import torch as private
 from distlab.simulated.events import Collective, Message, Wait
-from distlab.simulated.notes import NOTES
+from distlab.simulated.notes import NOTES, Program
 
 NAME = "simulated"
 Sizes = tuple[int, ...]
@@ -37,6 +39,7 @@ def register() -> None:
     """Make "simulated" a backend; a second time does nothing. Runs on: every rank."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _group, extended_api=True, devices=["cpu"])
+        _note_futures(torch.Future.wait, torch.Future.then)
 
 
 def _group(options: Any, _: Any) -> Group:
@@ -73,11 +76,8 @@ class Work(dist.Work):
             NOTES.add(Wait(self.op))
             NOTES.resume()
 
-    def get_future(self) -> torch.futures.Future:
-        """gloo's Future. A backward pass that takes it waits for it at its end, as DDP's does."""
-        with contextlib.suppress(RuntimeError):  # no backward pass: the Future's own wait is the end
-            private.at_end_of_backward(self.note_end)
-        return Future(self._work.get_future(), self)
+    def get_future(self) -> torch.Future:
+        return _noted(self._work.get_future(), self)
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
@@ -100,37 +100,41 @@ class Work(dist.Work):
     source_rank = _source_rank
 
 
-class Future(torch.futures.Future):
-    """A Future of an operation that notes who waits for it, and what its callback begins."""
+_SOURCES: weakref.WeakKeyDictionary[torch.Future, Work | Program] = weakref.WeakKeyDictionary()  # whose end it is
 
-    def __new__(cls, inner: torch.futures.Future, work: Work) -> Future:
-        return super().__new__(cls)
 
-    def __init__(self, inner: torch.futures.Future, work: Work):
-        super().__init__()
-        self._work = work
-        inner.then(self._hand_over)
+def _noted(future: torch.Future, source: Work | Program) -> torch.Future:
+    """This Future, whose waits are noted. A backward pass that takes it waits for it at its end, as DDP's does."""
+    _SOURCES[future] = source
+    if NOTES.here is NOTES.program:
+        with contextlib.suppress(RuntimeError):  # no backward pass: the Future's own wait is the end
+            private.at_end_of_backward(source.note_end)
+    return future
 
-    def _hand_over(self, inner: torch.futures.Future) -> None:
-        try:
-            self.set_result(inner.value())
-        except Exception as error:
-            self.set_exception(error)
 
-    def wait(self) -> Any:
-        value = super().wait()
-        self._work.note_end()
+def _note_futures(wait: Callable[..., Any], then: Callable[..., torch.Future]) -> None:
+    """Put what notes around the methods of torch's Futures, which C++ makes."""
+
+    @functools.wraps(wait)
+    def noted_wait(self: torch.Future) -> Any:
+        value = wait(self)
+        if self in _SOURCES:
+            _SOURCES[self].note_end()
         return value
 
-    def then(self, callback: Callable[[Any], Any]) -> torch.futures.Future:
-        def called(future: Any) -> Any:
-            NOTES.callback.after = self._work.op
-            try:
-                return callback(future)
-            finally:
-                NOTES.callback.after = None
+    @functools.wraps(then)
+    def noted_then(self: torch.Future, callback: Callable[[Any], Any]) -> torch.Future:
+        if self not in _SOURCES:
+            return then(self, callback)
+        program = NOTES.then(_SOURCES[self].op)
 
-        return super().then(called)
+        def called(future: torch.Future) -> Any:
+            with NOTES.inside(program):
+                return callback(future)
+
+        return _noted(then(self, called), program)
+
+    torch.Future.wait, torch.Future.then = noted_wait, noted_then
 
 
 class Group(private.PythonGroup):
@@ -182,11 +186,11 @@ def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]
     def begin(self: Group, *args: Any, **opts: Any) -> Work:
         args += tuple(opts.values())
         sent, received = sizes(len(self._members), *args)
-        root, after = getattr(args[-1], "rootRank", 0), getattr(NOTES.callback, "after", None)
+        root = getattr(args[-1], "rootRank", 0)
         work = self._of_gloo(method, *args)
         self._count += 1
         count, members = self._count, self._members
-        op = NOTES.begin(lambda op: Collective(op, name, self._name, count, members, root, sent, received, after))
+        op = NOTES.begin(lambda op: Collective(op, name, self._name, count, members, root, sent, received))
         return Work(work, op)
 
     return begin

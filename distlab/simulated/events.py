@@ -34,7 +34,6 @@ class Collective:
     Args:
         root: the place among the members of a rooted one's root.
         sent, received: see collectives.program.
-        after: the operation whose end began this one, from a Future; None for one that the program began.
     """
 
     op: int
@@ -45,12 +44,23 @@ class Collective:
     root: int
     sent: tuple[int, ...]
     received: tuple[int, ...]
-    after: int | None = None
+
+
+@dataclass(frozen=True)
+class Callback:
+    """What the rank does from the end of `after` on, beside its program: what `then` of a Future was given.
+
+    It has a number, as an operation has, for whom waits for its end.
+    """
+
+    op: int
+    after: int
+    events: list[Event]
 
 
 @dataclass(frozen=True)
 class Wait:
-    """The rank waits for the end of an operation that it began."""
+    """The rank waits for the end of an operation, or of a callback, that it began."""
 
     op: int
 
@@ -70,7 +80,7 @@ class Mark:
     """The rank wants to know what its clock says here."""
 
 
-Event = Compute | Message | Collective | Wait | Align | Mark
+Event = Compute | Message | Collective | Callback | Wait | Align | Mark
 
 
 # --- what comes out ---
@@ -125,13 +135,14 @@ class Result:
 
     Args:
         clocks: of each rank, at its end. marks: of each rank, at its marks.
-        unfinished: by rank, operations that had begun and have not ended, with the time at which they began.
+        unfinished: by rank, operations and callbacks that had begun and have not ended (callbacks with what is left of
+            them), with the time at which they began, or wait.
         operations, transfers, spans: all of them, in the order of their ends.
     """
 
     clocks: tuple[float, ...]
     marks: tuple[tuple[float, ...], ...]
-    unfinished: tuple[tuple[tuple[Message | Collective, float], ...], ...]
+    unfinished: tuple[tuple[tuple[Message | Collective | Callback, float], ...], ...]
     operations: tuple[Operation, ...]
     transfers: tuple[Transfer, ...]
     spans: tuple[Span, ...]

@@ -7,9 +7,10 @@ simulation.py finds the times.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +20,34 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat.torch import flops_of
-from distlab.simulated.events import Align, Compute, Event, Mark
+from distlab.simulated.events import Align, Callback, Compute, Event, Mark, Wait
 from distlab.simulated.network import Device, Network
 from distlab.simulated.simulation import Result, simulate
+
+
+class Program:
+    """What happens in one order, as it is noted: the rank's own program, or the callback with the number `op`."""
+
+    def __init__(self, op: int = 0):
+        self.op = op
+        self.events: list[Event] = []
+        self.flops, self.cpu = 0, time.thread_time()  # computed since the last event; when it was
+
+    def note_end(self) -> None:
+        """Note that the program of this thread has waited for the end of this one."""
+        NOTES.add(Wait(self.op))
+        NOTES.resume()
+
+
+def _on_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident  # current_thread() makes a Thread of one of C++
+
+
+class _Thread(threading.local):
+    """What each thread notes for: a callback that it runs; nothing at all while it is `quiet`."""
+
+    callback: Program | None = None
+    quiet = counts_flops = False
 
 
 class Notes:
@@ -31,51 +57,100 @@ class Notes:
         self.network: Network | None = None
         self.device: Device | None = None
         self.counting = contextlib.ExitStack()  # while the device counts operations, CountFlops
-        self.callback = threading.local()  # .after: the operation whose Future called back on this thread
+        self.thread, self.lock = _Thread(), threading.Lock()
         self.clear()
 
     def clear(self) -> None:
         """Forget what was noted; the clock is at 0."""
-        self.events: list[Event] = []
-        self.start, self.unfinished, self.operations = 0.0, (), 0
-        self.cell, self.alignments, self.quiet = 0, 0, False
-        self.flops, self.cpu = 0, time.thread_time()
+        self.program, self.numbers = Program(), itertools.count(1)
+        self.callbacks: list[Program] = []  # those that have not ended
+        self.start, self.unfinished = 0.0, ()
+        self.cell, self.alignments = 0, 0
+
+    @property
+    def here(self) -> Program:
+        """The program that this thread notes for."""
+        return self.thread.callback or self.program
 
     def begin(self, event: Callable[[int], Event]) -> int:
         """Note an operation that begins, and give it its number."""
-        self.operations += 1
-        self.add(event(self.operations))
-        return self.operations
+        number = next(self.numbers)
+        self.add(event(number))
+        return number
 
     def add(self, event: Event) -> None:
         """Note an event, after what the device has computed since the one before."""
-        if not self.quiet:
-            self._compute()
-            self.events.append(event)
+        if not self.thread.quiet:
+            self.compute()
+            self._append(event)
 
-    def begin_quietly(self) -> None:
-        """Note no more; what was computed until now counts."""
-        self._compute()
-        self.quiet = True
+    def then(self, after: int) -> Program:
+        """Note that a callback follows an operation or callback; its program."""
+        callback = Program(next(self.numbers))
+        self.callbacks.append(callback)
+        self.add(Callback(callback.op, after, callback.events))
+        return callback
+
+    @contextlib.contextmanager
+    def inside(self, callback: Program) -> Iterator[None]:
+        """What this thread does meanwhile is the callback's."""
+        before, began = self.thread.callback, time.thread_time()
+        self.thread.callback = callback
+        self.resume()
+        try:
+            with self.count_flops():
+                yield
+            self.compute()
+        finally:
+            self.thread.callback = before
+            if before is not None or _on_main_thread():
+                self.here.cpu += time.thread_time() - began  # who was interrupted has not computed this
+            with contextlib.suppress(ValueError):  # the notes were cleared meanwhile
+                self.callbacks.remove(callback)
+
+    def cut(self) -> list[Event]:
+        """Begin new notes; the old ones. What callbacks still do comes in the new ones, as callbacks of their own."""
+        self.compute()
+        with self.lock:
+            events, self.program.events = self.program.events, []
+            for callback in self.callbacks:
+                after, callback.op, callback.events = callback.op, next(self.numbers), []
+                self.program.events.append(Callback(callback.op, after, callback.events))
+        return events
 
     def resume(self) -> None:
         """What this thread has computed until now, for distlab or in a wait, does not count."""
-        self.cpu = time.thread_time()
+        self.here.cpu = time.thread_time()
 
-    def _compute(self) -> None:
-        """Note what the device has computed since the event before."""
-        device = self.device
-        if device is None or threading.current_thread() is not threading.main_thread():
+    def compute(self) -> None:
+        """Note what the device has computed since the event before; the program's own threads do not count."""
+        device, program = self.device, self.here
+        own = program is self.program and not _on_main_thread()
+        if device is None or own or self.thread.quiet:
             return
-        if device.flops is not None and self.flops:
-            self.events.append(Compute(self.flops / device.flops))
-            self.flops = 0
+        if device.flops is not None and program.flops:
+            self._append(Compute(program.flops / device.flops))
+            program.flops = 0
         elif device.cpu is not None:
-            self.events.append(Compute((time.thread_time() - self.cpu) * device.cpu))
+            self._append(Compute((time.thread_time() - program.cpu) * device.cpu))
             self.resume()
 
+    def _append(self, event: Event) -> None:
+        with self.lock:  # else another thread may cut between the two halves of this
+            self.here.events.append(event)
 
-NOTES = Notes()
+    @contextlib.contextmanager
+    def count_flops(self) -> Iterator[None]:
+        """Count what this thread computes, where the device is one that counts."""
+        if self.thread.counts_flops or self.device is None or self.device.flops is None:
+            yield
+            return
+        self.thread.counts_flops = True
+        try:
+            with CountFlops():
+                yield
+        finally:
+            self.thread.counts_flops = False
 
 
 class CountFlops(TorchDispatchMode):
@@ -85,8 +160,11 @@ class CountFlops(TorchDispatchMode):
         if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
             return NotImplemented  # a DTensor computes by operators on its parts, which come here too
         value = func(*args, **(kwargs or {}))
-        NOTES.flops += flops_of(func, value, args, kwargs or {})
+        NOTES.here.flops += flops_of(func, value, args, kwargs or {})
         return value
+
+
+NOTES = Notes()
 
 
 def use(network: Network | None) -> None:
@@ -94,11 +172,10 @@ def use(network: Network | None) -> None:
 
     Runs on: every rank.
     """
+    NOTES.counting.close()
     NOTES.clear()
     NOTES.network, NOTES.device = network, network and network.device
-    NOTES.counting.close()
-    if NOTES.device is not None and NOTES.device.flops is not None:
-        NOTES.counting.enter_context(CountFlops())  # on this thread, as long as the network is used
+    NOTES.counting.enter_context(NOTES.count_flops())  # on this thread, as long as the network is used
 
 
 def begin_cell(number: int) -> None:
@@ -143,9 +220,9 @@ def settle(group: dist.ProcessGroup | None = None) -> Result:
         the result, in which ranks that are not in the group have done nothing; what happened (operations, transfers and
         spans) is told to the group's first rank only.
     """
-    result = _exchange(NOTES.unfinished, NOTES.start, group)
+    result = _exchange(NOTES.cut(), NOTES.unfinished, NOTES.start, group)
     rank = dist.get_rank()
-    NOTES.events, NOTES.unfinished, NOTES.start = [], result.unfinished[rank], result.clocks[rank]
+    NOTES.unfinished, NOTES.start = result.unfinished[rank], result.clocks[rank]
     return result
 
 
@@ -163,27 +240,29 @@ def seconds_of(
     """
     network = NOTES.network
     differs = network.jitter or (network.device is not None and network.device.cpu is not None)
-    NOTES.add(Mark())  # after what was computed until here
-    before, NOTES.events = NOTES.events, []
+    before = NOTES.cut()
     for _ in range(repeat if differs else 1):
         align()
         mark()
         fn(*args)
         mark()
-    result = _exchange((), 0.0, group)
-    NOTES.events = [event for event in (*before, *NOTES.events) if not isinstance(event, Mark)]
+    measured = NOTES.cut()
+    result = _exchange(measured, (), 0.0, group)
+    NOTES.program.events[:0] = [event for event in (*before, *measured) if not isinstance(event, Mark)]
     members = dist.get_process_group_ranks(group or dist.group.WORLD)
     marks = [result.marks[rank] for rank in members]
     starts, ends = ([max(times) for times in zip(*(m[first::2] for m in marks), strict=True)] for first in (0, 1))
     return tuple(end - start for start, end in zip(starts, ends, strict=True))
 
 
-def _exchange(unfinished: tuple[Any, ...], start: float, group: dist.ProcessGroup | None) -> Result:
+def _exchange(
+    events: list[Event], unfinished: tuple[Any, ...], start: float, group: dist.ProcessGroup | None
+) -> Result:
     """What comes of the events that the group's ranks have noted, from these clocks on; see `settle`."""
-    NOTES.begin_quietly()
+    NOTES.thread.quiet = True
     try:
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
-        mine = (NOTES.events, unfinished, start, NOTES.cell, NOTES.alignments)
+        mine = (events, unfinished, start, NOTES.cell, NOTES.alignments)
         gathered: list[Any] = [None] * len(members)
         first = dist.get_rank(group) == 0
         dist.gather_object(mine, gathered if first else None, group=group, group_dst=0)
@@ -191,7 +270,7 @@ def _exchange(unfinished: tuple[Any, ...], start: float, group: dist.ProcessGrou
         answer = [whole and (replace(whole, operations=(), transfers=(), spans=()), latest)]
         dist.broadcast_object_list(answer, group=group, group_src=0)
     finally:
-        NOTES.quiet = False
+        NOTES.thread.quiet = False
     result, (NOTES.cell, NOTES.alignments) = answer[0]
     NOTES.resume()
     return whole or result

@@ -17,6 +17,8 @@ The model, after LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995):
   rank, in the order in which they were called, as on the stream of an NCCL communicator; those of other groups overlap.
 - Between two operations a rank's clock moves by what it computes. Beginning an operation costs nothing; waiting for one
   moves the clock to its end, if that is later.
+- What a Future's callback computes and begins goes on from the end of the Future's operation, beside the rank's program
+  and at its full speed, whichever thread it really ran on.
 
 Messages that come to a port at the same moment go in the order of their ranks. Nothing else is left open, so that the
 same program gives the same times, to the bit, on every run.
@@ -26,14 +28,15 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from distlab.simulated import collectives
 from distlab.simulated.events import (
     Align,
+    Callback,
     Collective,
     Compute,
     Event,
@@ -72,39 +75,42 @@ class _Run:
 
     def __init__(self, programs: Sequence[Sequence[Event]], network: Network, clocks: Sequence[float], unfinished: Any):
         self.network = network
-        self.programs = [deque(program) for program in programs]
         self.clocks, self.free = list(clocks), Counter()  # when each port is free
         self.marks: list[list[float]] = [[] for _ in programs]
         self.queue: list[tuple[float, Any, int, Callable[[float], None]]] = []
         self.scheduled = 0
         self.begun: dict[tuple[int, int], tuple[Event, float]] = {}  # (rank, op) -> what, and when
+        self.callbacks: dict[tuple[int, int], _Program] = {}
         self.ended: dict[tuple[int, int], float] = {}
         self.sleepers: dict[tuple[int, int], list[Callable[[float], None]]] = {}
         self.posted: dict[Hashable, deque[_Exchange]] = {}  # messages of which one side has not begun
-        self.latest: dict[tuple[int, str], int] = {}  # (rank, group) -> op of its last collective
-        self.aligning: dict[int, tuple[int, int]] = {}  # rank -> number of the alignment
+        self.turns: dict[tuple[int, int], int | None] = {}  # (rank, op) of a collective -> op of its group's one before
+        self.aligning: dict[int, tuple[tuple[int, int], Callable[[float], None]]] = {}  # rank -> (number, what follows)
         self.sent: Counter[tuple[int, int]] = Counter()
         self.operations: list[Operation] = []
         self.transfers: list[Transfer] = []
         self.spans: list[Span] = []
-        for rank, events in enumerate(unfinished):
-            for event, since in events:
-                self._at(since, (0, rank), lambda now, rank=rank, event=event: self._call(rank, event, now))
-        for rank, clock in enumerate(clocks):
-            self._at(clock, (1, rank), lambda now, rank=rank: self._go_on(rank, now))
+        for rank, events in enumerate(programs):
+            begun = unfinished[rank] if unfinished else ()
+            self._take_turns(rank, [*(event for event, _ in begun), *events])
+            for event, since in begun:
+                self.begun[rank, event.op] = (event, since)
+                self._at(since, (0, rank), partial(self._call, rank, event))
+            self._at(clocks[rank], (1, rank), partial(self._go_on, _Program(rank, deque(events))))
 
     def result(self) -> Result:
         while self.queue or self._release():
             now, _, _, happen = heapq.heappop(self.queue)
             happen(now)
-        unfinished = [
-            tuple(begun for (owner, _), begun in sorted(self.begun.items()) if owner == rank)
-            for rank in range(len(self.programs))
-        ]
+        unfinished: list[list[tuple[Any, float]]] = [[] for _ in self.clocks]
+        for (rank, op), (event, since) in sorted(self.begun.items(), key=lambda item: item[0]):
+            if isinstance(event, Callback):
+                event = replace(event, events=list(self.callbacks[rank, op].events))
+            unfinished[rank].append((event, since))
         return Result(
             tuple(self.clocks),
             tuple(map(tuple, self.marks)),
-            tuple(unfinished),
+            tuple(tuple(sorted(begun, key=lambda one: isinstance(one[0], Callback))) for begun in unfinished),
             tuple(self.operations),
             tuple(self.transfers),
             tuple(self.spans),
@@ -119,72 +125,94 @@ class _Run:
         """When nothing else can happen, let the ranks of the next alignment go on, at the latest clock of all."""
         if not self.aligning:
             return False
-        number, latest = min(self.aligning.values()), max(self.clocks)
-        for rank in sorted(rank for rank, other in self.aligning.items() if other == number):
-            del self.aligning[rank]
-            self._at(latest, (1, rank), lambda now, rank=rank: self._go_on(rank, now))
+        number, latest = min(number for number, _ in self.aligning.values()), max(self.clocks)
+        for rank in sorted(rank for rank, (other, _) in self.aligning.items() if other == number):
+            self._at(latest, (1, rank), self.aligning.pop(rank)[1])
         return True
 
     # --- a rank's program ---
 
-    def _go_on(self, rank: int, now: float) -> None:
-        """Do what the rank does next, until it computes or waits."""
-        self.clocks[rank] = now
-        events = self.programs[rank]
+    def _take_turns(self, rank: int, events: Sequence[Event]) -> None:
+        """Find which collective of its group each one comes after: the order in which the rank really called them."""
+        latest: dict[str, int] = {}
+        for one in sorted(_collectives(events), key=lambda one: one.count):
+            self.turns[rank, one.op] = latest.get(one.group)
+            latest[one.group] = one.op
+
+    def _go_on(self, program: _Program, now: float) -> None:
+        """Do what comes next in a program, until it computes or waits."""
+        rank, events, callback = program.rank, program.events, program.callback
+        if callback is None:
+            self.clocks[rank] = now
         while events:
-            event = events.popleft()
+            event = events[0]
+            if isinstance(event, Wait) and self._is_coming(rank, event.op):
+                if callback is not None:
+                    self.begun[rank, callback.op] = (callback, now)
+                self._when_ended(rank, event.op, now, partial(self._wake, program, event.op, now))
+                return
+            events.popleft()
             if isinstance(event, Compute):
                 end = now + event.seconds * self.network.stragglers.get(rank, 1.0)
-                self.spans.append(Span(rank, now, end, None))
-                self._at(end, (1, rank), lambda now: self._go_on(rank, now))
-                return
-            if isinstance(event, Wait) and (rank, event.op) in self.begun:
-                self._when_ended(rank, event.op, now, partial(self._wake, rank, event.op, now))
+                if callback is None:
+                    self.spans.append(Span(rank, now, end, None))
+                self._at(end, (1, rank), partial(self._go_on, program))
                 return
             if isinstance(event, Align):
-                self.aligning[rank] = event.number
+                self.aligning[rank] = event.number, partial(self._go_on, program)
                 return
             if isinstance(event, Mark):
                 self.marks[rank].append(now)
             elif not isinstance(event, Wait):
+                program.latest = event.op
                 self._call(rank, event, now)
+        if callback is not None:
+            self._end(rank, callback.op, now)
 
-    def _wake(self, rank: int, op: int, since: float, now: float) -> None:
-        self.spans.append(Span(rank, since, now, op))
-        self._go_on(rank, now)
+    def _wake(self, program: _Program, op: int, since: float, now: float) -> None:
+        if program.callback is None:
+            awaited = self.callbacks.get((program.rank, op))
+            self.spans.append(Span(program.rank, since, now, op if awaited is None else awaited.latest))
+        self._go_on(program, now)
 
     def _when_ended(self, rank: int, op: int | None, now: float, happen: Callable[[float], None]) -> None:
-        """Do it at the end of an operation, or at once where it has ended or is None."""
-        if (rank, op) in self.begun:
+        """Do it at the end of an operation or callback, or at once where it has ended or is None."""
+        if self._is_coming(rank, op):
             self.sleepers.setdefault((rank, op), []).append(happen)
         else:
             happen(max(now, self.ended.get((rank, op), 0.0)))
 
-    def _call(self, rank: int, event: Message | Collective, now: float) -> None:
-        """The rank calls an operation; a collective may have to wait until it can begin."""
+    def _is_coming(self, rank: int, op: int | None) -> bool:
+        """Whether it has begun and not ended, or is a collective that begins later."""
+        return (rank, op) in self.begun or ((rank, op) in self.turns and (rank, op) not in self.ended)
+
+    def _call(self, rank: int, event: Message | Collective | Callback, now: float) -> None:
+        """The rank calls an operation, or says what follows one; a collective may have to wait for its turn."""
+        self.begun[rank, event.op] = (event, now)
         if isinstance(event, Message):
             self._begin(rank, event, now)
-            return
-        before = self.latest.get((rank, event.group))
-        self.latest[rank, event.group] = event.op
-        self.begun[rank, event.op] = (event, now)
-        begin = partial(self._begin, rank, event)
-        self._when_ended(rank, event.after, now, lambda now: self._when_ended(rank, before, now, begin))
+        elif isinstance(event, Collective):
+            self._when_ended(rank, self.turns[rank, event.op], now, partial(self._begin, rank, event))
+        else:
+            program = self.callbacks[rank, event.op] = _Program(rank, deque(event.events), event, event.after)
+            self._when_ended(rank, event.after, now, partial(self._go_on, program))
 
     def _begin(self, rank: int, event: Message | Collective, now: float) -> None:
         self.begun[rank, event.op] = (event, now)
-
-        def end(when: float) -> None:
-            del self.begun[rank, event.op]
-            self.ended[rank, event.op] = when
-            self.operations.append(Operation(rank, event, now, when))
-            for happen in self.sleepers.pop((rank, event.op), ()):
-                happen(when)
-
+        end = partial(self._end, rank, event.op)
         if isinstance(event, Message):
             self.post(rank, event, "message", now, end)
         else:
             _Member(self, rank, event, end).step(now)
+
+    def _end(self, rank: int, op: int, now: float) -> None:
+        """An operation or a callback has ended."""
+        event, begin = self.begun.pop((rank, op))
+        self.ended[rank, op] = now
+        if not isinstance(event, Callback):
+            self.operations.append(Operation(rank, event, begin, now))
+        for happen in self.sleepers.pop((rank, op), ()):
+            happen(now)
 
     # --- the network ---
 
@@ -249,6 +277,28 @@ class _Run:
                 exchange.ends["send"](now)
 
         self._at(when, (4, src, dst), leave)
+
+
+def _collectives(events: Sequence[Event]) -> Iterator[Collective]:
+    """All of them, and those that callbacks begin."""
+    for event in events:
+        if isinstance(event, Collective):
+            yield event
+        elif isinstance(event, Callback):
+            yield from _collectives(event.events)
+
+
+@dataclass(eq=False)
+class _Program:
+    """What is left of what a rank does in one order: its own program, or a callback.
+
+    `latest` is the operation that it began last; of a callback that has begun none, the one that it follows.
+    """
+
+    rank: int
+    events: deque[Event]
+    callback: Callback | None = None
+    latest: int | None = None
 
 
 @dataclass(eq=False)

@@ -103,8 +103,13 @@ class Notebook:
         messages = []
 
         def keep(message):
-            if message["msg_type"] in ("stream", "display_data", "execute_result", "error", "update_display_data"):
-                messages.append({"type": message["msg_type"], **message["content"]})
+            if message["msg_type"] not in ("stream", "display_data", "execute_result", "error", "update_display_data"):
+                return
+            new, last = {"type": message["msg_type"], **message["content"]}, messages[-1] if messages else {}
+            if new["type"] == "stream" and last.get("name") == new["name"]:  # a line may come in two
+                last["text"] += new["text"]
+            else:
+                messages.append(new)
 
         reply = self.client.execute_interactive(source, output_hook=keep, allow_stdin=someone_watches, timeout=60)
         self.status = reply["content"]["status"]

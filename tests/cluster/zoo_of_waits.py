@@ -2,6 +2,7 @@
 
 import subprocess
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -115,6 +116,15 @@ def an_idle_pool_of_threads(rank, n):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(len, "x").result()
         dist.recv(ones(), src=(rank + 1) % n)
+
+
+@breaks(3)
+def a_callback_that_asked_for_its_thread(rank, n):
+    """3 of 3 ranks wait for each other; nobody will send."""
+    time.sleep(0.2 * (rank == 0))
+    future = dist.all_reduce(ones(), async_op=True).get_future()
+    future.then(lambda _: threading.current_thread().name).wait()  # as logging does; Python knows gloo's thread now
+    dist.recv(ones(), src=(rank + 1) % n)
 
 
 @breaks(3)

@@ -19,7 +19,12 @@ ROOTED = ("broadcast", "scatter", "reduce", "gather")
 
 def read(result: simulated.Result, ranks: Sequence[int]) -> tuple[list[Event], list[Message], list[Collective]]:
     """What `ranks` did, in seconds since the first began something."""
-    begun = [simulated.Operation(rank, *one, inf) for rank, rest in enumerate(result.unfinished) for one in rest]
+    begun = [
+        simulated.Operation(rank, *one, inf)
+        for rank, rest in enumerate(result.unfinished)
+        for one in rest
+        if not isinstance(one[0], simulated.Callback)
+    ]
     operations = [one for one in (*result.operations, *begun) if one.rank in ranks]
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
     zero = min((one.begin for one in (*operations, *spans)), default=0.0)

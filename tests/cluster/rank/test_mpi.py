@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from datetime import timedelta
 
 import pytest
@@ -163,6 +164,9 @@ def test_a_group_gives_its_communicator_back(usable):
         communicator = group._comm
         dist.destroy_process_group(group)
         del group
+        until = time.monotonic() + 10  # the queue's thread may still hold its last operation
+        while communicator != MPI.COMM_NULL and time.monotonic() < until:  # noqa: F821
+            time.sleep(0.01)
         return communicator == MPI.COMM_NULL  # noqa: F821
 
     assert usable.run(made_and_destroyed) == [True] * 3

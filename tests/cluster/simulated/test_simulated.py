@@ -113,6 +113,61 @@ def test_training_takes_the_same_time_on_every_run(cluster):
     assert computing < without < 1.2 * computing < with_straggler
 
 
+def chain(rank, world_size, completed):
+    """A product of matrices after an all-reduce, then another all-reduce and product."""
+    matrix, work = torch.ones(64, 64), dist.all_reduce(torch.ones(3 << 14), async_op=True)
+    while completed and not work.is_completed():
+        pass
+
+    def go_on(future):
+        dist.all_reduce(torch.ones(3 << 14), async_op=True).get_future().wait()
+        return (matrix @ future.value())[0, 0].item()
+
+    product = work.get_future().then(lambda future: matrix @ matrix)
+    matrix @ matrix
+    return product.then(go_on).wait()
+
+
+def test_callbacks_take_the_same_time_on_whichever_thread_they_run(cluster):
+    """On that of gloo at the end of the operation, or at once on the program's own where it has ended already."""
+    with cluster.network(Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"}, device=Device("1 GFLOP/s"))):
+        takes = 2 * (algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA) + 2 * 64**3 / 1e9)
+        for completed in (False, True) * 3:
+            before = cluster.clock()
+            assert cluster.run(chain, completed) == [64.0**2] * 3
+            assert cluster.clock() - before == close(takes)
+
+
+def test_an_error_in_a_callback_of_a_hook_is_the_one_that_is_shown(cluster):
+    def program(rank, world_size):
+        ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        in_flight = lambda bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future()  # noqa: E731
+        ddp.register_comm_hook(None, lambda state, bucket: in_flight(bucket).then(lambda future: 1 / 0))
+        ddp(torch.ones(1, 4)).sum().backward()
+
+    with pytest.raises(distlab.RanksFailed, match="ZeroDivisionError: division by zero"):
+        cluster.run(program)
+
+
+def test_a_callback_that_has_not_begun_goes_on_in_a_later_cell(cluster):
+    def begin(rank, world_size):
+        main = sys.modules["__main__"]
+        main.group = dist.new_group()
+        if rank != 1:
+            future = dist.all_reduce(torch.ones(3 << 14), group=main.group, async_op=True).get_future()
+            main.future = future.then(lambda _: distlab.compute(1e-3))
+
+    def end(rank, world_size):
+        main = sys.modules["__main__"]
+        if rank == 1:
+            dist.all_reduce(torch.ones(3 << 14), group=main.group)
+        else:
+            main.future.wait()
+
+    assert seconds(cluster, begin) == 0.0
+    assert seconds(cluster, end) == close(algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA) + 1e-3)
+
+
 def test_computing_can_count_as_a_multiple_of_what_it_takes_here(cluster):
     def burn(rank, world_size):
         began = time.thread_time()

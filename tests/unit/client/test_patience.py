@@ -19,9 +19,11 @@ IMPORTING = Answer(1, RankStatus(0, messages.COMPUTING, importing=True))
 @pytest.fixture
 def machine(monkeypatch):
     """A machine on paper: its clock, and how long each process has waited for a CPU."""
-    there = SimpleNamespace(now=100.0, queued={7: 5.0, 8: 0.0})
+    there = SimpleNamespace(now=100.0, queued={7: 5.0, 8: 0.0}, of_others=1.0)
     monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: there.now))
-    monkeypatch.setattr(patience, "_queued", lambda pid: {"main": there.queued[pid], "other": 1.0})
+    monkeypatch.setattr(
+        patience, "_queued", lambda pid: {str(pid): there.queued[pid], "other": there.of_others, "idle": 0.0}
+    )
     return there
 
 
@@ -46,6 +48,8 @@ def test_own_time_leaves_out_what_a_process_waits_for_a_cpu(machine):
     machine.now += 10
     machine.queued[7] += 9
     assert (waiting.own_time(0), waiting.own_time(1)) == (1, 10)
+    machine.of_others += 0.5  # then it had Python's lock, which the main thread waits for, and waited for a CPU
+    assert waiting.own_time(0) == 0.5
 
 
 def test_own_time_of_this_process_is_at_most_the_clocks():

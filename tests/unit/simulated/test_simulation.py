@@ -6,7 +6,7 @@ import random
 import pytest
 
 from distlab.course.algorithms import schedules
-from distlab.simulated.events import Align, Collective, Compute, Mark, Message, Wait
+from distlab.simulated.events import Align, Callback, Collective, Compute, Mark, Message, Wait
 from distlab.simulated.network import Link, Network
 from distlab.simulated.simulation import simulate
 
@@ -149,13 +149,40 @@ def test_a_collective_begins_for_each_member_when_it_comes():
     assert result.clocks == close((1e-3 + ALPHA + 1000 * BETA,) * 2)
 
 
-def test_what_a_callback_begins_begins_at_the_end_of_its_operation():
-    first, second = collective("all_gather", 2, 25_000_000), collective("all_gather", 2, 25_000_000, op=1, count=1)
-    chained = Collective(**{**vars(second), "after": 0})
-    program = [first, chained, Compute(0.2e-3), Mark(), Wait(1)]
+def all_gathers(*ops):
+    """Of a millisecond each, the first of which is 0."""
+    return [collective("all_gather", 2, 25_000_000, op=op, count=count) for count, op in enumerate(ops)]
+
+
+def test_a_callback_goes_on_from_the_end_of_its_operation_beside_the_program():
+    first, second = all_gathers(0, 3)
+    chained = Callback(1, 0, [Compute(0.5e-3), second, Wait(3), Compute(0.1e-3)])
+    program = [first, chained, Callback(2, 1, [Compute(1e-3)]), Compute(0.2e-3), Mark(), Wait(0), Mark(), Wait(2)]
     result = simulate([program] * 2, network())
-    assert result.marks[0] == close((0.2e-3,))
-    assert result.clocks == close((2 * (ALPHA + 1e-3),) * 2)
+    one = ALPHA + 1e-3
+    assert result.marks[0] == close((0.2e-3, one))
+    assert result.clocks == close((2 * one + 1.6e-3,) * 2)
+    # the program computes, then waits, at last for the callbacks: the second one has begun no operation
+    assert [(span.begin, span.op) for span in result.spans if span.rank == 0] == [(0, None), (0.2e-3, 0), (one, 1)]
+
+
+def test_collectives_of_a_group_go_in_the_order_in_which_they_were_really_called():
+    """The program calls the second one; in virtual time its rank comes there long before the callback's."""
+    first, of_callback, of_program = all_gathers(0, 2, 3)
+    program = [first, Callback(1, 0, [Compute(1e-3), of_callback]), of_program, Wait(3)]
+    other = [first, of_callback, of_program, Wait(3)]
+    assert simulate([program, other], network()).clocks == close((3 * (ALPHA + 1e-3) + 1e-3,) * 2)
+
+
+def test_a_callback_that_has_not_ended_goes_on_in_the_next_simulation():
+    first, second = all_gathers(0, 2)
+    callback = Callback(1, 0, [Compute(0.5e-3), second, Wait(2), Compute(0.1e-3)])
+    begun = simulate([[first, callback], [first]], network())
+    assert [event for event, _ in begun.unfinished[0]] == [second, Callback(1, 0, [Wait(2), Compute(0.1e-3)])]
+    result = simulate([[Wait(1)], [second]], network(), begun.clocks, begun.unfinished)
+    # the other rank calls the second one at 0, for which its clock has not moved
+    assert result.clocks[0] == close(2 * (ALPHA + 1e-3) + 0.5e-3 + 0.1e-3)
+    assert result.unfinished == ((), ())
 
 
 def test_an_alignment_brings_all_clocks_to_the_latest():
