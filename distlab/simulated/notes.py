@@ -57,7 +57,7 @@ class Notes:
         self.network: Network | None = None
         self.device: Device | None = None
         self.counting = contextlib.ExitStack()  # while the device counts operations, CountFlops
-        self.thread, self.lock = _Thread(), threading.Lock()
+        self.thread, self.lock = _Thread(), threading.RLock()
         self.clear()
 
     def clear(self) -> None:
@@ -87,8 +87,9 @@ class Notes:
     def then(self, after: int) -> Program:
         """Note that a callback follows an operation or callback; its program."""
         callback = Program(next(self.numbers))
-        self.callbacks.append(callback)
-        self.add(Callback(callback.op, after, callback.events))
+        with self.lock:
+            self.callbacks.append(callback)
+            self.add(Callback(callback.op, after, callback.events))
         return callback
 
     @contextlib.contextmanager
@@ -136,7 +137,7 @@ class Notes:
             self.resume()
 
     def _append(self, event: Event) -> None:
-        with self.lock:  # else another thread may cut between the two halves of this
+        with self.lock:
             self.here.events.append(event)
 
     @contextlib.contextmanager

@@ -18,7 +18,8 @@ The model, after LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995):
 - Between two operations a rank's clock moves by what it computes. Beginning an operation costs nothing; waiting for one
   moves the clock to its end, if that is later.
 - What a Future's callback computes and begins goes on from the end of the Future's operation, beside the rank's program
-  and at its full speed, whichever thread it really ran on.
+  and at its full speed, whichever thread it really ran on. What the program does in threads of its own is noted as it
+  comes, and what they compute is not: only such a program may take another time on another run.
 
 Messages that come to a port at the same moment go in the order of their ranks. Nothing else is left open, so that the
 same program gives the same times, to the bit, on every run.
