@@ -184,7 +184,7 @@ class Cell:
         if n > 1 and (not alike or any(f.communicated for f in failures)):
             # a message that one rank sent and nobody received would be taken by the next cell's recv
             healed, subgroups = True, self._ranks.rebuild()
-        raise explanation.rank_error(failures, self._targets, self._ranks.plan.timeout, healed, subgroups)
+        raise explanation.rank_error(failures, self._targets, healed, subgroups)
 
     def _raise_late(
         self, late: list[int], replaced: dict[int, str] | None, timeout: float | None, seconds: float
@@ -206,7 +206,7 @@ class Cell:
         subgroups, n = 0 if busy else self._ranks.rebuild(), self._ranks.plan.n
         in_time = [f for f in failures if f.rank not in late and not f.consequence]
         if in_time and timeout is not None and not busy and not replaced:  # it is at fault for those that are late
-            raise explanation.rank_error(failures, self._targets, self._ranks.plan.timeout, True, subgroups)
+            raise explanation.rank_error(failures, self._targets, True, subgroups)
         states = {rank: state for rank, state in everyone.items() if rank in self._targets}
         waiting = {rank: state for rank, state in states.items() if state.doing == COMMUNICATING}
         found = tuple(Failure(r, "Waiting", report.call_words(s.call), s.lines) for r, s in waiting.items())

@@ -13,7 +13,8 @@ from distlab.errors import Failure, RankDied, RankError, grouped, rank_list
 from distlab.wire.messages import Raised
 
 # the words of gloo and of mpi_queue for a wait that nothing ended; other messages say more, and are shown
-PLAIN_WAIT = re.compile(r"Timed out waiting \d+ms for \w+ operation to complete")
+PLAIN_WAIT = re.compile(r"Timed out waiting (\d+)ms for \w+ operation to complete")
+MOST_LINES = 10  # of one rank's way to its error
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
 # what others say on a rank, as "kind: message", and what to do about it: the first that fits
 ADVICE = (
@@ -74,14 +75,12 @@ def readable(message: str) -> str:
     return message.split("\nException raised from")[0].strip()
 
 
-def rank_error(
-    failures: Sequence[Failure], targets: Sequence[int], timeout: float, healed: bool, subgroups: int
-) -> RankError:
+def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool, subgroups: int) -> RankError:
     """One error for all that the ranks of a cell raised: culprits first, those that only waited for them in a line.
 
     Args:
-        targets: the ranks that ran the cell. timeout: the group's, in seconds.
-        healed: whether the group was rebuilt afterwards. subgroups: how many of them went with it.
+        targets: the ranks that ran the cell. healed: whether the group was rebuilt afterwards.
+        subgroups: how many of them went with it.
     """
     culprits = [f for f in failures if not f.consequence]
     victims = [f for f in failures if f.consequence]
@@ -93,9 +92,9 @@ def rank_error(
         lines = "\n".join(_where(alike) for alike in _fold(victims, by_message=False))
         if culprits:
             parts.append(f"{waited} waited in communication and could not go on:\n{lines}")
-        elif any(PLAIN_WAIT.fullmatch(f.message) for f in victims):
+        elif timed_out := [int(found[1]) for f in victims if (found := PLAIN_WAIT.fullmatch(f.message))]:
             what = "for each other" if len(victims) > 1 else "for another rank"
-            parts.append(f"{waited} waited {what}, and nothing came for {timeout:g} s.\n{lines}")
+            parts.append(f"{waited} waited {what}, and nothing came for {max(timed_out) / 1000:g} s.\n{lines}")
         else:
             parts += [_raised(alike) for alike in _fold(victims)]
     if finished:
@@ -124,6 +123,8 @@ def _where(alike: list[Failure]) -> str:
         place = f" in {line.place}" if line.place else ""
         rows.append(f"  {label}   line {line.number}{place}   {line.text}".rstrip())
         label = " " * len(label)
+    if len(rows) > MOST_LINES:  # a recursion
+        rows[MOST_LINES // 2 : -MOST_LINES // 2] = [f"  {label}   ... {len(rows) - MOST_LINES} calls more ..."]
     return "\n".join(rows)
 
 

@@ -18,7 +18,7 @@ def failed(rank, kind="ValueError", message="no", lines=(RAISE,), consequence=Fa
 
 def told(failures, targets):
     """The error's lines."""
-    return str(explanation.rank_error(failures, targets, 3.0, False, 0)).splitlines()
+    return str(explanation.rank_error(failures, targets, False, 0)).splitlines()
 
 
 MONITORED = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1000 ms, Timed out waiting"
@@ -28,14 +28,23 @@ MONITORED = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1000 ms, Timed
     ("message", "first"),
     [
         (TIMED_OUT, "rank 0 waited for another rank, and nothing came for 3 s."),
+        (TIMED_OUT.replace("3000", "1500"), "rank 0 waited for another rank, and nothing came for 1.5 s."),
         (MONITORED, f"rank 0 raised RuntimeError: {MONITORED}"),
         ("Connection closed by peer", "rank 0 raised RuntimeError: Connection closed by peer"),
     ],
-    ids=["a wait", "a wait that gloo explains", "a connection that broke"],
+    ids=["a wait", "a wait with a limit of its own", "a wait that gloo explains", "a connection that broke"],
 )
 def test_a_lonely_wait(message, first):
     """One rank that waited, in our words where gloo's say no more."""
     assert told([failed(0, "RuntimeError", message, (RECV,), consequence=True)], [0, 1])[0] == first
+
+
+def test_a_recursion_is_told_in_a_few_lines():
+    calls = tuple(Line(number, f"f({number})") for number in range(200))
+    lines = told([failed(0, "RecursionError", "maximum recursion depth exceeded", calls)], [0])
+    assert lines[1] == "  rank 0   line 0   f(0)"
+    assert lines[6:8] == ["           ... 190 calls more ...", "           line 195   f(195)"]
+    assert len(lines) == 12
 
 
 @pytest.mark.parametrize(
@@ -57,7 +66,7 @@ def test_known_messages_come_with_advice():
     """The message stays, and what to do stands once below all that raised, however their messages differ."""
     said = "Could not resolve the process group registered under the name"
     gone = [failed(rank, "RuntimeError", f"{said} {rank}", (RECV,)) for rank in (0, 1)]
-    text = str(explanation.rank_error(gone, [0, 1], 3, healed=False, subgroups=0))
+    text = str(explanation.rank_error(gone, [0, 1], healed=False, subgroups=0))
     assert text.splitlines()[:2] == [f"rank 0 raised RuntimeError: {said} 0", "  rank 0   line 4   dist.recv(t, src=1)"]
     assert text.splitlines()[4] == (
         "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "
