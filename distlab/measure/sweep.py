@@ -1,6 +1,6 @@
 """`sweep`: functions x sizes x numbers of ranks, timed on the ranks of a cluster; `Sweep`: what it measured.
 
-Called in the notebook's kernel; `take_turns` runs on every rank. A `Sweep` is a table, a picture, fitted lines, a frame.
+Called in the notebook's kernel; `take_turns` runs on every rank. A `Sweep` is a table, a picture, lines, a frame.
 """
 
 from __future__ import annotations

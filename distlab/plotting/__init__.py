@@ -8,11 +8,10 @@ from importlib import import_module
 
 HOMES = {
     "bars": ("overlap", "step_times", "time_shares"),
-    "curves": ("badge", "latency_bandwidth", "time_against_size"),
+    "curves": ("badge", "latency_bandwidth", "scaling", "speedup", "time_against_ranks", "time_against_size"),
     "diagrams": ("DIAGRAMS", "before_after", "diagram", "write_figs"),
     "handshakes": ("handshake",),
     "heat": ("heat_maps",),
-    "more_ranks": ("scaling", "speedup", "time_against_ranks"),
     "player": ("play",),
     "stepping": ("steps",),
     "style": ("rank_color",),

@@ -9,13 +9,12 @@ instead; where HTML is not shown at all, the same as PNG.
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from io import BytesIO
 from pathlib import Path
 
+from IPython.core.pylabtools import print_figure
 from matplotlib.figure import Figure
 
 from distlab.plotting.stepping import CELL, NAMES, Layout, Move, check_steps, draw_steps
@@ -102,7 +101,5 @@ def flight(layout: Layout, picture: int, move: Move) -> dict[str, tuple[float, f
 
 def png_text(figure: Figure, dpi: int) -> str:
     """A figure as PNG, in base64; the same bytes on every run."""
-    image = BytesIO()
     with style():
-        figure.savefig(image, format="png", dpi=dpi, metadata={"Software": None})
-    return b64encode(image.getvalue()).decode()
+        return print_figure(figure, base64=True, bbox_inches=None, dpi=dpi, metadata={"Software": None})
