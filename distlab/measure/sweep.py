@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     Line = tuple[Sequence[float], Sequence[float]]  # sizes in bytes, times in seconds
 
-Packed = tuple[bytes, list[Any]]
 EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
 FIELDS = ("function", "ranks", "size", "count", "type", "time", "algbw", "busbw", "low", "high", "repetitions")
 HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")  # of the table
@@ -240,7 +239,6 @@ def sweep(
     counts = check_numbers("ranks", asked, lambda n: 1 <= n <= cluster.n, rule, advice)
     rule = f"a list of different sizes in bytes above 0, multiples of the {dtype.itemsize} of an element"
     sizes = check_numbers("sizes", sizes, lambda size: size > 0 and size % dtype.itemsize == 0, rule, EXAMPLE)
-    packed = {name: _pack(name, fn) for name, fn in functions.items()}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     what = (collective, str(dtype).split(".")[1], dtype.itemsize, cores, cluster.simulated)
     points: list[Point] = []
@@ -248,12 +246,12 @@ def sweep(
         with progress(len(counts) * len(sizes)) as bar:
             for n, size in itertools.product(counts, sizes):
                 bar.set_postfix_str(f"{format_bytes(size)} on {count(n, 'rank')}")
-                timings = _measure(cluster, packed, size, dtype, n, repeat, warmup)
-                points += [Point(name, n, timing) for name, timing in zip(packed, timings, strict=True)]
+                timings = _measure(cluster, functions, size, dtype, n, repeat, warmup)
+                points += [Point(name, n, timing) for name, timing in zip(functions, timings, strict=True)]
                 bar.update()
     except (SweepError, KeyboardInterrupt) as error:
         error.partial = Sweep(tuple(points), *what)  # what took minutes to measure is not lost with the cell
-        total = len(counts) * len(sizes) * len(packed)
+        total = len(counts) * len(sizes) * len(functions)
         kept = f"{len(points)} of {total} times were measured before: `import sys; sys.last_value.partial` has them."
         error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
         raise
@@ -261,14 +259,14 @@ def sweep(
 
 
 def _measure(
-    cluster: Cluster, packed: Mapping[str, Packed], size: int, dtype: torch.dtype, n: int, repeat: int, warmup: int
+    cluster: Cluster, functions: Mapping[str, Any], size: int, dtype: torch.dtype, n: int, repeat: int, warmup: int
 ) -> list[Timing]:
     """Try each function once by itself, so that an error can tell which one failed; then time them in turns."""
-    turns = [(name, [function], 1, 0) for name, function in packed.items()]
-    turns.append((f"one of {', '.join(packed)}", list(packed.values()), repeat, warmup))
-    for name, functions, calls, before in turns:
+    turns = [(name, [fn], 1, 0) for name, fn in functions.items()]
+    turns.append((f"one of {', '.join(functions)}", list(functions.values()), repeat, warmup))
+    for name, calls, times, before in turns:
         try:
-            timings = cluster.call(take_turns, functions, size, dtype, n, calls, before)[0]
+            timings = cluster.call(take_turns, calls, size, dtype, n, times, before)[0]
         except RanksFailed as error:
             where = f"at {format_bytes(size)} on {count(n, 'rank')}"
             message = f"{name} failed {where}.\n{type(error).__name__}: {error}"
@@ -280,13 +278,12 @@ def _measure(
 
 
 def take_turns(
-    rank: int, world_size: int, functions: Sequence[Packed], size: int, dtype: Any, n: int, repeat: int, warmup: int
+    rank: int, world_size: int, calls: Sequence[Any], size: int, dtype: Any, n: int, repeat: int, warmup: int
 ) -> list[Timing] | None:
     """Time functions in turns on the first n ranks.
 
     Runs on: every rank; those from n on make the group with the others and return None.
     """
-    calls = [serialization.loads(*function)[0] for function in functions]
     for fn in calls:
         lend_names(fn)
     group = dist.new_group(range(n)) if n < world_size else None
@@ -306,12 +303,13 @@ def take_turns(
 
 
 def check_functions(functions: Any) -> None:
-    """Raise unless these are functions by name, one or more."""
+    """Raise unless these are functions by name, one or more, each of which can be sent."""
     if not isinstance(functions, Mapping) or not functions:
         refuse("functions", "a mapping of names to functions", functions, EXAMPLE, wrong_type=True)
     for name, fn in functions.items():
         if not callable(fn):
             refuse(f"functions[{name!r}]", "a function of a tensor", fn, EXAMPLE, wrong_type=True)
+        serialization.pack(fn, f"functions[{name!r}]")
 
 
 def check_numbers(name: str, values: Any, fits: Callable[[int], bool], rule: str, advice: str) -> list[int]:
@@ -321,8 +319,3 @@ def check_numbers(name: str, values: Any, fits: Callable[[int], bool], rule: str
     if not listed or not whole or len(set(listed)) < len(listed):
         refuse(name, rule, values, advice)
     return listed
-
-
-def _pack(name: str, fn: Callable[..., Any]) -> Packed:
-    header, buffers = serialization.pack((fn,), f"functions[{name!r}]")
-    return header, [bytes(buffer) for buffer in buffers]

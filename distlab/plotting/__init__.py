@@ -9,7 +9,7 @@ from importlib import import_module
 HOMES = {
     "bars": ("overlap", "step_times", "time_shares"),
     "curves": ("badge", "latency_bandwidth", "scaling", "speedup", "time_against_ranks", "time_against_size"),
-    "diagrams": ("DIAGRAMS", "before_after", "diagram", "write_figs"),
+    "grids": ("before_after",),
     "handshakes": ("handshake",),
     "heat": ("heat_maps",),
     "player": ("play",),

@@ -169,11 +169,7 @@ def fitted_line(num_bytes: Sequence[float], fit: Fit) -> tuple[np.ndarray, np.nd
 
 
 def time_against_size(
-    curves: Mapping[str, Curve],
-    title: str = "",
-    ylabel: str = "time of one call",
-    theory: Mapping[str, Line] | None = None,
-    ax: Axes | None = None,
+    curves: Mapping[str, Curve], title: str = "", ylabel: str = "time of one call", ax: Axes | None = None
 ) -> Axes:
     """Draw times against message size, with a label at the end of each curve.
 
@@ -183,8 +179,6 @@ def time_against_size(
         curves: by name, sizes in bytes and the median, low and high time of each, in seconds.
         title: what was measured.
         ylabel: what a time is the time of.
-        theory: by name, sizes in bytes and times in seconds, drawn as a thin dashed line. One with the name of a curve
-            has its colour and no label of its own.
         ax: axes to draw on; without it, those of a new figure, which a notebook shows when its cell ends.
 
     Returns:
@@ -196,7 +190,7 @@ def time_against_size(
     check_curves(curves)
     ax = new_axes(5.6, 4, ax, title=title, ylabel=ylabel)
     with style():
-        finish(ax, draw_sizes(ax, curves, theory or {}))
+        finish(ax, draw_sizes(ax, curves, {}))
     return ax
 
 
@@ -292,7 +286,7 @@ def time_against_ranks(
     check_curves(curves)
     ax = new_axes(5.6, 4, title=title, ylabel="time of one call")
     with style():
-        ends = draw_against_ranks(ax, curves, cores, theory)
+        ends = draw_against_ranks(ax, curves, cores, theory or {})
         even_ticks(ax.yaxis, "s")
         label_ends(ax, ends)
     return ax
@@ -370,16 +364,16 @@ def efficiency(curve: Curve) -> Curve:
 
 
 def draw_against_ranks(
-    ax: Axes, curves: Mapping[str, Curve], cores: int | None, theory: Mapping[str, Line] | None = None
+    ax: Axes, curves: Mapping[str, Curve], cores: int | None, theory: Mapping[str, Line]
 ) -> list[End]:
     """Draw curves and theory against the number of ranks, from 0 up, with room at the top; returns their ends.
 
     Args:
         cores: of the machine; where there are more ranks than cores is shaded.
     """
-    lines = [*curves.values(), *(theory or {}).values()]
+    lines = [*curves.values(), *theory.values()]
     ranks = sorted({n for line in lines for n in line[0]})
-    ends = draw_lines(ax, curves, theory or {})
+    ends = draw_lines(ax, curves, theory)
     left, right = ranks[0] - 0.3, ranks[-1] + 0.3
     if ranks[-1] > MOST_EVEN * ranks[0]:
         left, right = ranks[0] / 1.1, ranks[-1] * 1.1

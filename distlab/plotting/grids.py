@@ -1,38 +1,31 @@
-"""What each rank holds before a call and after it, rank x slot: of real values, and of every collective's definition.
+"""What each rank holds before a call and after it, rank x slot.
 
-Called by the notebooks, and by `make figs` as `python -m distlab.plotting.diagrams figs`.
-Runs in the notebook's process. Lengths are in inches.
+Called by the notebooks, on values that were pulled from the ranks, and by tools/diagrams.py on every collective's
+definition. Runs in the notebook's process. Lengths are in inches.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from itertools import product
 from numbers import Real
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch
 
 from distlab.errors import refuse
 from distlab.plotting import cells
 from distlab.plotting.cells import TEXT, Cell, Rows, text_width
-from distlab.plotting.style import curve_color, rank_color, style
+from distlab.plotting.style import rank_color
 
 MOST_SLOTS = 8  # a longer row ends in "…"
 WIDEST = 3.4  # of the cells that fit side by side at half a notebook's width
-GAP, FLOWS = 0.44, 1.12  # between two panels side by side; the same with room for arrows
+GAP = 0.44  # between two panels side by side
 LANE, PITCH = 0.4, 0.464  # height of a lane; from one lane to the next
 INSET = 0.032  # between a lane's edge, or a slot's, and its cell
 EMPTY = Cell()
 
 Values = Sequence[Sequence[float | str | None]]  # by rank
-
-
-# --- of values that were pulled from the ranks ---
 
 
 def before_after(
@@ -147,111 +140,3 @@ def draw_panels(
                 corner = right + slot * width + INSET, down + top + INSET
                 cells.draw_cell(ax, *corner, width - 2 * INSET, LANE - 2 * INSET, cell)
     return figure, ax, (start, x), [top + LANE / 2 for top in tops]
-
-
-# --- of the collectives, on small integers ---
-
-
-class Example(NamedTuple):
-    """A collective on small integers: what each rank holds before and after. `moved`: the ranks that get something."""
-
-    call: str
-    before: Values
-    after: Values
-    moved: Sequence[int]
-
-
-RANKS = range(4)
-ROW = [1, 2, 3, 4]
-ONES = [[number] for number in ROW]
-LISTS = [[10 * rank + slot for slot in RANKS] for rank in RANKS]  # tens: the rank, ones: the slot
-COLUMNS = [list(column) for column in zip(*LISTS, strict=True)]
-FIRST, REST = [[1], [None], [None], [None]], [[None] * 4] * 3
-# every one, in the order of the course
-EXAMPLES = {
-    "send_recv": Example(
-        "rank 0: dist.send(t, dst=1)\nrank 1: dist.recv(t, src=0)", FIRST, [[1], [1], [None], [None]], [1]
-    ),
-    "broadcast": Example("dist.broadcast(t, src=0)", FIRST, [[1]] * 4, RANKS),
-    "scatter": Example("dist.scatter(t, parts, src=0)", [ROW, *REST], ONES, RANKS),
-    "gather": Example("dist.gather(t, parts, dst=0)", ONES, [ROW, *REST], [0]),
-    # what the others hold afterwards is unspecified
-    "reduce": Example("dist.reduce(t, dst=0)", ONES, [[10], ["?"], ["?"], ["?"]], [0]),
-    "all_reduce": Example("dist.all_reduce(t)", ONES, [[10]] * 4, RANKS),
-    "all_gather": Example("dist.all_gather(parts, t)", ONES, [ROW] * 4, RANKS),
-    "reduce_scatter": Example("dist.reduce_scatter(t, parts)", LISTS, [[sum(column)] for column in COLUMNS], RANKS),
-    "all_to_all": Example("dist.all_to_all_single(out, t)", LISTS, COLUMNS, RANKS),
-}
-DIAGRAMS = tuple(EXAMPLES)
-
-
-def diagram(name: str) -> Figure:
-    """Draw what a collective does on 4 ranks: each rank's cells before, where they travel, and each rank's cells after.
-
-    A cell has the colour of the rank that its value came from; dark grey is a sum of several ranks' values, dashed a
-    slot that holds nothing, "?" a value that is unspecified.
-
-    Runs on: client.
-
-    Args:
-        name: one of `DIAGRAMS`.
-
-    Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
-
-    Raises:
-        ArgumentError: if `name` is none of these.
-    """
-    if name not in EXAMPLES:
-        refuse("name", f"one of {', '.join(DIAGRAMS)}", name, 'Call it as diagram("all_reduce").')
-    shown = EXAMPLES[name]
-    before, after = traced(shown.before, shown.after)
-    figure, ax, gap, lanes = draw_panels(before, after, shown.call, FLOWS, "DejaVu Sans Mono")
-    draw_flows(ax, after, shown.moved, (gap[0] + 0.048, gap[1] - 0.048), lanes)
-    return figure
-
-
-def draw_flows(ax: Axes, after: Rows, moved: Sequence[int], gap: Sequence[float], lanes: Sequence[float]) -> None:
-    """Draw an arrow for each flow to `moved`, in the colour of the rank it leaves; where they add up, a plus sign."""
-    radius = 0.12
-    sums = [dst for dst in moved if after[dst][0].origin == "mixed"]
-    for src, dst in product(range(len(lanes)), moved):
-        sources = list(range(len(lanes))) if dst in sums else sorted({cell.origin for cell in after[dst]})
-        if src in sources:
-            # Arrows to one rank end above each other, so that every head is seen; those to a sum end at its circle.
-            spread = 0.0 if dst in sums else (sources.index(src) - (len(sources) - 1) / 2) * 0.24 / len(sources)
-            end = gap[1] - 2 * radius if dst in sums else gap[1]
-            head = "-" if dst in sums else "-|>,head_length=3.2,head_width=1.8"
-            points = {"posA": (gap[0], lanes[src]), "posB": (end, lanes[dst] + spread), "shrinkA": 0, "shrinkB": 0}
-            ax.add_patch(FancyArrowPatch(**points, arrowstyle=head, color=curve_color(src), linewidth=1.6))
-    for dst in sums:
-        cells.draw_plus(ax, gap[1] - radius, lanes[dst], radius, 14)
-
-
-def write_figs(folder: str | Path) -> list[Path]:
-    """Write every diagram as `<folder>/<name>.svg` and `.png`; the bytes are the same on every run.
-
-    Runs on: anywhere.
-
-    Args:
-        folder: made if it does not exist.
-
-    Returns:
-        The paths of the files.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name in DIAGRAMS:
-        figure = diagram(name)
-        # Neither the date nor matplotlib's name, which would differ from run to run and from version to version.
-        for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
-            paths.append(folder / f"{name}.{kind}")
-            with style():
-                figure.savefig(paths[-1], dpi=150, metadata=metadata)
-    return paths
-
-
-if __name__ == "__main__":
-    for path in write_figs(sys.argv[1] if len(sys.argv) > 1 else "figs"):
-        print(path)
