@@ -63,7 +63,7 @@ def diagram(name: str) -> Figure:
     """
     shown = EXAMPLES[name]
     before, after = traced(shown.before, shown.after)
-    figure, ax, gap, lanes = draw_panels(before, after, shown.call, FLOWS, "DejaVu Sans Mono")
+    figure, ax, gap, lanes = draw_panels(before, after, shown.call, (), FLOWS, "DejaVu Sans Mono")
     draw_flows(ax, after, shown.moved, (gap[0] + 0.048, gap[1] - 0.048), lanes)
     return figure
 

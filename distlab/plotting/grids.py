@@ -29,7 +29,7 @@ Values = Sequence[Sequence[float | str | None]]  # by rank
 
 
 def before_after(
-    before: Sequence[object], after: Sequence[object], title: str = "", slots: Sequence[str] | None = None
+    before: Sequence[object], after: Sequence[object], title: str = "", slots: Sequence[str] = ()
 ) -> Figure:
     """Draw what each rank held before and after a call, as cells on the lanes of the ranks.
 
@@ -55,11 +55,8 @@ def before_after(
     befores, afters = by_rank("before", before), by_rank("after", after)
     if len(afters) != len(befores):
         refuse("after", f"a list of as many ranks as before ({len(before)})", after, "Pull both from the same ranks.")
-    own, new = traced(befores, afters)
-    names = tuple(slots or ())
-    beside = (len(own[0]) + len(new[0])) * slot_width(own, new, names) <= WIDEST
-    figure, ax, (left, right), middles = draw_panels(own, new, title, GAP if beside else None, slots=names)
-    if beside:
+    figure, ax, (left, right), middles = draw_panels(*traced(befores, afters), title, slots)
+    if left < right:
         cells.draw_text(ax, (left + right) / 2, (middles[0] + middles[-1]) / 2, "→", fontsize=20)
     return figure
 
@@ -100,31 +97,26 @@ def pad(rows: Rows) -> Rows:
 # --- panels ---
 
 
-def slot_width(before: Rows, after: Rows, slots: Sequence[str]) -> float:
-    """Width of a slot in both panels: that of the longest value or slot name; as its height for up to three digits."""
-    texts = [cells.format_value(cell.value) for row in (*before, *after) for cell in row]
-    return max([LANE] + [text_width(text, TEXT) + 0.16 for text in [*texts, *slots]])
-
-
 def draw_panels(
-    before: Rows,
-    after: Rows,
-    title: str,
-    gap: float | None = None,
-    family: str = cells.FONT,
-    slots: Sequence[str] = (),
+    before: Rows, after: Rows, title: str, slots: Sequence[str] = (), gap: float = GAP, family: str = cells.FONT
 ) -> tuple[Figure, Axes, tuple[float, float], list[float]]:
-    """Draw the panels before and after on the lanes of the ranks: side by side, or without a `gap` below each other.
+    """Draw the panels before and after on the lanes of the ranks: side by side where they fit, else below each other.
+
+    A slot is as wide as the longest value or slot name in both panels; as its height for up to three digits.
 
     Runs on: client.
 
     Returns:
-        The figure, its axes, where the gap begins and ends, and the height of each lane's middle in the first panel.
+        The figure, its axes, where the gap begins and where the second panel begins, which is left of that where there
+        is no gap, and the height of each lane's middle in the first panel.
     """
-    width, head = slot_width(before, after, slots), 0.64 if slots else 0.36
+    texts = [cells.format_value(cell.value) for row in (*before, *after) for cell in row]
+    width = max([LANE] + [text_width(text, TEXT) + 0.16 for text in [*texts, *slots]])
+    head = 0.64 if slots else 0.36
     left, high = text_width(f"rank {len(before) - 1}", TEXT) + 0.32, head + len(before) * PITCH
     start = left + len(before[0]) * width
-    x, y = (left, high + 0.08) if gap is None else (start + gap, 0.0)
+    beside = (len(before[0]) + len(after[0])) * width <= WIDEST
+    x, y = (start + gap, 0.0) if beside else (left, high + 0.08)
     wide = max(start, x + len(after[0]) * width) + 0.08
     figure, ax = cells.canvas(wide, y + high - (PITCH - LANE), title, family)
     tops = [head + rank * PITCH for rank in range(len(before))]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -129,12 +129,12 @@ class Trace:
 
         Runs on: client.
         """
-        alike: dict[tuple, list[Event]] = defaultdict(list)
-        for event in self.events:
-            if event.kind in COMMUNICATING:
-                alike[event.op, event.group, event.ends, event.num_bytes].append(event)
-            elif event.kind in COMPUTING:
-                alike[event.kind, (), (), None].append(event)
+
+        def what(event: Event) -> tuple[Any, ...]:
+            op = event.kind if event.kind in COMPUTING else event.op
+            return op, event.group, event.ends, event.num_bytes
+
+        alike = grouped((what(event), event) for event in self.events if event.kind != "wait")
         longest = sorted(alike.items(), key=lambda found: -sum(event.seconds for event in found[1]))
         rows = []
         for (op, group, ends, num_bytes), found in longest[:MOST_ROWS]:
