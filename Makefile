@@ -55,7 +55,7 @@ notebooks: setup
 	@$(ENV_PYTHON) tools/notebooks.py $(NB)
 
 figs: setup
-	@$(ENV_PYTHON) -m distlab.plotting.diagrams figs
+	@$(ENV_PYTHON) tools/diagrams.py
 	@$(ENV_PYTHON) tools/house.py
 
 bench: setup

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 
 from IPython.utils.capture import capture_output
@@ -16,7 +16,7 @@ from IPython.utils.capture import capture_output
 from distlab.client.cluster import Cluster
 from distlab.errors import DeadlockError, RankDied, RankError, RankTimeout, refuse
 from distlab.launch import mpiexec
-from distlab.measure.probe_cases import CALL_SECONDS, CASES, Place, missing, try_case
+from distlab.measure.probe_cases import CALL_SECONDS, CASES, Case, missing, try_case
 from distlab.measure.probe_result import BACKENDS, DEVICES, Column, Outcome, Probe
 from distlab.measure.progress import progress
 
@@ -80,7 +80,7 @@ def try_all(columns: Sequence[Column], size: int, engines: str) -> dict[Column, 
     return outcomes
 
 
-def attempt(cluster: Cluster, column: Column, case: Callable[[Place], bool], meeting: str) -> Outcome:
+def attempt(cluster: Cluster, column: Column, case: Case, meeting: str) -> Outcome:
     """What comes of one case; the cluster is whole again afterwards, and nothing of what it says is shown.
 
     Args:

@@ -1,6 +1,6 @@
-"""`sweep`: functions x sizes x numbers of ranks, timed on the ranks of a cluster.
+"""`sweep`: functions x sizes x numbers of ranks, timed on the ranks of a cluster; `Sweep`: what it measured.
 
-Called in the notebook's kernel; `take_turns` runs on every rank. What comes out is in sweep_result.py.
+Called in the notebook's kernel; `take_turns` runs on every rank. A `Sweep` is a table, a picture, lines, a frame.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,17 +17,176 @@ import torch.distributed as dist
 
 from distlab.errors import RanksFailed, SweepError, refuse
 from distlab.measure.progress import progress
-from distlab.measure.sweep_result import Point, Sweep
-from distlab.measure.timing import Timing, bus_factor, check_count, measure_each
-from distlab.plotting.units import count, format_bytes
+from distlab.measure.tables import Table
+from distlab.measure.timing import Fit, Timing, bus_factor, check_count, fit_alpha_beta, measure_each
+from distlab.plotting.units import count, format_bandwidth, format_bytes, format_seconds
 from distlab.rank.entry_points import lend_names
 from distlab.wire import serialization
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from distlab.client.cluster import Cluster
 
-Packed = tuple[bytes, list[Any]]
+    Line = tuple[Sequence[float], Sequence[float]]  # sizes in bytes, times in seconds
+
 EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
+FIELDS = ("function", "ranks", "size", "count", "type", "time", "algbw", "busbw", "low", "high", "repetitions")
+HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")  # of the table
+
+
+@dataclass(frozen=True)
+class Point:
+    """One function at one size on one number of ranks."""
+
+    function: str
+    ranks: int
+    timing: Timing
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep:
+    """Times of functions over sizes and numbers of ranks; in a notebook it is shown as its table.
+
+    Attributes:
+        points: in the order in which they were measured: by number of ranks, size, function.
+        collective: the one whose factor turns algbw into busbw. dtype: the elements' type, for example "float32".
+        itemsize: bytes of an element. cores: of the machine, or machines, that the ranks run on.
+        simulated: on which machines in virtual time, in words; "" for times that were measured.
+    """
+
+    points: tuple[Point, ...]
+    collective: str
+    dtype: str
+    itemsize: int
+    cores: int
+    simulated: str = ""
+
+    @property
+    def functions(self) -> list[str]:
+        """Names of the functions, in their order."""
+        return list(dict.fromkeys(point.function for point in self.points))
+
+    @property
+    def ranks(self) -> list[int]:
+        """Numbers of ranks, in their order."""
+        return list(dict.fromkeys(point.ranks for point in self.points))
+
+    def timing(self, size: int, function: str | None = None, ranks: int | None = None) -> Timing:
+        """The `Timing` of one function at one size.
+
+        Args:
+            size: in bytes. function: its name; None where there is one only. ranks: how many; None for the most.
+
+        Raises:
+            ArgumentError: it was not measured.
+        """
+        timings = {timing.num_bytes: timing for timing in self._line(function, ranks)}
+        if size not in timings:
+            refuse("size", f"one of the sizes {list(timings)}", size, "Measure it: distlab.sweep(cluster, fn, [size]).")
+        return timings[size]
+
+    def fit(self, function: str | None = None, ranks: int | None = None) -> Fit:
+        """The line alpha + beta m through the times of one function; its `error` tells how well it fits.
+
+        Args:
+            function: its name; None where there is one only. ranks: how many; None for the most.
+
+        Raises:
+            ArgumentError: it was not measured, or at fewer than two sizes.
+        """
+        line = self._line(function, ranks)
+        return fit_alpha_beta([timing.num_bytes for timing in line], [timing.seconds for timing in line])
+
+    def _line(self, function: str | None, ranks: int | None) -> list[Timing]:
+        """The timings of one function on one number of ranks, by size."""
+        known, counts = self.functions, self.ranks
+        if function not in known and not (function is None and len(known) == 1):
+            refuse("function", f"one of {', '.join(map(repr, known))}", function, "Give the name that it was swept as.")
+        if ranks is not None and ranks not in counts:
+            refuse("ranks", f"one of {', '.join(map(str, counts))}", ranks, "Leave ranks out to mean the most.")
+        name, n = known[0] if function is None else function, max(counts) if ranks is None else ranks
+        timings = [point.timing for point in self.points if (point.function, point.ranks) == (name, n)]
+        return sorted(timings, key=lambda timing: timing.num_bytes)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict a point, sizes in bytes, times in seconds, bandwidths in GB/s; low and high are quartiles."""
+        rows = []
+        for point in self.points:
+            t, n = point.timing, point.ranks
+            what = (point.function, n, t.num_bytes, t.num_bytes // self.itemsize, self.dtype)
+            times = (t.seconds, t.algbw, t.busbw(self.collective, n), t.low, t.high, len(t.repetitions))
+            rows.append(dict(zip(FIELDS, what + times, strict=True)))
+        return rows
+
+    def table(self) -> Table:
+        """The columns of nccl-tests, with the quartiles of the repetitions as the spread.
+
+        A note below says so where there were more ranks than cores.
+        """
+        lines = []
+        for row in self.rows():
+            what = (format_bytes(row["size"]), str(row["count"]), row["type"], row["function"], str(row["ranks"]))
+            rates = (format_bandwidth(row["algbw"]), format_bandwidth(row["busbw"]))
+            spread = f"{format_seconds(row['low'])} to {format_seconds(row['high'])}"
+            lines.append((*what, format_seconds(row["time"]), *rates, spread))
+        title = f"{self.collective}: median time of the slowest rank, its quartiles as the spread"
+        if self.simulated:
+            title = f"{self.collective}, {self.simulated}: virtual time of the slowest rank"
+        most = 0 if self.simulated else max(self.ranks, default=0)
+        note = f"{most} ranks on {count(self.cores, 'core')} take turns: their times include waiting for a core."
+        return Table(title, HEADS, tuple(lines), "rrllrrrrr", (note,) if most > self.cores else ())
+
+    def plot(
+        self, ranks: int | None = None, fit: bool = True, theory: Mapping[str, Line] | None = None, title: str = ""
+    ) -> Figure:
+        """Time against size on logarithmic axes: medians with their quartiles, and the fitted alpha-beta lines.
+
+        Args:
+            ranks: the number of ranks to show; None for a panel for each.
+            fit: whether the line of each function that was measured at two sizes or more is drawn through its points.
+            theory: by name, sizes in bytes and times in seconds of further lines: a model, a limit of the machine.
+            title: what was measured.
+
+        Returns:
+            The figure; a notebook shows it where it is the last value of a cell.
+
+        Raises:
+            ArgumentError: nothing was measured, or not on that many ranks.
+        """
+        from distlab.plotting.curves import sweep_panels  # it imports matplotlib
+
+        if not self.points:
+            refuse("points", "one or more to be drawn", self.points, "Sweep at least one size.")
+        self._line(self.functions[0], ranks)  # refuses a number that was not swept
+        curves: dict[int, Any] = {}
+        fits: dict[int, dict[str, Fit]] = {}
+        for n in self.ranks if ranks is None else [ranks]:
+            lines = {name: line for name in self.functions if (line := self._line(name, n))}
+            curves[n] = {name: _curve(line) for name, line in lines.items()}
+            fits[n] = {name: self.fit(name, n) for name, line in lines.items() if fit and len(line) > 1}
+        cores = None if self.simulated else self.cores
+        return sweep_panels(curves, fits, cores, title or self.collective, theory, self.simulated)
+
+    def to_dataframe(self) -> Any:
+        """`rows()` as a DataFrame of pandas, which nothing else here needs; its own to_csv writes a file."""
+        import pandas
+
+        return pandas.DataFrame(self.rows(), columns=FIELDS)
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def _curve(line: Sequence[Timing]) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Sizes, medians, and quartiles, as the figures take them."""
+    return [t.num_bytes for t in line], [t.seconds for t in line], [t.low for t in line], [t.high for t in line]
+
+
+# --- how it is measured ---
 
 
 def sweep(
@@ -79,7 +239,6 @@ def sweep(
     counts = check_numbers("ranks", asked, lambda n: 1 <= n <= cluster.n, rule, advice)
     rule = f"a list of different sizes in bytes above 0, multiples of the {dtype.itemsize} of an element"
     sizes = check_numbers("sizes", sizes, lambda size: size > 0 and size % dtype.itemsize == 0, rule, EXAMPLE)
-    packed = {name: _pack(name, fn) for name, fn in functions.items()}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     what = (collective, str(dtype).split(".")[1], dtype.itemsize, cores, cluster.simulated)
     points: list[Point] = []
@@ -87,12 +246,12 @@ def sweep(
         with progress(len(counts) * len(sizes)) as bar:
             for n, size in itertools.product(counts, sizes):
                 bar.set_postfix_str(f"{format_bytes(size)} on {count(n, 'rank')}")
-                timings = _measure(cluster, packed, size, dtype, n, repeat, warmup)
-                points += [Point(name, n, timing) for name, timing in zip(packed, timings, strict=True)]
+                timings = _measure(cluster, functions, size, dtype, n, repeat, warmup)
+                points += [Point(name, n, timing) for name, timing in zip(functions, timings, strict=True)]
                 bar.update()
     except (SweepError, KeyboardInterrupt) as error:
         error.partial = Sweep(tuple(points), *what)  # what took minutes to measure is not lost with the cell
-        total = len(counts) * len(sizes) * len(packed)
+        total = len(counts) * len(sizes) * len(functions)
         kept = f"{len(points)} of {total} times were measured before: `import sys; sys.last_value.partial` has them."
         error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
         raise
@@ -100,14 +259,14 @@ def sweep(
 
 
 def _measure(
-    cluster: Cluster, packed: Mapping[str, Packed], size: int, dtype: torch.dtype, n: int, repeat: int, warmup: int
+    cluster: Cluster, functions: Mapping[str, Any], size: int, dtype: torch.dtype, n: int, repeat: int, warmup: int
 ) -> list[Timing]:
     """Try each function once by itself, so that an error can tell which one failed; then time them in turns."""
-    turns = [(name, [function], 1, 0) for name, function in packed.items()]
-    turns.append((f"one of {', '.join(packed)}", list(packed.values()), repeat, warmup))
-    for name, functions, calls, before in turns:
+    turns = [(name, [fn], 1, 0) for name, fn in functions.items()]
+    turns.append((f"one of {', '.join(functions)}", list(functions.values()), repeat, warmup))
+    for name, calls, times, before in turns:
         try:
-            timings = cluster.call(take_turns, functions, size, dtype, n, calls, before)[0]
+            timings = cluster.call(take_turns, calls, size, dtype, n, times, before)[0]
         except RanksFailed as error:
             where = f"at {format_bytes(size)} on {count(n, 'rank')}"
             message = f"{name} failed {where}.\n{type(error).__name__}: {error}"
@@ -119,13 +278,12 @@ def _measure(
 
 
 def take_turns(
-    rank: int, world_size: int, functions: Sequence[Packed], size: int, dtype: Any, n: int, repeat: int, warmup: int
+    rank: int, world_size: int, calls: Sequence[Any], size: int, dtype: Any, n: int, repeat: int, warmup: int
 ) -> list[Timing] | None:
     """Time functions in turns on the first n ranks.
 
     Runs on: every rank; those from n on make the group with the others and return None.
     """
-    calls = [serialization.loads(*function)[0] for function in functions]
     for fn in calls:
         lend_names(fn)
     group = dist.new_group(range(n)) if n < world_size else None
@@ -145,12 +303,13 @@ def take_turns(
 
 
 def check_functions(functions: Any) -> None:
-    """Raise unless these are functions by name, one or more."""
+    """Raise unless these are functions by name, one or more, each of which can be sent."""
     if not isinstance(functions, Mapping) or not functions:
         refuse("functions", "a mapping of names to functions", functions, EXAMPLE, wrong_type=True)
     for name, fn in functions.items():
         if not callable(fn):
             refuse(f"functions[{name!r}]", "a function of a tensor", fn, EXAMPLE, wrong_type=True)
+        serialization.pack(fn, f"functions[{name!r}]")
 
 
 def check_numbers(name: str, values: Any, fits: Callable[[int], bool], rule: str, advice: str) -> list[int]:
@@ -160,8 +319,3 @@ def check_numbers(name: str, values: Any, fits: Callable[[int], bool], rule: str
     if not listed or not whole or len(set(listed)) < len(listed):
         refuse(name, rule, values, advice)
     return listed
-
-
-def _pack(name: str, fn: Callable[..., Any]) -> Packed:
-    header, buffers = serialization.pack((fn,), f"functions[{name!r}]")
-    return header, [bytes(buffer) for buffer in buffers]

@@ -1,6 +1,6 @@
-"""Cells on the lanes of ranks: what the diagrams, steps, handshakes and rows of images are made of.
+"""Cells on the lanes of ranks: what the grids, steps, handshakes and rows of images are made of.
 
-Called by `diagrams`, `stepping`, `handshakes`, `heat` and `training`. Runs in the notebook's process.
+Called by `grids`, `stepping`, `handshakes`, `heat` and `training`. Runs in the notebook's process.
 Lengths are in inches; y points down.
 """
 

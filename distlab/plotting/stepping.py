@@ -1,24 +1,34 @@
-"""An algorithm step by step: who holds what before each step, and the messages that then move.
+"""An algorithm step by step: who holds what before each step, and the messages that then move; drawn, or played.
 
 Called by the notebooks. Runs in the notebook's process, on states and messages that are plain data: those of
 `distlab.algorithms.schedule`, or what the ranks of a real run reported. Lengths are in inches; y points down.
+
+The player runs in the browser, in any notebook viewer, with no kernel and no network: it is the figure that `steps`
+draws, where its pictures stand, and player.js, which shows one of them at a time, with a slider and a play button.
+Where scripts are not run, as on GitHub and in notebooks that JupyterLab does not trust, the whole figure is seen
+instead; where HTML is not shown at all, the same as PNG.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
 from numbers import Real
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
-from matplotlib.path import Path
+from matplotlib.path import Path as Curve
 
 from distlab.errors import refuse
 from distlab.plotting import cells
 from distlab.plotting.cells import Cell, Rows, draw_text
-from distlab.plotting.style import curve_color, rank_color
+from distlab.plotting.style import curve_color, rank_color, style
 
 MOST_RANKS, MOST_CHUNKS = 8, 16
 EXAMPLE = "Call steps(algorithms.holdings(plan), plan.steps)."
@@ -28,6 +38,8 @@ HEAD, NUMBERS, KEY = 0.22, 0.18, 0.2  # heights of a heading, of the chunks' num
 NAMES = 0.66  # width of the ranks' names
 LANE, PITCH, CELL = 0.32, 0.36, 0.24  # height of a lane; from one lane to the next; height of a cell
 GUTTER, SIDE, GAP = 0.18, 0.03, 0.14  # between two cells, for arrows; at a lane's ends; between two pictures
+SCRIPT = Path(__file__).with_name("player.js").read_text(encoding="utf-8")
+DPI = 200  # of the figure in the player, where its pictures are seen larger
 
 
 class Move(NamedTuple):
@@ -242,9 +254,93 @@ def draw_move(ax: Axes, layout: Layout, picture: int, move: Move) -> None:
     end = layout.corner(picture, move.dst, move.chunk)[1] + CELL / 2 - 0.05 * side
     bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(move.dst - move.src))
     tip = edge + side * (0.05 if move.adds else 0.015)
-    curve = Path([(edge, start), (bulge, start), (bulge, end), (tip, end)], [Path.MOVETO, *[Path.CURVE4] * 3])
+    curve = Curve([(edge, start), (bulge, start), (bulge, end), (tip, end)], [Curve.MOVETO, *[Curve.CURVE4] * 3])
     color = curve_color(move.src if move.origin is None else move.origin)
     head = "-" if move.adds else "-|>,head_length=4,head_width=2.2"
     ax.add_patch(FancyArrowPatch(path=curve, arrowstyle=head, shrinkA=0, shrinkB=0, color=color, linewidth=1.2))
     if move.adds:
         cells.draw_plus(ax, tip, end, 0.052, TEXT)
+
+
+# --- how it is played ---
+
+
+@dataclass(frozen=True, repr=False)
+class Player:
+    """Pictures of steps that a notebook shows one at a time.
+
+    Attributes:
+        figure: all the pictures. html: the player, with all that it needs. title: what is shown. count: of pictures.
+    """
+
+    figure: Figure
+    html: str
+    title: str
+    count: int
+
+    def __repr__(self) -> str:
+        named = f"{self.title}: " if self.title else ""
+        return f"<{named}{self.count - 1} step{'s' if self.count != 2 else ''} to play>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self.html, "image/png": png_text(self.figure, 100)}
+
+
+def play(states: Sequence[object], messages: Sequence[object], title: str = "") -> Player:
+    """As `steps`, one picture at a time: with a slider, buttons, and the messages moving when it is played.
+
+    Runs on: client.
+
+    Args:
+        states, messages, title: see `steps`.
+
+    Returns:
+        The `Player`; a notebook shows it where it is the last value of a cell.
+
+    Raises:
+        ArgumentError: see `steps`.
+    """
+    shown = check_steps(states, messages)
+    figure, layout = draw_steps(shown, title)
+    (ax,) = figure.axes
+    pictures = [
+        {
+            "heading": heading,
+            "corner": [layout.left(number), layout.row_top(number)],
+            "moves": [flight(layout, number, move) for move in step],
+        }
+        for number, (step, heading) in enumerate(zip(shown.moves, shown.headings, strict=True))
+    ]
+    data = {
+        "title": title,
+        "key": shown.key,
+        "dpi": DPI,
+        "origin": [ax.get_xlim()[0], ax.get_ylim()[1]],
+        "size": [NAMES + layout.width, layout.height],
+        "names": NAMES,
+        "cell": [layout.cell, CELL],
+        "pictures": pictures,
+    }
+    attributes = {
+        "src": f"data:image/png;base64,{png_text(figure, DPI)}",
+        "alt": f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}",
+        "width": f"{100 * figure.get_figwidth():.0f}",
+        "style": "max-width:100%",
+        "data-steps": json.dumps(data),
+        "onload": f"({SCRIPT})(this)",
+    }
+    image = " ".join(f'{name}="{escape(value, quote=True)}"' for name, value in attributes.items())
+    return Player(figure, f'<div style="padding:4px"><img {image}></div>', title, len(pictures))
+
+
+def flight(layout: Layout, picture: int, move: Move) -> dict[str, tuple[float, float]]:
+    """A message that moves: the corners of the cell that it looks like, of its sender's and of its receiver's."""
+    start, end = (layout.corner(picture, rank, move.chunk) for rank in (move.src, move.dst))
+    looks = start if move.origin is None else layout.corner(0, move.origin, move.chunk)
+    return {"looks": looks, "start": start, "end": end}
+
+
+def png_text(figure: Figure, dpi: int) -> str:
+    """A figure as PNG, in base64; the same bytes on every run."""
+    with style():
+        return print_figure(figure, base64=True, bbox_inches=None, dpi=dpi, metadata={"Software": None})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,7 @@ class LivePlot:
     def __enter__(self) -> LivePlot:
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Show the last picture, whether or not the work came to its end."""
         self._show()
 
@@ -131,7 +130,7 @@ class LivePlot:
 
 
 def images(
-    rows: Sequence[Any], captions: Sequence[Sequence[object]] | None = None, names: Sequence[str] = (), title: str = ""
+    rows: Sequence[Any], captions: Sequence[Sequence[object]], names: Sequence[str] = (), title: str = ""
 ) -> Figure:
     """Draw rows of images, the n-th row on the lane of rank n, or on a grey lane with a name of its own.
 
@@ -153,21 +152,20 @@ def images(
     counts = [len(row) for row in rows]
     if not any(counts):
         refuse("rows", "at least one row of images", counts, "Give [x[:8]].")
-    if captions is not None and [len(texts) for texts in captions] != counts:
+    if [len(texts) for texts in captions] != counts:
         refuse("captions", f"one for each image, {counts!r} in the rows", captions)
     lanes = [(name, INK) for name in names] or [(f"rank {n}", rank_color(n)) for n in range(len(counts))]
     start = 0.3 + max(text_width(name, TEXT) for name, _ in lanes)
-    height = SIDE + (CAPTION if captions is not None else 0) + 2 * PAD
+    height = SIDE + CAPTION + 2 * PAD
     width = start + max(counts) * (SIDE + GAP)
     figure, ax = canvas(width, len(counts) * (height + PAD) - PAD, title)
     for place, (row, (name, color)) in enumerate(zip(rows, lanes, strict=True)):
         top = place * (height + PAD)
         draw_lane(ax, 0, top, width, height, color, name)
-        for column, image in enumerate(row):
+        for column, (image, caption) in enumerate(zip(row, captions[place], strict=True)):
             left = start + column * (SIDE + GAP)
             draw_image(ax, left, top + PAD, image)
-            if captions is not None:
-                draw_text(ax, left + SIDE / 2, top + PAD + SIDE + CAPTION / 2, str(captions[place][column]))
+            draw_text(ax, left + SIDE / 2, top + PAD + SIDE + CAPTION / 2, str(caption))
     return figure
 
 

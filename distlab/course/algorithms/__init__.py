@@ -19,9 +19,8 @@ from typing import Any
 
 import torch
 
+from distlab.course.algorithms import by_messages
 from distlab.course.algorithms.call import Peers, all_reduce
-from distlab.course.algorithms.rings import pipelined_ring, whole_ring
-from distlab.course.algorithms.scheduled import halving_doubling, naive, recursive_doubling, ring, tree
 from distlab.course.algorithms.schedules import Message, Schedule, cost, holdings, schedule
 from distlab.course.algorithms.shared_memory import Segment, segment_of, shared_memory
 
@@ -34,18 +33,18 @@ def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers)
     if isinstance(segment_of(peers.group), Segment):
         chosen = shared_memory
     else:
-        chosen = recursive_doubling if flat.nbytes <= SMALL_BYTES else pipelined_ring
+        chosen = by_messages.recursive_doubling if flat.nbytes <= SMALL_BYTES else by_messages.pipelined_ring
     chosen.__wrapped__(flat, combine, peers)
 
 
 ALL_REDUCE: dict[str, Callable[..., Any]] = {
-    "naive": naive,
-    "whole ring": whole_ring,
-    "ring": ring,
-    "pipelined ring": pipelined_ring,
-    "halving doubling": halving_doubling,
-    "recursive doubling": recursive_doubling,
-    "tree": tree,
+    "naive": by_messages.naive,
+    "whole ring": by_messages.whole_ring,
+    "ring": by_messages.ring,
+    "pipelined ring": by_messages.pipelined_ring,
+    "halving doubling": by_messages.halving_doubling,
+    "recursive doubling": by_messages.recursive_doubling,
+    "tree": by_messages.tree,
     "shared memory": shared_memory,
     "best": best,
 }

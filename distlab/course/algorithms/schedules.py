@@ -1,7 +1,7 @@
 """What each all-reduce sends, as data: who sends which chunk to whom, step by step, and what that costs.
 
-Runs anywhere; nothing here communicates. scheduled.py steps through these on the ranks. The tests compare the schedules
-with the messages that are really sent, and the costs with the schedules.
+Runs anywhere; nothing here communicates. by_messages.py steps through these on the ranks. The tests compare the
+schedules with the messages that are really sent, and the costs with the schedules.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from distlab.course.algorithms.rings import segments as segments_for
 from distlab.errors import refuse
 
+SEGMENT_BYTES = 1 << 21  # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 Steps = list[list["Message"]]
 
 
@@ -102,8 +102,16 @@ def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float, 
     _, shares = ALGORITHMS[name]
     steps, sent, added = shares(world_size)
     # segments cost messages, and all but the last one of a chunk is added while others travel
-    count = segments_for(int(num_bytes), world_size) if name == "pipelined ring" else 1
+    count = segments_of(int(num_bytes), world_size) if name == "pipelined ring" else 1
     return steps * count * alpha + sent * num_bytes * beta + added / count * num_bytes * gamma
+
+
+def segments_of(num_bytes: int, world_size: int) -> int:
+    """How many segments the pipelined ring makes of each chunk.
+
+    Runs on: anywhere.
+    """
+    return max(1, -(-num_bytes // (world_size * SEGMENT_BYTES)))
 
 
 def check(name: str, world_size: int) -> None:

@@ -1,22 +1,24 @@
-"""`Trace`: what the ranks of a cluster did while it was recorded, on one clock.
+"""`Trace`: what the ranks of a cluster did while it was recorded, on one clock, and where the time of each went.
 
-Made by `cluster.trace()` and `%%px --trace`, on the notebook's kernel.
+Made by `cluster.trace()` and `%%px --trace`, on the notebook's kernel. Times are in seconds.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import statistics
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distlab.errors import ClusterError, grouped, rank_list, refuse
 from distlab.measure.tables import Table
 from distlab.measure.trace import virtual
 from distlab.measure.trace.chrome import chrome
+from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Event
 from distlab.measure.trace.reading import read
-from distlab.measure.trace.totals import Shares, shares_of, tabulate
 from distlab.plotting.units import count, format_seconds
 from distlab.simulated.events import Result
 from distlab.wire.recorded import Recorded
@@ -24,8 +26,28 @@ from distlab.wire.recorded import Recorded
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_ROWS = 24  # of a table
+HEADS = ("op", "group", "peers", "bytes", "calls", "total", "waiting", "median")
 CONTENTS = ("events", "messages", "collectives", "rows")
 SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
+
+
+class Shares(NamedTuple):
+    """Seconds of one rank between the first and the last event of a trace; together they are all of its time.
+
+    Args:
+        compute: it computed, and nothing of its own was on its way.
+        hidden: it computed while its data were on their way: communication that costs no time.
+        communicate: it did not compute, and data were on their way.
+        wait: it did not compute, and a partner had not come yet.
+        other: none of these: plain Python, or nothing.
+    """
+
+    compute: float
+    hidden: float
+    communicate: float
+    wait: float
+    other: float
 
 
 class Trace:
@@ -103,11 +125,30 @@ class Trace:
         )
 
     def table(self) -> Table:
-        """Add up calls that are alike: op, group, peers, bytes, calls, total, waiting and median time.
+        """Add up calls that are alike, of the same op, group, peers and bytes; those that took longest first.
 
         Runs on: client.
         """
-        return tabulate(self.events, self.ranks, self._headline())
+
+        def what(event: Event) -> tuple[Any, ...]:
+            op = event.kind if event.kind in COMPUTING else event.op
+            return op, event.group, event.ends, event.num_bytes
+
+        alike = grouped((what(event), event) for event in self.events if event.kind != "wait")
+        longest = sorted(alike.items(), key=lambda found: -sum(event.seconds for event in found[1]))
+        rows = []
+        for (op, group, ends, num_bytes), found in longest[:MOST_ROWS]:
+            seconds = [event.seconds for event in found]
+            times = (sum(seconds), sum(event.waiting for event in found), statistics.median(seconds))
+            members = "all" if group == tuple(self.ranks) else ", ".join(map(str, group))
+            peers = " → ".join("any" if peer is None else str(peer) for peer in ends)
+            peers = f"root {peers}" if len(ends) == 1 else peers
+            size = "" if num_bytes is None else f"{num_bytes:,}"
+            shown = (format_seconds(time).strip() for time in times)
+            rows.append((op, members, peers, size, f"{len(found):,}", *shown))
+        left = len(longest) - MOST_ROWS
+        notes = (f"and {left} more rows; every call is in .events of the trace",) if left > 0 else ()
+        return Table(self._headline(), HEADS, tuple(rows), "lllrrrrr", notes)
 
     def shares(self) -> dict[int, Shares]:
         """Where the time of each rank went, by rank: computing, communicating, waiting for others.
@@ -175,3 +216,30 @@ def _check_window(window: Any, last: float) -> tuple[float, float]:
     if not start < end or end <= 0 or 1e3 * start >= last:
         refuse("window", rule, window, example)
     return start, end
+
+
+def shares_of(events: Sequence[Event], rank: int) -> Shares:
+    """Where the time of a rank went.
+
+    Runs on: anywhere.
+    """
+    changes: list[tuple[float, str, int]] = []
+    for event in events:
+        if event.rank == rank and event.kind in (*COMPUTING, *COMMUNICATING):
+            for part, start, end in event.parts:
+                changes += [(start, part, 1), (end, part, -1)]
+    going: Counter[str] = Counter()  # what the rank does at a time, and how often
+    seconds: Counter[str] = Counter()
+    last = min((event.start for event in events), default=0.0)
+    over = max((event.end for event in events), default=0.0)
+    for time, part, change in [*sorted(changes), (over, "", 0)]:
+        seconds[_share(going)] += time - last
+        going[part] += change
+        last = time
+    return Shares(*(seconds[name] for name in Shares._fields))
+
+
+def _share(going: Counter[str]) -> str:
+    if any(going[kind] for kind in COMPUTING):
+        return "hidden" if going["move"] else "compute"
+    return "communicate" if going["move"] else "wait" if going["wait"] else "other"

@@ -1,4 +1,4 @@
-"""From what the ranks recorded to the contents of a trace: which calls they made, when these were over, who met whom.
+"""From what the ranks recorded to the contents of a trace: calls and when they were over, computation, who met whom.
 
 Pure functions, called by `Trace`. Runs on the notebook's kernel.
 """
@@ -13,14 +13,19 @@ from dataclasses import replace
 from itertools import zip_longest
 from math import inf
 
-from distlab.measure.trace.computing import FUNCTIONAL, computation_of
 from distlab.measure.trace.events import Collective, Event, Message
 from distlab.wire.recorded import Call, Group, Recorded, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back
+JITTER = 1e-6  # seconds by which the clocks of the profiler and of Python may differ
+GAP = 200e-6  # seconds of plain Python between two torch calls that count as one computation
+BACKWARD = ("autograd::engine::evaluate_function", "torch.distributed.ddp.reducer")
+OPAQUE = {"DistributedDataParallel.forward": "forward", "Optimizer.": "optimizer"}  # shown whole, by how they begin
+FUNCTIONAL = "_c10d_functional::"  # collectives that return new tensors, as DTensor makes them, and waits for these
 
 Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[Row]]]
+Block = tuple[str, list[Row]]  # torch calls of one kind that follow each other
 Clock = Callable[[float], float]  # from ns of the machine's clock to seconds of the trace
 
 
@@ -139,6 +144,78 @@ def busy(main: Sequence[Row]) -> tuple[list[float], list[float]]:
             starts.append(row.start)
             ends.append(row.end)
     return starts, ends
+
+
+# --- the computation of one rank, as a person thinks of it: forward, backward, optimizer ---
+
+
+def computation_of(rank: int, main: Sequence[Row], calls: Sequence[Event]) -> list[Event]:
+    """The computation of the main thread as blocks.
+
+    Args:
+        main: the main thread's rows, outer ones before inner ones.
+        calls: this rank's calls that communicate; what they do inside is no computation.
+    """
+    rows = outermost(main, calls)
+    held = [event.start for event in calls if event.blocking]
+    held += [start for event in calls for start, _ in event.call.waits]
+    blocks = merge(rows, kinds_of(rows, main), sorted(held))
+    return [Event(rank, kind, op_of(kind, block), block[0].start, block[-1].end) for kind, block in blocks]
+
+
+def op_of(kind: str, rows: Sequence[Row]) -> str:
+    """The one torch call that a block is made of, if there is one; else its kind."""
+    lengths: Counter[str] = Counter()
+    for row in rows:
+        lengths[row.name] += row.end - row.start
+    name, length = lengths.most_common(1)[0]
+    return name.removeprefix("aten::") if kind == "compute" and length >= 0.8 * lengths.total() else kind
+
+
+def outermost(main: Sequence[Row], calls: Sequence[Event]) -> list[Row]:
+    """The torch calls that are in no other one, without those that communicate, and without ranges that are named."""
+    inside = [event.call for event in calls if not event.call.elsewhere]
+    rows: list[Row] = []
+    covered, place = -1.0, 0
+    for row in main:
+        while place < len(inside) and inside[place].posted < row.start:
+            place += 1
+        by_python = place < len(inside) and inside[place].start <= row.start + JITTER
+        communicates = by_python or row.name.startswith(("c10d::", "gloo:", FUNCTIONAL))
+        named = row.annotated and not communicates and not row.name.startswith(tuple(OPAQUE))
+        if row.start >= covered and not named:
+            covered = row.end
+            if not communicates:
+                rows.append(row)
+    return rows
+
+
+def kinds_of(rows: Sequence[Row], main: Sequence[Row]) -> list[str]:
+    """What each call is: a forward one is one whose gradient was computed later, as autograd's numbers tell."""
+    backward = {row.number for row in main if row.name.startswith(BACKWARD) and row.number >= 0}
+    # a call that leaves nothing for backward has the number of the next one
+    last = {row.number: place for place, row in enumerate(rows) if not row.name.startswith(BACKWARD)}
+    kinds = []
+    for place, row in enumerate(rows):
+        opaque = next((kind for start, kind in OPAQUE.items() if row.name.startswith(start)), None)
+        if opaque or row.name.startswith(BACKWARD):
+            kinds.append(opaque or "backward")
+        else:
+            kinds.append("forward" if row.number in backward and last[row.number] == place else "compute")
+    return kinds
+
+
+def merge(rows: Sequence[Row], kinds: Sequence[str], held: Sequence[float]) -> list[Block]:
+    """Calls of one kind that follow each other closely, as one block; never across a time in `held`, of waiting."""
+    merged: list[Block] = []
+    for row, kind in zip(rows, kinds, strict=True):
+        last_kind, last = merged[-1] if merged else ("", [row])
+        waited = bisect_left(held, last[-1].end) < bisect_left(held, row.start)
+        if last_kind == kind and row.start - last[-1].end <= GAP and not waited:
+            last.append(row)
+        else:
+            merged.append((kind, [row]))
+    return merged
 
 
 # --- who met whom ---

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from distlab.course.algorithms import ALL_REDUCE, rings, schedule
+from distlab.course.algorithms import ALL_REDUCE, schedule, schedules
 from distlab.course.algorithms.call import COMBINE
 
 TYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int8", "uint8", "bool", "complex64")
@@ -51,7 +51,7 @@ def wrong_results(rank, world_size, all_types, members=None):
         for name, fn in ALL_REDUCE.items():
             tensor = tensor_of(rank, getattr(torch, dtype), size)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(rings, "SEGMENT_BYTES", 1 << 16)  # many are in flight
+                patch.setattr(schedules, "SEGMENT_BYTES", 1 << 16)  # many are in flight
                 fn(tensor, op, group)
             count += 1
             if not torch.equal(tensor, right):
@@ -103,7 +103,7 @@ def messages_of(rank, world_size, name, numel, segment_bytes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist.ProcessGroup, "send", noting(sent, dist.ProcessGroup.send))
         patch.setattr(dist.ProcessGroup, "recv", noting(received, dist.ProcessGroup.recv))
-        patch.setattr(rings, "SEGMENT_BYTES", segment_bytes)
+        patch.setattr(schedules, "SEGMENT_BYTES", segment_bytes)
         ALL_REDUCE[name](torch.ones(numel))
     return sent, received
 

@@ -6,7 +6,7 @@ import pytest
 
 import distlab
 from distlab.course import data
-from distlab.course.data import one_rank_first, sets
+from distlab.course.data import one_rank_first
 from tests.data_files import md5, serving, write_mnist
 
 CLUSTER = {"n": 3, "timeout": 2}  # a group that soon gives up
@@ -58,8 +58,8 @@ def load_from(rank, world_size, address, files, root):
     """Load MNIST from a server of the test's own: what came, or the error's text."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("no_proxy", "127.0.0.1")
-        patch.setitem(sets.ADDRESSES, "mnist", address)
-        patch.setitem(sets.FILES, "mnist", files)
+        patch.setitem(data.ADDRESSES, "mnist", address)
+        patch.setitem(data.FILES, "mnist", files)
         try:
             images = data.load("mnist", root=root)
             return repr(images), images.train.images.sum().item()

@@ -50,17 +50,17 @@ def test_cases_that_lie_refuse_die_and_hang(usable, monkeypatch, tmp_path, capfd
     def refuses(at):
         raise RuntimeError("we do not broadcast")
 
-    def attempt(case):
-        return probe.attempt(usable, GLOO, case, str(tmp_path / "meeting"))
+    def attempt(call, check=lambda at: True):
+        return probe.attempt(usable, GLOO, (call, check), str(tmp_path / "meeting"))
 
     monkeypatch.setattr(probe, "SECONDS", 2.0)
-    assert attempt(lambda at: at.rank == 0) == ("wrong result", "")
+    assert attempt(lambda at: None, lambda at: at.rank == 0) == ("wrong result", "")
     assert attempt(refuses) == ("refused", "we do not broadcast")
     kind, message = attempt(lambda at: at.rank == 0 or os.abort())
     assert (kind, message[:33]) == ("ends the process", "the process was killed by SIGABRT")
     assert attempt(lambda at: time.sleep(600 * at.rank)) == ("hangs", "rank 1 did not come back within 2 s.")
     monkeypatch.undo()
-    assert attempt(CASES["all_reduce"]) == ("works", "")
+    assert attempt(*CASES["all_reduce"]) == ("works", "")
     assert capfd.readouterr().out == ""
 
 
@@ -90,5 +90,6 @@ def test_a_death_among_ranks_that_mpiexec_started(nothing_left, tmp_path):
     if mpiexec.find() is None or find_spec("mpi4py") is None:
         pytest.skip("there is no MPI here")
     with distlab.Cluster(2, engines="mpi") as cluster:
-        for case, kind in [(lambda at: at.rank == 0 or os.abort(), "ends the process"), (CASES["barrier"], "works")]:
+        dies = (lambda at: at.rank == 0 or os.abort(), lambda at: True)
+        for case, kind in [(dies, "ends the process"), (CASES["barrier"], "works")]:
             assert probe.attempt(cluster, GLOO, case, str(tmp_path / "meeting")).kind == kind

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, random_split
 
 from distlab.course import data
-from distlab.course.data import DataPartitioner, ImageSet, Partition, batch_per_rank, sets
+from distlab.course.data import DataPartitioner, ImageSet, Partition, batch_per_rank
 from distlab.errors import DataError
 from tests.data_files import CIFAR_BATCHES, Quiet, md5, serving, write_archive, write_cifar, write_mnist
 from tests.refused import refused
@@ -139,8 +139,8 @@ def test_a_sample_is_a_row_of_its_batch():
 
 def trust(monkeypatch, name, folder):
     """Let the files in a folder be the published ones, which nobody serves."""
-    monkeypatch.setitem(sets.FILES, name, {path.name: md5(path) for path in sorted(folder.iterdir())})
-    monkeypatch.setitem(sets.ADDRESSES, name, NOWHERE)
+    monkeypatch.setitem(data.FILES, name, {path.name: md5(path) for path in sorted(folder.iterdir())})
+    monkeypatch.setitem(data.ADDRESSES, name, NOWHERE)
 
 
 def test_mnist_files_are_read(tmp_path, monkeypatch):
@@ -187,7 +187,7 @@ def test_a_file_that_is_not_the_published_one_is_never_opened(tmp_path, monkeypa
     """A pickle may call anything, so an archive with another checksum is an error; another set comes when asked for."""
     path = tmp_path / "cifar-10-python.tar.gz"
     write_archive(path, {"cifar-10-batches-py/data_batch_1": pickle.dumps(Evil(), protocol=2)})
-    monkeypatch.setitem(sets.ADDRESSES, "cifar10", NOWHERE)
+    monkeypatch.setitem(data.ADDRESSES, "cifar10", NOWHERE)
     with pytest.raises(DataError) as caught:
         data.load("cifar10", root=tmp_path)
     text = str(caught.value)
@@ -237,8 +237,8 @@ def test_a_file_is_downloaded_once(tmp_path, monkeypatch, before):
             (folder / "numbers.bin").write_bytes(content)
     files = {"numbers.bin": md5(there / "numbers.bin")}
     with serving(there) as address:
-        sets.fetch(address, files, here)
-    sets.fetch(NOWHERE, files, here)
+        data.fetch(address, files, here)
+    data.fetch(NOWHERE, files, here)
     assert md5(here / "numbers.bin") == files["numbers.bin"]
     assert [path.name for path in here.iterdir()] == ["numbers.bin"]
 
@@ -258,7 +258,7 @@ def test_a_failed_download_leaves_nothing_and_says_why(tmp_path, monkeypatch, ha
     """A broken connection and no file: each is told, and no part of a file is left."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with serving(tmp_path, handler) as address, pytest.raises(DataError) as caught:
-        sets.fetch(address, {"numbers.bin": "0" * 32}, tmp_path)
+        data.fetch(address, {"numbers.bin": "0" * 32}, tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / 'numbers.bin'} is missing and could not be downloaded (")
     assert why in str(caught.value)
     assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import distlab
-from distlab.measure.sweep_result import FIELDS, Point, Sweep
+from distlab.measure.sweep import FIELDS, Point, Sweep
 from distlab.measure.tables import Table
 from distlab.measure.timing import Timing
 from tests.refused import refused
@@ -66,15 +66,12 @@ def test_rows_have_the_factors_of_nccl_tests():
 
 
 def test_the_fit_finds_the_costs_that_made_the_times():
-    """Each function's alpha and beta come back, and each side of a knee can be fitted by itself."""
+    """Each function's alpha and beta come back; times of two lines have an error."""
     for name, (alpha, beta) in COSTS.items():
         fit = made().fit(name, 2)
         assert (fit.alpha, fit.beta) == (pytest.approx(2 * alpha), pytest.approx(2 * beta))
     knee = of_one({m: 1e-3 + m * 1e-9 if m <= 4096 else 2e-3 + m * 5e-9 for m in SIZES})
     assert knee.fit().error > 0.01
-    for limits, beta in (({"largest": 4096}, 1e-9), ({"smallest": 4097}, 5e-9)):
-        assert knee.fit(**limits).beta == pytest.approx(beta)
-        assert knee.fit(**limits).error < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -88,8 +85,8 @@ def test_the_fit_finds_the_costs_that_made_the_times():
             "size must be one of the sizes [256, 1024], got 5. Measure it: distlab.sweep(cluster, fn, [size]).",
         ),
         (
-            lambda s: s.fit("gloo", smallest=1000),
-            "num_bytes must be two different sizes or more, one for each time, got [1024]. Measure more sizes.",
+            lambda s: replace(s, points=s.points[:1]).fit("gloo"),
+            "num_bytes must be two different sizes or more, one for each time, got [256]. Measure more sizes.",
         ),
     ],
 )

@@ -9,13 +9,15 @@ import torch
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
-from distlab.plotting import DIAGRAMS, before_after, diagram, write_figs
+from distlab.plotting import before_after
 from distlab.plotting.cells import format_value
-from distlab.plotting.diagrams import EXAMPLES
 from distlab.plotting.style import FAINT, MIXED, rank_color
+from tests.tool import load
 from tests.unit.plotting.conftest import assert_tidy, texts, visible_texts
 
 ROOT = Path(__file__).parents[3]
+TOOL = load("diagrams")
+EXAMPLES = TOOL.EXAMPLES
 
 
 def cell_colors(figure):
@@ -43,10 +45,10 @@ def test_diagrams_follow_the_definitions():
     assert {name: (list(shown.before), list(shown.after)) for name, shown in EXAMPLES.items()} == expected
 
 
-@pytest.mark.parametrize("name", DIAGRAMS)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_diagrams_are_tidy_and_read_at_half_width(name):
     """No text overlaps another or leaves its cell; at 400 pixels the names of the ranks are at least 8 pixels high."""
-    figure = diagram(name)
+    figure = TOOL.diagram(name)
     assert_tidy(figure)
     heights = [text.get_window_extent().height for text in visible_texts(figure) if text.get_text()[:4] == "rank"]
     assert min(heights) * 400 / figure.bbox.width >= 8
@@ -58,8 +60,8 @@ def test_figs_are_committed(tmp_path):
     if tested and tested[1] != matplotlib.__version__:
         pytest.skip(f"figs/ is drawn by matplotlib {tested[1]}, this is {matplotlib.__version__}")
     with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}):
-        paths = write_figs(tmp_path)
-    assert [path.name for path in paths] == [f"{name}.{kind}" for name in DIAGRAMS for kind in ("svg", "png")]
+        paths = TOOL.write_figs(tmp_path)
+    assert [path.name for path in paths] == [f"{name}.{kind}" for name in EXAMPLES for kind in ("svg", "png")]
     for path in paths:
         assert path.read_bytes() == (ROOT / "figs" / path.name).read_bytes(), f"{path.name} is stale: run `make figs`"
 

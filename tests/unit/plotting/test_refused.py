@@ -28,7 +28,6 @@ NEGATIVE = SimpleNamespace(compute=-1, hidden=0, communicate=0, wait=0, other=0)
     ("name", "arguments", "message"),
     [
         ("rank_color", [True], "rank must be an integer of 0 or more, got True. Call it as rank_color(0)."),
-        ("diagram", ["allreduce"], "name must be one of send_recv, broadcast, scatter, gather, reduce, all_reduce, "),
         ("before_after", [[], []], "before must be a list by rank, of at least one, got []. Give"),
         ("before_after", [[1, 2], [1]], "after must be a list of as many ranks as before (2), got [1]. Pull"),
         ("before_after", [5, [1]], "before must be a list by rank, of at least one, got 5."),
@@ -46,7 +45,7 @@ NEGATIVE = SimpleNamespace(compute=-1, hidden=0, communicate=0, wait=0, other=0)
         ("step_times", [{}], "steps must be at least one way, with times above 0, got {}. Give"),
         ("training_curves", [{}], f"panels must be at least one panel, got {{}}. {PANEL}"),
         ("training_curves", [{"a": {"b": ([1, 2], [1])}}], "panels['a']['b'] must be as many x as y, got ([1"),
-        ("images", [[]], "rows must be at least one row of images, got []. Give [x[:8]]."),
+        ("images", [[], []], "rows must be at least one row of images, got []. Give [x[:8]]."),
         ("images", [[torch.zeros(2, 8, 8)], [[1]]], "captions must be one for each image, [2] in the rows, got [[1]"),
         ("handshake", [[[], []]], "calls must be by rank, with a call of some rank, got [[], []]. Record them: see"),
         *[("steps", [states, []], f"{LISTS} {got}. {SCHEDULE}") for states, got in (([], []), (5, 5), ([[5]], 5))],

@@ -52,7 +52,7 @@ def test_style_is_restored():
     before = dict(matplotlib.rcParams)
     with style():
         assert matplotlib.rcParams["svg.hashsalt"] == "distlab"
-    plotting.diagram("reduce")
+    plotting.before_after([1, 2], [3, None])
     plotting.latency_bandwidth(SIZES, curve(1e-5)[1])
     assert dict(matplotlib.rcParams) == before
     assert plt.get_fignums() == []

@@ -15,16 +15,17 @@ from matplotlib_inline.backend_inline import _fetch_figure_metadata
 from distlab import plotting
 from distlab.measure.trace.events import Event, Message
 from distlab.plotting.curves import sweep_panels
-from distlab.plotting.diagrams import DIAGRAMS
 from distlab.plotting.heat import BAD, COLORS
 from distlab.plotting.style import FAINT, INK, MIXED, PAGES, contrast, curve_color, rank_color, style, text_color
 from distlab.plotting.timelines import LOOKS, LOST
-from tests.unit.plotting.conftest import FIT, SIZES, curve, visible_texts
+from tests.tool import load
+from tests.unit.plotting.conftest import FIT, curve, visible_texts
 from tests.unit.plotting.test_backends import CALLS, TABLE
 from tests.unit.plotting.test_steps import ring
 from tests.unit.plotting.test_timelines import collective, halves, many, message
 from tests.unit.plotting.test_training import accuracies, losses
 
+DIAGRAMS = load("diagrams")
 WIDEST = 7.5  # inches: read in a narrow window without scrolling
 RATES = {f"model {i}": ([1, 2, 4], [100, 120, 80 + i], [90, 100, 70], [110, 180, 190]) for i in range(8)}
 BARS = [("a", 0.0, 1.0, "communicate"), ("a", 1.0, 2.0, "compute"), ("b", 0.0, 1.0, "wait"), ("b", 1.0, 1.01, "wait")]
@@ -50,10 +51,10 @@ def many_ranks():
 
 
 FIGURES = {
-    **{name: lambda name=name: plotting.diagram(name) for name in DIAGRAMS},
+    **{name: lambda name=name: DIAGRAMS.diagram(name) for name in DIAGRAMS.EXAMPLES},
     "grid": lambda: plotting.before_after([1, [2, 7], (3, 7)], [3, [7, "?", 14], None], "call", slots=["a", "b", "c"]),
     "latency": lambda: plotting.latency_bandwidth(*curve(FIT.alpha), fit=FIT, title="t"),
-    "sizes": lambda: plotting.time_against_size({"a": curve(1e-5)}, theory={"b": (SIZES, [2e-4] * 8)}).figure,
+    "sizes": lambda: plotting.time_against_size({"a": curve(1e-5), "b": curve(2e-4)}).figure,
     "ranks": lambda: plotting.time_against_ranks({"a": curve(1e-5, xs=[2, 4])}, cores=2).figure,
     "overlap": lambda: plotting.overlap(BARS, "t").figure,
     "training": lambda: plotting.training_curves({"loss": losses(8), "accuracy, %": accuracies(4), "c": losses(2)}),

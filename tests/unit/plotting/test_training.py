@@ -58,14 +58,14 @@ def test_images():
     assert texts(figure) == ["samples", "rank 0", "7", "1", "0", "rank 1", "cat", "dog"]
     assert [image.get_array().shape for image in figure.axes[0].images] == [(8, 8)] * 3 + [(32, 32, 3)] * 2
     assert_tidy(figure)
-    figure = plotting.images([torch.zeros(2, 8, 8)], names=["blank"])
-    assert texts(figure) == ["blank"]
+    figure = plotting.images([torch.zeros(2, 8, 8)], [["a", "b"]], names=["blank"])
+    assert texts(figure) == ["blank", "a", "b"]
     assert_tidy(figure)
 
 
 def test_images_are_stretched():
     """The darkest pixel of each image is white and its brightest black, whatever its normalisation."""
-    figure = plotting.images([torch.tensor([[[-0.8, 1.0], [0.1, 2.8]]])])
+    figure = plotting.images([torch.tensor([[[-0.8, 1.0], [0.1, 2.8]]])], [[0]])
     assert figure.axes[0].images[0].get_array().flatten().tolist() == pytest.approx([0, 0.5, 0.25, 1])
 
 
