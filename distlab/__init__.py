@@ -69,10 +69,9 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
-    from distlab.client.cluster import Cluster
     from distlab.client.magics import register
 
-    register(shell, lambda: Cluster.current)
+    register(shell)
 
 
 class _ShortNames:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
@@ -17,50 +16,31 @@ from IPython.display import display as ipython_display
 
 from distlab.client import display, export, interrupts
 from distlab.client.arguments import check_seconds
+from distlab.client.cluster import Cluster
 from distlab.client.execution import LIVE_AFTER_SECONDS, Cell, Options
 from distlab.compat.ipyparallel import ReadsOptions, name_result
 from distlab.errors import ClusterError, rank_list, refuse
 
 
-def register(shell: Any, current: Callable[[], Any]) -> None:
-    """Register %%px, %px, %pxresult, %pxconfig and %autopx in an IPython shell; once is enough.
-
-    Args:
-        current: gives the `Cluster` whose ranks run the cells; None when there is none.
-    """
+def register(shell: Any) -> None:
+    """Register %%px, %px, %pxresult, %pxconfig and %autopx in an IPython shell; once is enough."""
     registered = shell.magics_manager.magics["cell"].get("px")
     if not isinstance(getattr(registered, "__self__", None), PxMagics):
-        PxMagics.current = staticmethod(current)
         shell.register_magics(PxMagics(shell, None))
 
 
 class PxMagics(ReadsOptions, ParallelMagics):
     """ipyparallel's magics for whatever cluster is the current one of this notebook."""
 
-    current: Callable[[], Any]
-    _view: Any = None
-    _view_of: Any = None  # the ranks and the client that the view is of: a new cluster may come with the same client
-
     @property
-    def cluster(self) -> Any:
+    def cluster(self) -> Cluster:
         """The cluster whose ranks run the cells; ClusterError when there is none."""
-        cluster = self.current()
-        if cluster is None:
+        if Cluster.current is None:
             raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
-        return cluster
+        return Cluster.current
 
-    @property
-    def view(self) -> Any:
-        """A DirectView of the current cluster; its targets are what %pxconfig made them."""
-        cluster = self.cluster
-        if self._view_of != (cluster.ranks, cluster.client):
-            self._view, self._view_of = cluster.client.direct_view("all"), (cluster.ranks, cluster.client)
-            self._view.block = True
-        return self._view
-
-    @view.setter
-    def view(self, value: Any) -> None:
-        self._view = value
+    # ParallelMagics wants a DirectView, on which %pxconfig sets targets and block; a cluster has all that is used of it
+    view = property(lambda self: self.cluster, lambda self, none: None)
 
     def check_targets(self, text: str, targets: Any) -> Any:
         """What --targets means: "all" or a list of ranks. `targets` is what ipyparallel makes of the text, or None."""
