@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -128,6 +129,9 @@ class Processes:
         self._do(loop, ipp_cluster.start_engines(n, **engine_options))
         self.launcher = ipp_cluster.engine_set
         self.client = self._do(loop, ipp_cluster.connect_client())
+        self.launcher.when_ended = functools.partial(
+            forget_engine, self.client
+        )  # if it hears of one's end: else a nanny
         ready = lambda: self.client.ids == list(range(n)) and getattr(self.launcher, "store_port", True)  # noqa: E731
         self._wait(ready, interrupts.allowed)
         self.rendezvous = Rendezvous(self.folder, self.channel.address, getattr(self.launcher, "store_port", 0))
@@ -199,11 +203,6 @@ class Processes:
     def has_ended(self, pid: int) -> bool:
         """Whether the launcher knows that the engine with this process number has ended."""
         return self.server_ended or pid in self._exit_codes()
-
-    def drop_engines(self) -> None:
-        """Have the client give up engines that ended with the fork server, if it has: nobody else tells it for 30 s."""
-        for engine_id in self.client.ids if self.server_ended else ():
-            forget_engine(self.client, engine_id)
 
     def how_ended(self, pid: int) -> str:
         """How an engine has died, in words."""

@@ -259,7 +259,6 @@ class Ranks:
         if self.stopped:
             raise ClusterError("The cluster was stopped before this cell had ended, and its results are lost.")
         self._processes.check_controller()
-        self._processes.drop_engines()
 
     def ready(self) -> None:
         """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
@@ -276,7 +275,6 @@ class Ranks:
         self._processes.check_controller()
         died = {rank: self.note_death(rank) for rank in self._unnoted()}
         if died:  # a cell that nobody waits for now may wait for them
-            self._processes.drop_engines()
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.can_respawn:
             print(explanation.died_between_cells(died))

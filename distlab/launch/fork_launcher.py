@@ -11,7 +11,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any as Anything
 
 from ipyparallel.cluster.launcher import EngineLauncher, LocalProcessLauncher
@@ -30,6 +30,7 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         super().__init__(**kwargs)
         self.pids: dict[int, int] = {}  # by engine id, of the engines that run or ran
         self.exit_codes: dict[int, int] = {}  # pid -> status, negative for a signal
+        self.when_ended: Callable[[int], None] = lambda number: None  # by default the hub notices by heartbeats
         self.store_port = 0
         self.threads: list[threading.Thread] = []  # besides ipyparallel's own; it ends when the fork server does
         self._channel: socket.socket | None = None
@@ -90,4 +91,7 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
                     self.pids = {**self.pids, event["forked"]: event["pid"]}
                 else:
                     self.exit_codes[event["pid"]] = event["status"]
+                    self.when_ended(event["ended"])
         self._channel = None
+        for number in self.pids:
+            self.when_ended(number)

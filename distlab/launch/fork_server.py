@@ -106,8 +106,6 @@ class Server:
             if pid in self.engines:
                 number = self.engines.pop(pid)
                 self._tell(ended=number, pid=pid, status=os.waitstatus_to_exitcode(status))
-                if self.stay:  # else the hub gave ids as it liked; it notices by heartbeats
-                    self._fork(_tell_hub, number)
 
     def _signal(self, pids: Iterable[int], number: int) -> None:
         for pid in pids:
@@ -179,26 +177,6 @@ def _run_store(listener: socket.socket) -> None:
     store = serve(listener)
     while store is not None:
         time.sleep(3600)
-
-
-def _tell_hub(engine_id: int) -> None:
-    """Tell ipyparallel's hub that an engine has ended, as a nanny does. Runs in a forked child."""
-    import zmq
-    from ipyparallel import util
-    from jupyter_client.session import Session
-
-    info = json.loads(os.environ["IPP_CONNECTION_INFO"])
-    context = zmq.Context()
-    public, secret = zmq.curve_keypair()
-    dealer = context.socket(zmq.DEALER)
-    dealer.LINGER = 3000
-    url = f"{info['interface']}:{info['registration']}"
-    keys = {"curve_serverkey": (info.get("curve_serverkey") or "").encode() or None}
-    util.connect(dealer, url, curve_publickey=public, curve_secretkey=secret, **keys)
-    session = Session(key=info["key"].encode(), signature_scheme=info["signature_scheme"], packer=info["pack"])
-    session.send(dealer, "unregistration_request", content={"id": engine_id})
-    dealer.close()
-    context.term()
 
 
 def log_of(profile_dir: str, number: int) -> str:
