@@ -129,9 +129,8 @@ class Processes:
         self._do(loop, ipp_cluster.start_engines(n, **engine_options))
         self.launcher = ipp_cluster.engine_set
         self.client = self._do(loop, ipp_cluster.connect_client())
-        self.launcher.when_ended = functools.partial(
-            forget_engine, self.client
-        )  # if it hears of one's end: else a nanny
+        # engines of other launchers have nannies for it
+        self.launcher.when_ended = functools.partial(forget_engine, self.client)
         ready = lambda: self.client.ids == list(range(n)) and getattr(self.launcher, "store_port", True)  # noqa: E731
         self._wait(ready, interrupts.allowed)
         self.rendezvous = Rendezvous(self.folder, self.channel.address, getattr(self.launcher, "store_port", 0))
