@@ -105,8 +105,6 @@ class Processes:
         import ipyparallel
 
         loop = self._ends.enter_context(_running_loop())
-        log = logging.getLogger("distlab.ipyparallel")
-        log.disabled = True
         ipp_cluster = ipyparallel.Cluster(
             engines=self.engines,
             profile_dir=self.folder,
@@ -114,8 +112,7 @@ class Processes:
             cluster_file="",
             load_profile=False,
             config=settings.config(environment, self.engines),
-            log=log,
-            log_level=logging.ERROR,
+            log=logging.Logger("a cluster's, which says nothing", logging.CRITICAL + 1),
             shutdown_atexit=False,
             delay=0,
         )
@@ -177,19 +174,18 @@ class Processes:
         """Whether engines can be replaced one by one: the launcher forks, and everything it needs is alive."""
         return getattr(self.launcher, "can_fork", False) and not self.controller_died()
 
-    def replace(self, ids: Iterable[int], threads: int, all_ids: Iterable[int]) -> None:
+    def replace(self, ids: list[int], threads: int, all_ids: list[int]) -> None:
         """End the engines with these ids, if they run, and fork new ones that get the same ids.
 
         Args:
-            threads: OpenMP threads of each new one. all_ids: the engines that there are to be afterwards.
+            threads: OpenMP threads of each new one. all_ids: the engines that there are to be afterwards, these too.
         """
-        ids, all_ids = set(ids), list(all_ids)
-        unwanted = ids | (set(self.client.ids) - set(all_ids))
+        unwanted = {*ids, *(set(self.client.ids) - set(all_ids))}
         old = {*self.launcher.pids.values()}
         try:
             self.launcher.signal_engines(unwanted, signal.SIGKILL)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
-            self.launcher.fork(sorted(ids & set(all_ids)), settings.thread_variables(threads))
+            self.launcher.fork(ids, settings.thread_variables(threads))
             self._wait(lambda: self.client.ids == all_ids, old=old)
         except ClusterError as error:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
