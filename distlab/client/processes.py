@@ -190,18 +190,13 @@ class Processes:
         except ClusterError as error:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
 
-    @property
-    def server_ended(self) -> bool:
-        """Whether the fork server has ended, and all engines with it."""
-        return getattr(self.launcher, "server_ended", False)
-
     def has_ended(self, pid: int) -> bool:
-        """Whether the launcher knows that the engine with this process number has ended."""
-        return self.server_ended or pid in self._exit_codes()
+        """Whether the launcher knows that the engine with this process number, or the fork server, has ended."""
+        return pid in self._exit_codes() or getattr(self.launcher, "server_ended", False)
 
     def how_ended(self, pid: int) -> str:
         """How an engine has died, in words."""
-        with_server = self.server_ended and pid not in self._exit_codes()
+        with_server = pid not in self._exit_codes() and self.has_ended(pid)
         whose = self.launcher.pid if with_server else pid
         deadline = time.monotonic() + 1.0  # ipyparallel may tell of the death before the launcher has seen it
         while whose not in (known := self._exit_codes()) and time.monotonic() < deadline:

@@ -313,8 +313,7 @@ def _memory(pid: int) -> float | None:
     """The memory of a process in megabytes; None where the system does not say, or it has ended."""
     import psutil
 
-    try:
+    with contextlib.suppress(psutil.Error):
         memory = psutil.Process(pid).memory_full_info()
-    except psutil.Error:
-        return None
-    return getattr(memory, "pss", memory.rss) / 1e6
+        return getattr(memory, "pss", memory.rss) / 1e6
+    return None
