@@ -43,9 +43,9 @@ class PxMagics(ReadsOptions, ParallelMagics):
     view = property(lambda self: self.cluster, lambda self, none: None)
 
     def check_targets(self, text: str, targets: Any) -> Any:
-        """What --targets means: "all" or a list of ranks. `targets` is what ipyparallel makes of the text, or None."""
+        """What --targets means: a list of ranks, or None for all. `targets` is ipyparallel's reading of it, or None."""
         if targets == "all":
-            return targets
+            return None
         as_list = [targets] if isinstance(targets, int) else targets
         if not isinstance(as_list, (list, tuple, range)):
             advice = "Write for example --targets 0,2 or --targets ::2."
@@ -55,11 +55,6 @@ class PxMagics(ReadsOptions, ParallelMagics):
     def parallel_execute(self, cell: str, **_: Any) -> Any:
         """Run a line of %px, or a cell while %autopx is on, as %pxconfig says."""
         return self.cell_px("", cell)
-
-    def _targets(self, wanted: str | None) -> list[int]:
-        """The ranks that --targets, or else %pxconfig, means."""
-        targets = self.view.targets if wanted is None else self.targets_in(wanted)
-        return self.cluster.check_ranks(None if targets == "all" else targets)
 
     def _options(self, args: Any, source: str) -> Options:
         """How to run a cell: what stands on its %%px line, and what %pxconfig said where that says nothing."""
@@ -130,7 +125,7 @@ class PxMagics(ReadsOptions, ParallelMagics):
             print(tensor.item())
         """
         args = magic_arguments.parse_argstring(self.cell_px, line)
-        block = self.view.block if args.block is None else args.block
+        block = self.cluster.block if args.block is None else args.block
         if args.timeout is not None:
             check_seconds("timeout", args.timeout)
         if args.export is not None:
@@ -140,7 +135,8 @@ class PxMagics(ReadsOptions, ParallelMagics):
             export.check_path(args.export, args.force)
         if args.trace and (args.local or not block):
             refuse("--trace", "without --noblock", "--noblock", "Leave one of them out.")
-        targets = self._targets(args.targets)
+        wanted = self.cluster.targets if args.targets is None else self.targets_in(args.targets)
+        targets = self.cluster.check_ranks(wanted)
         options = self._options(args, f"%%px {line}".rstrip() + f"\n{cell}")
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # what is recorded is shown also when the cell fails
