@@ -96,11 +96,9 @@ class PxMagics(ReadsOptions, ParallelMagics):
     @magic_arguments.magic_arguments()
     @exec_args
     @output_args
+    @magic_arguments.argument("--local", action="store_true", help="also run the cell in the notebook")
     @magic_arguments.argument(
-        "--local", action="store_const", const=True, dest="local", help="also run the cell in the notebook"
-    )
-    @magic_arguments.argument(
-        "--timeout", type=float, default=None, help="seconds before the cell is judged stuck and its ranks are freed"
+        "--timeout", type=float, help="seconds before the cell is judged stuck and its ranks are freed"
     )
     @magic_arguments.argument(
         "--check", action="store_true", help="compare the arguments of each communication call between the ranks"
