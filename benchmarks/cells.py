@@ -41,7 +41,7 @@ def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
             },
             repeat,
         )
-        register(shell, lambda: cluster)
+        register(shell)
         stock = ipyparallel.client.magics.ParallelMagics(shell, view)
         stock.stream_output = False
         with contextlib.redirect_stdout(io.StringIO()):

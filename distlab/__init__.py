@@ -15,6 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from distlab import errors
 from distlab.compat.ipython import current_shell
 
 __version__ = "0.1.0"
@@ -23,22 +24,7 @@ __version__ = "0.1.0"
 HOMES = {
     "client.cluster": ["Cluster"],
     "client.probe": ["probe"],
-    "errors": [
-        "ArgumentError",
-        "ArgumentTypeError",
-        "CheckpointError",
-        "ClusterError",
-        "DataError",
-        "DeadlockError",
-        "DistlabError",
-        "MismatchError",
-        "RankDied",
-        "RankError",
-        "RankTimeout",
-        "RanksFailed",
-        "SerializationError",
-        "SweepError",
-    ],
+    "errors": errors.NAMES,
     "measure.probe_result": ["Probe"],
     "measure.sweep": ["Sweep", "sweep"],
     "measure.trace": ["Trace"],
@@ -70,10 +56,8 @@ def __getattr__(name: str) -> Any:
     try:
         room = importlib.import_module(f"distlab.{home}")
     except (ImportError, AttributeError) as error:
-        from distlab.errors import ClusterError, namesake
-
-        if words := namesake(error):
-            raise ClusterError(f"distlab.{name} cannot be imported: {error}.\n{words}") from error
+        if words := errors.namesake(error):
+            raise errors.ClusterError(f"distlab.{name} cannot be imported: {error}.\n{words}") from error
         raise
     return room if name in SHORT else getattr(room, name)
 
@@ -84,10 +68,9 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
-    from distlab.client.cluster import Cluster
     from distlab.client.magics import register
 
-    register(shell, lambda: Cluster.current)
+    register(shell)
 
 
 class _ShortNames:
@@ -97,16 +80,13 @@ class _ShortNames:
         package, _, short = fullname.partition(".")
         if package != "distlab" or short not in SHORT:
             return None
-        return ModuleSpec(fullname, self, origin=f"distlab.{SHORT[short]}")
+        return ModuleSpec(fullname, self)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(str(spec.origin))
-        spec.loader_state = module.__spec__  # the import system puts `spec` in its place
-        return module
+    def create_module(self, spec: ModuleSpec) -> None:
+        """As usual, an empty module, for which `exec_module` then gives the one in its folder."""
 
     def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__ = module.__spec__.loader_state
+        sys.modules[module.__name__] = importlib.import_module(f"distlab.{SHORT[module.__name__.partition('.')[2]]}")
 
 
 def _offer_px() -> None:

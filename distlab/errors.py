@@ -145,6 +145,9 @@ class Interrupted(KeyboardInterrupt):
     _render_traceback_ = DistlabError._render_traceback_
 
 
+NAMES = [name for name, kind in vars().items() if isinstance(kind, type) and issubclass(kind, DistlabError)]
+
+
 def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bool = False) -> NoReturn:
     """Raise the house error for a bad argument: "<name> must be <rule>, got <value!r>." and what to do.
 

@@ -54,6 +54,7 @@ class Cluster:
     Attributes:
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
         steps: what has run on the ranks since they started, for `export`.
+        targets, block: of %%px cells whose first line does not say it, as %pxconfig sets them; None for all ranks.
 
     Raises:
         ArgumentError: an argument breaks its rule; a cluster that runs already goes on running.
@@ -88,6 +89,7 @@ class Cluster:
         self._why_stopped = "did not start"
         self._ranks = Ranks(self._plan, warm)
         self.steps.clear()
+        self.targets, self.block = None, True
         Cluster.current = self
         atexit.register(self._end, "was stopped at exit")
         if (shell := current_shell()) is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
@@ -17,55 +16,36 @@ from IPython.display import display as ipython_display
 
 from distlab.client import display, export, interrupts
 from distlab.client.arguments import check_seconds
+from distlab.client.cluster import Cluster
 from distlab.client.execution import LIVE_AFTER_SECONDS, Cell, Options
 from distlab.compat.ipyparallel import ReadsOptions, name_result
 from distlab.errors import ClusterError, rank_list, refuse
 
 
-def register(shell: Any, current: Callable[[], Any]) -> None:
-    """Register %%px, %px, %pxresult, %pxconfig and %autopx in an IPython shell; once is enough.
-
-    Args:
-        current: gives the `Cluster` whose ranks run the cells; None when there is none.
-    """
+def register(shell: Any) -> None:
+    """Register %%px, %px, %pxresult, %pxconfig and %autopx in an IPython shell; once is enough."""
     registered = shell.magics_manager.magics["cell"].get("px")
     if not isinstance(getattr(registered, "__self__", None), PxMagics):
-        PxMagics.current = staticmethod(current)
         shell.register_magics(PxMagics(shell, None))
 
 
 class PxMagics(ReadsOptions, ParallelMagics):
     """ipyparallel's magics for whatever cluster is the current one of this notebook."""
 
-    current: Callable[[], Any]
-    _view: Any = None
-    _view_of: Any = None  # the ranks and the client that the view is of: a new cluster may come with the same client
-
     @property
-    def cluster(self) -> Any:
+    def cluster(self) -> Cluster:
         """The cluster whose ranks run the cells; ClusterError when there is none."""
-        cluster = self.current()
-        if cluster is None:
+        if Cluster.current is None:
             raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
-        return cluster
+        return Cluster.current
 
-    @property
-    def view(self) -> Any:
-        """A DirectView of the current cluster; its targets are what %pxconfig made them."""
-        cluster = self.cluster
-        if self._view_of != (cluster.ranks, cluster.client):
-            self._view, self._view_of = cluster.client.direct_view("all"), (cluster.ranks, cluster.client)
-            self._view.block = True
-        return self._view
-
-    @view.setter
-    def view(self, value: Any) -> None:
-        self._view = value
+    # ParallelMagics wants a DirectView, on which %pxconfig sets targets and block; a cluster has all that is used of it
+    view = property(lambda self: self.cluster, lambda self, none: None)
 
     def check_targets(self, text: str, targets: Any) -> Any:
-        """What --targets means: "all" or a list of ranks. `targets` is what ipyparallel makes of the text, or None."""
+        """What --targets means: a list of ranks, or None for all. `targets` is ipyparallel's reading of it, or None."""
         if targets == "all":
-            return targets
+            return None
         as_list = [targets] if isinstance(targets, int) else targets
         if not isinstance(as_list, (list, tuple, range)):
             advice = "Write for example --targets 0,2 or --targets ::2."
@@ -75,11 +55,6 @@ class PxMagics(ReadsOptions, ParallelMagics):
     def parallel_execute(self, cell: str, **_: Any) -> Any:
         """Run a line of %px, or a cell while %autopx is on, as %pxconfig says."""
         return self.cell_px("", cell)
-
-    def _targets(self, wanted: str | None) -> list[int]:
-        """The ranks that --targets, or else %pxconfig, means."""
-        targets = self.view.targets if wanted is None else self.targets_in(wanted)
-        return self.cluster.check_ranks(None if targets == "all" else targets)
 
     def _options(self, args: Any, source: str) -> Options:
         """How to run a cell: what stands on its %%px line, and what %pxconfig said where that says nothing."""
@@ -121,11 +96,9 @@ class PxMagics(ReadsOptions, ParallelMagics):
     @magic_arguments.magic_arguments()
     @exec_args
     @output_args
+    @magic_arguments.argument("--local", action="store_true", help="also run the cell in the notebook")
     @magic_arguments.argument(
-        "--local", action="store_const", const=True, dest="local", help="also run the cell in the notebook"
-    )
-    @magic_arguments.argument(
-        "--timeout", type=float, default=None, help="seconds before the cell is judged stuck and its ranks are freed"
+        "--timeout", type=float, help="seconds before the cell is judged stuck and its ranks are freed"
     )
     @magic_arguments.argument(
         "--check", action="store_true", help="compare the arguments of each communication call between the ranks"
@@ -150,7 +123,7 @@ class PxMagics(ReadsOptions, ParallelMagics):
             print(tensor.item())
         """
         args = magic_arguments.parse_argstring(self.cell_px, line)
-        block = self.view.block if args.block is None else args.block
+        block = self.cluster.block if args.block is None else args.block
         if args.timeout is not None:
             check_seconds("timeout", args.timeout)
         if args.export is not None:
@@ -160,7 +133,8 @@ class PxMagics(ReadsOptions, ParallelMagics):
             export.check_path(args.export, args.force)
         if args.trace and (args.local or not block):
             refuse("--trace", "without --noblock", "--noblock", "Leave one of them out.")
-        targets = self._targets(args.targets)
+        wanted = self.cluster.targets if args.targets is None else self.targets_in(args.targets)
+        targets = self.cluster.check_ranks(wanted)
         options = self._options(args, f"%%px {line}".rstrip() + f"\n{cell}")
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # what is recorded is shown also when the cell fails

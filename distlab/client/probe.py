@@ -59,25 +59,21 @@ def probe(cluster: Cluster, backends: str | Sequence[str] = BACKENDS) -> Probe:
     cluster.check_ranks(None)  # raises after stop
     size = min(cluster.n, MOST_RANKS)
     current, Cluster.current = Cluster.current, None  # %%px stays the learner's, and the probe's ranks replace none
+    outcomes: dict[Column, dict[str, Outcome]] = {column: {} for column in columns}
     try:
-        return Probe(metadata.version("torch"), size, try_all(columns, size, cluster.engines))
+        with capture_output():
+            engines = mpiexec.NAME if cluster.engines == mpiexec.NAME else None
+            own = Cluster(size, engines=engines, timeout=CALL_SECONDS)
+        with own, tempfile.TemporaryDirectory() as meetings, progress(len(columns) * len(CASES)) as bar:
+            absent = own.run(missing, columns)[0]
+            for column, (name, case) in itertools.product(columns, CASES.items()):
+                bar.set_postfix_str(name)
+                meeting = f"{meetings}/{column.title} {name}"
+                outcomes[column][name] = absent.get(column) or attempt(own, column, case, meeting)
+                bar.update()
     finally:
         Cluster.current = current
-
-
-def try_all(columns: Sequence[Column], size: int, engines: str) -> dict[Column, dict[str, Outcome]]:
-    """What comes of every case in each column, on a new cluster of that size."""
-    with capture_output():
-        own = Cluster(size, engines=engines if engines == mpiexec.NAME else None, timeout=CALL_SECONDS)
-    outcomes: dict[Column, dict[str, Outcome]] = {column: {} for column in columns}
-    with own, tempfile.TemporaryDirectory() as meetings, progress(len(columns) * len(CASES)) as bar:
-        absent = own.run(missing, columns)[0]
-        for column, (name, case) in itertools.product(columns, CASES.items()):
-            bar.set_postfix_str(name)
-            meeting = f"{meetings}/{column.title} {name}"
-            outcomes[column][name] = absent.get(column) or attempt(own, column, case, meeting)
-            bar.update()
-    return outcomes
+    return Probe(metadata.version("torch"), size, outcomes)
 
 
 def attempt(cluster: Cluster, column: Column, case: Case, meeting: str) -> Outcome:

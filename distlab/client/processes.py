@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -104,8 +105,6 @@ class Processes:
         import ipyparallel
 
         loop = self._ends.enter_context(_running_loop())
-        log = logging.getLogger("distlab.ipyparallel")
-        log.disabled = True
         ipp_cluster = ipyparallel.Cluster(
             engines=self.engines,
             profile_dir=self.folder,
@@ -113,8 +112,7 @@ class Processes:
             cluster_file="",
             load_profile=False,
             config=settings.config(environment, self.engines),
-            log=log,
-            log_level=logging.ERROR,
+            log=logging.Logger("a cluster's, which says nothing", logging.CRITICAL + 1),
             shutdown_atexit=False,
             delay=0,
         )
@@ -128,6 +126,8 @@ class Processes:
         self._do(loop, ipp_cluster.start_engines(n, **engine_options))
         self.launcher = ipp_cluster.engine_set
         self.client = self._do(loop, ipp_cluster.connect_client())
+        # engines of other launchers have nannies for it
+        self.launcher.when_ended = functools.partial(forget_engine, self.client)
         ready = lambda: self.client.ids == list(range(n)) and getattr(self.launcher, "store_port", True)  # noqa: E731
         self._wait(ready, interrupts.allowed)
         self.rendezvous = Rendezvous(self.folder, self.channel.address, getattr(self.launcher, "store_port", 0))
@@ -174,40 +174,29 @@ class Processes:
         """Whether engines can be replaced one by one: the launcher forks, and everything it needs is alive."""
         return getattr(self.launcher, "can_fork", False) and not self.controller_died()
 
-    def replace(self, ids: Iterable[int], threads: int, all_ids: Iterable[int]) -> None:
+    def replace(self, ids: list[int], threads: int, all_ids: list[int]) -> None:
         """End the engines with these ids, if they run, and fork new ones that get the same ids.
 
         Args:
-            threads: OpenMP threads of each new one. all_ids: the engines that there are to be afterwards.
+            threads: OpenMP threads of each new one. all_ids: the engines that there are to be afterwards, these too.
         """
-        ids, all_ids = set(ids), list(all_ids)
-        unwanted = ids | (set(self.client.ids) - set(all_ids))
+        unwanted = {*ids, *(set(self.client.ids) - set(all_ids))}
         old = {*self.launcher.pids.values()}
         try:
             self.launcher.signal_engines(unwanted, signal.SIGKILL)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
-            self.launcher.fork(sorted(ids & set(all_ids)), settings.thread_variables(threads))
+            self.launcher.fork(ids, settings.thread_variables(threads))
             self._wait(lambda: self.client.ids == all_ids, old=old)
         except ClusterError as error:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
 
-    @property
-    def server_ended(self) -> bool:
-        """Whether the fork server has ended, and all engines with it."""
-        return getattr(self.launcher, "server_ended", False)
-
     def has_ended(self, pid: int) -> bool:
-        """Whether the launcher knows that the engine with this process number has ended."""
-        return self.server_ended or pid in self._exit_codes()
-
-    def drop_engines(self) -> None:
-        """Have the client give up engines that ended with the fork server, if it has: nobody else tells it for 30 s."""
-        for engine_id in self.client.ids if self.server_ended else ():
-            forget_engine(self.client, engine_id)
+        """Whether the launcher knows that the engine with this process number, or the fork server, has ended."""
+        return pid in self._exit_codes() or getattr(self.launcher, "server_ended", False)
 
     def how_ended(self, pid: int) -> str:
         """How an engine has died, in words."""
-        with_server = self.server_ended and pid not in self._exit_codes()
+        with_server = pid not in self._exit_codes() and self.has_ended(pid)
         whose = self.launcher.pid if with_server else pid
         deadline = time.monotonic() + 1.0  # ipyparallel may tell of the death before the launcher has seen it
         while whose not in (known := self._exit_codes()) and time.monotonic() < deadline:

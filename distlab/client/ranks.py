@@ -126,16 +126,6 @@ class Ranks:
         targets = list(ranks)
         return Replies(self.client.direct_view(targets).apply_async(function, *args), targets)
 
-    def _wait_until_idle(self) -> None:
-        """Wait for what the living ranks were sent before; ClusterError when that takes too long."""
-        deadline = time.monotonic() + BUILD_SECONDS
-        while busy := engines_with_work(self.client) - set(self.lost):
-            if time.monotonic() > deadline:
-                words = f"an earlier cell still runs on {rank_list([*busy])} after {BUILD_SECONDS:g} s"
-                raise ClusterError(f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first.")
-            with interrupts.allowed():
-                time.sleep(0.002)
-
     @interrupts.held()
     def rebuild(self) -> int:
         """Build the group anew, with a new process for every rank that has died; the others keep their variables.
@@ -150,7 +140,13 @@ class Ranks:
             ClusterError: a rank has died and the launcher cannot start single ranks; or one is busy for too long.
         """
         self.note_deaths()
-        self._wait_until_idle()
+        deadline = time.monotonic() + BUILD_SECONDS
+        while busy := engines_with_work(self.client) - set(self.lost):  # with what they were sent before
+            if time.monotonic() > deadline:
+                words = f"an earlier cell still runs on {rank_list([*busy])} after {BUILD_SECONDS:g} s"
+                raise ClusterError(f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first.")
+            with interrupts.allowed():
+                time.sleep(0.002)
         if self.lost and not self.can_respawn:
             first = {rank: how for rank, how in self.lost.items() if how != explanation.WITH_ANOTHER}
             advice = "Call cluster.restart(): it starts new ranks, without the variables."
@@ -259,7 +255,6 @@ class Ranks:
         if self.stopped:
             raise ClusterError("The cluster was stopped before this cell had ended, and its results are lost.")
         self._processes.check_controller()
-        self._processes.drop_engines()
 
     def ready(self) -> None:
         """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
@@ -276,7 +271,6 @@ class Ranks:
         self._processes.check_controller()
         died = {rank: self.note_death(rank) for rank in self._unnoted()}
         if died:  # a cell that nobody waits for now may wait for them
-            self._processes.drop_engines()
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.can_respawn:
             print(explanation.died_between_cells(died))
@@ -319,8 +313,7 @@ def _memory(pid: int) -> float | None:
     """The memory of a process in megabytes; None where the system does not say, or it has ended."""
     import psutil
 
-    try:
+    with contextlib.suppress(psutil.Error):
         memory = psutil.Process(pid).memory_full_info()
-    except psutil.Error:
-        return None
-    return getattr(memory, "pss", memory.rss) / 1e6
+        return getattr(memory, "pss", memory.rss) / 1e6
+    return None

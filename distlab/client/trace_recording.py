@@ -27,12 +27,12 @@ def recorded(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
     """A trace of what some ranks do meanwhile; of a simulated cluster, whose ranks note anyway what they do, of all."""
     if cluster.last_trace is not None and cluster.last_trace.recording:
         raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
-    cluster.ranks.ready()
-    recorder = Recorder(cluster.ranks, targets)
+    ranks = cluster.ranks
+    ranks.ready()
     if cluster.simulated:
         cluster.call(settle)  # what has happened before is left out
     else:
-        recorder.start()
+        _start(ranks, targets)
     cluster.last_trace = trace = Trace(targets, cluster.simulated)
     try:
         yield trace
@@ -40,7 +40,7 @@ def recorded(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
         if cluster.simulated:
             _finish_virtual(cluster, trace)
         else:
-            recorder.finish(trace)
+            _finish(ranks, targets, trace)
 
 
 def _finish_virtual(cluster: Cluster, trace: Trace) -> None:
@@ -50,54 +50,45 @@ def _finish_virtual(cluster: Cluster, trace: Trace) -> None:
         trace.finish_virtual(None, f"the simulated cluster does not answer ({type(error).__name__})")
 
 
-class Recorder:
-    """The recording on some ranks of a cluster; `missing` has, in words, why there is nothing of a rank."""
+def _start(ranks: Ranks, targets: list[int]) -> None:
+    """Begin on every target, or on none: ClusterError when one cannot, for example since it is being profiled."""
+    _, missing = _ask(ranks, targets, entry_points.start_recording)
+    for rank, why in missing.items():
+        _ask(ranks, {*targets} - {*missing}, entry_points.stop_recording)
+        raise ClusterError(f"rank {rank} cannot be traced: {why}. End what keeps it, or call cluster.restart().")
 
-    def __init__(self, ranks: Ranks, targets: list[int]):
-        self.ranks, self.targets = ranks, targets
-        self.missing: dict[int, str] = {}
 
-    def start(self) -> None:
-        """Begin on every target, or on none.
+def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
+    """End the recording, and give the trace what was recorded, whatever happens meanwhile."""
+    told, missing = {}, dict.fromkeys(targets, "that was interrupted")
+    try:
+        told, missing = _ask(ranks, targets, entry_points.stop_recording)
+    finally:
+        for rank in [rank for rank, recorded in told.items() if recorded is None]:
+            missing[rank] = "its process ended, and another took its place"
+            del told[rank]
+        trace.finish(told, missing)
 
-        Raises:
-            ClusterError: a rank cannot record, for example since it is being profiled already.
-        """
-        self._ask(self.targets, entry_points.start_recording)
-        for rank, why in self.missing.items():
-            self._ask({*self.targets} - {*self.missing}, entry_points.stop_recording)
-            raise ClusterError(f"rank {rank} cannot be traced: {why}. End what keeps it, or call cluster.restart().")
 
-    def finish(self, trace: Trace) -> None:
-        """End the recording, and give the trace what was recorded, whatever happens meanwhile."""
-        told: dict[int, Any] = {}
-        try:
-            told = self._ask(self.targets, entry_points.stop_recording)
-        finally:
-            recorded = {rank: what for rank, what in told.items() if what is not None}
-            interrupted, replaced = "that was interrupted", "its process ended, and another took its place"
-            for rank in {*self.targets} - {*recorded}:
-                self.missing.setdefault(rank, replaced if rank in told else interrupted)
-            trace.finish(recorded, self.missing)
+def _ask(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> tuple[dict[int, Any], dict[int, str]]:
+    """What the function returns on each target that answers in time, and in words why the others do not."""
+    missing = {rank: why for rank in targets if (why := _absence(ranks, rank))}
+    there = [rank for rank in targets if rank not in missing]
+    if not there:
+        return {}, missing
+    sent = ranks.send(there, function)
+    with interrupts.allowed():
+        told = sent.within(SECONDS)
+    for rank in there:
+        if rank not in told:
+            missing[rank] = f"no answer came within {SECONDS:g} s"
+        elif isinstance(error := told[rank], Exception):  # a RuntimeError is recording.py's own word
+            missing[rank] = getattr(error, "evalue", f"{type(error).__name__}: {error}")
+    return {rank: what for rank, what in told.items() if rank not in missing}, missing
 
-    def _ask(self, ranks: Iterable[int], function: Callable[[], Any]) -> dict[int, Any]:
-        """What the function returns on each rank that answers in time; why the others do not is in `missing`."""
-        there = [rank for rank in ranks if self._is_there(rank)]
-        if not there:
-            return {}
-        sent = self.ranks.send(there, function)
-        with interrupts.allowed():
-            told = sent.within(SECONDS)
-        for rank in there:
-            if rank not in told:
-                self.missing[rank] = f"no answer came within {SECONDS:g} s"
-            elif isinstance(error := told[rank], Exception):  # a RuntimeError is recording.py's own word
-                self.missing[rank] = getattr(error, "evalue", f"{type(error).__name__}: {error}")
-        return {rank: what for rank, what in told.items() if rank not in self.missing}
 
-    def _is_there(self, rank: int) -> bool:
-        if self.ranks.stopped:
-            self.missing[rank] = "the cluster was stopped before the end of the trace"
-        elif rank in self.ranks.lost or rank not in self.ranks.client.ids:
-            self.missing[rank] = f"it {self.ranks.note_death(rank)}"
-        return rank not in self.missing
+def _absence(ranks: Ranks, rank: int) -> str:
+    if ranks.stopped:
+        return "the cluster was stopped before the end of the trace"
+    there = rank in ranks.client.ids and rank not in ranks.lost
+    return "" if there else f"it {ranks.note_death(rank)}"

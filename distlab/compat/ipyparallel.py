@@ -20,8 +20,8 @@ NANNY = re.compile(r"(\S+ \S+) \[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ 
 PARTS = {
     "ipyparallel:Client._engines": "tell which ranks are busy",
     "ipyparallel:Client._outstanding_dict": "tell which ranks are busy",
-    "ipyparallel:Client._io_loop": "notice that all ranks have died at once",
-    "ipyparallel:Client._unregister_engine": "notice that all ranks have died at once",
+    "ipyparallel:Client._io_loop": "tell ipyparallel that a rank has died",
+    "ipyparallel:Client._query_socket": "tell ipyparallel that a rank has died",
     "ipyparallel:AsyncResult._metadata": "show what ranks write",
     "ipyparallel:AsyncResult._children": "tell which ranks have answered",
     "ipyparallel:AsyncResult._fname": "name a %%px cell in %pxresult",
@@ -44,8 +44,11 @@ def engines_with_work(client: Any) -> set[int]:
 
 
 def forget_engine(client: Any, engine_id: int) -> None:
-    """Have a client give up an engine, as when the hub says that it has died. Private: its loop, and that method."""
-    client._io_loop.add_callback(client._unregister_engine, {"content": {"id": engine_id}})
+    """Tell the hub that an engine has ended, as its nanny would; all clients hear it. Private: a client's loop, socket.
+
+    Runs on: any thread. A client that has been closed tells nothing.
+    """
+    client._io_loop.add_callback(client.session.send, client._query_socket, "unregistration_request", {"id": engine_id})
 
 
 def written(result: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any as Anything
 
 from ipyparallel.cluster.launcher import EngineLauncher, LocalProcessLauncher
@@ -30,6 +30,7 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         super().__init__(**kwargs)
         self.pids: dict[int, int] = {}  # by engine id, of the engines that run or ran
         self.exit_codes: dict[int, int] = {}  # pid -> status, negative for a signal
+        self.when_ended: Callable[[int], None] = lambda number: None  # by default the hub notices by heartbeats
         self.store_port = 0
         self.threads: list[threading.Thread] = []  # besides ipyparallel's own; it ends when the fork server does
         self._channel: socket.socket | None = None
@@ -78,11 +79,12 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         if not self.threads:
             raise RuntimeError("this launcher did not start the engines; only the one that did can fork more")
         with contextlib.suppress(OSError, AttributeError):  # the fork server has ended, which `server_ended` says
-            self._channel.sendall(json.dumps(order).encode() + b"\n")
+            self._channel.sendall(json.dumps(order).encode())
 
     def _listen(self, channel: socket.socket) -> None:
-        with contextlib.suppress(OSError), channel, channel.makefile() as lines:
-            for event in map(json.loads, lines):
+        with contextlib.suppress(OSError), channel:
+            while report := channel.recv(fork_server.MOST_BYTES):
+                event = json.loads(report)
                 if "store" in event:
                     self.store_port = event["store"]
                 elif "forked" in event:
@@ -90,4 +92,7 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
                     self.pids = {**self.pids, event["forked"]: event["pid"]}
                 else:
                     self.exit_codes[event["pid"]] = event["status"]
+                    self.when_ended(event["ended"])
         self._channel = None
+        for number in self.pids:
+            self.when_ended(number)

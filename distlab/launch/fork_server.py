@@ -1,7 +1,7 @@
 """The parent of forked ranks: imports torch and ipyparallel's engine once, then forks a process for every engine.
 
-Runs as a process of its own, started by processes.py or fork_launcher.py; it talks with that side by JSON lines over an
-inherited socket. Orders: {"fork": [ids], "environment": {...}} and {"signal": number, "ids": ...}.
+Runs as a process of its own, started by processes.py or fork_launcher.py; it talks with that side over an inherited
+socket, in packets of JSON. Orders: {"fork": [ids], "environment": {...}} and {"signal": number, "ids": ...}.
 Reports: {"store": port}, {"forked": id, "pid": pid} and {"ended": id, "pid": pid, "status": status}. When the socket
 closes, the process that asked for the engines is gone, and they end with it.
 
@@ -16,7 +16,6 @@ import gc
 import importlib
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -30,6 +29,7 @@ from typing import Any
 from distlab.compat.ipython import debugger_hidden
 
 PR_SET_PDEATHSIG = 1
+MOST_BYTES = 1 << 20  # of an order or a report, a packet each
 PRELOADED = (
     "distlab.launch.forked_engine",
     "torch",
@@ -68,7 +68,6 @@ class Server:
         signal.set_wakeup_fd(self.wakeup.fileno(), warn_on_full_buffer=False)
         for number in (*RELAYED, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)  # a handler in Python: the number reaches the wakeup descriptor
-        pending = b""
         while True:
             ready, _, _ = select.select([self.channel, self.woken], [], [])
             if self.woken in ready:
@@ -79,12 +78,10 @@ class Server:
                 if signal.SIGTERM in numbers or (before and not self.engines and not self.stay):
                     return
             if self.channel in ready:
-                received = self.channel.recv(65536)
-                if not received:
+                order = self.channel.recv(MOST_BYTES)
+                if not order:
                     return
-                *lines, pending = (pending + received).split(b"\n")
-                for line in lines:
-                    self._obey(json.loads(line))
+                self._obey(json.loads(order))
 
     def _obey(self, order: dict[str, Any]) -> None:
         os.environ.update(order.get("environment", {}))  # ipyparallel's connection information is in it
@@ -106,8 +103,6 @@ class Server:
             if pid in self.engines:
                 number = self.engines.pop(pid)
                 self._tell(ended=number, pid=pid, status=os.waitstatus_to_exitcode(status))
-                if self.stay:  # else the hub gave ids as it liked; it notices by heartbeats
-                    self._fork(_tell_hub, number)
 
     def _signal(self, pids: Iterable[int], number: int) -> None:
         for pid in pids:
@@ -125,7 +120,7 @@ class Server:
     def _tell(self, **event: Any) -> None:
         """Report to fork_launcher.py; nobody may be there to hear it."""
         with contextlib.suppress(OSError):
-            self.channel.sendall(json.dumps(event).encode() + b"\n")
+            self.channel.sendall(json.dumps(event).encode())
 
     def _fork(self, child: Callable[..., None], *arguments: Any) -> int:
         """Fork; the child runs child(*arguments) and never returns from here. Returns its pid in the parent."""
@@ -164,7 +159,6 @@ def _run_engine(server: Server, number: int) -> None:
         with open(log_of(os.environ["IPP_PROFILE_DIR"], number), "ab") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-    random.seed()
     if "OMP_NUM_THREADS" in os.environ:  # OpenMP read the variable when torch was loaded in the parent
         import torch
 
@@ -179,26 +173,6 @@ def _run_store(listener: socket.socket) -> None:
     store = serve(listener)
     while store is not None:
         time.sleep(3600)
-
-
-def _tell_hub(engine_id: int) -> None:
-    """Tell ipyparallel's hub that an engine has ended, as a nanny does. Runs in a forked child."""
-    import zmq
-    from ipyparallel import util
-    from jupyter_client.session import Session
-
-    info = json.loads(os.environ["IPP_CONNECTION_INFO"])
-    context = zmq.Context()
-    public, secret = zmq.curve_keypair()
-    dealer = context.socket(zmq.DEALER)
-    dealer.LINGER = 3000
-    url = f"{info['interface']}:{info['registration']}"
-    keys = {"curve_serverkey": (info.get("curve_serverkey") or "").encode() or None}
-    util.connect(dealer, url, curve_publickey=public, curve_secretkey=secret, **keys)
-    session = Session(key=info["key"].encode(), signature_scheme=info["signature_scheme"], packer=info["pack"])
-    session.send(dealer, "unregistration_request", content={"id": engine_id})
-    dealer.close()
-    context.term()
 
 
 def log_of(profile_dir: str, number: int) -> str:
@@ -230,7 +204,7 @@ def start(
     Returns:
         the process, and the socket over which it takes orders and reports.
     """
-    here, there = socket.socketpair()
+    here, there = socket.socketpair(type=socket.SOCK_SEQPACKET)
     os.makedirs(os.path.dirname(output_file), exist_ok=True)
     plan = {"channel": there.fileno(), "arguments": list(arguments), "stay": stay}
     with there, open(output_file, "ab") as output:
@@ -246,20 +220,15 @@ def start(
     return process, here
 
 
-def preload() -> None:
-    """Import what every rank needs, and keep the collector from touching (and so copying) the shared pages."""
+def main(channel: int, arguments: list[str], stay: bool) -> None:
+    """Import what every rank needs, and serve; `channel` is a descriptor."""
+    server = Server(socket.socket(fileno=channel), arguments, stay)
     gc.disable()  # nothing of what is imported is garbage, and looking for it takes a tenth of the time
     with debugger_hidden():
         for module in PRELOADED:
             importlib.import_module(module)
-    gc.freeze()
+    gc.freeze()  # the collector is not to touch, and so to copy, the shared pages
     gc.enable()
-
-
-def main(channel: int, arguments: list[str], stay: bool) -> None:
-    """Preload and serve; `channel` is a descriptor."""
-    server = Server(socket.socket(fileno=channel), arguments, stay)
-    preload()
     if stay:
         server.serve_store()
     server.serve()  # when it ends, the system kills the children

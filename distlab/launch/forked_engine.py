@@ -1,6 +1,6 @@
 """What a forked process becomes: ipyparallel's engine, without the nanny process that ipyparallel gives each engine.
 
-Runs in a child of fork_server.py. The nanny's two duties are taken over: the fork server tells the hub when a rank of
+Runs in a child of fork_server.py. The nanny's two duties are taken over: the notebook tells the hub when a rank of
 distlab's has ended, and the kernel's own control thread answers ipyparallel's Client.send_signal. With many engines on
 few cores a cell takes as long as all their messages and wake-ups take together, so two needless ones are left out.
 """

@@ -29,9 +29,7 @@ def find() -> str | None:
 
 def check() -> None:
     """ArgumentError when something is missing that engines="mpi" needs."""
-    missing = [] if find() else ["mpiexec"]
-    if find_spec("mpi4py") is None:
-        missing.append("mpi4py")
+    missing = [name for name, place in {"mpiexec": find(), "mpi4py": find_spec("mpi4py")}.items() if not place]
     if missing:
         here = f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed"
         rule = "a launcher whose programs are installed here"

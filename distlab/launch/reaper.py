@@ -34,12 +34,10 @@ def find(tag: str) -> list[psutil.Process]:
     """
     found = []
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error, OSError):
             value = process.environ().get(TAG)
-        except (psutil.Error, OSError):
-            continue
-        if value is not None and (not tag or value == tag) and process.pid != os.getpid():
-            found.append(process)
+            if value is not None and (not tag or value == tag) and process.pid != os.getpid():
+                found.append(process)
     return found
 
 

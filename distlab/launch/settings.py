@@ -58,10 +58,8 @@ def config(environment: dict[str, str], engines: str) -> Any:
     """ipyparallel's configuration for a launcher of engines and this environment."""
     from traitlets.config import Config
 
-    config = Config()
-    config.LocalControllerLauncher.environment = environment
-    for name in ("Fork", "Local", "MPI", "SSH", "Slurm"):
-        config[f"{name}EngineSetLauncher"].environment = environment
+    launchers = ("LocalController", *(f"{name}EngineSet" for name in ("Fork", "Local", "MPI", "SSH", "Slurm")))
+    config = Config({f"{name}Launcher": {"environment": environment} for name in launchers})
     config.LocalEngineSetLauncher.delay = 0.0
     if engines == mpiexec.NAME:
         config.MPIEngineSetLauncher.mpi_cmd = [mpiexec.find()]
