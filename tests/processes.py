@@ -1,9 +1,20 @@
-"""Processes that tests have started, found by a mark in their environment, and the wait for their end."""
+"""Processes that tests start: a Python of its own, those that carry a mark, and the wait for their end."""
 
 import contextlib
+import os
+import subprocess
+import sys
 import time
 
 import psutil
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]  # then the script
+
+
+def python(*arguments, variables=None, **options) -> subprocess.CompletedProcess:
+    """What a Python of its own has written when it has ended; `variables` are added to its environment."""
+    given = {"capture_output": True, "text": True, "timeout": 100, "env": {**os.environ, **(variables or {})}}
+    return subprocess.run([sys.executable, *arguments], **{**given, **options})
 
 
 def marked(name: str, value: str) -> list[psutil.Process]:

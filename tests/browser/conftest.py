@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from tests.processes import marked, wait_until_gone
+from tests.tool import ROOT
 
-ROOT = Path(__file__).parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_OPTIONS = [
     "--no-sandbox",  # Chromium refuses its sandbox to root

@@ -2,14 +2,12 @@
 
 import json
 import re
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.tool import load
+from tests.tool import ROOT, load
 
-ROOT = Path(__file__).parents[2]
 ARTIFACTS = ROOT / "tests" / "artifacts"
 LESSON = "00_start_here.ipynb"
 RUN_LIMIT = 240  # seconds; the lesson takes less than a minute on two cores

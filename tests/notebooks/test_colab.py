@@ -20,9 +20,8 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.processes import marked, wait_until_gone
-from tests.tool import load
+from tests.tool import ROOT, load
 
-ROOT = Path(__file__).parents[2]
 COLAB = ROOT / ".venv-colab"
 COLAB_PACKAGES = ["ipykernel", "torch", "matplotlib", "numpy", "pandas", "scikit-learn"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))

@@ -1,13 +1,12 @@
 """The exercises that check themselves: an answer passes its check, and what looks like one does not."""
 
-from pathlib import Path
-
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-ROOT = Path(__file__).parents[2]
+from tests.tool import ROOT
+
 RIGHT = "ranks 0-3: right"
 
 # By notebook: (id of the stub, id of its check, cells that they need, an answer, what is wrong, its error).

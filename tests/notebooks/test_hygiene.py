@@ -3,13 +3,13 @@
 import ast
 import functools
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
 from nbconvert.exporters import ScriptExporter
 
-ROOT = Path(__file__).parents[2]
+from tests.tool import ROOT
+
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("[0-9]*.ipynb"))
 LONGEST_CELL = 40
 

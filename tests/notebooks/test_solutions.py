@@ -6,13 +6,14 @@ with report("1.1", ...). That the answers still run is compared by pytest --nbva
 
 import ast
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
 from test_exercises import EXERCISES
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+from tests.tool import ROOT
+
+NOTEBOOKS = ROOT / "notebooks"
 ANSWERED = sorted((NOTEBOOKS / "solutions").glob("[0-9]*.ipynb"))
 
 each_answered = pytest.mark.parametrize("path", ANSWERED, ids=lambda path: path.stem)

@@ -4,9 +4,6 @@ And our all-reduce as DistributedDataParallel's communication hook: the same gra
 """
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +15,8 @@ from benchmarks.data_parallel import ENOUGH, train_digits
 from distlab.course import data, data_parallel
 from distlab.course.algorithms import ALL_REDUCE
 from distlab.course.data import DataPartitioner, batch_per_rank
+from tests.processes import TORCHRUN, python
+from tests.tool import ROOT
 
 WAYS = ("per parameter", "buckets", "overlapped")
 STEPS = 6
@@ -179,10 +178,8 @@ def test_digits_are_learned_on_a_cluster_and_under_torchrun(nothing_left, tmp_pa
     """97 % of the digits that were not seen are recognised, and a plain script trains as the ranks of a cluster do."""
     script = tmp_path / "train.py"
     script.write_text(TORCHRUN_SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = python(*TORCHRUN, script, variables={"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path})
     assert done.returncode == 0, done.stderr[-2000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("shares")]
     with distlab.Cluster(2, threads=1) as cluster:

@@ -19,6 +19,7 @@ from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import dies, pid_on_rank, stuck, sum_of_ranks, wait_until_gone
 from tests.cluster.programs import correct_programs
 from tests.cluster.zoo import from_any_source_but_nobody_sends, the_last_rank_never_comes
+from tests.processes import python
 
 CLUSTER = {"n": 3, "engines": "mpi", "backend": "mpi4py", "timeout": 60}
 
@@ -213,14 +214,11 @@ SCRIPT = """
 """
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess:
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
-
-
-def mpi_script(n: int, body: str) -> subprocess.CompletedProcess:
+def mpi_script(n, body):
     """Run the lines of SCRIPT and then `body` on `n` processes that mpiexec starts."""
     source = textwrap.dedent(SCRIPT) + textwrap.dedent(body)
-    return run([mpiexec.find(), "-n", str(n), *mpiexec.arguments(), sys.executable, "-c", source])
+    command = [mpiexec.find(), "-n", str(n), *mpiexec.arguments(), sys.executable, "-c", source]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
 def test_a_script_needs_only_mpiexec(monkeypatch):
@@ -324,7 +322,7 @@ def test_processes_that_mpiexec_did_not_start_are_told():
         except RuntimeError as error:
             print(error)
     """
-    ended = run([sys.executable, "-c", textwrap.dedent(source)])
+    ended = python("-c", textwrap.dedent(source))
     assert ended.stdout == (
         "mpi4py needs 2 processes that one mpiexec started, and MPI knows 1 here. "
         "Start them with: mpiexec -n 2 python script.py\n"

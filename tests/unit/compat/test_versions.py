@@ -1,7 +1,6 @@
 """Which Pythons and versions of torch are tried: said in one place each, and a newer torch is named in a warning."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,9 +8,8 @@ import pytest
 import yaml
 
 from distlab.compat import versions
-from tests.tool import load
-
-ROOT = Path(__file__).parents[3]
+from tests.processes import python
+from tests.tool import ROOT, load
 
 
 @pytest.fixture
@@ -55,7 +53,7 @@ def test_cluster_warns_without_importing_torch():
         "distlab.Cluster(2)\ndistlab.Cluster(2)\n"
     )
     # from stdin: of a program in "-c", Python 3.13 shows the line, too
-    done = subprocess.run([sys.executable, "-"], input=program, capture_output=True, text=True, timeout=60)
+    done = python("-", input=program)
     assert done.stdout.splitlines() == ["starts False"] * 2
     newest = versions.NEWEST_TORCH
     assert done.stderr.strip() == (

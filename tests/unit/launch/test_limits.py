@@ -1,14 +1,13 @@
 """What a machine lets a cluster have: what is said where it is too little, before anything is started."""
 
 import resource
-import subprocess
-import sys
 
 import pytest
 
 import distlab
 from distlab.client import doctor
 from distlab.launch import limits
+from tests.processes import python
 from tests.refused import refused
 
 ULIMIT = "For more, run `ulimit -n 4096` in the shell that starts Python or Jupyter."
@@ -108,7 +107,7 @@ def test_the_doctor_tells_the_limits(allow):
 def test_a_real_machine_that_lacks_something(before, words):
     """The limit is really set, or the process has a network without a loopback: Cluster says it at once."""
     code = f"import distlab\n{before}\ntry: distlab.Cluster(2)\nexcept distlab.ClusterError as error: print(error)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    done = python("-c", code, timeout=30)
     if "AssertionError" in done.stderr:
         pytest.skip("this user may not make a network of its own")
     assert words in done.stdout

@@ -1,7 +1,6 @@
 """Before and after: what the diagrams and grids show, that they are tidy, and that figs/ is what is drawn."""
 
 import re
-from pathlib import Path
 
 import matplotlib
 import pytest
@@ -13,9 +12,8 @@ from distlab.plotting import DIAGRAMS, before_after, diagram, write_figs
 from distlab.plotting.cells import format_value
 from distlab.plotting.diagrams import EXAMPLES
 from distlab.plotting.style import FAINT, MIXED, rank_color
+from tests.tool import ROOT
 from tests.unit.plotting.conftest import assert_tidy, texts, visible_texts
-
-ROOT = Path(__file__).parents[3]
 
 
 def cell_colors(figure):

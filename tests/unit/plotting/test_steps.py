@@ -3,11 +3,7 @@
 import base64
 import html
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib
@@ -19,9 +15,9 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangl
 from distlab import plotting
 from distlab.plotting.stepping import CELL
 from distlab.plotting.style import FAINT, MIXED, curve_color, rank_color
+from tests.processes import python
+from tests.tool import ROOT
 from tests.unit.plotting.conftest import assert_tidy, visible_texts
-
-ROOT = Path(__file__).parents[3]
 
 
 def ring(n):
@@ -192,6 +188,4 @@ def test_drawn_again_it_has_the_same_bytes():
     with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}):
         here = eight()
     code = "from tests.unit.plotting.test_steps import eight; print(eight(), end='')"
-    environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, timeout=60)
-    assert other.stdout.decode() == here
+    assert python("-c", code, cwd=ROOT, variables={"PYTHONHASHSEED": "1"}).stdout == here

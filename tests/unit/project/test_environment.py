@@ -2,7 +2,6 @@
 
 import re
 from importlib.metadata import version as installed_version
-from pathlib import Path
 
 import pytest
 import yaml
@@ -10,12 +9,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from rattler import MatchSpec
 
+from tests.tool import ROOT
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10, where pytest brings tomli
     import tomli as tomllib
-
-ROOT = Path(__file__).parents[3]
 
 # PyPI's name -> conda-forge's, where they differ.
 CONDA_NAMES = {

@@ -7,13 +7,11 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
-from pathlib import Path
 
 import pytest
 
-from tests.tool import load
-
-ROOT = Path(__file__).parents[3]
+from tests.processes import python
+from tests.tool import ROOT, load
 
 
 @pytest.fixture
@@ -188,10 +186,7 @@ def test_no_failure_shows_a_traceback(tmp_path):
         "import importlib.util as u\nfind = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name == 'ensurepip' else find(name, *a)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "tools/setup.py"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = python("tools/setup.py", cwd=tmp_path, variables={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith("distlab: this Python has no module 'ensurepip': apt-get install python3.")
