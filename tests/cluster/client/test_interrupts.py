@@ -9,7 +9,8 @@ from pkgutil import resolve_name
 import pytest
 
 import distlab
-from tests.cluster.conftest import our_processes, pid_on_rank, spin, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import descriptors_and_threads, kill, our_processes, spin, sum_of_ranks, wait_until_gone
+from tests.refused import raised
 
 pytestmark = pytest.mark.usefixtures("python_handles_sigint")
 
@@ -30,10 +31,6 @@ def interrupted_after(monkeypatch):
         return monkeypatch.undo
 
     return patch
-
-
-def descriptors_and_threads():
-    return len(os.listdir("/proc/self/fd")), threading.active_count()
 
 
 # modules and functions on the way of a start; after each of them somebody has to know what it made
@@ -72,10 +69,8 @@ def test_after_an_interrupted_restart_it_is_said_what_to_call(interrupted_after)
         cluster.restart()
     undo()
     if distlab.Cluster.current is None:
-        with pytest.raises(distlab.ClusterError) as caught:
-            cluster.run(sum_of_ranks)
-        advice = "Make one with distlab.Cluster(1), or call restart()."
-        assert str(caught.value) == f"This cluster did not start. {advice}"
+        error = raised(distlab.ClusterError, cluster.run, sum_of_ranks)
+        assert str(error) == "This cluster did not start. Make one with distlab.Cluster(1), or call restart()."
         cluster.restart()
     assert cluster.run(sum_of_ranks) == [0.0]
     undo = interrupted_after("launch.reaper.end")
@@ -110,8 +105,7 @@ def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted_after, name):
 def test_an_interrupted_heal_can_be_repeated(two, interrupted_after, name):
     """Also where a dead rank is being replaced; variables of the others stay."""
     two.push({"kept": 5})
-    os.kill(two.run(pid_on_rank)[1], signal.SIGKILL)
-    assert wait_until_gone(lambda: {1} & set(two.client.ids)) == set()
+    kill(two, 1)
     undo = interrupted_after(name)
     with pytest.raises(KeyboardInterrupt):
         two.heal()
