@@ -107,21 +107,7 @@ def a_callback_of_a_pool():
     pool.submit(time.sleep, LATER).add_done_callback(lambda _: send())
 
 
-ACTORS = [
-    a_thread,
-    a_timer_whose_code_has_not_begun,
-    a_thread_that_threading_does_not_know,
-    a_thread_with_a_name_of_ours,
-    a_task_of_the_loop,
-    a_task_inside_another_wait,
-    a_timer_of_the_loop,
-    a_timer_of_tornado,
-    a_reader_of_the_loop,
-    an_alarm,
-    a_child_that_sends_a_signal,
-    a_child_that_ends,
-    a_callback_of_a_pool,
-]
+ACTORS = [actor for name, actor in [*globals().items()] if name.startswith(("a_", "an_"))]
 
 
 def computes_in_c():

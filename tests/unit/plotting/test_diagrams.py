@@ -71,25 +71,6 @@ def test_grid_traces_origins():
     assert cell_colors(before_after([1, 2], [3, 3]))[2:] == [MIXED, MIXED]
 
 
-def test_before_and_after_of_every_collective():
-    """After each collective, a cell has the colour of the rank that its value came from, dark where it is a sum."""
-    own, empty = [rank_color(rank) for rank in range(4)], ["#000000"]
-    each = [color for color in own for _ in range(4)]
-    expected = {
-        "send_recv": [own[0], *empty * 3, own[0], own[0], *empty * 2],
-        "broadcast": [own[0], *empty * 3, *[own[0]] * 4],
-        "scatter": [*[own[0]] * 4, *empty * 12, *[own[0]] * 4],
-        "gather": [*own, *own, *empty * 12],
-        "reduce": [*own, MIXED, *empty * 3],
-        "all_reduce": [*own, *[MIXED] * 4],
-        "all_gather": own * 5,
-        "reduce_scatter": [*each, *[MIXED] * 4],
-        "all_to_all": [*each, *own * 4],
-    }
-    colors = {name: cell_colors(before_after(e.before, e.after)) for name, e in EXAMPLES.items()}
-    assert colors == expected
-
-
 def test_values_as_text():
     """Integral values are written as integers, others with three digits, long texts are cut."""
     shown = {3: "3", -2.0: "-2", 0.125: "0.125", 1 / 3: "0.333", 2.5e7: "2.5e+07", float("inf"): "inf", None: ""}

@@ -1,4 +1,4 @@
-"""Threads in tests: what comes out of one, a wait for what another does, and a Work that a thread can wait for."""
+"""Threads in tests: a wait for what another does, and a Work that a thread can wait for."""
 
 import threading
 import time
@@ -8,21 +8,6 @@ import torch.distributed as dist
 
 from distlab.rank import call_hooks
 from distlab.rank.call_log import NOTES
-
-
-def on_thread(function, *arguments):
-    """The thread that runs it, and a list of what came out, an error too."""
-    outcome = []
-
-    def run():
-        try:
-            outcome.append(function(*arguments))
-        except Exception as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, outcome
 
 
 def until(condition):

@@ -31,13 +31,6 @@ def test_calls_that_fit_do_not_disagree(calls):
     assert disagreement(dict(enumerate(calls))) == ""
 
 
-def test_different_collectives_are_told_by_what_the_learner_called():
-    """The fewest ranks come first; the names are those of torch.distributed's functions."""
-    calls = {0: call(), 1: call("barrier", tensors=()), 2: call()}
-    words = "the ranks do not call the same collective: rank 1 calls barrier, ranks 0 and 2 call all_reduce."
-    assert disagreement(calls) == words
-
-
 @pytest.mark.parametrize(
     ("one", "others", "words"),
     [
