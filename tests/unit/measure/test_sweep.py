@@ -87,10 +87,6 @@ def test_the_fit_finds_the_costs_that_made_the_times():
             lambda s: s.timing(5, "gloo"),
             "size must be one of the sizes [256, 1024], got 5. Measure it: distlab.sweep(cluster, fn, [size]).",
         ),
-        (
-            lambda s: s.fit("gloo", smallest=1000),
-            "num_bytes must be two different sizes or more, one for each time, got [1024]. Measure more sizes.",
-        ),
     ],
 )
 def test_what_was_not_measured_is_refused(call, message):
