@@ -33,3 +33,8 @@ def wait_until_gone(count, patience: float = 20) -> list:
     while (left := count()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
+
+
+def until(condition) -> None:
+    """Wait until it is true, 20 seconds at most."""
+    assert not wait_until_gone(lambda: not condition())

@@ -8,8 +8,9 @@ import pytest
 
 import distlab
 from distlab.client.execution import Options
-from tests.cluster.conftest import dies, kill, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import dies, kill, pid_on_rank, sum_of_ranks
 from tests.cluster.zoo import a_message_larger_than_its_recv
+from tests.processes import until
 from tests.refused import raised
 
 CLUSTER = {"n": 3, "timeout": 60}
@@ -83,7 +84,7 @@ def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable,
     before = list(usable.ranks.pids)
     launcher = usable.ranks._processes.launcher
     os.kill(launcher.pid, signal.SIGKILL)
-    assert wait_until_gone(lambda: [] if launcher.server_ended else [launcher]) == []
+    until(lambda: launcher.server_ended)
     assert usable.run(sum_of_ranks) == [3.0] * 3
     ended = f"Ranks 0-2 ended with the process that forks the ranks, which was {KILLED} since the last cell: "
     assert capsys.readouterr().out == (f"{ended}new processes take their places, and their variables are lost.\n")

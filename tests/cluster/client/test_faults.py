@@ -165,27 +165,24 @@ def test_a_value_that_cannot_be_pickled(usable):
 # --- bad arguments ---
 
 
+RANKS = "ranks must be a list of different ranks from 0 to 3, got {}. Leave ranks out to mean all of them."
+SECONDS = "timeout must be a number of seconds above 0, got -1. Give for example timeout=5."
 NAMES = "names must be names of variables, got"
+ABSENT = (
+    "names must be defined on every rank that is asked, got 'never_defined'. It is not on ranks 0-3. "
+    'Define it there: cluster.push({"never_defined": ...}).'
+)
 OF_THE_WRONG_TYPE = {
     "fn must be callable, got 3. Call cluster.run(fn, *args) with the function itself.": lambda c: c.run(3),
-    "ranks must be a list of different ranks from 0 to 3, got 2. Leave ranks out to mean all of them.": lambda c: c.run(
-        stuck, ranks=2
-    ),
+    RANKS.format(2): lambda c: c.run(stuck, ranks=2),
     f'{NAMES} 5. Call cluster.pull("x").': lambda c: c.pull(5),
     "names must be a mapping of names to values, got ['x']. Call cluster.push({\"x\": 1}).": lambda c: c.push(["x"]),
 }
 REFUSED = {
     **OF_THE_WRONG_TYPE,
-    **{
-        f"ranks must be a list of different ranks from 0 to 3, got {ranks}. "
-        "Leave ranks out to mean all of them.": lambda c, ranks=ranks: c.run(stuck, ranks=ranks)
-        for ranks in ([7], [1, 1], [])
-    },
-    "timeout must be a number of seconds above 0, got -1. Give for example timeout=5.": lambda c: c.run(
-        stuck, timeout=-1
-    ),
-    "names must be defined on every rank that is asked, got 'never_defined'. It is not on ranks 0-3. "
-    'Define it there: cluster.push({"never_defined": ...}).': lambda c: c.pull("never_defined"),
+    **{RANKS.format(ranks): lambda c, ranks=ranks: c.run(stuck, ranks=ranks) for ranks in ([7], [1, 1], [])},
+    SECONDS: lambda c: c.run(stuck, timeout=-1),
+    ABSENT: lambda c: c.pull("never_defined"),
     f"{NAMES} 'x y'. Call cluster.pull(\"x\").": lambda c: c.pull("x y"),
     f"{NAMES} '1x'. Call cluster.push({{\"x\": 1}}).": lambda c: c.push({"1x": 1}),
 }

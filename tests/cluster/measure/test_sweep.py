@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from tests.cluster.conftest import plain, wait_until_gone
+from tests.cluster.conftest import plain
+from tests.processes import until
 from tests.refused import raised
 
 
@@ -131,7 +132,7 @@ def test_an_interrupted_sweep_keeps_what_it_has(usable, python_handles_sigint, t
             time.sleep(60)
 
     def interrupt():
-        assert wait_until_gone(lambda: not begun.exists()) is False
+        until(begun.exists)
         time.sleep(0.5)  # every rank has what it is to do
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -3,8 +3,11 @@
 import os
 import statistics
 import time
+from datetime import timedelta
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import distlab
 from distlab.rank import group
@@ -16,8 +19,6 @@ AGENT = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 def variables(rank, world_size):
-    import os
-
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
     return {name: os.environ.get(name) for name in names}
 
@@ -54,11 +55,6 @@ def test_many_rebuilds(init_method):
 
 def attempt(rank, world_size, arguments):
     """One call of init_process_group instead of the cluster's group; the error's name, or the sum."""
-    from datetime import timedelta
-
-    import torch
-    import torch.distributed as dist
-
     if dist.is_initialized():
         dist.destroy_process_group()
     if arguments[rank] is None:

@@ -53,12 +53,10 @@ def test_px_is_known_once_distlab_is_imported():
 
 def test_the_error_tree():
     """Each error is also the built-in error that a program would expect."""
-    assert issubclass(distlab.ArgumentError, ValueError)
-    assert issubclass(distlab.ArgumentTypeError, TypeError)
+    kinds = {"ArgumentError": ValueError, "ArgumentTypeError": TypeError, "ClusterError": RuntimeError}
+    for name, kind in {**kinds, "RankTimeout": TimeoutError, "DataError": OSError}.items():
+        assert issubclass(getattr(distlab, name), kind)
     assert issubclass(distlab.ArgumentTypeError, distlab.ArgumentError)
-    assert issubclass(distlab.ClusterError, RuntimeError)
-    assert issubclass(distlab.RankTimeout, TimeoutError)
-    assert issubclass(distlab.DataError, OSError)
     for name in ("RankError", "RankDied", "RankTimeout", "SweepError"):
         assert issubclass(getattr(distlab, name), distlab.RanksFailed)
     for name in distlab.HOMES["errors"]:

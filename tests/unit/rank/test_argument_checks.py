@@ -14,7 +14,7 @@ from distlab.rank import argument_checks
 from distlab.rank.argument_checks import Checker, Deferred
 from distlab.rank.call_log import NOTES
 from distlab.wire.messages import OTHER, CallRecord
-from tests.unit.rank.threads import until
+from tests.processes import until
 
 FLOATS = (("float32", (2,)),)
 

@@ -1,21 +1,12 @@
-"""Threads in tests: a wait for what another does, and a Work that a thread can wait for."""
+"""A Work that a thread can wait for, and its note."""
 
 import threading
-import time
 
 import torch
 import torch.distributed as dist
 
 from distlab.rank import call_hooks
 from distlab.rank.call_log import NOTES
-
-
-def until(condition):
-    """Wait until it is true, ten seconds at most."""
-    deadline = time.monotonic() + 10
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert condition()
 
 
 class Slow:
