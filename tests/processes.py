@@ -17,6 +17,11 @@ def python(*arguments, variables=None, **options) -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, *arguments], **{**given, **options})
 
 
+def python_that_goes_on(code) -> subprocess.Popen:
+    """A Python of its own that runs this code, with pipes to what it reads and from what it prints."""
+    return subprocess.Popen([sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 def marked(name: str, value: str) -> list[psutil.Process]:
     """Living processes in whose environment `name` begins with `value`; one that ends while we look is not living."""
     found = []

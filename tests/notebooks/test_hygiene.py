@@ -1,12 +1,10 @@
 """The form that every committed notebook has. What it claims is compared by pytest --nbval."""
 
-import ast
 import functools
 import re
 
 import nbformat
 import pytest
-from nbconvert.exporters import ScriptExporter
 
 from tests.tool import ROOT
 
@@ -66,7 +64,10 @@ def test_sentences_are_counted(line, count):
 
 @each_notebook
 def test_the_file_is_one_that_any_jupyter_opens(path):
-    """The notebook is valid nbformat 4.5 or newer, each cell has its own id, and the author's Python is not named."""
+    """The notebook is valid nbformat 4.5 or newer, each cell has its own id, and the author's Python is not named.
+
+    nbconvert --to script goes by the language that the notebook names.
+    """
     notebook = read(path)
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor) >= (4, 5)
@@ -75,14 +76,6 @@ def test_the_file_is_one_that_any_jupyter_opens(path):
     language = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "nbconvert_exporter": "python"}
     assert notebook.metadata.language_info == language
     assert re.fullmatch(r"\d\d_[a-z0-9]+(_[a-z0-9]+)*\.ipynb", path.name), "NN_snake_case.ipynb"
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS[:1], ids=lambda path: path.stem)
-def test_it_is_converted_to_a_python_file(path):
-    """nbconvert --to script NAME.ipynb writes NAME.py, its magics as calls: it goes by what the notebook says."""
-    script, resources = ScriptExporter().from_filename(str(path))
-    assert resources["output_extension"] == ".py"
-    assert ast.parse(script)
 
 
 @each_notebook

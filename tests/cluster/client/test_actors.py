@@ -14,6 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.refused import raised
+
 LATER = 1.0  # seconds: longer than a deadlock needs to be told here
 
 CLUSTER = {"n": 3, "timeout": 60}
@@ -140,10 +142,7 @@ def test_a_call_with_its_own_limit_ends_by_itself(usable):
 
     def monitored(rank, world_size):
         if rank == 0:
-            try:
-                dist.monitored_barrier(timeout=timedelta(seconds=LATER))
-            except RuntimeError as error:
-                return str(error)
+            return str(raised(RuntimeError, dist.monitored_barrier, timeout=timedelta(seconds=LATER)))
 
     assert "failed to pass monitoredBarrier in 1000 ms" in usable.run(monitored)[0]
     usable.heal()

@@ -144,22 +144,22 @@ def test_interrupt_from_outside(usable, pause):
 # --- values that cannot travel ---
 
 
-def test_a_function_that_cannot_be_pickled(usable):
-    """A lock in a closure is refused at once, with the reason and what to do."""
-    lock = threading.Lock()
-    assert str(raised(distlab.SerializationError, usable.run, lambda rank, world_size: lock)) == (
-        "The function or one of its arguments cannot be sent to the ranks "
-        "(TypeError: cannot pickle '_thread.lock' object). "
-        "Open files, locks, sockets and generators stay where they are: make them inside the function."
-    )
+LOCKED = (
+    "The function or one of its arguments cannot be sent to the ranks "
+    "(TypeError: cannot pickle '_thread.lock' object). "
+    "Open files, locks, sockets and generators stay where they are: make them inside the function."
+)
+GENERATED = (
+    "The value of rank 0, generator, cannot be sent to the notebook (TypeError: cannot pickle 'generator' object). "
+    "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
+)
 
 
-def test_a_value_that_cannot_be_pickled(usable):
-    """A generator as a value is refused with the rank and what to do."""
-    assert str(raised(distlab.SerializationError, usable.run, lambda rank, world_size: (i for i in range(3)))) == (
-        "The value of rank 0, generator, cannot be sent to the notebook (TypeError: cannot pickle 'generator' object). "
-        "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
-    )
+@pytest.mark.parametrize(("value", "message"), [(lambda x: x, LOCKED), (lambda x: (i for i in [x]), GENERATED)])
+def test_what_cannot_be_pickled_is_refused(usable, value, message):
+    """A lock in a closure at once, a generator as a value with its rank; with the reason and what to do."""
+    lock = threading.Lock() if message == LOCKED else None
+    assert str(raised(distlab.SerializationError, usable.run, lambda rank, world_size: value(lock))) == message
 
 
 # --- bad arguments ---

@@ -118,20 +118,20 @@ def test_an_interrupted_heal_can_be_repeated(two, interrupted_after, name):
 def test_a_handful_of_random_interrupts(at_first):
     """Six moments by a seeded die, in start, run, heal, restart and stop; then all is as it was."""
     die = random.Random(7)
-    calls = {
-        "heal": lambda cluster: cluster.heal(),
-        "run": lambda cluster: cluster.run(sum_of_ranks),
-        "restart": lambda cluster: cluster.restart(),
-        "start": lambda cluster: distlab.Cluster(2),
-        "stop": lambda cluster: cluster.stop(),
-    }
-    for what in (*calls, "start"):
+
+    def runs(cluster):
+        cluster.run(sum_of_ranks)
+
+    def starts(cluster):
+        distlab.Cluster(2)
+
+    for what in (distlab.Cluster.heal, runs, distlab.Cluster.restart, starts, distlab.Cluster.stop, starts):
         cluster = distlab.Cluster.current or distlab.Cluster(2)
-        longest = 2.0 if what in ("start", "restart") else 0.05
+        longest = 2.0 if what in (starts, distlab.Cluster.restart) else 0.05
         timer = threading.Timer(die.uniform(0, longest), os.kill, (os.getpid(), signal.SIGINT))
         try:
             timer.start()
-            calls[what](cluster)
+            what(cluster)
             timer.join()
         except KeyboardInterrupt:
             timer.join()

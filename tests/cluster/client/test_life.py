@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 import textwrap
 
@@ -12,6 +11,7 @@ import pytest
 import distlab
 from distlab.launch import reaper, settings
 from tests.cluster.conftest import descriptors_and_threads, our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.processes import python_that_goes_on
 from tests.refused import raised
 
 
@@ -90,9 +90,8 @@ SCRIPT = """
 """
 
 
-def run_script(then: str, engines: str | None = None) -> subprocess.Popen:
-    script = textwrap.dedent(SCRIPT).format(then=then, engines=engines)
-    return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def run_script(then, engines=None):
+    return python_that_goes_on(textwrap.dedent(SCRIPT).format(then=then, engines=engines))
 
 
 def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what_it_needs():
@@ -138,9 +137,7 @@ FORK_ONLY = """
 @pytest.mark.skipif(sys.platform != "linux", reason="the fork launcher is for Linux")
 def test_fork_launcher_ends_with_the_process_that_used_it():
     """For any user of ipyparallel: engines and their parent are gone within seconds after SIGKILL of that process."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(FORK_ONLY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = python_that_goes_on(textwrap.dedent(FORK_ONLY))
     *ours, controller = map(int, process.stdout.readline().split())
     assert len(ours) == 3
     process.kill()

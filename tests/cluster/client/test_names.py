@@ -40,24 +40,15 @@ def test_a_function_may_have_any_name(usable, name):
 # --- signals ---
 
 
-def handle_signals():
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-
-
-def ignore_signals():
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
-@pytest.mark.parametrize("take", [handle_signals, ignore_signals])
+@pytest.mark.parametrize("handler", [lambda *_: None, signal.SIG_IGN], ids=["handled", "ignored"])
 @pytest.mark.parametrize("how", ["recv", "sleep"])
-def test_a_rank_is_brought_back_whatever_its_cell_does_with_signals(usable, take, how):
+def test_a_rank_is_brought_back_whatever_its_cell_does_with_signals(usable, handler, how):
     """It is freed from a call, and interrupted in Python's own; it is not replaced."""
     usable.push({"kept": 1})
 
     def program(rank, world_size):
-        take()
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
+            signal.signal(number, handler)
         if how == "recv":
             dist.recv(torch.ones(1), src=(rank + 1) % world_size)
         time.sleep(60)

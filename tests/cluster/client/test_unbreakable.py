@@ -5,8 +5,6 @@ import ctypes
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -16,6 +14,7 @@ import torch.distributed as dist
 
 import distlab
 from tests.cluster.conftest import processes_of, stuck, sum_of_ranks, wait_until_gone
+from tests.processes import python_that_goes_on
 from tests.refused import raised
 
 CLUSTER = {"n": 3, "timeout": 60}
@@ -93,12 +92,9 @@ def test_a_rank_that_cannot_be_freed_is_told_and_replaced(usable, program, words
 
 def test_a_second_interrupt_does_not_wait(usable, python_handles_sigint):
     """Interrupted twice, a rank that swallows interrupts is ended at once."""
-    timers = [threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)) for wait in (0.5, 1)]
-    for timer in timers:
-        timer.start()
+    for wait in (0.5, 1):
+        threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)).start()
     error = raised(KeyboardInterrupt, usable.run, stubborn)
-    for timer in timers:
-        timer.join()
     assert "Rank 1 could not be freed: a new process took its place" in str(error)
 
 
@@ -152,7 +148,7 @@ def test_fifty_megabytes_of_output_break_nothing(usable, capsys):
 def test_a_crashed_controller_ends_the_ranks_and_nothing_else(usable):
     """The cell fails at once, everything of that cluster ends within 5 s, and restart() brings it back."""
     code = "import distlab, sys; c = distlab.Cluster(2); print(c.run(lambda r, n: r), flush=True); sys.stdin.read()"
-    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = python_that_goes_on(code)
     try:
         assert other.stdout.readline() == "[0, 1]\n"
         others = len(processes_of(str(other.pid)))

@@ -44,11 +44,9 @@ def test_px_is_known_once_distlab_is_imported():
         "print('ipyparallel' in sys.modules)\n"
         "for cell in ('%%px\\n1', '%px 1'):\n    print(repr(shell.run_cell(cell).error_in_exec))\n"
     )
-    done = python("-c", code)
     told = "ClusterError('No cluster is running here. Make one first: cluster = distlab.Cluster(4).')"
-    assert [line for line in done.stdout.splitlines() if line.startswith(("ClusterError(", "False"))] == [
-        "False", told, told,
-    ]  # fmt: skip
+    lines = python("-c", code).stdout.splitlines()
+    assert [line for line in lines if line.startswith(("ClusterError(", "False"))] == ["False", told, told]
 
 
 def test_the_error_tree():

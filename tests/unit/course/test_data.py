@@ -80,10 +80,9 @@ def test_bad_sizes_are_refused(sizes, message):
     assert isinstance(error, TypeError) == ("a list of" in message)
 
 
+HALVES = DataPartitioner(range(10), [0.5, 0.5])
 REFUSED = {
-    "partition must be a whole number from 0 to 1, got 2. Call use(rank).": lambda: DataPartitioner(
-        range(10), [0.5, 0.5]
-    ).use(2),
+    "partition must be a whole number from 0 to 1, got 2. Call use(rank).": lambda: HALVES.use(2),
     BATCH.format(3): lambda: batch_per_rank(3, 4),
     BATCH.format(12.8): lambda: batch_per_rank(12.8, 4),
     "name " + NAMES.format("'mnits'"): lambda: data.load("mnits"),

@@ -15,6 +15,7 @@ from distlab.rank.argument_checks import Checker, Deferred
 from distlab.rank.call_log import NOTES
 from distlab.wire.messages import OTHER, CallRecord
 from tests.processes import until
+from tests.refused import raised
 
 FLOATS = (("float32", (2,)),)
 
@@ -152,9 +153,7 @@ def test_a_message_that_does_not_fit_is_not_received(rank_of, members, ends):
     work = receiver.recv(1)
     sender.send(0, tensors=(("int32", (3,)),))
     words = f"The two ends of a message from {ends} do not fit: int32[3] is sent, float32[2] is to receive it."
-    with pytest.raises(MismatchError) as caught:
-        work.wait()
-    assert (str(caught.value), receiver.posted) == (words, [])
+    assert (str(raised(MismatchError, work.wait)), receiver.posted) == (words, [])
 
 
 # --- the end of a cell, and of the store ---

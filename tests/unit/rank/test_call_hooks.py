@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from distlab.rank import call_hooks
 from distlab.rank.call_log import NOTES
-from tests.unit.rank.threads import Slow, noted
+from tests.unit.rank.conftest import Slow, noted
 
 
 def test_a_wait_says_what_is_waited_for(four):

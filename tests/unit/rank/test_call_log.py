@@ -50,11 +50,6 @@ EVEN = (2,) * 4
         (lambda: dist.reduce_scatter_tensor(ones(2), ones(8)), "reduce_scatter_tensor", {"reduce_op": "SUM"}),
         (lambda: dist.barrier(), "barrier", {"tensors": ()}),
         (
-            lambda: dist.all_to_all([ones(k + 1, 2) for k in range(4)], four_of(2)),
-            "all_to_all",
-            {"tensors": FLOATS * 4, "sends": EVEN, "receives": (2, 4, 6, 8)},
-        ),
-        (
             lambda: dist.all_to_all_single(ones(8), ones(8)),
             "all_to_all_single",
             {"tensors": (("float32", (8,)),), "sends": EVEN, "receives": EVEN},
