@@ -23,7 +23,7 @@ def ticks(axis):
 
 
 def legend(ax):
-    return [text.get_text() for legend in ax.figure.legends for text in legend.get_labels()]
+    return [text.get_text() for legend in ax.figure.legends for text in legend.get_texts()]
 
 
 def shares(compute, hidden, communicate, wait, other):
