@@ -1,9 +1,25 @@
-"""Processes that tests have started, found by a mark in their environment, and the wait for their end."""
+"""Processes that tests start: a Python of its own, those that carry a mark, and the wait for their end."""
 
 import contextlib
+import os
+import subprocess
+import sys
 import time
 
 import psutil
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]  # then the script
+
+
+def python(*arguments, variables=None, **options) -> subprocess.CompletedProcess:
+    """What a Python of its own has written when it has ended; `variables` are added to its environment."""
+    given = {"capture_output": True, "text": True, "timeout": 100, "env": {**os.environ, **(variables or {})}}
+    return subprocess.run([sys.executable, *arguments], **{**given, **options})
+
+
+def python_that_goes_on(code) -> subprocess.Popen:
+    """A Python of its own that runs this code, with pipes to what it reads and from what it prints."""
+    return subprocess.Popen([sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def marked(name: str, value: str) -> list[psutil.Process]:
@@ -22,3 +38,8 @@ def wait_until_gone(count, patience: float = 20) -> list:
     while (left := count()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
+
+
+def until(condition) -> None:
+    """Wait until it is true, 20 seconds at most."""
+    assert not wait_until_gone(lambda: not condition())

@@ -1,13 +1,19 @@
-"""A call that is refused, whose words a test then compares in full."""
+"""A call that fails or is refused, whose words a test then compares in full."""
 
 import pytest
 
 import distlab
 
 
-def refused(call, *args, kind=distlab.ArgumentError, **kwargs) -> Exception:
-    """The error with which a call is refused; no cluster was started for it."""
+def raised(kind, call, *args, **kwargs):
+    """The error of that kind with which a call ends."""
     with pytest.raises(kind) as caught:
         call(*args, **kwargs)
-    assert distlab.Cluster.current is None
     return caught.value
+
+
+def refused(call, *args, kind=distlab.ArgumentError, **kwargs):
+    """The error with which a call is refused; no cluster was started for it."""
+    error = raised(kind, call, *args, **kwargs)
+    assert distlab.Cluster.current is None
+    return error

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from tests.processes import marked, wait_until_gone
+from tests.tool import ROOT
 
-ROOT = Path(__file__).parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_OPTIONS = [
     "--no-sandbox",  # Chromium refuses its sandbox to root
@@ -68,12 +68,8 @@ class Lab:
                 time.sleep(0.1)
         raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
 
-    def processes(self) -> list[psutil.Process]:
-        """Every living process that this server started, however far down, by the mark in its environment."""
-        return marked("DISTLAB_TEST_MARK", self.mark)
-
     def stop(self, patience: float = 15) -> list[psutil.Process]:
-        """Ends the server as Ctrl-C does, waits, and returns the processes that it left behind."""
+        """Ends the server as Ctrl-C does, waits, and returns the processes that it left behind, however far down."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -81,7 +77,7 @@ class Lab:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        return wait_until_gone(self.processes, patience)
+        return wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", self.mark), patience)
 
 
 @pytest.fixture(scope="session")

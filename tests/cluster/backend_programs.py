@@ -1,10 +1,13 @@
 """Programs for every rank that use one part of torch.distributed each, and return plain values.
 
-They run on any backend and give the same values on each; what a backend leaves undefined is not returned. Tensors hold
+`PROGRAMS` has every function here of (rank, world_size), and each reduction with every op and dtype. They run on any
+backend and give the same values on each; what a backend leaves undefined is not returned. Tensors hold
 small whole numbers, so that sums are exact in every dtype and in every order.
 """
 
+import inspect
 import math
+import sys
 import time
 
 import torch
@@ -334,32 +337,9 @@ def functional(rank, world_size):
     return [torch.as_tensor(tensor).tolist() for tensor in (total, joined, share)]
 
 
-PROGRAMS = {
-    "all_reduce": each_op_and_dtype(all_reduced),
-    "reduce": each_op_and_dtype(reduced),
-    "reduce_scatter": each_op_and_dtype(reduce_scattered),
-    **{
-        program.__name__: program
-        for program in (
-            broadcast,
-            all_gather,
-            all_gather_single,
-            gather_and_scatter,
-            reduce_scatter_single,
-            all_to_all,
-            layouts,
-            coalesced,
-            tags,
-            ring_of_messages,
-            objects,
-            asynchronous,
-            a_work_that_is_dropped,
-            subgroups,
-            training,
-            sharded_training,
-            pipelined,
-            distributed_tensors,
-            functional,
-        )
-    },
-}
+def is_program(one):
+    return inspect.isfunction(one) and [*inspect.signature(one).parameters] == ["rank", "world_size"]
+
+
+PROGRAMS = dict(inspect.getmembers(sys.modules[__name__], is_program))
+PROGRAMS |= {call.__name__: each_op_and_dtype(call) for call in (all_reduced, reduced, reduce_scattered)}

@@ -3,9 +3,12 @@
 import contextlib
 import os
 import signal
+import threading
 
 import psutil
 import pytest
+import torch
+import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 
 import distlab
@@ -141,10 +144,20 @@ def notebook(request, nothing_left):
     assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
 
 
-def sum_of_ranks(rank, world_size):
-    import torch
-    import torch.distributed as dist
+def kill(cluster, *ranks):
+    """Kill the processes of some ranks, wait until ipyparallel has heard of it, and return the pids that all had."""
+    pids = list(cluster.ranks.pids)
+    for rank in ranks:
+        os.kill(pids[rank], signal.SIGKILL)
+    assert wait_until_gone(lambda: set(ranks) & set(cluster.client.ids)) == set()
+    return pids
 
+
+def descriptors_and_threads():
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def sum_of_ranks(rank, world_size):
     tensor = torch.tensor([float(rank)])
     dist.all_reduce(tensor)
     return tensor.item()
@@ -160,15 +173,10 @@ def spin(rank, world_size):
 
 
 def stuck(rank, world_size):
-    import torch
-    import torch.distributed as dist
-
     dist.recv(torch.zeros(1), src=(rank + 1) % world_size)
 
 
 def dies(rank, world_size):
-    import torch.distributed as dist
-
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()

@@ -1,5 +1,9 @@
-"""Random programs that are correct: what the ranks do and what must come out is fixed by a seed. Runs on every rank."""
+"""Random programs that are correct: what the ranks do and what must come out is fixed by a seed. Runs on every rank.
 
+They are made of the functions whose names begin with "_".
+"""
+
+import inspect
 import random
 import time
 
@@ -136,18 +140,4 @@ def _barrier(rank, n, shared):
     dist.barrier()
 
 
-STEPS = [
-    _message,
-    _from_any,
-    _ring,
-    _batch,
-    _all_reduce,
-    _async_all_reduce,
-    _broadcast,
-    _all_gather,
-    _gather_and_scatter,
-    _all_to_all,
-    _group,
-    _objects,
-    _barrier,
-]
+STEPS = [one for name, one in [*globals().items()] if name.startswith("_") and inspect.isfunction(one)]

@@ -19,10 +19,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.processes import marked, wait_until_gone
-from tests.tool import load
+from tests.processes import marked, python, wait_until_gone
+from tests.tool import ROOT, load
 
-ROOT = Path(__file__).parents[2]
+tool = load("colab")
 COLAB = ROOT / ".venv-colab"
 COLAB_PACKAGES = ["ipykernel", "torch", "matplotlib", "numpy", "pandas", "scikit-learn"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -41,12 +41,6 @@ assert not any(importlib.util.find_spec(name) for name in {absent})
 assert os.listdir() == [], os.listdir()"""
 
 pytestmark = pytest.mark.timeout(900)  # the first run installs torch; a notebook runs its lesson in full
-
-
-@pytest.fixture(scope="module")
-def tool():
-    """tools/colab.py as a module."""
-    return load("colab")
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +98,6 @@ class Machine:
             NotebookClient(notebook, timeout=300, kernel_name="colab", resources=resources).execute(env=self.variables)
         return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
-    def left_processes(self):
-        """Processes that outlived the kernel by 20 seconds."""
-        return wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", self.mark))
-
 
 @pytest.fixture(scope="module")
 def small_notebook(tmp_path_factory):
@@ -121,7 +111,7 @@ def small_notebook(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def built(tool, small_notebook, tmp_path_factory):
+def built(small_notebook, tmp_path_factory):
     """{name: built file} of the small notebook and every notebook of the course."""
     folder = tmp_path_factory.mktemp("colab")
     return {path.name: path for path in tool.build(ROOT, [small_notebook, *NOTEBOOKS], folder)}
@@ -134,7 +124,7 @@ def installed(colab_packages, built, small_notebook, tmp_path_factory):
     return machine, machine.run(built[small_notebook.name], "jupyterlab", "ipyparallel", "distlab")
 
 
-def test_the_wheel_holds_the_whole_package(tool, tmp_path):
+def test_the_wheel_holds_the_whole_package(tmp_path):
     """Every file of distlab/ is in the wheel, so that nothing is missing at run time; the next has the same bytes."""
     wheels = [tool.build_wheel(ROOT, tmp_path / name) for name in ("one", "two")]
     with zipfile.ZipFile(wheels[0]) as wheel:
@@ -148,14 +138,14 @@ def test_the_wheel_holds_the_whole_package(tool, tmp_path):
     "text",
     ["![ring](ring.svg)", '![ring](ring.png "A ring")', '<img alt="r" src="ring.png" width="400">'],
 )
-def test_diagrams_travel_as_png(tool, small_notebook, text):
+def test_diagrams_travel_as_png(small_notebook, text):
     """A diagram, as Markdown or HTML, SVG or PNG, becomes a data: address of its PNG."""
     carried = tool.carry(text, small_notebook.parent)
     assert "data:image/png;base64,iVBORw==" in carried
     assert "(ring" not in carried
 
 
-def test_a_missing_diagram_stops_the_build(tool, small_notebook):
+def test_a_missing_diagram_stops_the_build(small_notebook):
     """A diagram that was not drawn is an error with the command that draws it, not a broken picture."""
     with pytest.raises(SystemExit, match="Run make figs first"):
         tool.carry("![x](../figs/nothing.svg)", small_notebook.parent)
@@ -172,13 +162,13 @@ def test_a_missing_diagram_stops_the_build(tool, small_notebook):
         ("`x[0](1)` and\n```\ny[0](2)\n```", "`x[0](1)` and\n```\ny[0](2)\n```"),
     ],
 )
-def test_links_to_files_become_words(tool, tmp_path, text, carried):
+def test_links_to_files_become_words(tmp_path, text, carried):
     """A link that would lead nowhere leaves its words; links to the web, to sections, and code stay."""
     assert tool.carry(text, tmp_path) == carried
 
 
 @pytest.mark.parametrize(("code", "extras"), [("import distlab", ""), ('Cluster(2, engines="mpi")', "[mpi]")])
-def test_no_index_is_asked_for_distlab(tool, tmp_path, code, extras):
+def test_no_index_is_asked_for_distlab(tmp_path, code, extras):
     """distlab is installed by the path of the wheel in the cell, and never by a name that somebody could claim.
 
     MPICH and mpi4py are an extra of the wheel: only a notebook that starts ranks by them brings them.
@@ -204,7 +194,7 @@ print(distlab.__file__)
 """
 
 
-def test_the_first_install_of_a_user_is_found_at_once(tool, tmp_path):
+def test_the_first_install_of_a_user_is_found_at_once(tmp_path):
     """Where pip makes a folder for the user's packages that the kernel did not know, the first cell finds it."""
     wheel = tmp_path / "distlab-0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
@@ -212,8 +202,7 @@ def test_the_first_install_of_a_user_is_found_at_once(tool, tmp_path):
     source = tool.install_cell(wheel, "torch").source
     code = USERS_FIRST_INSTALL.format(packages=str(Path(nbformat.__file__).parents[1]), wheel=str(wheel), source=source)
     variables = {"PYTHONUSERBASE": str(tmp_path / "user"), "HOME": str(tmp_path)}
-    command = [sys.executable, "-S", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    done = python("-S", "-c", code, cwd=tmp_path, env=variables)
     assert done.stdout.startswith(str(tmp_path / "user")), done.stdout + done.stderr
 
 
@@ -237,7 +226,7 @@ def test_a_built_notebook_runs_alone(built, installed, path):
     """The one file runs top to bottom with Colab's packages, in an empty directory, and leaves no process behind."""
     machine, _ = installed
     machine.run(built[path.name], "jupyterlab")
-    assert machine.left_processes() == []
+    assert wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", machine.mark)) == []
 
 
 def test_what_the_other_notebooks_import_is_there(built, installed):

@@ -1,22 +1,19 @@
 """The exercises that check themselves: an answer passes its check, and what looks like one does not."""
 
-from pathlib import Path
-
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-ROOT = Path(__file__).parents[2]
+from tests.tool import ROOT
+
 RIGHT = "ranks 0-3: right"
 
-# By notebook: (id of the stub, id of its check, cells that they need, an answer, what is wrong, its error).
+# By notebook: (id of the stub, id of its check, cells that they need, an answer, what makes it wrong, its error).
 EXERCISES = {
     "01_point_to_point": [
         (
-            "p2p-74",
-            "p2p-75",
-            ["p2p-44"],
+            *("p2p-74", "p2p-75", ["p2p-44"]),
             """
 def from_the_left(mine):
     theirs = torch.zeros_like(mine)
@@ -25,19 +22,11 @@ def from_the_left(mine):
     work.wait()
     return theirs
 """,
-            """
-def from_the_left(mine):
-    theirs = torch.zeros_like(mine)
-    dist.irecv(theirs, src=left).wait()
-    dist.send(mine, dst=right)
-    return theirs
-""",
+            ("src=left)", "src=left)\n    work.wait()"),
             "DeadlockError",
         ),
         (
-            "p2p-83",
-            "p2p-84",
-            [],
+            *("p2p-83", "p2p-84", []),
             """
 def deliver(numbers):
     if rank == 0:
@@ -52,18 +41,13 @@ def deliver(numbers):
             total += number.item()
         return total
 """,
-            """
-def deliver(numbers):
-    return sum(numbers or [])
-""",
+            ("if rank == 0:", "return sum(numbers or [])\n    if rank == 0:"),
             "RankError",
         ),
     ],
     "02_collectives": [
         (
-            "coll-116",
-            "coll-117",
-            [],
+            *("coll-116", "coll-117", []),
             """
 def sums_by_step(batches):
     steps = torch.tensor(len(batches))
@@ -75,16 +59,11 @@ def sums_by_step(batches):
         sums.append(total.item())
     return sums
 """,
-            """
-def sums_by_step(batches):
-    return batches
-""",
+            ("return sums", "return batches"),
             "RankError",
         ),
         (
-            "coll-121",
-            "coll-122",
-            [],
+            *("coll-121", "coll-122", []),
             """
 def ragged_all_reduce(t):
     longest = torch.tensor(len(t))
@@ -94,11 +73,7 @@ def ragged_all_reduce(t):
     dist.all_reduce(total)
     return total
 """,
-            """
-def ragged_all_reduce(t):
-    dist.all_reduce(t)
-    return t
-""",
+            ("return total", "return total[: len(t)]"),
             "RankError",
         ),
     ],
@@ -129,7 +104,7 @@ def test_a_check_accepts_the_answer_only(name):
         for written, verdict in (
             (sources[stub], "not attempted: exercise"),
             (f"%%px{answer}", RIGHT),
-            (f"%%px{wrong}", error),
+            (f"%%px{answer.replace(*wrong)}", error),
         ):
             run += [written, sources[check]]
             expected[len(run) - 1] = verdict

@@ -2,11 +2,10 @@
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.processes import python
+from tests.tool import ROOT
+
 README = (ROOT / "README.md").read_text()
 
 
@@ -14,7 +13,7 @@ def test_the_example_prints_what_it_says():
     """The README's example runs as a plain script, and prints the comment beside its print."""
     (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     said = re.findall(r"print\(.*\)  # (.*)", example)
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=100)
+    done = python("-c", example)
     assert done.returncode == 0, done.stderr
     printed = done.stdout.splitlines()
     assert [line for line in printed if line in said] == said, printed

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -13,8 +12,9 @@ from nbclient import NotebookClient
 from torch import nn
 
 from tests.data_files import md5, write_cifar
+from tests.tool import ROOT
 
-LESSON = Path(__file__).parents[2] / "notebooks" / "05_distributed_data_parallel.ipynb"
+LESSON = ROOT / "notebooks" / "05_distributed_data_parallel.ipynb"
 NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")  # where nobody answers
 
 

@@ -6,20 +6,17 @@ with report("1.1", ...). That the answers still run is compared by pytest --nbva
 
 import ast
 import re
-from pathlib import Path
 
-import nbformat
 import pytest
 from test_exercises import EXERCISES
+from test_hygiene import code_cells, markdown_cells
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+from tests.tool import ROOT
+
+NOTEBOOKS = ROOT / "notebooks"
 ANSWERED = sorted((NOTEBOOKS / "solutions").glob("[0-9]*.ipynb"))
 
 each_answered = pytest.mark.parametrize("path", ANSWERED, ids=lambda path: path.stem)
-
-
-def code_cells(path):
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
 def function_of(source):
@@ -63,7 +60,7 @@ def test_every_lesson_with_exercises_is_answered():
 def test_an_unsolved_exercise_is_no_error(path):
     """In the lesson each stub is announced in the text, and its check says that it was not attempted."""
     lesson = NOTEBOOKS / path.name
-    text = "\n".join(cell.source for cell in nbformat.read(lesson, as_version=4).cells if cell.cell_type == "markdown")
+    text = "\n".join(cell.source for cell in markdown_cells(lesson))
     for number, (_, check) in exercises(lesson).items():
         assert f"**Exercise {number}**" in text
         assert check.source.rstrip().splitlines()[-1].startswith(f'report("{number}", ')

@@ -14,6 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.refused import raised
+
 LATER = 1.0  # seconds: longer than a deadlock needs to be told here
 
 CLUSTER = {"n": 3, "timeout": 60}
@@ -107,21 +109,7 @@ def a_callback_of_a_pool():
     pool.submit(time.sleep, LATER).add_done_callback(lambda _: send())
 
 
-ACTORS = [
-    a_thread,
-    a_timer_whose_code_has_not_begun,
-    a_thread_that_threading_does_not_know,
-    a_thread_with_a_name_of_ours,
-    a_task_of_the_loop,
-    a_task_inside_another_wait,
-    a_timer_of_the_loop,
-    a_timer_of_tornado,
-    a_reader_of_the_loop,
-    an_alarm,
-    a_child_that_sends_a_signal,
-    a_child_that_ends,
-    a_callback_of_a_pool,
-]
+ACTORS = [actor for name, actor in [*globals().items()] if name.startswith(("a_", "an_"))]
 
 
 def computes_in_c():
@@ -154,10 +142,7 @@ def test_a_call_with_its_own_limit_ends_by_itself(usable):
 
     def monitored(rank, world_size):
         if rank == 0:
-            try:
-                dist.monitored_barrier(timeout=timedelta(seconds=LATER))
-            except RuntimeError as error:
-                return str(error)
+            return str(raised(RuntimeError, dist.monitored_barrier, timeout=timedelta(seconds=LATER)))
 
     assert "failed to pass monitoredBarrier in 1000 ms" in usable.run(monitored)[0]
     usable.heal()

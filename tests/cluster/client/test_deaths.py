@@ -8,21 +8,14 @@ import pytest
 
 import distlab
 from distlab.client.execution import Options
-from tests.cluster.conftest import dies, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import dies, kill, pid_on_rank, sum_of_ranks
 from tests.cluster.zoo import a_message_larger_than_its_recv
+from tests.processes import until
+from tests.refused import raised
 
 CLUSTER = {"n": 3, "timeout": 60}
 KILLED = "killed by SIGKILL (often the system, out of memory, or kill -9)"
 RANK_1 = f"Rank 1 was {KILLED} since the last cell: a new process takes its place, and its variables are lost.\n"
-
-
-def kill(cluster, ranks):
-    """Kill the processes of some ranks, and wait until ipyparallel has heard of it."""
-    pids = cluster.run(pid_on_rank)
-    for rank in ranks:
-        os.kill(pids[rank], signal.SIGKILL)
-    assert wait_until_gone(lambda: set(ranks) & set(cluster.client.ids)) == set()
-    return pids
 
 
 def traced(cluster):
@@ -42,7 +35,7 @@ CALLS = {
 def test_whatever_is_called_next_tells_a_death_and_replaces_the_rank(usable, capsys, call):
     """The table shows it; one line says who died and how; the call works; the other ranks are as they were."""
     usable.push({"kept": 5})
-    before = kill(usable, [1])
+    before = kill(usable, 1)
     row = repr(usable).splitlines()[2]
     assert row.startswith(f"  rank 1   was {KILLED}  ")
     assert row.endswith(f"  -  pid {before[1]}")
@@ -58,14 +51,13 @@ def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
     """Said with its signal, the others freed; the next cell has a new rank 1 and the others' variables."""
     before = usable.run(pid_on_rank)
     usable.push({"kept": 6})
-    with pytest.raises(distlab.RankDied) as caught:
-        usable.run(dies)
-    assert str(caught.value) == (
+    error = raised(distlab.RankDied, usable.run, dies)
+    assert str(error) == (
         f"rank 1 was {KILLED}.\n"
         "The next cell starts a new one in its place, without its variables, and rebuilds the process group. "
         "Ranks 0 and 2 keep theirs."
     )
-    assert caught.value.failures[0].rank == 1
+    assert error.failures[0].rank == 1
     after = usable.run(pid_on_rank)
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
     assert usable.pull("kept", ranks=[0, 2]) == [6, 6]
@@ -73,15 +65,14 @@ def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
 
 
 def test_a_rank_that_gloo_aborts_tells_why(usable):
-    """A send and a recv of different sizes abort the receiver; its last words are in the message."""
-    with pytest.raises(distlab.RankDied, match=r"^rank 1 was killed by SIGABRT") as caught:
-        usable.run(a_message_larger_than_its_recv)
-    assert "terminate called" in caught.value.failures[0].traceback
+    """A send and a recv of different sizes abort the receiver; its last words are in the error."""
+    (failure,) = raised(distlab.RankDied, usable.run, a_message_larger_than_its_recv).failures
+    assert "terminate called" in failure.traceback
 
 
 def test_several_deaths_are_told_together(usable, capsys):
     """Two ranks, also rank 0, are told in one line and replaced."""
-    kill(usable, [0, 2])
+    kill(usable, 0, 2)
     assert usable.run(sum_of_ranks) == [3.0] * 3
     places = "new processes take their places, and their variables are lost"
     assert capsys.readouterr().out == f"Ranks 0 and 2 were {KILLED} since the last cell: {places}.\n"
@@ -93,7 +84,7 @@ def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable,
     before = list(usable.ranks.pids)
     launcher = usable.ranks._processes.launcher
     os.kill(launcher.pid, signal.SIGKILL)
-    assert wait_until_gone(lambda: [] if launcher.server_ended else [launcher]) == []
+    until(lambda: launcher.server_ended)
     assert usable.run(sum_of_ranks) == [3.0] * 3
     ended = f"Ranks 0-2 ended with the process that forks the ranks, which was {KILLED} since the last cell: "
     assert capsys.readouterr().out == (f"{ended}new processes take their places, and their variables are lost.\n")
@@ -109,9 +100,7 @@ def test_the_death_of_the_forking_process_in_a_cell_ends_the_cell(usable):
             os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
 
-    with pytest.raises(distlab.RankDied) as caught:
-        usable.run(kills_parent, timeout=20)
-    assert str(caught.value) == (
+    assert str(raised(distlab.RankDied, usable.run, kills_parent, timeout=20)) == (
         f"ranks 0-2 ended with the process that forks the ranks, which was {KILLED}.\n"
         "The next cell starts new ones in their places, without their variables, and rebuilds the process group."
     )
@@ -121,8 +110,7 @@ def test_a_pending_cell_of_a_dead_rank_does_not_cost_the_rank_that_took_its_plac
     """The result of a cell sent with --noblock tells the death, and the new rank stays."""
     code = "dist.recv(torch.zeros(1), src=(rank + 1) % 3)"
     cell = usable.execute([0, 1, 2], Options(), lambda view: view.execute(code, block=False))
-    os.kill(usable.ranks.pids[1], signal.SIGKILL)
-    assert wait_until_gone(lambda: {1} & set(usable.client.ids)) == set()
+    kill(usable, 1)
     pids = usable.run(pid_on_rank)
     with pytest.raises(distlab.RankDied, match=f"^rank 1 was {KILLED[:17]}"):
         cell.replies()
@@ -132,21 +120,17 @@ def test_a_pending_cell_of_a_dead_rank_does_not_cost_the_rank_that_took_its_plac
 def test_with_the_stock_launcher_a_death_needs_a_restart():
     """Its engines cannot be replaced one by one: the cell and every next call say so; a result that is lost too."""
     with distlab.Cluster(2, timeout=30, engines="local") as cluster:
-        with pytest.raises(distlab.RankDied) as caught:
-            cluster.run(dies)
-        assert str(caught.value) == (
+        assert str(raised(distlab.RankDied, cluster.run, dies)) == (
             f"rank 1 was {KILLED}.\n"
             "The cluster is not whole: call cluster.restart() for new ranks. "
             "Rank 0 lives and keeps its variables until then."
         )
+        advice = "Call cluster.restart(): it starts new ranks, without the variables."
         for call in (lambda: cluster.run(pid_on_rank), cluster.heal):
-            with pytest.raises(distlab.ClusterError) as caught:
-                call()
-            advice = "Call cluster.restart(): it starts new ranks, without the variables."
-            assert str(caught.value) == f"The cluster is not whole: rank 1 was {KILLED}. {advice}"
+            error = raised(distlab.ClusterError, call)
+            assert str(error) == f"The cluster is not whole: rank 1 was {KILLED}. {advice}"
         cluster.restart()
         assert cluster.run(sum_of_ranks) == [1.0, 1.0]
         cell = cluster.execute([0], Options(), lambda view: view.execute("import time; time.sleep(60)", block=False))
-    with pytest.raises(distlab.ClusterError) as caught:
-        cell.finish()
-    assert str(caught.value) == "The cluster was stopped before this cell had ended, and its results are lost."
+    error = raised(distlab.ClusterError, cell.finish)
+    assert str(error) == "The cluster was stopped before this cell had ended, and its results are lost."

@@ -2,8 +2,8 @@
 
 import os
 import re
-import subprocess
-import sys
+
+from tests.processes import TORCHRUN, python
 
 CELLS = [
     "%%px\ntext = '''one\n  two'''\nprint(text)\nx = torch.ones(2) * (rank + 1)\ndist.all_reduce(x)\nx.sum()",
@@ -49,9 +49,8 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
         "  left out: cell 3 (it failed with RankError): print('before it fails')",
         "Run it: torchrun --standalone --nproc-per-node 2 cells.py",
     ]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(path)]
     environment = {k: v for k, v in os.environ.items() if k not in ("GLOO_SOCKET_IFNAME", "RANK", "WORLD_SIZE")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = python(*TORCHRUN, path, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines() == EXPECTED
     # the cells themselves: what the notebook showed, one line of it after the other, is what the script printed

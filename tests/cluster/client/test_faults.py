@@ -10,6 +10,7 @@ import torch
 
 import distlab
 from tests.cluster.conftest import stuck
+from tests.refused import raised
 
 
 def test_an_exception_names_rank_line_and_the_others(usable):
@@ -22,11 +23,10 @@ def test_an_exception_names_rank_line_and_the_others(usable):
             dist.barrier()  # noqa: F821
 
     began = time.monotonic()
-    with pytest.raises(distlab.RankError) as caught:
-        usable.run(fails)
+    error = raised(distlab.RankError, usable.run, fails)
     assert time.monotonic() - began < 10  # the group's timeout is 20 s
     line = fails.__code__.co_firstlineno
-    assert str(caught.value) == (
+    assert str(error) == (
         "rank 2 raised ValueError: no\n"
         f'  rank 2   line {line + 2} in fails   raise ValueError("no")\n'
         "ranks 1 and 3 waited in communication and could not go on:\n"
@@ -34,8 +34,8 @@ def test_an_exception_names_rank_line_and_the_others(usable):
         "Rank 0 finished.\n"
         "The process group is rebuilt and variables are kept: change the cell and run it again."
     )
-    assert (caught.value.failures[0].rank, caught.value.finished) == (2, (0,))
-    assert "ValueError: no" in caught.value.failures[0].traceback
+    assert (error.failures[0].rank, error.finished) == (2, (0,))
+    assert "ValueError: no" in error.failures[0].traceback
 
 
 def test_lines_inside_torch_are_left_out(usable):
@@ -44,12 +44,11 @@ def test_lines_inside_torch_are_left_out(usable):
     def mismatched(rank, world_size):
         return torch.ones(2) @ torch.ones(3)
 
-    with pytest.raises(distlab.RankError) as caught:
-        usable.run(mismatched)
-    lines = {(line.number, line.place) for failure in caught.value.failures for line in failure.lines}
+    error = raised(distlab.RankError, usable.run, mismatched)
+    lines = {(line.number, line.place) for failure in error.failures for line in failure.lines}
     assert lines == {(mismatched.__code__.co_firstlineno + 1, "mismatched")}
-    assert str(caught.value).startswith("ranks 0-3 raised RuntimeError: ")
-    assert "rebuilt" not in str(caught.value)
+    assert str(error).startswith("ranks 0-3 raised RuntimeError: ")
+    assert "rebuilt" not in str(error)
 
 
 @pytest.fixture
@@ -72,10 +71,8 @@ def test_a_run_that_takes_too_long_is_freed(usable, no_proof, how):
                 pass
 
     began = time.monotonic()
-    with pytest.raises(distlab.RankTimeout) as caught:
-        usable.run(busy, timeout=1)
+    said = str(raised(distlab.RankTimeout, usable.run, busy, timeout=1)).splitlines()
     assert time.monotonic() - began < 10
-    said = str(caught.value).splitlines()
     assert said[0] == "rank 3 did not come back within 1 s."
     assert said[1].split() == ["ranks", "0-2", "finished"]
     assert said[2].startswith("  rank 3 ")
@@ -99,10 +96,9 @@ def test_a_device_mesh_is_made_again_after_heal(usable):
     usable.run(make)
     assert usable.run(add_rows) == [4, 6, 4, 6]
     usable.heal()
-    with pytest.raises(distlab.RankError) as caught:
-        usable.run(add_rows)
-    assert "RuntimeError: Could not resolve the process group registered under the name" in str(caught.value)
-    assert "a device mesh with mesh = init_device_mesh(...)" in str(caught.value)
+    said = str(raised(distlab.RankError, usable.run, add_rows))
+    assert "RuntimeError: Could not resolve the process group registered under the name" in said
+    assert "a device mesh with mesh = init_device_mesh(...)" in said
     usable.run(make)
     assert usable.run(add_rows) == [4, 6, 4, 6]
 
@@ -148,52 +144,45 @@ def test_interrupt_from_outside(usable, pause):
 # --- values that cannot travel ---
 
 
-def test_a_function_that_cannot_be_pickled(usable):
-    """A lock in a closure is refused at once, with the reason and what to do."""
-    lock = threading.Lock()
-    with pytest.raises(distlab.SerializationError) as caught:
-        usable.run(lambda rank, world_size: lock)
-    assert str(caught.value) == (
-        "The function or one of its arguments cannot be sent to the ranks "
-        "(TypeError: cannot pickle '_thread.lock' object). "
-        "Open files, locks, sockets and generators stay where they are: make them inside the function."
-    )
+LOCKED = (
+    "The function or one of its arguments cannot be sent to the ranks "
+    "(TypeError: cannot pickle '_thread.lock' object). "
+    "Open files, locks, sockets and generators stay where they are: make them inside the function."
+)
+GENERATED = (
+    "The value of rank 0, generator, cannot be sent to the notebook (TypeError: cannot pickle 'generator' object). "
+    "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
+)
 
 
-def test_a_value_that_cannot_be_pickled(usable):
-    """A generator as a value is refused with the rank and what to do."""
-    with pytest.raises(distlab.SerializationError) as caught:
-        usable.run(lambda rank, world_size: (i for i in range(3)))
-    assert str(caught.value) == (
-        "The value of rank 0, generator, cannot be sent to the notebook (TypeError: cannot pickle 'generator' object). "
-        "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
-    )
+@pytest.mark.parametrize(("value", "message"), [(lambda x: x, LOCKED), (lambda x: (i for i in [x]), GENERATED)])
+def test_what_cannot_be_pickled_is_refused(usable, value, message):
+    """A lock in a closure at once, a generator as a value with its rank; with the reason and what to do."""
+    lock = threading.Lock() if message == LOCKED else None
+    assert str(raised(distlab.SerializationError, usable.run, lambda rank, world_size: value(lock))) == message
 
 
 # --- bad arguments ---
 
 
+RANKS = "ranks must be a list of different ranks from 0 to 3, got {}. Leave ranks out to mean all of them."
+SECONDS = "timeout must be a number of seconds above 0, got -1. Give for example timeout=5."
 NAMES = "names must be names of variables, got"
+ABSENT = (
+    "names must be defined on every rank that is asked, got 'never_defined'. It is not on ranks 0-3. "
+    'Define it there: cluster.push({"never_defined": ...}).'
+)
 OF_THE_WRONG_TYPE = {
     "fn must be callable, got 3. Call cluster.run(fn, *args) with the function itself.": lambda c: c.run(3),
-    "ranks must be a list of different ranks from 0 to 3, got 2. Leave ranks out to mean all of them.": lambda c: c.run(
-        stuck, ranks=2
-    ),
+    RANKS.format(2): lambda c: c.run(stuck, ranks=2),
     f'{NAMES} 5. Call cluster.pull("x").': lambda c: c.pull(5),
     "names must be a mapping of names to values, got ['x']. Call cluster.push({\"x\": 1}).": lambda c: c.push(["x"]),
 }
 REFUSED = {
     **OF_THE_WRONG_TYPE,
-    **{
-        f"ranks must be a list of different ranks from 0 to 3, got {ranks}. "
-        "Leave ranks out to mean all of them.": lambda c, ranks=ranks: c.run(stuck, ranks=ranks)
-        for ranks in ([7], [1, 1], [])
-    },
-    "timeout must be a number of seconds above 0, got -1. Give for example timeout=5.": lambda c: c.run(
-        stuck, timeout=-1
-    ),
-    "names must be defined on every rank that is asked, got 'never_defined'. It is not on ranks 0-3. "
-    'Define it there: cluster.push({"never_defined": ...}).': lambda c: c.pull("never_defined"),
+    **{RANKS.format(ranks): lambda c, ranks=ranks: c.run(stuck, ranks=ranks) for ranks in ([7], [1, 1], [])},
+    SECONDS: lambda c: c.run(stuck, timeout=-1),
+    ABSENT: lambda c: c.pull("never_defined"),
     f"{NAMES} 'x y'. Call cluster.pull(\"x\").": lambda c: c.pull("x y"),
     f"{NAMES} '1x'. Call cluster.push({{\"x\": 1}}).": lambda c: c.push({"1x": 1}),
 }
@@ -201,10 +190,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("message", "call"), REFUSED.items())
 def test_bad_arguments_are_refused_at_once(usable, message, call):
-    """A bad argument is an ArgumentError in the house form, nothing is sent, and the cluster works on."""
-    began = time.monotonic()
-    with pytest.raises(distlab.ArgumentError) as caught:
-        call(usable)
-    assert time.monotonic() - began < 5
-    assert str(caught.value) == message
-    assert isinstance(caught.value, TypeError if message in OF_THE_WRONG_TYPE else ValueError)
+    """A bad argument is an ArgumentError in the house form, and the cluster works on."""
+    error = raised(distlab.ArgumentError, call, usable)
+    assert str(error) == message
+    assert isinstance(error, TypeError if message in OF_THE_WRONG_TYPE else ValueError)

@@ -8,6 +8,7 @@ import pytest
 
 import distlab
 from tests.cluster.conftest import pid_on_rank
+from tests.refused import raised
 
 SLOW = "import sys, time\nsys.begun = getattr(sys, 'begun', 0) + 1\ntime.sleep({seconds})\n"
 WAITS = "import torch, torch.distributed as dist\ndist.recv(torch.zeros(1), src=1 - dist.get_rank())\n"
@@ -53,9 +54,9 @@ def test_the_import_of_a_library_is_not_torn(kept, tmp_path, how):
     timers = [threading.Timer(2, os.kill, (pid, signal.SIGINT)) for pid in kept.run(pid_on_rank) if how == "signal"]
     for timer in timers:
         timer.start()
-    with pytest.raises(distlab.RankError if timers else distlab.RankTimeout) as caught:
-        kept.run(imports, *module, timeout=None if timers else 2)
-    assert ("KeyboardInterrupt" if timers else "Variables are kept") in str(caught.value)
+    kind, limit = (distlab.RankError, None) if timers else (distlab.RankTimeout, 2)
+    said = str(raised(kind, kept.run, imports, *module, timeout=limit))
+    assert ("KeyboardInterrupt" if timers else "Variables are kept") in said
     assert kept.run(imports, *module, ends=True) == [1, 1]
 
 
@@ -66,15 +67,13 @@ def test_the_import_of_a_library_is_not_torn(kept, tmp_path, how):
 def test_a_module_that_never_ends_is_freed(kept, tmp_path, folder, name, text):
     """The learner's own is interrupted like a cell; in a library, a wait in gloo is ended where it is."""
     module = in_folder(tmp_path / folder, name, text)
-    with pytest.raises((distlab.RankTimeout, distlab.DeadlockError)) as caught:
-        kept.run(imports, *module, timeout=2)
-    assert "Variables are kept" in str(caught.value)
+    error = raised((distlab.RankTimeout, distlab.DeadlockError), kept.run, imports, *module, timeout=2)
+    assert "Variables are kept" in str(error)
 
 
 def test_an_import_without_an_end_costs_the_rank(usable, tmp_path, monkeypatch):
     """A library that is never whole is not waited for without a limit."""
     monkeypatch.setattr("distlab.client.patience.LONG_PATIENCE_SECONDS", 3.0)
     module = in_folder(tmp_path / "site-packages", "library_without_end", SLOW.format(seconds=60))
-    with pytest.raises(distlab.RankTimeout) as caught:
-        usable.run(imports, *module, timeout=2)
-    assert "Rank 1 could not be freed: a new process took its place" in str(caught.value)
+    error = raised(distlab.RankTimeout, usable.run, imports, *module, timeout=2)
+    assert "Rank 1 could not be freed: a new process took its place" in str(error)

@@ -9,7 +9,8 @@ from pkgutil import resolve_name
 import pytest
 
 import distlab
-from tests.cluster.conftest import our_processes, pid_on_rank, spin, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import descriptors_and_threads, kill, our_processes, spin, sum_of_ranks, wait_until_gone
+from tests.refused import raised
 
 pytestmark = pytest.mark.usefixtures("python_handles_sigint")
 
@@ -30,10 +31,6 @@ def interrupted_after(monkeypatch):
         return monkeypatch.undo
 
     return patch
-
-
-def descriptors_and_threads():
-    return len(os.listdir("/proc/self/fd")), threading.active_count()
 
 
 # modules and functions on the way of a start; after each of them somebody has to know what it made
@@ -72,10 +69,8 @@ def test_after_an_interrupted_restart_it_is_said_what_to_call(interrupted_after)
         cluster.restart()
     undo()
     if distlab.Cluster.current is None:
-        with pytest.raises(distlab.ClusterError) as caught:
-            cluster.run(sum_of_ranks)
-        advice = "Make one with distlab.Cluster(1), or call restart()."
-        assert str(caught.value) == f"This cluster did not start. {advice}"
+        error = raised(distlab.ClusterError, cluster.run, sum_of_ranks)
+        assert str(error) == "This cluster did not start. Make one with distlab.Cluster(1), or call restart()."
         cluster.restart()
     assert cluster.run(sum_of_ranks) == [0.0]
     undo = interrupted_after("launch.reaper.end")
@@ -110,8 +105,7 @@ def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted_after, name):
 def test_an_interrupted_heal_can_be_repeated(two, interrupted_after, name):
     """Also where a dead rank is being replaced; variables of the others stay."""
     two.push({"kept": 5})
-    os.kill(two.run(pid_on_rank)[1], signal.SIGKILL)
-    assert wait_until_gone(lambda: {1} & set(two.client.ids)) == set()
+    kill(two, 1)
     undo = interrupted_after(name)
     with pytest.raises(KeyboardInterrupt):
         two.heal()
@@ -124,20 +118,20 @@ def test_an_interrupted_heal_can_be_repeated(two, interrupted_after, name):
 def test_a_handful_of_random_interrupts(at_first):
     """Six moments by a seeded die, in start, run, heal, restart and stop; then all is as it was."""
     die = random.Random(7)
-    calls = {
-        "heal": lambda cluster: cluster.heal(),
-        "run": lambda cluster: cluster.run(sum_of_ranks),
-        "restart": lambda cluster: cluster.restart(),
-        "start": lambda cluster: distlab.Cluster(2),
-        "stop": lambda cluster: cluster.stop(),
-    }
-    for what in (*calls, "start"):
+
+    def runs(cluster):
+        cluster.run(sum_of_ranks)
+
+    def starts(cluster):
+        distlab.Cluster(2)
+
+    for what in (distlab.Cluster.heal, runs, distlab.Cluster.restart, starts, distlab.Cluster.stop, starts):
         cluster = distlab.Cluster.current or distlab.Cluster(2)
-        longest = 2.0 if what in ("start", "restart") else 0.05
+        longest = 2.0 if what in (starts, distlab.Cluster.restart) else 0.05
         timer = threading.Timer(die.uniform(0, longest), os.kill, (os.getpid(), signal.SIGINT))
         try:
             timer.start()
-            calls[what](cluster)
+            what(cluster)
             timer.join()
         except KeyboardInterrupt:
             timer.join()

@@ -2,17 +2,17 @@
 
 import os
 import socket
-import subprocess
 import sys
 import textwrap
-import threading
 
 import psutil
 import pytest
 
 import distlab
 from distlab.launch import reaper, settings
-from tests.cluster.conftest import our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import descriptors_and_threads, our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
+from tests.processes import python_that_goes_on
+from tests.refused import raised
 
 
 @pytest.mark.timeout(300)
@@ -23,14 +23,11 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     cannot be used.
     """
 
-    def open_now():
-        return len(os.listdir("/proc/self/fd")), threading.active_count()
-
     distlab.Cluster(1).stop()
-    before = open_now()
+    before = descriptors_and_threads()
     for n in (2, 1):
         first = distlab.Cluster(n, timeout=7, threads=2)
-        running, old = open_now(), first.run(pid_on_rank)
+        running, old = descriptors_and_threads(), first.run(pid_on_rank)
         first.push({"x": 1})
         first.restart()
         assert not set(old) & set(first.run(pid_on_rank))
@@ -47,18 +44,17 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
             first.run(pid_on_rank)
         assert second.run(sum_of_ranks) == [float(sum(range(3 - n)))] * (3 - n)
         first.restart()
-        assert open_now() == running
+        assert descriptors_and_threads() == running
         folder = first.ranks._processes.folder
         assert os.path.isdir(folder)
         first.stop()
         first.stop()
-        assert open_now() == before
+        assert descriptors_and_threads() == before
         assert not os.path.exists(folder)
     assert wait_until_gone(our_processes) == []
     for use in (lambda: first.run(pid_on_rank), lambda: first.pull("x"), lambda: first.client, first.heal):
-        with pytest.raises(distlab.ClusterError) as caught:
-            use()
-        assert str(caught.value) == "This cluster was stopped. Make one with distlab.Cluster(1), or call restart()."
+        advice = "Make one with distlab.Cluster(1), or call restart()."
+        assert str(raised(distlab.ClusterError, use)) == f"This cluster was stopped. {advice}"
     assert repr(first) == "Cluster(1) was stopped"
     assert "was stopped" in first._repr_html_()
 
@@ -75,10 +71,9 @@ def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
         expected = max(1, (os.cpu_count() or 1) // 3)
         seen = cluster.run(lambda rank, world_size: (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]))  # noqa: F821
         assert seen == [(expected, str(expected))] * 3
-        with pytest.raises(distlab.RankError) as caught:
-            cluster.run(deadlock)
+        error = raised(distlab.RankError, cluster.run, deadlock)
     line = deadlock.__code__.co_firstlineno + 2
-    assert str(caught.value) == (
+    assert str(error) == (
         "ranks 0-1 waited for each other, and nothing came for 3 s.\n"
         f"  ranks 0-1   line {line} in deadlock   dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821\n"
         "Rank 2 finished.\n"
@@ -95,9 +90,8 @@ SCRIPT = """
 """
 
 
-def run_script(then: str, engines: str | None = None) -> subprocess.Popen:
-    script = textwrap.dedent(SCRIPT).format(then=then, engines=engines)
-    return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def run_script(then, engines=None):
+    return python_that_goes_on(textwrap.dedent(SCRIPT).format(then=then, engines=engines))
 
 
 def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what_it_needs():
@@ -143,9 +137,7 @@ FORK_ONLY = """
 @pytest.mark.skipif(sys.platform != "linux", reason="the fork launcher is for Linux")
 def test_fork_launcher_ends_with_the_process_that_used_it():
     """For any user of ipyparallel: engines and their parent are gone within seconds after SIGKILL of that process."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(FORK_ONLY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = python_that_goes_on(textwrap.dedent(FORK_ONLY))
     *ours, controller = map(int, process.stdout.readline().split())
     assert len(ours) == 3
     process.kill()

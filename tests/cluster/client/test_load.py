@@ -7,6 +7,7 @@ import pytest
 
 import distlab
 from tests.cluster.conftest import pid_on_rank, spin, stuck
+from tests.refused import raised
 
 CLUSTER = {"n": 4, "timeout": 60}
 BUSY = 12  # processes that only compute
@@ -28,9 +29,8 @@ def test_ranks_that_wait_for_a_cpu_are_not_given_up(usable, crowd, program, time
     """They are freed in the end, with the processes and the variables that they had."""
     usable.push({"model": 1})
     before = usable.run(pid_on_rank)
-    with pytest.raises((distlab.DeadlockError, distlab.RankTimeout)) as caught:
-        usable.run(program, timeout=timeout)
-    assert "Variables are kept" in str(caught.value)
-    assert "does not answer" not in str(caught.value)
+    said = str(raised((distlab.DeadlockError, distlab.RankTimeout), usable.run, program, timeout=timeout))
+    assert "Variables are kept" in said
+    assert "does not answer" not in said
     assert usable.pull("model") == [1] * 4
     assert usable.run(pid_on_rank) == before

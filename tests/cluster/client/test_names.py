@@ -1,5 +1,6 @@
 """A cell may take any name, and may take away what the engine needs: the rank is freed, interrupted and works on."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -39,24 +40,15 @@ def test_a_function_may_have_any_name(usable, name):
 # --- signals ---
 
 
-def handle_signals():
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-
-
-def ignore_signals():
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
-@pytest.mark.parametrize("take", [handle_signals, ignore_signals])
+@pytest.mark.parametrize("handler", [lambda *_: None, signal.SIG_IGN], ids=["handled", "ignored"])
 @pytest.mark.parametrize("how", ["recv", "sleep"])
-def test_a_rank_is_brought_back_whatever_its_cell_does_with_signals(usable, take, how):
+def test_a_rank_is_brought_back_whatever_its_cell_does_with_signals(usable, handler, how):
     """It is freed from a call, and interrupted in Python's own; it is not replaced."""
     usable.push({"kept": 1})
 
     def program(rank, world_size):
-        take()
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
+            signal.signal(number, handler)
         if how == "recv":
             dist.recv(torch.ones(1), src=(rank + 1) % world_size)
         time.sleep(60)
@@ -133,14 +125,12 @@ def test_the_rank_works_on_after_a_cell_that_took_something_away(nothing_left, c
     """The next calls print, communicate, know their rank, and the group is rebuilt; nothing was replaced."""
     pids = [row["pid"] for row in usable.describe()]
     usable.push({"lose": lose})
-    raises = pytest.raises(distlab.RankError, match="after that") if "raise" in lose.__name__ else None
+    fails = "raise" in lose.__name__
     if way == "cell":
         replies = usable.client[:].execute("lose()", block=False).get(return_exceptions=True)
         assert all(getattr(reply, "ename", "ValueError") == "ValueError" for reply in replies)
-    elif raises is None:
-        usable.run(lambda rank, world_size: lose())
     else:
-        with raises:
+        with pytest.raises(distlab.RankError, match="after that") if fails else contextlib.nullcontext():
             usable.run(lambda rank, world_size: lose())
     capsys.readouterr()
 

@@ -2,12 +2,12 @@
 
 import importlib
 import os
-import subprocess
 import sys
 
 import pytest
 
 import distlab
+from tests.processes import python
 
 NAMES = ("random", "queue", "token", "select", "socket", "types", "signal", "json", "tempfile")
 with_safe_path = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
@@ -42,7 +42,6 @@ def test_a_file_that_was_imported_by_mistake_is_named(name, first_line, tmp_path
     """Where such a file breaks this process, the error names the file and says what to do."""
     file = tmp_path / f"{name}.py"
     file.write_text("value = 1\n")
-    code = "import distlab; distlab.Cluster(1)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = python("-c", "import distlab; distlab.Cluster(1)", cwd=tmp_path)
     advice = f"{file} was imported instead of the module of that name: rename this file, then restart the kernel."
     assert f"distlab.errors.ClusterError: {first_line}\n{advice}\n" in done.stderr

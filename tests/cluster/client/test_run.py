@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from distlab.launch import reaper
-from tests.cluster.conftest import pid_on_rank, wait_until_gone
+from tests.cluster.conftest import pid_on_rank
+from tests.processes import until
 
 FACTOR = 3
 
@@ -46,8 +47,6 @@ def test_values_come_in_rank_order(usable):
     """Values are listed by rank, whoever returned first; rank r is engine r, and torch agrees."""
 
     def slow_first(rank, world_size):
-        import time
-
         time.sleep(0.1 * (world_size - rank))
         return rank, world_size, dist.get_rank()  # noqa: F821
 
@@ -179,7 +178,7 @@ def test_many_tensors_there_and_back(usable):
 def test_ipyparallels_send_signal_works_without_a_nanny(usable):
     """Client.send_signal reaches the forked engines: their control threads answer it."""
     sleeping = usable.client[:].apply_async(time.sleep, 30)
-    assert wait_until_gone(lambda: [row for row in usable.describe() if "computes" not in row["state"]]) == []
+    until(lambda: all("computes" in row["state"] for row in usable.describe()))
     usable.client.send_signal("SIGINT", block=True)
     errors = sleeping.get(timeout=20, return_exceptions=True)
     assert [error.ename for error in errors] == ["KeyboardInterrupt"] * 4

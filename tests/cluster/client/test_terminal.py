@@ -12,6 +12,8 @@ import termios
 
 import pytest
 
+from tests.processes import python
+
 SCRIPT = """\
 import time
 import distlab
@@ -82,6 +84,6 @@ def test_one_line_of_a_terminal_is_updated_and_erased(name, tmp_path):
 
 def test_a_file_gets_what_the_ranks_wrote_and_no_sign_of_life():
     """Redirected, the same program writes no line that is only meant for somebody who waits."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=100)
+    done = python("-c", SCRIPT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "ranks 0-1: hello\n[0, 1]\n"

@@ -8,6 +8,7 @@ from tests.cluster.conftest import sum_of_ranks
 from tests.cluster.programs import STEPS, correct_programs
 from tests.cluster.zoo import ZOO
 from tests.cluster.zoo_of_peers import RIGHT
+from tests.refused import raised
 
 ROWS = sorted(ZOO, key=lambda row: row[0])
 LONG = 0.8  # seconds: longer than a deadlock needs to be told here
@@ -30,10 +31,9 @@ def test_a_broken_program_explains_itself(sized, program, error, sentence, optio
     """The error is of the right kind, holds the sentence and the learner's line, and everything goes on."""
     n = sized.n
     sized.push({"kept": n})
-    with pytest.raises(distlab.RanksFailed) as caught:
-        sized.run(program, **options)
-    said = str(caught.value)
-    assert type(caught.value).__name__ == error, said
+    failed = raised(distlab.RanksFailed, sized.run, program, **options)
+    said = str(failed)
+    assert type(failed).__name__ == error, said
     assert sentence.replace("LAST", str(n - 1)) in said
     assert "line" in said or error == "RankDied"
     assert sized.run(sum_of_ranks) == [n * (n - 1) / 2] * n

@@ -17,6 +17,7 @@ import torch.distributed as dist
 import distlab
 from distlab.course.algorithms import ALL_REDUCE, schedule, schedules
 from distlab.course.algorithms.call import COMBINE
+from tests.refused import raised
 
 TYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int8", "uint8", "bool", "complex64")
 MORE_THAN_SLOTS = 600_001  # floats: shared memory takes them in pieces
@@ -166,9 +167,8 @@ def test_a_rank_that_never_comes_is_an_error_after_the_timeout(cluster):
             ALL_REDUCE["best"](torch.ones(1), group=group)
         if rank == 2:
             began = time.monotonic()
-            with pytest.raises(RuntimeError) as caught:
-                ALL_REDUCE["best"](torch.ones(1), group=group)
-            return str(caught.value), time.monotonic() - began
+            error = raised(RuntimeError, ALL_REDUCE["best"], torch.ones(1), group=group)
+            return str(error), time.monotonic() - began
 
     message, seconds = cluster.run(alone)[2]
     assert message == (
@@ -192,9 +192,8 @@ def fails(rank, world_size, by_signal):
 def test_a_rank_that_fails_frees_those_that_wait_in_shared_memory(cluster, by_signal):
     """They are freed at once, not after the timeout, the one that failed is the culprit, and the next group works."""
     began = time.monotonic()
-    with pytest.raises(distlab.RankDied if by_signal else distlab.RankError) as caught:
-        cluster.run(fails, by_signal)
-    assert caught.value.failures[0].rank == 3
+    error = raised(distlab.RankDied if by_signal else distlab.RankError, cluster.run, fails, by_signal)
+    assert error.failures[0].rank == 3
     assert time.monotonic() - began < 15
     cluster.run(all_reduce, 3)
 
@@ -225,14 +224,13 @@ def test_ranks_that_cannot_share_memory_are_told_so_and_best_sends_messages(clus
             module._map = lambda path, num_bytes: original(f"{path}-elsewhere", num_bytes)
         group = dist.new_group()
         try:
-            with pytest.raises(distlab.ArgumentError) as caught:
-                ALL_REDUCE["shared memory"](torch.ones(3), group=group)
+            error = raised(distlab.ArgumentError, ALL_REDUCE["shared memory"], torch.ones(3), group=group)
         finally:
             module._map = original
         tensors = [torch.full((numel,), float(rank)) for numel in (3, 100_000)]
         for tensor in tensors:
             ALL_REDUCE["best"](tensor, group=group)
-        return str(caught.value), [tensor.unique().tolist() for tensor in tensors]
+        return str(error), [tensor.unique().tolist() for tensor in tensors]
 
     message = (
         r"group must be one whose ranks share the memory of one machine, got one where rank 2 on .* cannot open the "
@@ -250,12 +248,11 @@ def test_different_calls_are_refused_and_the_next_one_works(cluster):
     def differ(rank, world_size, odd):
         op = dist.ReduceOp.PRODUCT if odd == "op" and rank == 3 else dist.ReduceOp.SUM
         tensor = torch.ones({"size": 5, "slot": 1 << 20}.get(odd, 4) if rank == 3 else 4)
-        with pytest.raises(distlab.ArgumentError) as caught:
-            ALL_REDUCE["shared memory"](tensor, op)
+        error = raised(distlab.ArgumentError, ALL_REDUCE["shared memory"], tensor, op)
         assert tensor.eq(1).all()
         right = torch.ones(4)
         ALL_REDUCE["shared memory"](right)
-        return str(caught.value), right.tolist()
+        return str(error), right.tolist()
 
     for odd, kind in (("size", "add of torch.float32 x 5"), ("op", "mul of torch.float32 x 4"), ("slot", "x 1048576")):
         for message, right in cluster.run(differ, odd):

@@ -1,9 +1,6 @@
 """Checkpoints of several ranks: resumed to the last bit, on another number of ranks, and after a kill during save."""
 
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +9,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import distlab
 from distlab.course import checkpoints
+from tests.processes import python
+from tests.tool import ROOT
 
-ROOT = Path(__file__).parents[3]
 EPOCHS, STOPPED_AFTER = 4, 2
 
 
@@ -136,8 +134,7 @@ checkpoints.save(path, model, epoch=2)
 def test_a_kill_during_save_leaves_the_previous_one(tmp_path, where):
     """SIGKILL before the file is on the disk, and before it is renamed: the old one is whole."""
     path = tmp_path / "a.pt"
-    command = [sys.executable, "-c", KILLED, str(path), where]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = python("-c", KILLED, path, where, cwd=ROOT)
     assert done.returncode == -signal.SIGKILL, done.stderr
     model = nn.Linear(1000, 100)
     assert checkpoints.load(path, model)["epoch"] == 1

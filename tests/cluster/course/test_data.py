@@ -8,6 +8,7 @@ import distlab
 from distlab.course import data
 from distlab.course.data import one_rank_first
 from tests.data_files import md5, serving, write_mnist
+from tests.refused import raised
 
 CLUSTER = {"n": 3, "timeout": 2}  # a group that soon gives up
 
@@ -42,10 +43,8 @@ def test_a_first_rank_that_fails_fails_them_all_at_once(usable):
             calls.append(rank)
             raise PermissionError("no room here")
 
-        try:
-            one_rank_first(work)
-        except OSError as error:
-            return type(error).__name__, str(error), calls
+        error = raised(OSError, one_rank_first, work)
+        return type(error).__name__, str(error), calls
 
     assert usable.run(failing) == [
         ("PermissionError", "no room here", [0]),

@@ -13,6 +13,8 @@ import torch.distributed as dist
 
 import distlab
 from tests.cluster.conftest import plain
+from tests.processes import until
+from tests.refused import raised
 
 
 def my_sum(tensor, group=None):
@@ -75,9 +77,8 @@ def test_a_function_that_raises_is_named_and_what_was_measured_is_kept(usable, r
     groups = "len(dist.distributed_c10d._world.pg_map)"
     before = usable.client[:].apply_sync(eval, groups)
     functions = {"gloo": dist.all_reduce, "mine": fails}
-    with pytest.raises(distlab.SweepError) as caught:
-        distlab.sweep(usable, functions, [8, 64, 512], ranks=[ranks], repeat=2)
-    error, lines = caught.value, str(caught.value).splitlines()
+    error = raised(distlab.SweepError, distlab.sweep, usable, functions, [8, 64, 512], ranks=[ranks], repeat=2)
+    lines = str(error).splitlines()
     assert lines[0] == f"mine failed at 64 B on {ranks} ranks."
     assert lines[1] == "RankError: rank 1 raised ValueError: one chunk is missing"
     assert 'raise ValueError("one chunk is missing")' in str(error)
@@ -96,12 +97,12 @@ def test_a_function_that_fails_later_is_one_of_those_that_took_turns(usable):
             raise ValueError("the third time")
 
     usable.push({"counter": []})
-    with pytest.raises(distlab.SweepError) as caught:
-        distlab.sweep(usable, {"gloo": dist.all_reduce, "third": third}, [8], repeat=2)
-    lines = str(caught.value).splitlines()
+    functions = {"gloo": dist.all_reduce, "third": third}
+    error = raised(distlab.SweepError, distlab.sweep, usable, functions, [8], repeat=2)
+    lines = str(error).splitlines()
     assert lines[0] == "one of gloo, third failed at 8 B on 4 ranks."
     assert lines[-1] == "0 of 2 times were measured before: `import sys; sys.last_value.partial` has them."
-    assert caught.value.partial.points == ()
+    assert error.partial.points == ()
 
 
 SWEEP = """
@@ -121,33 +122,23 @@ def test_a_person_sees_progress_that_is_gone_afterwards(notebook):
     assert notebook.run(SWEEP) == []
 
 
-def test_an_interrupted_sweep_keeps_what_it_has(notebook):
-    """Interrupted in the middle, the cell fails, and what was measured is in sys.last_value.partial."""
-    source = """
-import os, time, torch.distributed as dist
-def slow(tensor):
-    if tensor.numel() > 64:
-        if dist.get_rank() == 0:
-            open(path, "w").close()
-        time.sleep(60)
-distlab.sweep(cluster, {"slow": slow}, [256, 1024], repeat=2)
-"""
-    notebook.run("import tempfile; path = tempfile.mktemp(); cluster.push({'path': path})")
-    (said,) = notebook.run("print(path)")
-    path = said["text"].strip()
-    timer = threading.Thread(target=_interrupt_when, args=(path, notebook.pid))
+def test_an_interrupted_sweep_keeps_what_it_has(usable, python_handles_sigint, tmp_path):
+    """Interrupted in the middle, the error has what was measured, and says how a notebook gets it."""
+    begun = tmp_path / "begun"
+
+    def slow(tensor):
+        if tensor.numel() > 64:
+            begun.touch()
+            time.sleep(60)
+
+    def interrupt():
+        until(begun.exists)
+        time.sleep(0.5)  # every rank has what it is to do
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Thread(target=interrupt)
     timer.start()
-    shown = "\n".join(plain(message) for message in notebook.run(source))
+    error = raised(KeyboardInterrupt, distlab.sweep, usable, {"slow": slow}, [256, 1024], repeat=2)
     timer.join()
-    assert notebook.status == "error"
-    assert "1 of 2 times were measured before: `import sys; sys.last_value.partial` has them." in shown
-    (said,) = notebook.run("import sys; print(len(sys.last_value.partial.points)); os.remove(path)")
-    assert said["text"] == "1\n"
-    assert notebook.text("print(cluster.run(lambda rank, world_size: rank))") == "[0, 1]\n"
-
-
-def _interrupt_when(path, pid):
-    while not os.path.exists(path):
-        time.sleep(0.02)
-    time.sleep(0.5)  # every rank has what it is to do
-    os.kill(pid, signal.SIGINT)
+    assert "1 of 2 times were measured before: `import sys; sys.last_value.partial` has them." in str(error)
+    assert len(error.partial.points) == 1

@@ -1,7 +1,5 @@
 """Ranks that mpiexec starts, and the backend over mpi4py: the same programs with the same results as on gloo."""
 
-import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -16,9 +14,11 @@ import distlab
 from distlab.diagnosis import explanation
 from distlab.launch import mpiexec
 from tests.cluster.backend_programs import PROGRAMS
-from tests.cluster.conftest import dies, pid_on_rank, stuck, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import dies, kill, pid_on_rank, stuck, sum_of_ranks, wait_until_gone
 from tests.cluster.programs import correct_programs
 from tests.cluster.zoo import from_any_source_but_nobody_sends, the_last_rank_never_comes
+from tests.processes import python
+from tests.refused import raised
 
 CLUSTER = {"n": 3, "engines": "mpi", "backend": "mpi4py", "timeout": 60}
 
@@ -72,9 +72,8 @@ REFUSED = {  # from how the words begin to the call
 @pytest.mark.parametrize(("words", "call"), REFUSED.items())
 def test_what_is_not_supported_is_refused_in_words(usable, words, call):
     """On every rank alike, so that nobody waits, with what to do instead where MPI's own words do not say it."""
-    with pytest.raises(distlab.RankError) as caught:
-        usable.run(call)
-    assert [failure.message[: len(words)] for failure in caught.value.failures] == [words] * 3
+    failures = raised(distlab.RankError, usable.run, call).failures
+    assert [failure.message[: len(words)] for failure in failures] == [words] * 3
 
 
 @pytest.mark.parametrize(
@@ -93,10 +92,8 @@ def test_a_message_of_another_size_is_an_error(usable, sent, received, words):
         elif rank == 1:
             dist.recv(torch.ones(received), 0)
 
-    with pytest.raises(distlab.RankError) as caught:
-        usable.run(mismatch)
-    assert caught.value.failures[0].rank == 1
-    assert f"rank 1 raised RuntimeError: {words}; send and recv tensors of one size." in str(caught.value)
+    error = raised(distlab.RankError, usable.run, mismatch)
+    assert f"rank 1 raised RuntimeError: {words}; send and recv tensors of one size." in str(error)
 
 
 # --- the cluster's promises ---
@@ -117,10 +114,7 @@ def test_a_deadlock_over_mpi_is_named_and_freed(usable):
 def too_late(rank, world_size):
     said, group = "", dist.new_group([0, 1], timeout=timedelta(seconds=2))
     if rank == 0:
-        try:
-            dist.all_reduce(torch.ones(1), group=group)
-        except RuntimeError as error:
-            said = str(error)
+        said = str(raised(RuntimeError, dist.all_reduce, torch.ones(1), group=group))
     dist.barrier()
     if rank == 1:
         dist.all_reduce(torch.ones(1), group=group)
@@ -179,20 +173,18 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back()
     """mpiexec ends every rank when one ends: said at once, also for a death between cells; gloo runs on MPI's ranks."""
     with distlab.Cluster(3, engines="mpi", timeout=30) as cluster:
         assert cluster.run(sum_of_ranks) == [3.0] * 3
-        with pytest.raises(distlab.RankDied) as caught:
-            cluster.run(dies)
-        assert str(caught.value) == (
+        error = raised(distlab.RankDied, cluster.run, dies)
+        assert str(error) == (
             "rank 1 died.\n"
             "MPI ends a whole program when one of its processes ends: mpiexec has ended ranks 0 and 2 too.\n"
             "All variables are lost: call cluster.restart() for new ranks."
         )
-        assert [failure.rank for failure in caught.value.failures] == [1, 0, 2]
+        assert [failure.rank for failure in error.failures] == [1, 0, 2]
         assert explanation.WITH_ANOTHER in repr(cluster)
         with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank 1 died\. Call cluster\.rest"):
             cluster.run(sum_of_ranks)
         cluster.restart()
-        pids = cluster.run(pid_on_rank)
-        os.kill(pids[2], signal.SIGKILL)
+        kill(cluster, 2)
         assert wait_until_gone(lambda: cluster.client.ids) == []
         with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank \d died\."):
             cluster.run(sum_of_ranks)
@@ -213,14 +205,11 @@ SCRIPT = """
 """
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess:
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
-
-
-def mpi_script(n: int, body: str) -> subprocess.CompletedProcess:
+def mpi_script(n, body):
     """Run the lines of SCRIPT and then `body` on `n` processes that mpiexec starts."""
     source = textwrap.dedent(SCRIPT) + textwrap.dedent(body)
-    return run([mpiexec.find(), "-n", str(n), *mpiexec.arguments(), sys.executable, "-c", source])
+    command = [mpiexec.find(), "-n", str(n), *mpiexec.arguments(), sys.executable, "-c", source]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
 def test_a_script_needs_only_mpiexec(monkeypatch):
@@ -324,7 +313,7 @@ def test_processes_that_mpiexec_did_not_start_are_told():
         except RuntimeError as error:
             print(error)
     """
-    ended = run([sys.executable, "-c", textwrap.dedent(source)])
+    ended = python("-c", textwrap.dedent(source))
     assert ended.stdout == (
         "mpi4py needs 2 processes that one mpiexec started, and MPI knows 1 here. "
         "Start them with: mpiexec -n 2 python script.py\n"

@@ -13,10 +13,9 @@ from distlab.errors import rank_list
 from tests.refused import refused
 
 WHOLE = "n must be a whole number of ranks, got"
-METHODS, TCP = (
-    "init_method must be one of 'tcp', 'env', 'file', got",
-    'Call Cluster(n) or Cluster(n, init_method="tcp").',
-)
+METHODS = "init_method must be one of 'tcp', 'env', 'file', got"
+TCP = 'Call Cluster(n) or Cluster(n, init_method="tcp").'
+THREADS = "threads must be None or a whole number of 1 or more, got"
 SECONDS = "timeout must be a number of seconds above 0, got"
 
 
@@ -29,11 +28,7 @@ SECONDS = "timeout must be a number of seconds above 0, got"
         ({"n": 2, "init_method": "multicast"}, ValueError, f"{METHODS} 'multicast'. {TCP}"),
         ({"n": 2, "timeout": "soon"}, TypeError, f"{SECONDS} 'soon'. Give for example timeout=5."),
         ({"n": 2, "timeout": 0}, ValueError, f"{SECONDS} 0. Give for example timeout=5."),
-        (
-            {"n": 2, "threads": 0},
-            ValueError,
-            "threads must be None or a whole number of 1 or more, got 0. Call Cluster(n, threads=1).",
-        ),
+        ({"n": 2, "threads": 0}, ValueError, f"{THREADS} 0. Call Cluster(n, threads=1)."),
     ],
 )
 def test_bad_arguments_of_cluster(given, kind, message):

@@ -133,12 +133,10 @@ def test_short_values_are_written_as_they_are(value):
     assert eval(export.literal(value)) == value
 
 
-@pytest.mark.parametrize(
-    "value", [[torch.ones(1)], "x" * 300, list(range(100)), [10**5000], float("nan"), b"x", signal.SIGINT]
-)
-def test_long_values_and_objects_have_no_literal(value):
+def test_long_values_and_objects_have_no_literal():
     """The rest has none."""
-    assert export.literal(value) == ""
+    rest = [[torch.ones(1)], "x" * 300, list(range(100)), [10**5000], float("nan"), b"x", signal.SIGINT]
+    assert [export.literal(value) for value in rest] == [""] * 7
 
 
 def test_a_note_keeps_no_tensor_alive():

@@ -1,12 +1,11 @@
 """The package's public names, and what importing it costs."""
 
 import importlib
-import subprocess
-import sys
 
 import pytest
 
 import distlab
+from tests.processes import python
 
 
 def test_all_is_what_is_importable():
@@ -34,8 +33,7 @@ def test_an_unknown_name_lists_the_known_ones():
 def test_import_is_light(light, heavy):
     """A notebook that only makes a cluster, prints times, shows what was probed or wants a colour begins at once."""
     code = f"import sys; {light}; print({heavy} & {{*sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    assert python("-c", code).stdout == "set()\n"
 
 
 def test_px_is_known_once_distlab_is_imported():
@@ -46,21 +44,17 @@ def test_px_is_known_once_distlab_is_imported():
         "print('ipyparallel' in sys.modules)\n"
         "for cell in ('%%px\\n1', '%px 1'):\n    print(repr(shell.run_cell(cell).error_in_exec))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     told = "ClusterError('No cluster is running here. Make one first: cluster = distlab.Cluster(4).')"
-    assert [line for line in done.stdout.splitlines() if line.startswith(("ClusterError(", "False"))] == [
-        "False", told, told,
-    ]  # fmt: skip
+    lines = python("-c", code).stdout.splitlines()
+    assert [line for line in lines if line.startswith(("ClusterError(", "False"))] == ["False", told, told]
 
 
 def test_the_error_tree():
     """Each error is also the built-in error that a program would expect."""
-    assert issubclass(distlab.ArgumentError, ValueError)
-    assert issubclass(distlab.ArgumentTypeError, TypeError)
+    kinds = {"ArgumentError": ValueError, "ArgumentTypeError": TypeError, "ClusterError": RuntimeError}
+    for name, kind in {**kinds, "RankTimeout": TimeoutError, "DataError": OSError}.items():
+        assert issubclass(getattr(distlab, name), kind)
     assert issubclass(distlab.ArgumentTypeError, distlab.ArgumentError)
-    assert issubclass(distlab.ClusterError, RuntimeError)
-    assert issubclass(distlab.RankTimeout, TimeoutError)
-    assert issubclass(distlab.DataError, OSError)
     for name in ("RankError", "RankDied", "RankTimeout", "SweepError"):
         assert issubclass(getattr(distlab, name), distlab.RanksFailed)
     for name in distlab.HOMES["errors"]:

@@ -21,7 +21,6 @@ def test_nothing_is_missing_here():
     [
         ("torch", "torch.distributed.distributed_c10d.default_pg_timeout", "give subgroups the cluster's timeout"),
         ("ipyparallel", "ipyparallel.engine.nanny.KernelNanny", "tell which rank ended first under mpiexec"),
-        ("ipython", "IPython.core.interactiveshell.InteractiveShell.run_code", "tell a rank that runs a cell from"),
         ("ipykernel", "ipykernel.kernelbase.Kernel._publish_status", "spare the message that a rank is busy"),
     ],
 )

@@ -1,7 +1,6 @@
 """Which Pythons and versions of torch are tried: said in one place each, and a newer torch is named in a warning."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,40 +8,25 @@ import pytest
 import yaml
 
 from distlab.compat import versions
-from tests.tool import load
+from tests.processes import python
+from tests.refused import refused
+from tests.tool import ROOT, load
 
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def matrix():
-    return load("matrix")
+matrix = load("matrix")
 
 
 @pytest.fixture
-def pairs(matrix):
+def pairs():
     """The pairs that `make matrix` tries by default."""
     texts = re.search(r"^MATRIX \?= (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE).group(1)
     return [matrix.parse(text) for text in texts.split()]
 
 
-@pytest.fixture
-def torch_is(monkeypatch):
-    """Pretend that another torch is installed, in a process that has not warned yet."""
-
-    def pretend(version):
-        monkeypatch.setattr(versions.metadata, "version", lambda name: version)
-        versions.warn_of_newer_torch.cache_clear()
-
-    yield pretend
-    versions.warn_of_newer_torch.cache_clear()
-
-
 @pytest.mark.parametrize("version", ["2.8.0", versions.NEWEST_TORCH + ".post1+cu130"])
-def test_a_tested_torch_is_not_named(torch_is, recwarn, version):
+def test_a_tested_torch_is_not_named(monkeypatch, recwarn, version):
     """Nothing is said of a torch that was tried, in whichever build."""
-    torch_is(version)
-    versions.warn_of_newer_torch()
+    monkeypatch.setattr(versions.metadata, "version", lambda name: version)
+    versions.warn_of_newer_torch.__wrapped__()  # as in a process that has not warned yet
     assert not recwarn
 
 
@@ -55,7 +39,7 @@ def test_cluster_warns_without_importing_torch():
         "distlab.Cluster(2)\ndistlab.Cluster(2)\n"
     )
     # from stdin: of a program in "-c", Python 3.13 shows the line, too
-    done = subprocess.run([sys.executable, "-"], input=program, capture_output=True, text=True, timeout=60)
+    done = python("-", input=program)
     assert done.stdout.splitlines() == ["starts False"] * 2
     newest = versions.NEWEST_TORCH
     assert done.stderr.strip() == (
@@ -64,7 +48,7 @@ def test_cluster_warns_without_importing_torch():
     )
 
 
-def test_the_default_matrix_has_all_that_is_supported(pairs, matrix):
+def test_the_default_matrix_has_all_that_is_supported(pairs):
     """Every Python is in it, and the oldest, the pinned and the newest torch."""
     assert [pair.python for pair in pairs] == ["3.10", "3.11", "3.12", "3.13"]
     assert {pair.torch for pair in pairs} == {matrix.parse(f"3.11:{name}").torch for name in matrix.NAMED}
@@ -85,15 +69,14 @@ def test_the_workflow_has_the_same_pythons(pairs):
 
 
 @pytest.mark.parametrize("text", ["3.13", "3.13:", "3.13:nightly", "python3.13:2.13.0", "3.13:2"])
-def test_a_wrong_pair_is_refused(matrix, text):
+def test_a_wrong_pair_is_refused(text):
     """MATRIX is checked before anything is made."""
-    with pytest.raises(ValueError, match=r"MATRIX must be pairs of Python and torch, got ") as caught:
-        matrix.parse(text)
-    assert str(caught.value).endswith(f'got {text!r}. Try: make matrix MATRIX="3.13:newest"')
+    said = str(refused(matrix.parse, text, kind=ValueError))
+    assert said == f'MATRIX must be pairs of Python and torch, got {text!r}. Try: make matrix MATRIX="3.13:newest"'
 
 
 @pytest.fixture
-def recorded(matrix, monkeypatch, tmp_path):
+def recorded(monkeypatch, tmp_path):
     """The commands that a matrix would run, and their exit statuses by name of the program; nothing is run."""
     commands, statuses = [], {}
 
@@ -113,14 +96,14 @@ def recorded(matrix, monkeypatch, tmp_path):
     return commands, statuses
 
 
-def run(matrix, monkeypatch, *arguments):
+def run(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["matrix.py", *arguments])
     return matrix.main()
 
 
-def test_a_pair_has_its_own_environment_and_torch(matrix, monkeypatch, recorded, tmp_path, capsys):
+def test_a_pair_has_its_own_environment_and_torch(monkeypatch, recorded, tmp_path, capsys):
     """setup.py makes it with the pair's Python and the other pins unchanged; its Python runs the parts."""
-    assert run(matrix, monkeypatch, "--parts", "unit nbval", "3.12:2.9.1") == 0
+    assert run(monkeypatch, "--parts", "unit nbval", "3.12:2.9.1") == 0
     venv = tmp_path / "3.12-2.9.1"
     assert recorded[0] == [
         ["/usr/python3.12", "tools/setup.py", "--venv", str(venv), "--pins", f"{venv}.txt"],
@@ -133,10 +116,10 @@ def test_a_pair_has_its_own_environment_and_torch(matrix, monkeypatch, recorded,
 @pytest.mark.parametrize(
     ("fails", "details"), [("setup.py", "its environment could not be made"), ("run_tests.py", "unit FAILED")]
 )
-def test_any_pair_that_fails_fails_the_matrix(matrix, monkeypatch, recorded, capsys, fails, details):
+def test_any_pair_that_fails_fails_the_matrix(monkeypatch, recorded, capsys, fails, details):
     """The status is 1, the failed tests are named, and the other pairs run all the same; one line for each."""
     recorded[1][fails] = 1
-    assert run(matrix, monkeypatch, "3.12:2.9.1", "3.13:2.9.1") == 1
+    assert run(monkeypatch, "3.12:2.9.1", "3.13:2.9.1") == 1
     shown = capsys.readouterr().out.splitlines()
     assert [line.split(" s   ")[1] for line in shown[-2:]] == [details, details]
     assert ("        FAILED tests/unit/test_x.py" in shown) == (fails == "run_tests.py")

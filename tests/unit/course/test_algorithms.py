@@ -17,6 +17,8 @@ from tests.refused import refused
 NAMES = sorted(ALGORITHMS)
 SIZES = range(1, 10)
 CONTIGUOUS = "tensor must be contiguous, its elements one after another in memory,"
+COUNT = "must be a whole number of 1 or more, got"
+DENSE = "tensor must be a dense tensor on the CPU, got a {}. Call c = tensor.to_dense().cpu(), then fn(c)."
 COPY = "Call c = tensor.clone(memory_format=torch.contiguous_format), then fn(c), then tensor.copy_(c)."
 
 
@@ -102,19 +104,13 @@ def ring(tensor, op=dist.ReduceOp.SUM, group=None):
 REFUSED = {
     "name must be one of naive, whole ring, ring, pipelined ring, halving doubling, recursive doubling, tree, "
     "shared memory, got 'best'. Call schedule(\"ring\", 4).": lambda: schedule("best", 4),
-    'world_size must be a whole number of 1 or more, got True. Call schedule("ring", 4).': lambda: schedule(
-        "ring", True
-    ),
-    'segments must be a whole number of 1 or more, got 0. Call schedule("pipelined ring", 4, segments=2).': lambda: (
-        schedule("ring", 4, segments=0)
-    ),
+    f'world_size {COUNT} True. Call schedule("ring", 4).': lambda: schedule("ring", True),
+    f'segments {COUNT} 0. Call schedule("pipelined ring", 4, segments=2).': lambda: schedule("ring", 4, segments=0),
     "op must be a dist.ReduceOp out of SUM, PRODUCT, MIN, MAX, got 'sum'. "
     "Call fn(tensor, dist.ReduceOp.SUM).": lambda: ring(torch.ones(2), "sum"),
     "tensor must be a torch.Tensor, got [1.0]. Call fn(torch.ones(4)).": lambda: ring([1.0]),
-    "tensor must be a dense tensor on the CPU, got a torch.sparse_coo tensor on cpu. "
-    "Call c = tensor.to_dense().cpu(), then fn(c).": lambda: ring(torch.ones(2).to_sparse()),
-    "tensor must be a dense tensor on the CPU, got a torch.strided tensor on meta. "
-    "Call c = tensor.to_dense().cpu(), then fn(c).": lambda: ring(torch.ones(2, device="meta")),
+    DENSE.format("torch.sparse_coo tensor on cpu"): lambda: ring(torch.ones(2).to_sparse()),
+    DENSE.format("torch.strided tensor on meta"): lambda: ring(torch.ones(2, device="meta")),
     f"{CONTIGUOUS} got shape (3, 2) with strides (1, 3). {COPY}": lambda: ring(torch.ones(2, 3).t()),
     f"{CONTIGUOUS} got shape (2,) with strides (1,). {COPY}": lambda: ring(torch.ones(2, dtype=torch.complex64).conj()),
     "op must be one that torch.complex64 has, got MAX. Convert the tensor, or choose another op.": lambda: ring(

@@ -10,6 +10,7 @@ from torch import nn
 
 import distlab
 from distlab.course import checkpoints
+from tests.refused import raised
 
 
 def make(width=4, kind=torch.optim.SGD):
@@ -28,9 +29,7 @@ def step(model, optimizer):
 
 def refused(call, *args, **kwargs):
     """The message with which a call is refused."""
-    with pytest.raises(distlab.CheckpointError) as caught:
-        call(*args, **kwargs)
-    return str(caught.value)
+    return str(raised(distlab.CheckpointError, call, *args, **kwargs))
 
 
 @pytest.fixture

@@ -119,10 +119,6 @@ DEADLOCKS = {  # what ranks do, and what is said of it; more of them, with real 
         "5 of 5 ranks wait for each other: rank 0 in recv for rank 1, rank 1 in recv for rank 2, "
         "rank 2 in recv for rank 3, rank 3 in recv for rank 4, and so on."
     ),
-    # new_group on one of its members
-    "3 ranks; 0 new_group members=0,2": (
-        "Rank 0 waits in new_group, which every rank must call, for rank 2, which has finished without calling it."
-    ),
     # two groups under one number
     "3 ranks; 0 new_group members=0,1; 1 new_group members=0-2": (
         f"In rank 0's new_group number 1 is a group of ranks 0-1, but in rank 1's of ranks 0-2: {NEW_GROUP}"

@@ -44,15 +44,12 @@ def test_processes_of_a_container_are_no_leftovers():
     tag = f"{os.getpid()}-1.00-in-a-container"
     code = "import time; print(); time.sleep(60)"
     command = [*unshare, "env", f"{reaper.TAG}={tag}", sys.executable, "-uc", code]
-    container = subprocess.Popen(command, stdout=subprocess.PIPE)
-    try:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as container:
         container.stdout.readline()
-        (inside,) = reaper.find(tag)
-        assert inside.pid not in [process.pid for process in reaper.leftovers()]
-    finally:
+        found, left = reaper.find(tag), reaper.leftovers()
         container.kill()
-        container.wait()
-        container.stdout.close()
+    assert len(found) == 1
+    assert found[0] not in left
 
 
 def test_the_doctor_prints_a_verdict_for_every_check(monkeypatch, capsys):

@@ -8,10 +8,6 @@ from distlab.measure.trace import shares_of
 from distlab.measure.trace.events import Event
 
 
-def seconds(parts):
-    return [round(part, 9) for part in parts]
-
-
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
@@ -41,5 +37,5 @@ def seconds(parts):
 def test_shares(events, expected):
     """Computing, hidden and other communication, waiting and the rest add up to the whole time."""
     parts = shares_of(events, 0)
-    assert seconds(parts) == expected
+    assert parts == pytest.approx(expected)
     assert sum(parts) == max((event.end for event in events), default=0)

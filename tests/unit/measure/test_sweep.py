@@ -15,10 +15,11 @@ from distlab.measure.sweep import FIELDS, Point, Sweep
 from distlab.measure.tables import Table
 from distlab.measure.timing import Timing
 from tests.refused import refused
-from tests.unit.plotting.conftest import assert_tidy, headless  # noqa: F401 - headless applies by itself
+from tests.unit.plotting.conftest import assert_tidy, headless, labels  # noqa: F401 - headless applies by itself
 from tests.unit.project.test_sanitiser import sanitise
 
 SIZES = [4**k for k in range(4, 12)]
+SIZE = "size must be one of the sizes [256, 1024],"
 COSTS = {"gloo": (2e-3, 1e-9), "ring": (5e-4, 4e-9)}  # alpha in s, beta in s/byte
 
 
@@ -37,10 +38,6 @@ def made(functions=("gloo", "ring"), counts=(2, 4), sizes=SIZES, cores=2, noise=
 def of_one(times):
     """A sweep of one function on 2 ranks, from its times by size."""
     return Sweep(tuple(Point("f", 2, Timing(m, (t,))) for m, t in times.items()), "all_reduce", "float32", 4, 2)
-
-
-def labels(ax):
-    return sorted(text.get_text() for text in ax.texts)
 
 
 # --- what it holds
@@ -80,10 +77,7 @@ def test_the_fit_finds_the_costs_that_made_the_times():
         (lambda s: s.fit(), "function must be one of 'gloo', 'ring', got None. Give the name that it was swept as."),
         (lambda s: s.fit("gloo", 3), "ranks must be one of 2, 4, got 3. Leave ranks out to mean the most."),
         (lambda s: s.plot(3), "ranks must be one of 2, 4, got 3. Leave ranks out to mean the most."),
-        (
-            lambda s: s.timing(5, "gloo"),
-            "size must be one of the sizes [256, 1024], got 5. Measure it: distlab.sweep(cluster, fn, [size]).",
-        ),
+        (lambda s: s.timing(5, "gloo"), f"{SIZE} got 5. Measure it: distlab.sweep(cluster, fn, [size])."),
         (
             lambda s: replace(s, points=s.points[:1]).fit("gloo"),
             "num_bytes must be two different sizes or more, one for each time, got [256]. Measure more sizes.",

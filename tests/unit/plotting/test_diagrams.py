@@ -1,7 +1,6 @@
 """Before and after: what the diagrams and grids show, that they are tidy, and that figs/ is what is drawn."""
 
 import re
-from pathlib import Path
 
 import matplotlib
 import pytest
@@ -12,10 +11,9 @@ from matplotlib.patches import FancyBboxPatch
 from distlab.plotting import before_after
 from distlab.plotting.cells import format_value
 from distlab.plotting.style import FAINT, MIXED, rank_color
-from tests.tool import load
+from tests.tool import ROOT, load
 from tests.unit.plotting.conftest import assert_tidy, texts, visible_texts
 
-ROOT = Path(__file__).parents[3]
 TOOL = load("diagrams")
 EXAMPLES = TOOL.EXAMPLES
 
@@ -73,25 +71,6 @@ def test_grid_traces_origins():
     own = [rank_color(0), empty, rank_color(1), rank_color(1), rank_color(2), rank_color(2)]
     assert cell_colors(figure) == [*own, rank_color(2), FAINT, empty]
     assert cell_colors(before_after([1, 2], [3, 3]))[2:] == [MIXED, MIXED]
-
-
-def test_before_and_after_of_every_collective():
-    """After each collective, a cell has the colour of the rank that its value came from, dark where it is a sum."""
-    own, empty = [rank_color(rank) for rank in range(4)], ["#000000"]
-    each = [color for color in own for _ in range(4)]
-    expected = {
-        "send_recv": [own[0], *empty * 3, own[0], own[0], *empty * 2],
-        "broadcast": [own[0], *empty * 3, *[own[0]] * 4],
-        "scatter": [*[own[0]] * 4, *empty * 12, *[own[0]] * 4],
-        "gather": [*own, *own, *empty * 12],
-        "reduce": [*own, MIXED, *empty * 3],
-        "all_reduce": [*own, *[MIXED] * 4],
-        "all_gather": own * 5,
-        "reduce_scatter": [*each, *[MIXED] * 4],
-        "all_to_all": [*each, *own * 4],
-    }
-    colors = {name: cell_colors(before_after(e.before, e.after)) for name, e in EXAMPLES.items()}
-    assert colors == expected
 
 
 def test_values_as_text():

@@ -3,46 +3,28 @@
 import base64
 import html
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib
 import pytest
 import torch
+from distlab.algorithms import holdings, schedule
 from matplotlib.colors import to_hex
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 
 from distlab import plotting
 from distlab.plotting.stepping import CELL
 from distlab.plotting.style import FAINT, MIXED, curve_color, rank_color
+from tests.processes import python
+from tests.tool import ROOT
 from tests.unit.plotting.conftest import assert_tidy, visible_texts
 
-ROOT = Path(__file__).parents[3]
 
-
-def ring(n):
-    """The chunked ring by its definition: rank r passes on chunk r - s, adding for n - 1 steps, copying for n - 1."""
-    state = [[{rank} for _ in range(n)] for rank in range(n)]
-    states, messages = [state], []
-    for step in range(2 * (n - 1)):
-        adds = step < n - 1
-        chunks = [(rank - step if adds else rank + 1 - (step - (n - 1))) % n for rank in range(n)]
-        messages.append([(r, (r + 1) % n, chunks[r], "reduce" if adds else "copy") for r in range(n)])
-        after = [list(row) for row in state]
-        for src, dst, chunk, _ in messages[-1]:
-            after[dst][chunk] = state[src][chunk] | (state[dst][chunk] if adds else set())
-        states.append(state := after)
-    return states, messages
-
-
-def whole_ring(n):
-    """The ring that passes whole buffers on: what moves is what some other rank had at first."""
-    states = [[[{(rank - k) % n for k in range(s + 1)}] for rank in range(n)] for s in range(n)]
-    return states, [[(r, (r + 1) % n, 0, "reduce", (r - s) % n) for r in range(n)] for s in range(n - 1)]
+def played(name, n):
+    """The states and messages of an all-reduce."""
+    plan = schedule(name, n)
+    return holdings(plan), plan.steps
 
 
 def attribute(player, name):
@@ -75,7 +57,7 @@ def cells_of(figure, states):
 @pytest.mark.parametrize("n", [2, 5])
 def test_the_pictures_show_the_states(n):
     """In every picture each cell has exactly the colours of its set, each at its rank's place."""
-    states, messages = ring(n)
+    states, messages = played("ring", n)
     figure = plotting.steps(states, messages)
     parts, places = filled(patches_of(figure, Rectangle)), {}
     for (k, rank, chunk), cell in cells_of(figure, states).items():
@@ -91,7 +73,7 @@ def test_the_pictures_show_the_states(n):
     assert len(set(places.values())) == n
 
 
-@pytest.mark.parametrize(("states", "messages"), [ring(4), whole_ring(3)])
+@pytest.mark.parametrize(("states", "messages"), [played("ring", 4), played("whole ring", 3)])
 def test_the_pictures_and_the_player_show_the_messages(states, messages):
     """A message is an arrow from cell to cell in the colour of the rank whose numbers it carries, and flies there."""
     player = plotting.play(states, messages, "ring")
@@ -104,17 +86,17 @@ def test_the_pictures_and_the_player_show_the_messages(states, messages):
         right, bottom = left + data["size"][0] - data["names"], top + data["size"][1]
         assert all(left < x < right and top < y < bottom for place, (x, y) in corners.items() if place[0] == k)
         for message, flight in zip(step, picture["moves"], strict=True):
-            src, dst, chunk, _, origin = (*message, None)[:5]
-            start, end = corners[k, src, chunk], corners[k, dst, chunk]
+            origin, (chunk,) = message.origin, message.chunks
+            start, end = corners[k, message.src, chunk], corners[k, message.dst, chunk]
             looks = start if origin is None else corners[0, origin, chunk]
             assert flight == {"looks": looks, "start": start, "end": end}
             arrow = next(arrows)
             (_, tail), *_, (_, tip) = arrow.get_path().vertices[:4]  # of its curve; a head is behind it
             assert start[1] < tail < start[1] + CELL
             assert end[1] < tip < end[1] + CELL
-            assert to_hex(arrow.get_edgecolor()).upper() == curve_color(src if origin is None else origin)
+            assert to_hex(arrow.get_edgecolor()).upper() == curve_color(message.src if origin is None else origin)
     assert list(arrows) == []
-    adding = [message for step in messages for message in step if message[3] == "reduce"]
+    adding = [message for step in messages for message in step if message.operation == "reduce"]
     assert len(patches_of(player.figure, Circle)) == len(adding)
     assert [picture["heading"] for picture in data["pictures"]][-2:] == [f"step {len(messages)}", "end"]
     assert data["origin"] == [ax.get_xlim()[0], ax.get_ylim()[1]]
@@ -133,7 +115,7 @@ def test_a_message_of_several_chunks_is_an_arrow_for_each():
 @pytest.mark.parametrize("n", [2, 4, 5])
 def test_figures_are_tidy_and_fit_a_notebook(n):
     """No text overlaps another or leaves the figure, no figure is wider than a notebook, and each row has its names."""
-    for states, messages in (ring(n), whole_ring(n), ([[[{0}]]], [])):
+    for states, messages in (played("ring", n), played("whole ring", n), ([[[{0}]]], [])):
         figure = plotting.steps(states, messages, f"all-reduce on {n} ranks")
         assert_tidy(figure)
         assert figure.get_size_inches()[0] <= 9.2
@@ -160,7 +142,7 @@ def test_values_have_the_colour_of_their_origin():
 
 def test_the_bundle_has_a_form_for_every_viewer():
     """HTML with the player, a PNG for where HTML is not shown, and a line of text; small enough for a notebook."""
-    player = plotting.play(*ring(4), title="ring")
+    player = plotting.play(*played("ring", 4), title="ring")
     bundle = player._repr_mimebundle_()
     assert sorted(bundle) == ["image/png", "text/html", "text/plain"]
     assert bundle["text/plain"] == repr(player) == "<ring: 6 steps to play>"
@@ -173,7 +155,7 @@ def test_the_bundle_has_a_form_for_every_viewer():
 def test_the_player_needs_nothing_from_elsewhere():
     """No script, style or image is loaded from anywhere, and no title can break the page or the script."""
     title = """</div><script>alert("1")</script>'&"""
-    player = plotting.play(*ring(3), title=title)
+    player = plotting.play(*played("ring", 3), title=title)
     assert data_of(player)["title"] == title
     assert attribute(player, "alt").startswith(title)
     assert "<script" not in player.html
@@ -192,6 +174,4 @@ def test_drawn_again_it_has_the_same_bytes():
     with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}):
         here = eight()
     code = "from tests.unit.plotting.test_steps import eight; print(eight(), end='')"
-    environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, timeout=60)
-    assert other.stdout.decode() == here
+    assert python("-c", code, cwd=ROOT, variables={"PYTHONHASHSEED": "1"}).stdout == here

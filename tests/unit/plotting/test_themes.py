@@ -21,7 +21,7 @@ from distlab.plotting.timelines import LOOKS, LOST
 from tests.tool import load
 from tests.unit.plotting.conftest import FIT, curve, visible_texts
 from tests.unit.plotting.test_backends import CALLS, TABLE
-from tests.unit.plotting.test_steps import ring
+from tests.unit.plotting.test_steps import played
 from tests.unit.plotting.test_timelines import collective, halves, many, message
 from tests.unit.plotting.test_training import accuracies, losses
 
@@ -71,7 +71,7 @@ FIGURES = {
     ),
     "heat": lambda: plotting.heat_maps([("today", TABLE)] * 5),
     "handshake": lambda: plotting.handshake(CALLS, "t"),
-    "steps": lambda: plotting.steps(*ring(3), "t"),
+    "steps": lambda: plotting.steps(*played("ring", 3), "t"),
     "values": lambda: plotting.steps([torch.tensor([[1.0, 5.0], [2.0, 5.0]]), [[1, 3], ["x", None]]], [[(0, 1, 1)]]),
     "sweep": lambda: sweep_panels(
         {n: {"a": curve(6e-5), "b": curve(2e-4)} for n in (2, 4)}, {2: {"a": FIT}, 4: {"a": FIT}}, 2

@@ -8,7 +8,7 @@ import torch
 
 from distlab import plotting
 from distlab.plotting import training
-from tests.unit.plotting.conftest import assert_tidy, texts
+from tests.unit.plotting.conftest import assert_tidy, labels, texts
 
 EPOCHS = list(range(1, 21))
 
@@ -29,7 +29,7 @@ def test_training_curves(ranks):
     """Every line has a label at its end, a percentage is drawn from 0 to over 100, and a loss from 0."""
     figure = plotting.training_curves({"loss": losses(ranks), "accuracy, %": accuracies(ranks)}, "digits")
     left, right = figure.axes
-    assert sorted(text.get_text() for text in left.texts) == [f"rank {rank}" for rank in range(ranks)]
+    assert labels(left) == [f"rank {rank}" for rank in range(ranks)]
     assert left.get_ylim()[0] == 0
     assert right.get_ylim() == (0, 105)
     assert (left.get_ylabel(), right.get_ylabel(), left.get_xlabel()) == ("loss", "accuracy, %", "epoch")

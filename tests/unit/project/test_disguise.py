@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.processes import python
+from tests.tool import ROOT
+
 SEEN = """
 import json, os, shutil, subprocess, sys, tempfile
 import distlab
@@ -25,8 +25,7 @@ sys.exit(int(sys.argv[1]))
 @pytest.fixture(scope="module")
 def disguised():
     """What a program of Python saw, and the exit status of the whole, which was to be 3."""
-    command = [sys.executable, str(ROOT / "tools" / "disguise.py"), "-c", SEEN, "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = python(ROOT / "tools" / "disguise.py", "-c", SEEN, "3")
     return json.loads(done.stdout), done.returncode
 
 

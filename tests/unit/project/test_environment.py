@@ -2,7 +2,6 @@
 
 import re
 from importlib.metadata import version as installed_version
-from pathlib import Path
 
 import pytest
 import yaml
@@ -10,12 +9,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from rattler import MatchSpec
 
+from tests.tool import ROOT
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10, where pytest brings tomli
     import tomli as tomllib
-
-ROOT = Path(__file__).parents[3]
 
 # PyPI's name -> conda-forge's, where they differ.
 CONDA_NAMES = {
@@ -76,14 +75,8 @@ def test_pyproject_has_the_sections_that_make_installs():
 
 def test_environment_file_has_condas_frame():
     """environment.yml is a name, conda-forge alone, and one list of packages that ends with pip's own."""
-    frame = conda()
-    assert list(frame) == ["name", "channels", "dependencies"]
-    assert frame["name"] == "distlab"
-    assert frame["channels"] == ["conda-forge"]
-    assert isinstance(frame["dependencies"], list)
-    *packages, pip_section = frame["dependencies"]
-    assert all(isinstance(line, str) for line in packages)
-    assert pip_section == {"pip": ["-e ."]}
+    dependencies = [*conda_lines(), {"pip": ["-e ."]}]
+    assert conda() == {"name": "distlab", "channels": ["conda-forge"], "dependencies": dependencies}
 
 
 def test_every_match_spec_parses_strictly():

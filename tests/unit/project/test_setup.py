@@ -7,22 +7,18 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
-from pathlib import Path
 
 import pytest
 
-from tests.tool import load
+from tests.processes import python
+from tests.refused import refused
+from tests.tool import ROOT, load
 
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def setup():
-    return load("setup")
+setup = load("setup")
 
 
 @pytest.fixture
-def project(tmp_path, setup, monkeypatch):
+def project(tmp_path, monkeypatch):
     """A project in an empty directory where pip and venv are recorded instead of run."""
     (tmp_path / "pyproject.toml").write_text("[project]\n")
     (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
@@ -57,23 +53,19 @@ def test_the_syntax_is_that_of_python_3_6():
     ast.parse((ROOT / "tools" / "setup.py").read_text(), feature_version=(3, 6))
 
 
-def test_an_old_python_is_named(setup):
+def test_an_old_python_is_named():
     """An old Python is told which version was found, where, and what to type."""
-    with pytest.raises(setup.SetupError) as error:
-        setup.check_python((3, 8, 10, "final", 0))
-    assert str(error.value) == (
+    assert str(refused(setup.check_python, (3, 8, 10, "final", 0), kind=setup.SetupError)) == (
         f"Python must be 3.10 or newer, got 3.8.10 ({sys.executable}): "
         "name one that is here, or install one first: make lab PYTHON=python3.12"
     )
 
 
 @pytest.mark.parametrize("missing", ["venv", "ensurepip"])
-def test_the_missing_debian_package_is_named(setup, monkeypatch, missing):
+def test_the_missing_debian_package_is_named(monkeypatch, missing):
     """Where Debian split the module off, the message names the package to install."""
     monkeypatch.setattr(setup, "find_spec", lambda name: None if name == missing else object())
-    with pytest.raises(setup.SetupError) as error:
-        setup.check_python((3, 11, 2))
-    assert str(error.value) == (
+    assert str(refused(setup.check_python, (3, 11, 2), kind=setup.SetupError)) == (
         f"this Python has no module '{missing}': apt-get install python3.11-venv (Debian, Ubuntu), then run the same "
         "command again"
     )
@@ -88,17 +80,13 @@ OR_CPU = f", or take torch's CPU build, 3 GB: make lab TORCH_INDEX={CPU_INDEX}"
     [("linux", "", 8.04e9, 9, OR_CPU), ("linux", CPU_INDEX, 1.04e9, 3, ""), ("darwin", "", 1.04e9, 3, "")],
     ids=["PyPI's torch on Linux", "the CPU build", "macOS"],
 )
-def test_little_disk_is_refused_before_anything_is_made(
-    setup, project, monkeypatch, platform, index, free, needed, more
-):
+def test_little_disk_is_refused_before_anything_is_made(project, monkeypatch, platform, index, free, needed, more):
     """With less free disk than this torch takes nothing is made, and the message says how much there is."""
     root, calls = project
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(setup.shutil, "disk_usage", lambda path: usage(10e9, 10e9 - free, free))
     monkeypatch.setattr(setup.sys, "platform", platform)
-    with pytest.raises(setup.SetupError) as error:
-        setup.set_up(root, root / ".venv", index)
-    assert str(error.value) == (
+    assert str(refused(setup.set_up, root, root / ".venv", index, kind=setup.SetupError)) == (
         f"about {needed} GB of free disk are needed, got {free / 1e9:.1f} GB in {root}: free some space, "
         f"then run the same command again{more}"
     )
@@ -106,7 +94,7 @@ def test_little_disk_is_refused_before_anything_is_made(
     assert not (root / ".venv").exists()
 
 
-def test_a_venv_that_fails_half_way_is_removed(setup, tmp_path, monkeypatch):
+def test_a_venv_that_fails_half_way_is_removed(tmp_path, monkeypatch):
     """When python -m venv fails, the half-made directory is gone, and what may be missing is named."""
     venv = tmp_path / ".venv"
     monkeypatch.setattr(setup.subprocess, "call", lambda command: fake_venv(venv, "3.11.7") or 1)
@@ -115,7 +103,7 @@ def test_a_venv_that_fails_half_way_is_removed(setup, tmp_path, monkeypatch):
     assert not venv.exists()
 
 
-def test_a_directory_that_is_no_environment_is_left_alone(setup, tmp_path):
+def test_a_directory_that_is_no_environment_is_left_alone(tmp_path):
     """A .venv that holds something else is not removed."""
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "thesis.txt").write_text("years of work")
@@ -124,7 +112,7 @@ def test_a_directory_that_is_no_environment_is_left_alone(setup, tmp_path):
     assert (tmp_path / ".venv" / "thesis.txt").exists()
 
 
-def test_the_second_run_does_nothing(setup, project, capsys):
+def test_the_second_run_does_nothing(project, capsys):
     """Once set up, a second run calls neither venv nor pip, and says nothing."""
     root, calls = project
     setup.set_up(root, root / ".venv")
@@ -137,7 +125,7 @@ def test_the_second_run_does_nothing(setup, project, capsys):
 
 
 @pytest.mark.parametrize("what", ["pyproject.toml", "constraints.txt", "moved", "failed"])
-def test_pip_runs_again(setup, project, monkeypatch, what):
+def test_pip_runs_again(project, monkeypatch, what):
     """After a change of the packages, a move, or a failure pip runs again, in the environment that is there."""
     root, calls = project
     venv = root / ".venv"
@@ -157,7 +145,7 @@ def test_pip_runs_again(setup, project, monkeypatch, what):
     assert calls == [["-c", str(root / "constraints.txt"), "-e", f"{root}[lab,mpi,test]"]]
 
 
-def test_only_a_chosen_python_replaces_the_environment(setup, project):
+def test_only_a_chosen_python_replaces_the_environment(project):
     """An environment of another Python stays, unless an interpreter was picked by hand."""
     root, calls = project
     fake_venv(root / ".venv", "3.99.4")
@@ -167,7 +155,7 @@ def test_only_a_chosen_python_replaces_the_environment(setup, project):
     assert "venv" in calls
 
 
-def test_torch_comes_first_from_its_own_index(setup, project):
+def test_torch_comes_first_from_its_own_index(project):
     """TORCH_INDEX serves torch alone. In this environment JupyterLab neither asks for news nor looks for updates."""
     root, calls = project
     setup.set_up(root, root / ".venv", torch_index="https://example.org/cpu")
@@ -188,10 +176,7 @@ def test_no_failure_shows_a_traceback(tmp_path):
         "import importlib.util as u\nfind = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name == 'ensurepip' else find(name, *a)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "tools/setup.py"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = python("tools/setup.py", cwd=tmp_path, variables={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith("distlab: this Python has no module 'ensurepip': apt-get install python3.")

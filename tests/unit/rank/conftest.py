@@ -1,5 +1,6 @@
-"""The notes of a rank's calls in one process: on a group that sends nothing, and on gloo alone."""
+"""The notes of a rank's calls in one process: on a group that sends nothing, on gloo alone, and of a slow Work."""
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -46,3 +47,23 @@ def alone(layer, monkeypatch):
     monkeypatch.setattr(NOTES, "world_size", 1)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback_interface())
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=LIMIT)
+
+
+class Slow:
+    """A Work whose wait lasts until a test ends it."""
+
+    def __init__(self):
+        self.entered, self.end = threading.Event(), threading.Event()
+
+    def wait(self, *timeout):
+        self.entered.set()
+        assert self.end.wait(10)
+        return "done"
+
+
+def noted(method="allreduce", *arguments):
+    """A slow Work and its note, as `ProcessGroup.<method>` would have left them."""
+    work = Slow()
+    begin = call_hooks._noting(method, lambda group, *args: work)
+    assert begin(dist.group.WORLD, *(arguments or ([torch.ones(1)],))) is work
+    return work, NOTES.ties[work]

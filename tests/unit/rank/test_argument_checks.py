@@ -1,6 +1,7 @@
 """Checked mode with a store and without a group: what waits for what, in which order it is posted, and what is told."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -13,7 +14,8 @@ from distlab.rank import argument_checks
 from distlab.rank.argument_checks import Checker, Deferred
 from distlab.rank.call_log import NOTES
 from distlab.wire.messages import OTHER, CallRecord
-from tests.unit.rank.threads import on_thread, until
+from tests.processes import until
+from tests.refused import raised
 
 FLOATS = (("float32", (2,)),)
 
@@ -91,13 +93,11 @@ def test_a_collective_is_made_when_all_have_come(rank_of, store):
     """Nobody's data moves before; nothing is left in the store afterwards."""
     keys = store.num_keys()
     ranks = [rank_of(rank, (0, 1, 2)) for rank in range(3)]
-    early = [on_thread(rank.call) for rank in ranks[:2]]
-    until(lambda: store.check(["cell/0/1/0", "cell/0/1/1"]))
-    assert [rank.posted for rank in ranks] == [[], [], []]
-    assert ranks[2].call().value == "all_reduce"
-    for thread, outcome in early:
-        thread.join(10)
-        assert outcome[0].value == "all_reduce"
+    with ThreadPoolExecutor(2) as pool:
+        early = [pool.submit(rank.call) for rank in ranks[:2]]
+        until(lambda: store.check(["cell/0/1/0", "cell/0/1/1"]))
+        assert [rank.posted for rank in ranks] == [[], [], []]
+        assert [ranks[2].call().value, *(call.result().value for call in early)] == ["all_reduce"] * 3
     assert store.num_keys() == keys
 
 
@@ -122,25 +122,17 @@ def test_collectives_are_posted_in_their_order(rank_of, store):
 ANY = -1
 
 
-@pytest.mark.parametrize(
-    ("recvs", "sends", "served"),
-    [
-        ([(1, 0)] * 4, [(1, 0)] * 4, [0, 1, 2, 3]),
-        ([(1, 1), (1, 2)], [(1, 2), (1, 1)], [1, 0]),
-        ([(1, 0), (2, 0)], [(2, 0), (1, 0)], [1, 0]),
-        ([(ANY, 0)] * 2, [(2, 0), (1, 0)], [0, 1]),
-        ([(ANY, 0), (1, 0)], [(1, 0)] * 2, [0, 1]),
-        ([(0, 0)], [(0, 0)], [0]),
-    ],
-    ids=[
-        "in their order",
-        "tags overtake each other",
-        "another source is not held up",
-        "from any source",
-        "a directed one after one from any source",
-        "of oneself",
-    ],
-)
+ROUTES = {
+    "in their order": ([(1, 0)] * 4, [(1, 0)] * 4, [0, 1, 2, 3]),
+    "tags overtake each other": ([(1, 1), (1, 2)], [(1, 2), (1, 1)], [1, 0]),
+    "another source is not held up": ([(1, 0), (2, 0)], [(2, 0), (1, 0)], [1, 0]),
+    "from any source": ([(ANY, 0)] * 2, [(2, 0), (1, 0)], [0, 1]),
+    "a directed one after one from any source": ([(ANY, 0), (1, 0)], [(1, 0)] * 2, [0, 1]),
+    "of oneself": ([(0, 0)], [(0, 0)], [0]),
+}
+
+
+@pytest.mark.parametrize(("recvs", "sends", "served"), ROUTES.values(), ids=ROUTES)
 def test_a_message_goes_to_the_recv_that_takes_it(rank_of, store, recvs, sends, served):
     """By the (source, tag) of recvs and sends: each message serves one recv, and only recvs of its lane wait for it."""
     keys = store.num_keys()
@@ -161,9 +153,7 @@ def test_a_message_that_does_not_fit_is_not_received(rank_of, members, ends):
     work = receiver.recv(1)
     sender.send(0, tensors=(("int32", (3,)),))
     words = f"The two ends of a message from {ends} do not fit: int32[3] is sent, float32[2] is to receive it."
-    with pytest.raises(MismatchError) as caught:
-        work.wait()
-    assert (str(caught.value), receiver.posted) == (words, [])
+    assert (str(raised(MismatchError, work.wait)), receiver.posted) == (words, [])
 
 
 # --- the end of a cell, and of the store ---
@@ -208,11 +198,12 @@ def test_a_wait_says_what_is_waited_for(rank_of):
     """As for a Work of torch's; to post the call counts as movement."""
     receiver, sender = rank_of(0), rank_of(1)
     work, before = receiver.recv(1), NOTES.total
-    thread, outcome = on_thread(work.wait)
-    until(lambda: NOTES.now.get(thread.ident) is work._note)
-    sender.send(0)
-    thread.join(10)
-    assert (outcome, work._note.done, thread.ident in NOTES.now) == (["recv"], True, False)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(work.wait)
+        until(lambda: work._note in NOTES.now.values())
+        sender.send(0)
+        assert waits.result() == "recv"
+    assert (work._note.done, work._note in NOTES.now.values()) == (True, False)
     assert NOTES.total == before + 3
 
 

@@ -1,39 +1,27 @@
 """The layer under torch.distributed: what it says of a wait; zoo_of_peers.py has the calls that it refuses."""
 
-import pytest
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 import torch.distributed as dist
 
 from distlab.rank import call_hooks
 from distlab.rank.call_log import NOTES
-from tests.unit.rank.threads import Slow, noted, on_thread
+from tests.unit.rank.conftest import Slow, noted
 
 
 def test_a_wait_says_what_is_waited_for(four):
     """While it lasts, and not afterwards; to begin and to end it count as movement."""
     work, note = noted()
     before = NOTES.total
-    thread, outcome = on_thread(call_hooks._waiting(Slow.wait), work)
-    assert work.entered.wait(10)
-    assert (NOTES.now[thread.ident], note.done) == (note, False)
-    work.end.set()
-    thread.join(10)
-    assert (outcome, thread.ident in NOTES.now) == (["done"], False)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(call_hooks._waiting(Slow.wait), work)
+        assert work.entered.wait(10)
+        assert (note in NOTES.now.values(), note.done) == (True, False)
+        work.end.set()
+        assert waits.result() == "done"
+    assert note not in NOTES.now.values()
     assert (NOTES.total, note.done) == (before + 2, True)
-
-
-@pytest.mark.parametrize("method", ["", "allreduce", "recv_anysource"])
-def test_a_wait_returns_what_the_work_returns(four, method):
-    """Its value, or its error; also for a Work that somebody else has made."""
-    work = noted(method, [torch.ones(1)], 0)[0] if method else Slow()
-    work.end.set()
-    assert call_hooks._waiting(Slow.wait)(work) == "done"
-
-    def fail(self):
-        raise RuntimeError("Timed out")
-
-    with pytest.raises(RuntimeError, match="Timed out"):
-        call_hooks._waiting(fail)(work)
 
 
 def test_a_future_is_waited_for_as_its_work_is(alone):

@@ -13,8 +13,7 @@ import torch.distributed as dist
 
 from distlab.rank import call_hooks, status
 from distlab.wire.messages import OTHER, CallRecord, MessageCount
-from tests.unit.rank.conftest import LIMIT
-from tests.unit.rank.threads import Slow, noted
+from tests.unit.rank.conftest import LIMIT, Slow, noted
 
 
 def as_a_cell(function):

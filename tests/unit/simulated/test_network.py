@@ -33,6 +33,8 @@ def test_ranks_are_numbered_host_by_host():
 
 
 LINK = Link(0, 1)
+LATENCY = "latency must be 0 or more, as a number or with a unit (s), got"
+SIZE = "network must be of 4 ranks, as the cluster,"
 
 
 def of_hosts(sizes, between=LINK):
@@ -44,10 +46,8 @@ def with_algorithm(collective, name):
 
 
 REFUSED = {
-    "latency must be 0 or more, as a number or with a unit (s), got '5'. Give for example latency=\"5 us\".": lambda: (
-        Link("5", "1 GB/s")
-    ),
-    "latency must be 0 or more, as a number or with a unit (s), got -1.": lambda: Link(-1, "1 GB/s"),
+    f"{LATENCY} '5'. Give for example latency=\"5 us\".": lambda: Link("5", "1 GB/s"),
+    f"{LATENCY} -1.": lambda: Link(-1, "1 GB/s"),
     "bandwidth must be above 0, as a number or with a unit (B/s, b/s, bit/s), got 'fast'.": lambda: Link(0, "fast"),
     "bandwidth must be above 0": lambda: Link(0, 0),
     "Network must be described by latency and bandwidth, or by hosts, got": lambda: Network("5 us"),
@@ -61,9 +61,7 @@ REFUSED = {
     "stragglers[0] must be above 0": lambda: Network(0, 1, stragglers={0: 0}),
     "name must be one of 'gigabit Ethernet', '100 Gb/s Ethernet'": lambda: Network.named("infiniband"),
     "Device must be either flops or cpu, got (None, None).": lambda: Device(),
-    "network must be of 4 ranks, as the cluster, got [4, 4]. Call Cluster(8, network=...)": lambda: of_hosts(
-        [4, 4]
-    ).check_size(4),
+    f"{SIZE} got [4, 4]. Call Cluster(8, network=...)": lambda: of_hosts([4, 4]).check_size(4),
     "stragglers must be ranks from 0 to 3, got {4: 2.0}.": lambda: Network(0, 1, stragglers={4: 2.0}).check_size(4),
 }
 

@@ -124,15 +124,10 @@ def test_both_directions_of_a_port_are_its_own():
 def test_ranks_of_one_host_share_its_way_out_and_not_their_links_inside():
     hosts = Network(hosts=[2, 2], inside=Link("1 us", "100 GB/s"), between=Link("10 us", "10 GB/s"))
     m = 10_000_000  # a millisecond between hosts, 0.1 inside
-    to_the_other = [
-        [send(1, 2, m), Wait(1)],
-        [send(1, 3, m), Wait(1)],
-        [recv(1, 0, m), Wait(1)],
-        [recv(1, 1, m), Wait(1)],
-    ]
-    assert simulate(to_the_other, hosts).clocks == close((1.01e-3, 2.01e-3, 1.01e-3, 2.01e-3))
-    inside = [[send(1, 1, m), Wait(1)], [recv(1, 0, m), Wait(1)], [send(1, 3, m), Wait(1)], [recv(1, 2, m), Wait(1)]]
-    assert simulate(inside, hosts).clocks == close((0.101e-3,) * 4)
+    calls = [send(1, 2, m), send(1, 3, m), recv(1, 0, m), recv(1, 1, m)]
+    assert simulate([[call, Wait(1)] for call in calls], hosts).clocks == close((1.01e-3, 2.01e-3, 1.01e-3, 2.01e-3))
+    calls = [send(1, 1, m), recv(1, 0, m), send(1, 3, m), recv(1, 2, m)]
+    assert simulate([[call, Wait(1)] for call in calls], hosts).clocks == close((0.101e-3,) * 4)
 
 
 def test_collectives_of_a_group_take_turns_and_those_of_several_share_the_port():
