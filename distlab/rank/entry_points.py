@@ -15,8 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from distlab.errors import Failure
 from distlab.wire import serialization
-from distlab.wire.messages import Missing, Raised, Unsendable
+from distlab.wire.messages import Missing, Unsendable
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
@@ -50,7 +51,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Runs on: a rank.
 
     Returns:
-        what `serialization.dumps` made of the value, [header, *buffers]; or [Raised], or [Unsendable].
+        what `serialization.dumps` made of the value, [header, *buffers]; or [Failure], or [Unsendable].
     """
     from distlab.rank.call_log import NOTES
 
@@ -87,14 +88,16 @@ def _packed(value: Any, what: str) -> list[Any]:
     return [header, *buffers]
 
 
-def last_failure() -> Raised | None:
+def last_failure() -> Failure | None:
     """The failure of the cell that ran last on this rank; None when it did not fail."""
     error = getattr(sys, "last_value", None)
     return None if error is None else describe_failure(error)
 
 
-def describe_failure(error: BaseException) -> Raised:
+def describe_failure(error: BaseException) -> Failure:
     """An exception as the notebook is told of it, with the learner's own lines."""
+    from distlab.rank.call_log import NOTES
+
     stack = traceback.extract_tb(error.__traceback__, limit=200)
     lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
     message = str(error)
@@ -106,7 +109,8 @@ def describe_failure(error: BaseException) -> Raised:
     communicated = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack) or any(
         words in message for words in ("gloo", "through shared memory", "through MPI")
     )
-    return Raised(
+    return Failure(
+        NOTES.rank,
         type(error).__name__,
         message,
         tuple(lines),

@@ -20,11 +20,12 @@ import torch.distributed as dist
 
 from distlab.compat import ipyparallel, ipython
 from distlab.compat import torch as private
+from distlab.errors import Line
 from distlab.rank import activity
 from distlab.rank.activity import frames
 from distlab.rank.call_log import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REMEMBERED, ROOTED, Note
 from distlab.wire import messages
-from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, SourceLine
+from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus
 from distlab.wire.source import is_learners, line_of
 
 TORCH = "torch."
@@ -249,7 +250,7 @@ def _members(name: str) -> tuple[tuple[int, ...], bool]:
     return (), False
 
 
-def _lines(thread: int) -> tuple[SourceLine, ...]:
+def _lines(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
     learners = [frame for frame in frames(thread) if is_learners(frame.f_code.co_filename)]
     return tuple(line_of(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in reversed(learners))

@@ -5,7 +5,7 @@ from typing import Any
 
 from distlab.errors import Line
 from distlab.wire import messages
-from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, SourceLine
+from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus
 
 DOES = {
     "computes": messages.COMPUTING,
@@ -21,11 +21,6 @@ def ranks_of(text: str) -> tuple[int, ...]:
     """The ranks in "2", "0,2" or "0-2"."""
     first, _, last = text.partition("-")
     return tuple(range(int(first), int(last) + 1)) if last else tuple(map(int, first.split(",")))
-
-
-def of_cell(line: Line) -> SourceLine:
-    """A line of a cell as its rank knows it, which does not count the magic's."""
-    return SourceLine("cell", line.number - 1, line.text, line.place, is_cell=True)
 
 
 class Paper:
@@ -52,7 +47,7 @@ class Paper:
 
     def at(self, rank: int, *lines: Line) -> None:
         """Where the rank is in a cell, outermost first, as the notebook counts its lines."""
-        self._change(rank, lines=tuple(map(of_cell, lines)))
+        self._change(rank, lines=lines)
 
     def states(self, **fields: Any) -> dict[int, RankStatus]:
         """fields: of every RankStatus that is not told here, such as mark, quiet and rounds."""
