@@ -220,7 +220,7 @@ class Cluster:
         wanted = [arguments.check_name(name, 'cluster.pull("x")') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
         replies = self._ask(targets, Options(), entry_points.pull, wanted).finish()
-        values = serialization.unpack(replies, targets)
+        values = serialization.pick(serialization.unpack(replies, targets), wanted, targets)
         return values if listed else [value[0] for value in values]
 
     def export(self, path: str | os.PathLike, force: bool = False) -> Export:

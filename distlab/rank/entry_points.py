@@ -17,7 +17,7 @@ from typing import Any
 
 from distlab.errors import Failure
 from distlab.wire import serialization
-from distlab.wire.messages import Missing, Unsendable
+from distlab.wire.messages import Unsendable
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
@@ -71,13 +71,9 @@ def push(header: bytes, buffers: list[Any]) -> None:
 
 
 def pull(names: list[str]) -> list[Any]:
-    """The values of `names` as [header, *buffers], or [Missing] for the first that is not defined, or [Unsendable]."""
+    """Those of `names` that are defined, and their values, a dict as [header, *buffers]; or [Unsendable]."""
     namespace = _namespace()
-    missing = [name for name in names if name not in namespace]
-    if missing:
-        return [Missing(missing[0])]
-    values = [namespace[name] for name in names]
-    return _packed(values, ", ".join(names))
+    return _packed({name: namespace[name] for name in names if name in namespace}, ", ".join(names))
 
 
 def _packed(value: Any, what: str) -> list[Any]:

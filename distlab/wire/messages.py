@@ -108,13 +108,6 @@ class Unsendable:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A variable that a rank does not have."""
-
-    name: str
-
-
-@dataclass(frozen=True)
 class Question:
     """What the notebook wants of a rank's watchdog: STATUS, VARIABLES, FREE or COME_BACK."""
 
