@@ -157,13 +157,9 @@ def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> 
     call = state.call
     others = [r for r in call.members if r != state.rank and r in states]
     missing = tuple(r for r in others if states[r].counts.get(call.group, 0) < call.sequence)
-    differ = disagreement({state.rank: call, **_same_turn(call, [states[r] for r in others])})
+    turn = (call.group, call.sequence)
+    same = {r: old for r in others for old in states[r].history if (old.group, old.sequence) == turn}
+    differ = disagreement({state.rank: call, **same})
     if differ:
         return Need(missing, clash=differ[:1].upper() + differ[1:])
     return Need(missing) if missing else None
-
-
-def _same_turn(call: CallRecord, states: Sequence[RankStatus]) -> dict[int, CallRecord]:
-    """What other ranks called, or call, as the collective with the same number in the same group."""
-    turn = (call.group, call.sequence)
-    return {s.rank: old for s in states for old in s.history if (old.group, old.sequence) == turn}

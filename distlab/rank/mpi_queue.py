@@ -96,16 +96,15 @@ class Work(dist.Work):
 
     # --- on any thread ---
 
-    def _end(self, error: Exception | None) -> None:
-        """Let everybody who waits go on; nothing where it has ended already."""
+    def _end(self, error: Exception | None, breaks: str = "") -> None:
+        """Let everybody who waits go on, and break the group with these words; nothing where it has ended already."""
         with contextlib.suppress(InvalidStateError):
             self._outcome.set_exception(error)
+            self.group.broken = self.group.broken or breaks
 
     def give_up(self, reason: str) -> None:
-        """End it as failed and break its group with these words; nothing where it has ended already."""
-        with contextlib.suppress(InvalidStateError):
-            self._outcome.set_exception(RuntimeError(reason))
-            self.group.broken = self.group.broken or reason
+        """End it as failed, if it has not ended, and break its group."""
+        self._end(RuntimeError(reason), reason)
 
     def _run_out(self, seconds: float) -> None:
         self.give_up(f"Timed out waiting {seconds * 1e3:.0f}ms for {self.what} operation to complete")
