@@ -6,26 +6,19 @@ this one has ended. The all-reduces are the schedules of distlab.algorithms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import NamedTuple
 
 from distlab.course.algorithms.schedules import cost, schedule
 from distlab.simulated.network import Network
 
-
-class Step(NamedTuple):
-    """What a member does at the same time: (other member, bytes) for all that it sends, and all that it receives."""
-
-    sends: tuple[tuple[int, int], ...]
-    receives: tuple[tuple[int, int], ...]
-
-
+# messages at the same time, each as (member that sends, member that receives, bytes)
+Step = Sequence[tuple[int, int, int]]
 Sizes = tuple[int, ...]
 
 
 def program(name: str, me: int, n: int, root: int, sent: Sizes, received: Sizes, network: Network) -> tuple[Step, ...]:
-    """The steps of member `me` of `n`.
+    """The steps of member `me` of `n`: what it receives, and then what it sends, in each.
 
     Args:
         name: of the collective. root: the member that a rooted one is from or to.
@@ -37,7 +30,7 @@ def program(name: str, me: int, n: int, root: int, sent: Sizes, received: Sizes,
         return ()
     if name == "all_to_all":
         turns = [((me + k) % n, (me - k) % n) for k in range(1, n)]
-        return tuple(Step(((to, sent[to]),), ((source, received[source]),)) for to, source in turns)
+        return tuple([(source, me, received[source]), (me, to, sent[to])] for to, source in turns)
     size, away_from_root = sent[0], name in ("broadcast", "scatter")
     if name == "all_reduce":
         return _all_reduce(_algorithm(n, size, network), me, n, *sent)
@@ -56,15 +49,10 @@ def program(name: str, me: int, n: int, root: int, sent: Sizes, received: Sizes,
     return _of_member(me, [[(src, dst, size) for dst, src in step] for step in reversed(steps)])
 
 
-def _of_member(me: int, steps: Iterable[Iterable[tuple[int, int, int]]]) -> tuple[Step, ...]:
-    """What one member does in the steps of all, which are of messages as (from, to, bytes)."""
-    mine = []
-    for messages in steps:
-        sends = tuple((dst, num_bytes) for src, dst, num_bytes in messages if src == me)
-        receives = tuple((src, num_bytes) for src, dst, num_bytes in messages if dst == me)
-        if sends or receives:
-            mine.append(Step(sends, receives))
-    return tuple(mine)
+def _of_member(me: int, steps: Iterable[Step]) -> tuple[Step, ...]:
+    """What one member receives and sends in the steps of all."""
+    own = ([m for m in step if m[1] == me] + [m for m in step if m[0] == me] for step in steps)
+    return tuple(step for step in own if step)
 
 
 def _algorithm(n: int, num_bytes: int, network: Network) -> str:

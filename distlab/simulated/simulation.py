@@ -212,8 +212,7 @@ class _Run:
         if step is None:
             self._end(rank, event.op, now)
             return
-        exchanges = [(False, other) for other in step.receives] + [(True, other) for other in step.sends]
-        pending = len(exchanges)
+        pending = len(step)
 
         def one_ended(now: float) -> None:
             nonlocal pending
@@ -221,9 +220,9 @@ class _Run:
             if pending == 0:
                 self._step(rank, event, steps, now)
 
-        channel = (f"{event.group} {event.name}", event.count)
-        for sends, (member, num_bytes) in exchanges:
-            message = Message(event.op, sends, event.members[member], num_bytes, channel)
+        me, channel = event.members.index(rank), (f"{event.group} {event.name}", event.count)
+        for src, dst, num_bytes in step:
+            message = Message(event.op, src == me, event.members[dst if src == me else src], num_bytes, channel)
             self._post(rank, message, event.name, now, one_ended)
 
     def _end(self, rank: int, op: int, now: float) -> None:
