@@ -15,9 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from distlab.errors import Failure
+from distlab.errors import Failure, SerializationError
 from distlab.wire import serialization
-from distlab.wire.messages import Unsendable
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
@@ -51,7 +50,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Runs on: a rank.
 
     Returns:
-        what `serialization.dumps` made of the value, [header, *buffers]; or [Failure], or [Unsendable].
+        what `serialization.dumps` made of the value, [header, *buffers]; or [Failure], or [SerializationError].
     """
     from distlab.rank.call_log import NOTES
 
@@ -71,7 +70,7 @@ def push(header: bytes, buffers: list[Any]) -> None:
 
 
 def pull(names: list[str]) -> list[Any]:
-    """Those of `names` that are defined, and their values, a dict as [header, *buffers]; or [Unsendable]."""
+    """Those of `names` that are defined, and their values, a dict as [header, *buffers]; or [SerializationError]."""
     namespace = _namespace()
     return _packed({name: namespace[name] for name in names if name in namespace}, ", ".join(names))
 
@@ -80,7 +79,11 @@ def _packed(value: Any, what: str) -> list[Any]:
     try:
         header, buffers = serialization.dumps(value)
     except Exception as error:
-        return [Unsendable(what, f"{type(error).__name__}: {error}")]
+        from distlab.rank.call_log import NOTES
+
+        words = f"The value of rank {NOTES.rank}, {what}, cannot be sent to the notebook"
+        advice = "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
+        return [SerializationError(f"{words} ({type(error).__name__}: {error}). {advice}")]
     return [header, *buffers]
 
 

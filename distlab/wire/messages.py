@@ -100,14 +100,6 @@ class RankStatus:
 
 
 @dataclass(frozen=True)
-class Unsendable:
-    """A value that cannot be pickled: what it is, and why not."""
-
-    what: str
-    why: str
-
-
-@dataclass(frozen=True)
 class Question:
     """What the notebook wants of a rank's watchdog: STATUS, VARIABLES, FREE or COME_BACK."""
 

@@ -19,7 +19,6 @@ from typing import Any
 import cloudpickle
 
 from distlab.errors import SerializationError, rank_list, refuse
-from distlab.wire.messages import Unsendable
 from distlab.wire.source import is_learners
 
 MOST_BUFFERS = 32  # ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
@@ -74,17 +73,14 @@ def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
         ) from error
 
 
-def unpack(replies: list[Any], targets: list[int]) -> list[Any]:
+def unpack(replies: list[Any]) -> list[Any]:
     """The values in the ranks' replies; SerializationError where a rank has none to send.
 
     Runs on: the notebook's kernel.
     """
-    for rank, reply in zip(targets, replies, strict=True):
-        if isinstance(reply[0], Unsendable):
-            raise SerializationError(
-                f"The value of rank {rank}, {reply[0].what}, cannot be sent to the notebook ({reply[0].why}). "
-                "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
-            )
+    for reply in replies:
+        if isinstance(reply[0], SerializationError):
+            raise reply[0]
     return [loads(reply[0], reply[1:]) for reply in replies]
 
 
