@@ -156,9 +156,9 @@ def _count(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None,
 def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
     call = state.call
     others = [r for r in call.members if r != state.rank and r in states]
-    missing = tuple(r for r in others if states[r].counts.get(call.group, 0) < call.sequence)
-    turn = (call.group, call.sequence)
-    same = {r: old for r in others for old in states[r].history if (old.group, old.sequence) == turn}
+    begun = {r: {old.sequence: old for old in states[r].history if old.group == call.group} for r in others}
+    missing = tuple(r for r in others if max(begun[r], default=0) < call.sequence)
+    same = {r: calls[call.sequence] for r, calls in begun.items() if call.sequence in calls}
     differ = disagreement({state.rank: call, **same})
     if differ:
         return Need(missing, clash=differ[:1].upper() + differ[1:])

@@ -77,7 +77,7 @@ class RankStatus:
     Attributes:
         doing: one of the words above. idle: whether its main thread is. lines: the learner's, outermost first.
         call: the call that it waits in.
-        counts, begun: collectives by group. history: the newest of them. groups: how many groups were made.
+        begun: collectives by group. history: the newest that Python called. groups: how many groups were made.
         traffic: numbers of messages. mark: equal in two statuses when nothing happened between them.
         quiet: nothing is on its way, and nothing else computes or may act. importing: an import must not be torn.
         rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
@@ -88,7 +88,6 @@ class RankStatus:
     call: CallRecord | None = None
     lines: tuple[Line, ...] = ()
     idle: bool = False
-    counts: dict[str, int] = field(default_factory=dict)
     begun: dict[str, Begun] = field(default_factory=dict)
     groups: int = 0
     history: tuple[CallRecord, ...] = ()

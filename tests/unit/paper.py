@@ -106,12 +106,12 @@ class Paper:
 
     def _collective(self, rank: int, call: CallRecord, words: list[str], options: dict[str, str]) -> None:
         status = self._statuses[rank]
-        counts = {**status.counts, call.group: status.counts.get(call.group, 0) + 1}
+        turn = 1 + sum(old.group == call.group for old in status.history)
         root = int(options["root"]) if "root" in options else None
         tensors = () if call.op == "barrier" else (("float32", (2,)),)
-        call = replace(call, sequence=counts[call.group], tensors=tensors, root=root)
+        call = replace(call, sequence=turn, tensors=tensors, root=root)
         call = replace(call, reduce_op=options.get("reduce_op", ""))
-        self._change(rank, counts=counts, history=(*status.history, call))
+        self._change(rank, history=(*status.history, call))
         if "async" in words:
             self._begun[rank].append(call)
         else:
