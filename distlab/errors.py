@@ -71,11 +71,13 @@ class Line:
         number: counted from 1 as the notebook shows it, `%%px` line included.
         text: the source, stripped; empty when the source cannot be had.
         place: the function's name, or "" at the top of a cell.
+        file: that it is of; "" for a `%%px` cell.
     """
 
     number: int
     text: str
     place: str = ""
+    file: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True)

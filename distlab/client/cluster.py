@@ -188,7 +188,7 @@ class Cluster:
         cell = self._ask(targets, Options(timeout=timeout, check=check), entry_points.call, *packed)
         with export.noting(self.steps, export.call(fn, args, kwargs, targets)):
             replies = cell.finish()
-        return serialization.unpack(replies, targets)
+        return serialization.unpack(replies)
 
     @interrupts.held()
     def call(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
@@ -196,7 +196,7 @@ class Cluster:
         targets = self.check_ranks(None)
         packed = serialization.pack((fn, args, {}), "The function or one of its arguments")
         replies = self._ask(targets, Options(live_after=None), entry_points.call, *packed).finish()
-        return serialization.unpack(replies, targets)
+        return serialization.unpack(replies)
 
     @interrupts.held()
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
@@ -222,7 +222,7 @@ class Cluster:
         wanted = [arguments.check_name(name, 'cluster.pull("x")') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
         replies = self._ask(targets, Options(), entry_points.pull, wanted).finish()
-        values = serialization.unpack(replies, targets)
+        values = serialization.pick(serialization.unpack(replies), wanted, targets)
         return values if listed else [value[0] for value in values]
 
     def export(self, path: str | os.PathLike, force: bool = False) -> Export:

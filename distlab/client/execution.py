@@ -20,7 +20,7 @@ from distlab.diagnosis import explanation, report
 from distlab.errors import DeadlockError, Failure, Interrupted, RankTimeout
 from distlab.rank import entry_points
 from distlab.simulated.entry_points import begin_cell
-from distlab.wire.messages import COMMUNICATING, Raised
+from distlab.wire.messages import COMMUNICATING
 
 LIVE_AFTER_SECONDS = 1.0
 TICK_SECONDS = 0.25
@@ -173,7 +173,7 @@ class Cell:
             elif rank in raised:
                 failures.append(_failure_of_cell(rank, reply, told.get(rank)))
             elif _is_failure(reply):
-                failures.append(explanation.failure(rank, reply[0]))
+                failures.append(explanation.failure(reply[0]))
         return failures
 
     def _raise_failed(self, failures: list[Failure]) -> None:
@@ -220,8 +220,8 @@ class Cell:
 
 def _failure_of_cell(rank: int, reply: Any, told: Any) -> Failure:
     """What a %%px cell raised on a rank, as the rank tells it; what ipyparallel knows where it does not."""
-    if isinstance(told, Raised) and told.kind == getattr(reply, "ename", ""):
-        return explanation.failure(rank, told)
+    if isinstance(told, Failure) and told.kind == getattr(reply, "ename", ""):
+        return explanation.failure(told)
     return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
 
 
@@ -232,4 +232,4 @@ def _is_death(reply: Any) -> bool:
 
 def _is_failure(reply: Any) -> bool:
     """Whether a rank answered with an exception: ipyparallel's own for a %%px cell, a report for a run."""
-    return isinstance(reply, Exception) or (isinstance(reply, list) and bool(reply) and isinstance(reply[0], Raised))
+    return isinstance(reply, Exception) or (isinstance(reply, list) and bool(reply) and isinstance(reply[0], Failure))

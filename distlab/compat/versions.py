@@ -5,14 +5,14 @@ Runs on the notebook's kernel, called by cluster.py, which does not import torch
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib
 import inspect
+import pkgutil
 import re
 import warnings
 from collections.abc import Mapping
 from importlib import metadata
-from typing import Any
 
 NEWEST_TORCH = "2.15.0"  # make matrix takes it from here; the oldest stands in pyproject.toml
 
@@ -64,14 +64,9 @@ def missing(parts: Mapping[str, str]) -> list[str]:
 
 def _exists(part: str) -> bool:
     """Whether a part is there; an attribute that a class gives each of its objects is found in the class's text."""
-    module, _, names = part.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError:
-        return False
-    for name in filter(None, names.split(".")):
-        if hasattr(found, name):
-            found = getattr(found, name)
-        else:
-            return inspect.isclass(found) and f"self.{name} =" in inspect.getsource(found)
-    return True
+    owner, _, name = part.rpartition(".")
+    for place in (part, owner):
+        with contextlib.suppress(ImportError, AttributeError):
+            found = pkgutil.resolve_name(place)
+            return place == part or (inspect.isclass(found) and f"self.{name} =" in inspect.getsource(found))
+    return False

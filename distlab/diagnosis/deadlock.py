@@ -156,14 +156,10 @@ def _count(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None,
 def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
     call = state.call
     others = [r for r in call.members if r != state.rank and r in states]
-    missing = tuple(r for r in others if states[r].counts.get(call.group, 0) < call.sequence)
-    differ = disagreement({state.rank: call, **_same_turn(call, [states[r] for r in others])})
+    begun = {r: {old.sequence: old for old in states[r].history if old.group == call.group} for r in others}
+    missing = tuple(r for r in others if max(begun[r], default=0) < call.sequence)
+    same = {r: calls[call.sequence] for r, calls in begun.items() if call.sequence in calls}
+    differ = disagreement({state.rank: call, **same})
     if differ:
         return Need(missing, clash=differ[:1].upper() + differ[1:])
     return Need(missing) if missing else None
-
-
-def _same_turn(call: CallRecord, states: Sequence[RankStatus]) -> dict[int, CallRecord]:
-    """What other ranks called, or call, as the collective with the same number in the same group."""
-    turn = (call.group, call.sequence)
-    return {s.rank: old for s in states for old in s.history if (old.group, old.sequence) == turn}

@@ -5,12 +5,13 @@ Runs on the notebook's kernel; nothing here starts, stops or asks a process.
 
 from __future__ import annotations
 
+import linecache
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from distlab.errors import Failure, RankDied, RankError, grouped, rank_list
-from distlab.wire.messages import Raised
+from distlab.errors import Failure, Line, RankDied, RankError, grouped, rank_list
 
 # the words of gloo and of mpi_queue for a wait that nothing ended; other messages say more, and are shown
 PLAIN_WAIT = re.compile(r"Timed out waiting (\d+)ms for \w+ operation to complete")
@@ -60,11 +61,14 @@ CAUSES = {
 }
 
 
-def failure(rank: int, raised: Raised) -> Failure:
-    """A rank's own description of its exception as a `Failure`; source that only the notebook has is filled in."""
-    lines = tuple(line.shown() for line in raised.lines)
-    message = readable(raised.message)
-    return Failure(rank, raised.kind, message, lines, raised.traceback, raised.consequence, raised.communicated)
+def failure(raised: Failure) -> Failure:
+    """A rank's own description of its exception, readable, and with source that only the notebook has."""
+    return replace(raised, message=readable(raised.message), lines=tuple(map(with_text, raised.lines)))
+
+
+def with_text(line: Line) -> Line:
+    """A line that a rank has told of, whose text it may not have."""
+    return replace(line, text=line.text or linecache.getline(line.file, line.number).strip())
 
 
 def readable(message: str) -> str:

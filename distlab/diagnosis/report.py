@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distlab.diagnosis.deadlock import Need
-from distlab.diagnosis.explanation import GROUPS_GONE
+from distlab.diagnosis.explanation import GROUPS_GONE, with_text
 from distlab.errors import Line, grouped, rank_list
 from distlab.wire import messages
 from distlab.wire.call_matching import tensor_words
-from distlab.wire.messages import CallRecord, RankStatus, SourceLine
+from distlab.wire.messages import CallRecord, RankStatus
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
 WITHOUT_CALL = {  # what a rank does that is in no call
@@ -139,10 +139,10 @@ def rows(states: Mapping[int, RankStatus]) -> list[tuple[list[int], str, str, Li
 
 def _row(state: RankStatus) -> tuple[str, str, Line | None]:
     """What one rank does: call or activity, tensors, line."""
-    call, line = state.call, state.lines[-1].shown() if state.lines else None
+    call, line = state.call, with_text(state.lines[-1]) if state.lines else None
     if call is None:  # the lines of an idle rank mean nothing
         return WITHOUT_CALL[state.doing], "", line if state.doing == messages.COMPUTING else None
-    begun = call.lines[-1].shown() if call.lines else line
+    begun = with_text(call.lines[-1]) if call.lines else line
     posted = f" of line {begun.number}" if line and begun != line else ""  # and waited for in another one
     return f"{call_words(call)}{posted}", tensor_words(call), line
 
@@ -210,8 +210,8 @@ def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLin
         cell: the %%px cell's text, its first line the magic's; "" when the code is a function.
     """
     marked: list[MarkedLine] = []
-    for file in sorted({s.file for s in states.values() if s.lines}):
-        here = {r: s for r, s in states.items() if s.lines and s.file == file}
+    for file in sorted({s.lines[-1].file for s in states.values() if s.lines}):
+        here = {r: s for r, s in states.items() if s.lines and s.lines[-1].file == file}
         source = linecache.getlines(file) if file else cell.splitlines()
         places = grouped((_line_in(source, s.lines[-1:] if file else s.lines), r) for r, s in here.items())
         places.pop(0, None)
@@ -228,9 +228,9 @@ def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLin
     return marked
 
 
-def _line_in(source: Sequence[str], lines: Sequence[SourceLine]) -> int:
+def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int:
     """The number of the innermost line that is one of this source; 0 for none: a function may be of another cell."""
-    shown = [line.shown() for line in lines]
+    shown = [*map(with_text, lines)]
     found = [s.number for s in shown if 1 <= s.number <= len(source) and source[s.number - 1].strip() == s.text]
     return found[-1] if found else 0
 

@@ -68,15 +68,10 @@ def _noted(note: Note, group: Any, make: Callable[[], Any]) -> Any:
         NOTES.take_back(note)
         raise
     if work is not None:
-        # a group of another kind may keep a message that nobody waits for
-        is_message = note.method == "send" and note.op not in BLOCKING and _forgets(group)
-        NOTES.tie(work, note, is_message)
+        # gloo forgets a message that nobody waits for; a group of another kind may keep it
+        forgets = getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
+        NOTES.tie(work, note, is_message=note.method == "send" and note.op not in BLOCKING and forgets)
     return work
-
-
-def _forgets(group: Any) -> bool:
-    """Whether a message is lost that was sent and that nobody waits for, as gloo's are."""
-    return getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
 
 
 def _named(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

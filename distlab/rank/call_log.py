@@ -106,8 +106,9 @@ class Notes:
         if note.method in POINT_TO_POINT:
             self.traffic[kind(note)] = note.sequence = self.traffic.pop(kind(note), 0) + 1
             return
-        note.sequence = self.count(note.group) + 1
-        self.collectives[note.group].append(note)
+        before = self.collectives[note.group]
+        note.sequence = before[-1].sequence + 1 if before else 1
+        before.append(note)
 
     def take_back(self, note: Note) -> None:
         """Forget a call that was refused before it began."""
@@ -115,11 +116,6 @@ class Notes:
             self.traffic[kind(note)] -= 1
         elif note in self.collectives[note.group]:
             self.collectives[note.group].remove(note)
-
-    def count(self, group: str) -> int:
-        """How many collectives of a group this rank has begun."""
-        notes = self.collectives.get(group)
-        return notes[-1].sequence if notes else 0
 
     def tie(self, work: Any, note: Note, is_message: bool = False) -> None:
         """Remember the note of a Work or Future for as long as that lives; a sent message counts if it dies undone."""

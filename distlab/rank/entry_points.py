@@ -6,15 +6,17 @@ the rank, where it is there already.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
 import traceback
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from distlab.errors import Failure, SerializationError
 from distlab.wire import serialization
-from distlab.wire.messages import Missing, Raised, Unsendable
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
@@ -25,53 +27,19 @@ WAITED = re.compile(
 )
 
 
-def join(rank: int, meeting: Any) -> dict[str, Any]:
-    """Become rank `rank` of the group that meets at `meeting`; see group.join. Runs on: every rank."""
-    from distlab.rank import group
-
-    return group.join(rank, meeting)
+def on_rank(module: str, name: str, *args: Any) -> Any:
+    """Call a function of one of distlab's modules that only ranks import. Runs on: a rank."""
+    return getattr(importlib.import_module(f"distlab.{module}"), name)(*args)
 
 
-def rebuild(rank: int, meeting: Any) -> int:
-    """Leave the group and build it anew; see group.rebuild. Runs on: every rank."""
-    from distlab.rank import group
-
-    return group.rebuild(rank, meeting)
-
-
-def settle() -> None:
-    """Answer when every signal that has come has been acted on; an answer means that this rank is idle."""
-    from distlab.rank import watchdog
-
-    watchdog.settle()
-
-
-def begin_checks(token: str, host: str, port: int, limit: float) -> None:
-    """Compare the arguments of calls between the ranks from now on; see argument_checks.Checker for the arguments."""
-    from distlab.rank import argument_checks
-
-    argument_checks.begin(token, host, port, limit)
-
-
-def end_checks() -> None:
-    """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
-    from distlab.rank import argument_checks
-
-    argument_checks.end()
-
-
-def start_recording() -> None:
-    """Begin to record what this rank does; see recording.start. Runs on: a rank."""
-    from distlab.rank import recording
-
-    recording.start()
-
-
-def stop_recording() -> Any:
-    """End the recording and tell what was recorded; see recording.stop. Runs on: a rank."""
-    from distlab.rank import recording
-
-    return recording.stop()
+# each is documented where it is
+join = partial(on_rank, "rank.group", "join")
+rebuild = partial(on_rank, "rank.group", "rebuild")
+settle = partial(on_rank, "rank.watchdog", "settle")  # an answer means that this rank is idle
+begin_checks = partial(on_rank, "rank.argument_checks", "begin")
+end_checks = partial(on_rank, "rank.argument_checks", "end")
+start_recording = partial(on_rank, "rank.recording", "start")
+stop_recording = partial(on_rank, "rank.recording", "stop")
 
 
 def call(header: bytes, buffers: list[Any]) -> list[Any]:
@@ -82,7 +50,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Runs on: a rank.
 
     Returns:
-        what `serialization.dumps` made of the value, [header, *buffers]; or [Raised], or [Unsendable].
+        what `serialization.dumps` made of the value, [header, *buffers]; or [Failure], or [SerializationError].
     """
     from distlab.rank.call_log import NOTES
 
@@ -102,31 +70,33 @@ def push(header: bytes, buffers: list[Any]) -> None:
 
 
 def pull(names: list[str]) -> list[Any]:
-    """The values of `names` as [header, *buffers], or [Missing] for the first that is not defined, or [Unsendable]."""
+    """Those of `names` that are defined, and their values, a dict as [header, *buffers]; or [SerializationError]."""
     namespace = _namespace()
-    missing = [name for name in names if name not in namespace]
-    if missing:
-        return [Missing(missing[0])]
-    values = [namespace[name] for name in names]
-    return _packed(values, ", ".join(names))
+    return _packed({name: namespace[name] for name in names if name in namespace}, ", ".join(names))
 
 
 def _packed(value: Any, what: str) -> list[Any]:
     try:
         header, buffers = serialization.dumps(value)
     except Exception as error:
-        return [Unsendable(what, f"{type(error).__name__}: {error}")]
+        from distlab.rank.call_log import NOTES
+
+        words = f"The value of rank {NOTES.rank}, {what}, cannot be sent to the notebook"
+        advice = "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
+        return [SerializationError(f"{words} ({type(error).__name__}: {error}). {advice}")]
     return [header, *buffers]
 
 
-def last_failure() -> Raised | None:
+def last_failure() -> Failure | None:
     """The failure of the cell that ran last on this rank; None when it did not fail."""
     error = getattr(sys, "last_value", None)
     return None if error is None else describe_failure(error)
 
 
-def describe_failure(error: BaseException) -> Raised:
+def describe_failure(error: BaseException) -> Failure:
     """An exception as the notebook is told of it, with the learner's own lines."""
+    from distlab.rank.call_log import NOTES
+
     stack = traceback.extract_tb(error.__traceback__, limit=200)
     lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
     message = str(error)
@@ -138,7 +108,8 @@ def describe_failure(error: BaseException) -> Raised:
     communicated = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack) or any(
         words in message for words in ("gloo", "through shared memory", "through MPI")
     )
-    return Raised(
+    return Failure(
+        NOTES.rank,
         type(error).__name__,
         message,
         tuple(lines),

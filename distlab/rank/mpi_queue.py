@@ -16,6 +16,7 @@ Source: torch/csrc/distributed/c10d/ProcessGroupMPI.cpp; MPI 4.1, chapters 3 and
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import sys
@@ -23,6 +24,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -58,10 +60,8 @@ class Work(dist.Work):
         super().__init__()
         self.group, self.what, self._limit, self._result, self._finish = group, what, limit, result, finish
         self._begins, self._requests, self._status = [*reversed(begins)], [], MPI.Status()
-        self._since = time.monotonic()
-        self._error: Exception | None = None
-        self._ended, self._ending = False, threading.Lock()
-        self._futures: list[torch.futures.Future] = []
+        self._since, self._for_cpp = time.monotonic(), False
+        self._outcome = Future()
 
     # --- in a turn of the queue ---
 
@@ -83,7 +83,7 @@ class Work(dist.Work):
     def complete(self) -> None:
         """Do what is left to do when the requests are complete."""
         try:
-            if not self._ended:
+            if not self._outcome.done():
                 self._finish(self._status)
             self._end(None)
         except Exception as error:
@@ -91,21 +91,16 @@ class Work(dist.Work):
 
     def end_overdue(self) -> None:
         """Give it up when C++ has waited for a Future for too long, because C++ sets itself no limit."""
-        if self._futures and time.monotonic() - self._since > self._limit:
+        if self._for_cpp and time.monotonic() - self._since > self._limit:
             self._run_out(self._limit)
 
     # --- on any thread ---
 
     def _end(self, error: Exception | None, breaks: str = "") -> None:
         """Let everybody who waits go on, and break the group with these words; nothing where it has ended already."""
-        with self._ending:
-            if self._ended:
-                return
-            self._error, self._ended = error, True
+        with contextlib.suppress(InvalidStateError):
+            self._outcome.set_exception(error)
             self.group.broken = self.group.broken or breaks
-            for future in self._futures:
-                # what `then` was given may wait for another Work, which needs the queue's turns
-                threading.Thread(target=future.set_result, args=(None,), name="then of mpi4py", daemon=True).start()
 
     def give_up(self, reason: str) -> None:
         """End it as failed, if it has not ended, and break its group."""
@@ -122,7 +117,7 @@ class Work(dist.Work):
                 group must be destroyed and made again then: what was begun in it is not taken back.
         """
         began, seconds = time.monotonic(), timeout.total_seconds() or self._limit
-        while not self._ended:
+        while not self._outcome.done():
             process_queue().turn()
             process_queue().waited = now = time.monotonic()
             if now - began > seconds:
@@ -131,34 +126,33 @@ class Work(dist.Work):
                 os.sched_yield()
             else:
                 time.sleep(process_queue().pause())
-        if self._error is not None:
-            raise self._error
+        self._outcome.result()
         return True
 
     def get_future(self) -> torch.futures.Future:
         """A Future of the result, a list of tensors; what `then` is given runs on a thread of its own."""
-        future = torch.futures.Future()
-        with self._ending:
-            self._futures.append(future)
-            if self._ended:
-                future.set_result(None)
-        # C++, where DDP waits, sees an error of a callback; one that is set, it does not
-        return future.then(self._value)
+        future, self._for_cpp = torch.futures.Future(), True
 
-    def _value(self, _: Any) -> list[Tensor]:
-        if self._error is not None:
-            raise self._error
-        return self.result()
+        def ended(_: Any) -> None:
+            # what `then` was given may wait for another Work, which needs the queue's turns
+            threading.Thread(target=future.set_result, args=(None,), name="then of mpi4py", daemon=True).start()
+
+        def value(_: Any) -> list[Tensor]:
+            self._outcome.result()
+            return self.result()
+
+        self._outcome.add_done_callback(ended)
+        return future.then(value)  # C++, where DDP waits, sees an error of a callback; one that is set, it does not
 
     def is_completed(self) -> bool:
         process_queue().turn()
-        return self._ended
+        return self._outcome.done()
 
     def is_success(self) -> bool:
-        return self._ended and self._error is None
+        return self._outcome.done() and self._outcome.exception() is None
 
     def exception(self) -> Exception | None:
-        return self._error
+        return self._outcome.exception() if self._outcome.done() else None
 
     def result(self) -> list[Tensor]:
         return list(self._result)
@@ -187,8 +181,7 @@ class Queue:
         """Let it begin, after all that came before."""
         self.works[work] = None
         self._moved = time.monotonic()
-        if not self._wake.is_set():
-            self._wake.set()
+        self._wake.set()
 
     def turn(self) -> None:
         """Begin what is new, and test the rest; nothing while another thread does."""
@@ -217,16 +210,14 @@ class Queue:
 
     def _run(self) -> None:
         while not self._leaving:
-            if time.monotonic() - self.waited < WAITED_SECONDS:
-                time.sleep(WAITED_SECONDS)
-                continue
-            self.turn()
-            if self.works:
-                time.sleep(self.pause())
-                continue
             self._wake.clear()
             if not self.works and not self._leaving:  # else one came between the look and the clearing
                 self._wake.wait()
+            if time.monotonic() - self.waited < WAITED_SECONDS:
+                time.sleep(WAITED_SECONDS)
+            else:
+                self.turn()
+                time.sleep(self.pause())
 
     def _end(self) -> None:
         """At exit: end MPI while the memory of messages that are under way is there, or all if one will never end."""

@@ -20,11 +20,12 @@ import torch.distributed as dist
 
 from distlab.compat import ipyparallel, ipython
 from distlab.compat import torch as private
+from distlab.errors import Line
 from distlab.rank import activity
 from distlab.rank.activity import frames
 from distlab.rank.call_log import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REMEMBERED, ROOTED, Note
 from distlab.wire import messages
-from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, SourceLine
+from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus
 from distlab.wire.source import is_learners, line_of
 
 TORCH = "torch."
@@ -138,7 +139,6 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         lines=_lines(thread) or _lines(main),
         idle=not executing(next(frames(main), None)),
         importing=importing(next(frames(main), None)),
-        counts={group: NOTES.count(group) for group in list(NOTES.collectives)},
         begun=_begun(),
         groups=dist.get_pg_count(),
         history=() if doing == messages.COMPUTING else _history(),
@@ -249,7 +249,7 @@ def _members(name: str) -> tuple[tuple[int, ...], bool]:
     return (), False
 
 
-def _lines(thread: int) -> tuple[SourceLine, ...]:
+def _lines(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
     learners = [frame for frame in frames(thread) if is_learners(frame.f_code.co_filename)]
     return tuple(line_of(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in reversed(learners))

@@ -38,14 +38,8 @@ Sizes = tuple[int, ...]
 def register() -> None:
     """Make "simulated" a backend; a second time does nothing. Runs on: every rank."""
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _group, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])
         _note_futures(torch.Future.wait, torch.Future.then)
-
-
-def _group(options: Any, _: Any) -> Group:
-    """What torch calls for a new group, with its store, rank, size, timeout and members."""
-    members = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    return Group(options.store, options.group_rank, options.group_size, options.timeout, members)
 
 
 class Work(dist.Work):
@@ -145,10 +139,11 @@ class Group(private.PythonGroup):
 
     OVER_GLOO = True
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, members: tuple[int, ...]):
+    def __init__(self, options: Any, _: Any):
+        rank, size, timeout = options.group_rank, options.group_size, options.timeout
         super().__init__(NAME, rank, size, timeout)
-        self._gloo = private.gloo_group(store, rank, size, timeout)
-        self._members, self._count = members, 0
+        self._gloo = private.gloo_group(options.store, rank, size, timeout)
+        self._members, self._count = tuple(options.global_ranks_in_group) or tuple(range(size)), 0
 
     def shutdown(self) -> None:
         self._gloo.shutdown()

@@ -6,25 +6,19 @@ this one has ended. The all-reduces are the schedules of distlab.algorithms.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import NamedTuple
 
 from distlab.course.algorithms.schedules import cost, schedule
 from distlab.simulated.network import Network
 
-
-class Step(NamedTuple):
-    """What a member does at the same time: (other member, bytes) for all that it sends, and all that it receives."""
-
-    sends: tuple[tuple[int, int], ...]
-    receives: tuple[tuple[int, int], ...]
-
-
+# messages at the same time, each as (member that sends, member that receives, bytes)
+Step = Sequence[tuple[int, int, int]]
 Sizes = tuple[int, ...]
 
 
 def program(name: str, me: int, n: int, root: int, sent: Sizes, received: Sizes, network: Network) -> tuple[Step, ...]:
-    """The steps of member `me` of `n`.
+    """The steps of member `me` of `n`: what it receives, and then what it sends, in each.
 
     Args:
         name: of the collective. root: the member that a rooted one is from or to.
@@ -36,19 +30,29 @@ def program(name: str, me: int, n: int, root: int, sent: Sizes, received: Sizes,
         return ()
     if name == "all_to_all":
         turns = [((me + k) % n, (me - k) % n) for k in range(1, n)]
-        return tuple(Step(((to, sent[to]),), ((source, received[source]),)) for to, source in turns)
+        return tuple([(source, me, received[source]), (me, to, sent[to])] for to, source in turns)
+    size, away_from_root = sent[0], name in ("broadcast", "scatter")
     if name == "all_reduce":
-        return _all_reduce(_algorithm(n, sent[0], network), me, n, *sent)
-    size = sent[0]
+        return _all_reduce(_algorithm(n, size, network), me, n, *sent)
     if name in ("all_gather", "reduce_scatter"):
-        return (Step((((me + 1) % n, size),), (((me - 1) % n, size),)),) * (n - 1)
+        return _of_member(me, [[(k, (k + 1) % n, size) for k in range(n)]]) * (n - 1)
     if name == "barrier":
         distances = [1 << k for k in range((n - 1).bit_length())]
-        return tuple(Step((((me + d) % n, 0),), (((me - d) % n, 0),)) for d in distances)
+        return _of_member(me, [[(k, (k + d) % n, 0) for k in range(n)] for d in distances])
     if name in ("gather", "scatter") or network.algorithms.get(name) == "linear":
-        return _linear(name in ("broadcast", "scatter"), me, n, root, size)
-    steps = _tree((me - root) % n, n, root, size)
-    return steps if name == "broadcast" else _backwards(steps)
+        steps = [[(root, other) for other in range(n) if other != root]]
+    else:  # down a binomial tree: in each step, who has the data gives it to one more
+        spans = [1 << k for k in reversed(range((n - 1).bit_length()))]
+        steps = [[((k + root) % n, (k + d + root) % n) for k in range(0, n - d, 2 * d)] for d in spans]
+    if away_from_root:
+        return _of_member(me, [[(src, dst, size) for src, dst in step] for step in steps])
+    return _of_member(me, [[(src, dst, size) for dst, src in step] for step in reversed(steps)])
+
+
+def _of_member(me: int, steps: Iterable[Step]) -> tuple[Step, ...]:
+    """What one member receives and sends in the steps of all."""
+    own = ([m for m in step if m[1] == me] + [m for m in step if m[0] == me] for step in steps)
+    return tuple(step for step in own if step)
 
 
 def _algorithm(n: int, num_bytes: int, network: Network) -> str:
@@ -69,38 +73,8 @@ def _all_reduce(name: str, me: int, n: int, num_bytes: int, element: int) -> tup
     def size(chunks: range) -> int:
         return element * (len(chunks) * least + len(range(chunks.start, min(chunks.stop, more))))
 
-    steps = []
-    for messages in plan.steps:
-        sends = tuple((m.dst, size(m.chunks)) for m in messages if m.src == me and size(m.chunks))
-        receives = tuple((m.src, size(m.chunks)) for m in messages if m.dst == me and size(m.chunks))
-        if sends or receives:
-            steps.append(Step(sends, receives))
-    return tuple(steps)
+    steps = [[(m.src, m.dst, size(m.chunks)) for m in messages if size(m.chunks)] for messages in plan.steps]
+    return _of_member(me, steps)
 
 
 _schedule = cache(schedule)
-
-
-def _tree(place: int, n: int, root: int, size: int) -> tuple[Step, ...]:
-    """A binomial tree from the root: in each step, who has the data gives it to one more."""
-    steps = []
-    distance = 1 << ((n - 1).bit_length() - 1)
-    while distance:
-        if place % (2 * distance) == 0 and place + distance < n:
-            steps.append(Step((((place + distance + root) % n, size),), ()))
-        elif place % (2 * distance) == distance:
-            steps.append(Step((), (((place - distance + root) % n, size),)))
-        distance //= 2
-    return tuple(steps)
-
-
-def _linear(from_root: bool, me: int, n: int, root: int, size: int) -> tuple[Step, ...]:
-    """The root exchanges with all others at the same time."""
-    others = tuple((other, size) for other in range(n) if other != root)
-    mine = Step((), others) if me == root else Step(((root, size),), ())
-    return _backwards((mine,)) if from_root else (mine,)
-
-
-def _backwards(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The same messages the other way, the last first."""
-    return tuple(Step(step.receives, step.sends) for step in reversed(steps))

@@ -196,11 +196,6 @@ def align() -> None:
     NOTES.resume()
 
 
-def mark() -> None:
-    """Note that the clock of this moment is wanted, among the `marks` of the result."""
-    NOTES.add(Mark())
-
-
 def compute(seconds: float) -> None:
     """Let this rank's virtual clock move on as if it had computed; without virtual clocks, sleep.
 
@@ -244,9 +239,9 @@ def seconds_of(
     before = NOTES.cut()
     for _ in range(repeat if differs else 1):
         align()
-        mark()
+        NOTES.add(Mark())
         fn(*args)
-        mark()
+        NOTES.add(Mark())
     measured = NOTES.cut()
     result = _exchange(measured, (), 0.0, group)
     NOTES.program.events[:0] = [event for event in (*before, *measured) if not isinstance(event, Mark)]

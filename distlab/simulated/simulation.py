@@ -200,11 +200,31 @@ class _Run:
 
     def _begin(self, rank: int, event: Message | Collective, now: float) -> None:
         self.begun[rank, event.op] = (event, now)
-        end = partial(self._end, rank, event.op)
         if isinstance(event, Message):
-            self.post(rank, event, "message", now, end)
-        else:
-            _Member(self, rank, event, end).step(now)
+            self._post(rank, event, "message", now, partial(self._end, rank, event.op))
+            return
+        me, n = event.members.index(rank), len(event.members)
+        steps = collectives.program(event.name, me, n, event.root, event.sent, event.received, self.network)
+        self._step(rank, event, iter(steps), now)
+
+    def _step(self, rank: int, event: Collective, steps: Iterator[collectives.Step], now: float) -> None:
+        """Begin all messages of one member's next step in a collective; it ends after the last."""
+        step = next(steps, None)
+        if step is None:
+            self._end(rank, event.op, now)
+            return
+        pending = len(step)
+
+        def one_ended(now: float) -> None:
+            nonlocal pending
+            pending -= 1
+            if pending == 0:
+                self._step(rank, event, steps, now)
+
+        me, channel = event.members.index(rank), (f"{event.group} {event.name}", event.count)
+        for src, dst, num_bytes in step:
+            message = Message(event.op, src == me, event.members[dst if src == me else src], num_bytes, channel)
+            self._post(rank, message, event.name, now, one_ended)
 
     def _end(self, rank: int, op: int, now: float) -> None:
         """An operation or a callback has ended."""
@@ -217,7 +237,7 @@ class _Run:
 
     # --- the network ---
 
-    def post(self, rank: int, message: Message, what: str, now: float, end: Callable[[float], None]) -> None:
+    def _post(self, rank: int, message: Message, what: str, now: float, end: Callable[[float], None]) -> None:
         """A message's send or receive begins; `end` is called when it has ended."""
         src, dst = (rank, message.peer) if message.sends else (message.peer, rank)
         side = "send" if message.sends else "recv"
@@ -314,32 +334,3 @@ class _Exchange:
     ends: dict[str, Callable[[float], None]] = field(default_factory=dict)
     ops: dict[str, int] = field(default_factory=dict)
     came: float | None = None
-
-
-class _Member:
-    """One rank in one collective, step by step."""
-
-    def __init__(self, run: _Run, rank: int, event: Collective, end: Callable[[float], None]):
-        self.run, self.rank, self.event, self.end = run, rank, event, end
-        me, n = event.members.index(rank), len(event.members)
-        steps = collectives.program(event.name, me, n, event.root, event.sent, event.received, run.network)
-        self.steps, self.pending = iter(steps), 0
-
-    def step(self, now: float) -> None:
-        """Begin all messages of the next step; the collective ends after the last."""
-        step = next(self.steps, None)
-        if step is None:
-            self.end(now)
-            return
-        event, exchanges = self.event, [(False, other) for other in step.receives]
-        exchanges += [(True, other) for other in step.sends]
-        self.pending = len(exchanges)
-        for sends, (member, num_bytes) in exchanges:
-            channel = (f"{event.group} {event.name}", event.count)
-            message = Message(event.op, sends, event.members[member], num_bytes, channel)
-            self.run.post(self.rank, message, event.name, now, self._one_ended)
-
-    def _one_ended(self, now: float) -> None:
-        self.pending -= 1
-        if self.pending == 0:
-            self.step(now)

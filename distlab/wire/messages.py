@@ -6,7 +6,6 @@ Used on both sides, and by the diagnosis. Fields hold plain values only: no tens
 from __future__ import annotations
 
 import json
-import linecache
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,27 +17,6 @@ IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communic
 MESSAGE, COLLECTIVE, FUNCTIONAL, OTHER = "message", "collective", "functional", "other"
 # what the notebook may want of a rank's watchdog: two questions and two orders
 STATUS, VARIABLES, FREE, COME_BACK = "status", "variables", "free", "come back"
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """A line of source as the rank that ran it knows it.
-
-    Attributes:
-        number: counted from 1 in what was compiled, which has no `%%px` line. text: "" when only the notebook has it.
-        function: its name, "" outside of functions. is_cell: whether it is of a %%px cell of this rank.
-    """
-
-    file: str
-    number: int
-    text: str = ""
-    function: str = ""
-    is_cell: bool = False
-
-    def shown(self) -> Line:
-        """The line as the notebook counts and shows it. Runs on: the notebook's kernel."""
-        text = self.text or linecache.getline(self.file, self.number).strip()
-        return Line(self.number + 1 if self.is_cell else self.number, text, self.function)
 
 
 @dataclass(frozen=True)
@@ -62,7 +40,7 @@ class CallRecord:
     sequence: int = 0
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
     place: tuple[str, int] | None = None
-    lines: tuple[SourceLine, ...] = ()
+    lines: tuple[Line, ...] = ()
     is_send: bool = False
     peer: int | None = None
     tag: int = 0
@@ -99,7 +77,7 @@ class RankStatus:
     Attributes:
         doing: one of the words above. idle: whether its main thread is. lines: the learner's, outermost first.
         call: the call that it waits in.
-        counts, begun: collectives by group. history: the newest of them. groups: how many groups were made.
+        begun: collectives by group. history: the newest that Python called. groups: how many groups were made.
         traffic: numbers of messages. mark: equal in two statuses when nothing happened between them.
         quiet: nothing is on its way, and nothing else computes or may act. importing: an import must not be torn.
         rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
@@ -108,9 +86,8 @@ class RankStatus:
     rank: int
     doing: str
     call: CallRecord | None = None
-    lines: tuple[SourceLine, ...] = ()
+    lines: tuple[Line, ...] = ()
     idle: bool = False
-    counts: dict[str, int] = field(default_factory=dict)
     begun: dict[str, Begun] = field(default_factory=dict)
     groups: int = 0
     history: tuple[CallRecord, ...] = ()
@@ -119,42 +96,6 @@ class RankStatus:
     quiet: bool = False
     importing: bool = False
     rounds: tuple[int, ...] = ()
-
-    @property
-    def file(self) -> str:
-        """The file of the innermost line; "" for the %%px cell."""
-        return "" if not self.lines or self.lines[-1].is_cell else self.lines[-1].file
-
-
-@dataclass(frozen=True)
-class Raised:
-    """An exception on a rank.
-
-    Attributes:
-        communicated: whether it came out of torch.distributed. consequence: whether the rank waited for a peer.
-    """
-
-    kind: str
-    message: str
-    lines: tuple[SourceLine, ...] = ()
-    traceback: str = ""
-    consequence: bool = False
-    communicated: bool = False
-
-
-@dataclass(frozen=True)
-class Unsendable:
-    """A value that cannot be pickled: what it is, and why not."""
-
-    what: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A variable that a rank does not have."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -175,7 +116,7 @@ class Answer:
 
 
 # what one side may send to the other as JSON
-SENT = {kind.__name__: kind for kind in (SourceLine, CallRecord, MessageCount, Begun, RankStatus, Question, Answer)}
+SENT = {kind.__name__: kind for kind in (Line, CallRecord, MessageCount, Begun, RankStatus, Question, Answer)}
 
 
 def to_json(message: Any) -> str:

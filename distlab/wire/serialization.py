@@ -19,7 +19,6 @@ from typing import Any
 import cloudpickle
 
 from distlab.errors import SerializationError, rank_list, refuse
-from distlab.wire.messages import Missing, Unsendable
 from distlab.wire.source import is_learners
 
 MOST_BUFFERS = 32  # ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
@@ -74,23 +73,27 @@ def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
         ) from error
 
 
-def unpack(replies: list[Any], targets: list[int]) -> list[Any]:
-    """The values in the ranks' replies; SerializationError, or ArgumentError for a name, where a rank has none to send.
+def unpack(replies: list[Any]) -> list[Any]:
+    """The values in the ranks' replies; SerializationError where a rank has none to send.
 
     Runs on: the notebook's kernel.
     """
-    missing = {rank: r[0].name for rank, r in zip(targets, replies, strict=True) if isinstance(r[0], Missing)}
-    for name in missing.values():
-        where = rank_list([rank for rank, missed in missing.items() if missed == name])
-        advice = f'It is not on {where}. Define it there: cluster.push({{"{name}": ...}}).'
-        refuse("names", "defined on every rank that is asked", name, advice)
-    for rank, reply in zip(targets, replies, strict=True):
-        if isinstance(reply[0], Unsendable):
-            raise SerializationError(
-                f"The value of rank {rank}, {reply[0].what}, cannot be sent to the notebook ({reply[0].why}). "
-                "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
-            )
+    for reply in replies:
+        if isinstance(reply[0], SerializationError):
+            raise reply[0]
     return [loads(reply[0], reply[1:]) for reply in replies]
+
+
+def pick(found: list[dict[str, Any]], names: list[str], targets: list[int]) -> list[list[Any]]:
+    """The values of `names` by rank, in what each rank has found; ArgumentError where one is not defined.
+
+    Runs on: the notebook's kernel.
+    """
+    for name in names:
+        if missing := [rank for rank, values in zip(targets, found, strict=True) if name not in values]:
+            advice = f'It is not on {rank_list(missing)}. Define it there: cluster.push({{"{name}": ...}}).'
+            refuse("names", "defined on every rank that is asked", name, advice)
+    return [[values[name] for name in names] for values in found]
 
 
 def _bring_own_module(function: Any) -> None:

@@ -10,7 +10,7 @@ import linecache
 import os
 import sysconfig
 
-from distlab.wire.messages import SourceLine
+from distlab.errors import Line
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
@@ -28,8 +28,8 @@ def is_learners(filename: str | None) -> bool:
     return not installed and not path.startswith(_library_folders())
 
 
-def line_of(filename: str, number: int, function: str) -> SourceLine:
-    """A line of source that another process can show.
+def line_of(filename: str, number: int, function: str) -> Line:
+    """A line of source as the notebook shows it; without its text where only the notebook has that.
 
     Runs on: a rank.
 
@@ -37,8 +37,10 @@ def line_of(filename: str, number: int, function: str) -> SourceLine:
         function: its name; "<module>" and the like stand for none.
     """
     place = "" if function.startswith("<") else function
-    is_cell = f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input")
-    return SourceLine(filename, number, linecache.getline(filename, number).strip(), place, is_cell)
+    text = linecache.getline(filename, number).strip()
+    if f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input"):
+        return Line(number + 1, text, place)  # of a cell, whose %%px line is not compiled
+    return Line(number, text, place, filename)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from typing import Any
 
 from distlab.errors import Line
 from distlab.wire import messages
-from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, SourceLine
+from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus
 
 DOES = {
     "computes": messages.COMPUTING,
@@ -21,11 +21,6 @@ def ranks_of(text: str) -> tuple[int, ...]:
     """The ranks in "2", "0,2" or "0-2"."""
     first, _, last = text.partition("-")
     return tuple(range(int(first), int(last) + 1)) if last else tuple(map(int, first.split(",")))
-
-
-def of_cell(line: Line) -> SourceLine:
-    """A line of a cell as its rank knows it, which does not count the magic's."""
-    return SourceLine("cell", line.number - 1, line.text, line.place, is_cell=True)
 
 
 class Paper:
@@ -52,7 +47,7 @@ class Paper:
 
     def at(self, rank: int, *lines: Line) -> None:
         """Where the rank is in a cell, outermost first, as the notebook counts its lines."""
-        self._change(rank, lines=tuple(map(of_cell, lines)))
+        self._change(rank, lines=lines)
 
     def states(self, **fields: Any) -> dict[int, RankStatus]:
         """fields: of every RankStatus that is not told here, such as mark, quiet and rounds."""
@@ -111,12 +106,12 @@ class Paper:
 
     def _collective(self, rank: int, call: CallRecord, words: list[str], options: dict[str, str]) -> None:
         status = self._statuses[rank]
-        counts = {**status.counts, call.group: status.counts.get(call.group, 0) + 1}
+        turn = 1 + sum(old.group == call.group for old in status.history)
         root = int(options["root"]) if "root" in options else None
         tensors = () if call.op == "barrier" else (("float32", (2,)),)
-        call = replace(call, sequence=counts[call.group], tensors=tensors, root=root)
+        call = replace(call, sequence=turn, tensors=tensors, root=root)
         call = replace(call, reduce_op=options.get("reduce_op", ""))
-        self._change(rank, counts=counts, history=(*status.history, call))
+        self._change(rank, history=(*status.history, call))
         if "async" in words:
             self._begun[rank].append(call)
         else:

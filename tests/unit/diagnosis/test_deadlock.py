@@ -6,8 +6,9 @@ import pytest
 
 from distlab.diagnosis import report
 from distlab.diagnosis.deadlock import heard, proof, unmoved
+from distlab.errors import Line
 from distlab.wire import messages
-from distlab.wire.messages import Answer, RankStatus, SourceLine, from_json, to_json
+from distlab.wire.messages import Answer, RankStatus, from_json, to_json
 from tests.unit.paper import Paper
 
 # --- what can go on ---
@@ -207,7 +208,7 @@ def test_the_first_look_proves_no_stillness():
 
 # --- answers ---
 
-LINE = SourceLine("/tmp/ipykernel_9/1.py", 4, "dist.barrier()", "f", True)
+LINE = Line(5, "dist.barrier()", "f")
 WAITS = Paper("2 ranks; 0-1 send 0 tag=2; 1 has_begun 3; 1 barrier").states(lines=(LINE,), mark=(1, 2), quiet=True)[1]
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from distlab.diagnosis import report
 from distlab.errors import Line
-from distlab.wire.messages import COMPUTING, RankStatus, SourceLine
-from tests.unit.paper import Paper, of_cell
+from distlab.wire.messages import COMPUTING, RankStatus
+from tests.unit.paper import Paper
 
 
 def at_lines(steps, *lines):
@@ -77,7 +77,7 @@ def test_a_table_of_what_ranks_do(steps, lines, shown):
 
 @pytest.mark.parametrize(
     ("begun", "words"),
-    [(SourceLine("f.py", 7, "w = dist.irecv(t)"), "irecv(src=1) of line 7"), (of_cell(WAITS), "irecv(src=1)")],
+    [(Line(7, "w = dist.irecv(t)"), "irecv(src=1) of line 7"), (WAITS, "irecv(src=1)")],
     ids=["in another line", "in the same line"],
 )
 def test_an_asynchronous_call_says_where_it_was_begun(begun, words):
@@ -177,10 +177,10 @@ def test_a_function_of_a_file_is_marked_there(tmp_path):
     """The source of a module comes from its file; dots part it from the cell, whatever its line numbers are."""
     file = tmp_path / "exchange.py"
     file.write_text("\n\n\ndef swap(t):\n    dist.recv(t, src=0)\n")
-    swap = SourceLine(str(file), 5, "dist.recv(t, src=0)", "swap")
+    swap = Line(5, "dist.recv(t, src=0)", "swap", str(file))
     states = {
-        0: RankStatus(0, COMPUTING, lines=(of_cell(Line(2, "wait()")),)),
-        1: RankStatus(1, COMPUTING, lines=(of_cell(Line(3, "swap(t)")), swap)),
+        0: RankStatus(0, COMPUTING, lines=(Line(2, "wait()"),)),
+        1: RankStatus(1, COMPUTING, lines=(Line(3, "swap(t)"), swap)),
     }
     assert report.source_text(report.marked_source(states, "%%px\nwait()\nswap(t)")).splitlines() == [
         "    1  %%px",
@@ -194,7 +194,7 @@ def test_a_function_of_a_file_is_marked_there(tmp_path):
 
 def test_ranks_without_a_line_are_not_in_the_source():
     """Finished and silent ranks are nowhere, nor is a function of a notebook that the ranks do not have."""
-    gone = RankStatus(0, COMPUTING, lines=(SourceLine("/nowhere/gone.py", 3, "f()"),))
+    gone = RankStatus(0, COMPUTING, lines=(Line(3, "f()", file="/nowhere/gone.py"),))
     for states in (Paper("2 ranks; 0 is_silent").states(), {0: gone}):
         assert report.marked_source(states, "%%px\nf()\n") == []
 

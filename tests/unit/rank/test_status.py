@@ -54,7 +54,7 @@ def test_a_rank_that_waits_says_in_which_call_and_where(four, doing):
     assert said.doing == "communicating"
     assert (call.kind, call.is_send, call.peer, call.tag, call.sequence) == ("message", True, 2, 7, 1)
     assert call.tensors == (("float32", (3,)),)
-    assert [line.function for line in said.lines][-2:] == ["cell", "wait"]  # the wait is one of the tests'
+    assert [line.place for line in said.lines][-2:] == ["cell", "wait"]  # the wait is one of the tests'
     assert said.traffic == (MessageCount(True, "0", 2, 7, 1),)
     assert said.groups == 1
 
