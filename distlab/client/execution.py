@@ -209,7 +209,10 @@ class Cell:
             raise explanation.rank_error(failures, self._targets, True, subgroups)
         states = {rank: state for rank, state in everyone.items() if rank in self._targets}
         waiting = {rank: state for rank, state in states.items() if state.doing == COMMUNICATING}
-        found = tuple(Failure(r, "Waiting", report.call_words(s.call), s.lines) for r, s in waiting.items())
+        found = tuple(
+            Failure(r, "Waiting", report.call_words(s.call), tuple(map(explanation.with_text, s.lines)))
+            for r, s in waiting.items()
+        )
         first = report.headline(needs, everyone, self._targets) if needs else report.late(late, timeout)
         message = "\n".join([first, report.table(states), report.outcome(seconds, busy, replaced, subgroups, n)])
         display.show_source(states, self._options.source)

@@ -79,12 +79,11 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         if not self.threads:
             raise RuntimeError("this launcher did not start the engines; only the one that did can fork more")
         with contextlib.suppress(OSError, AttributeError):  # the fork server has ended, which `server_ended` says
-            self._channel.sendall(json.dumps(order).encode())
+            self._channel.sendall(json.dumps(order).encode() + b"\n")
 
     def _listen(self, channel: socket.socket) -> None:
-        with contextlib.suppress(OSError), channel:
-            while report := channel.recv(fork_server.MOST_BYTES):
-                event = json.loads(report)
+        with contextlib.suppress(OSError), channel, channel.makefile() as lines:
+            for event in map(json.loads, lines):
                 if "store" in event:
                     self.store_port = event["store"]
                 elif "forked" in event:

@@ -1,7 +1,7 @@
 """The parent of forked ranks: imports torch and ipyparallel's engine once, then forks a process for every engine.
 
-Runs as a process of its own, started by processes.py or fork_launcher.py; it talks with that side over an inherited
-socket, in packets of JSON. Orders: {"fork": [ids], "environment": {...}} and {"signal": number, "ids": ...}.
+Runs as a process of its own, started by processes.py or fork_launcher.py; it talks with that side by JSON lines over an
+inherited socket. Orders: {"fork": [ids], "environment": {...}} and {"signal": number, "ids": ...}.
 Reports: {"store": port}, {"forked": id, "pid": pid} and {"ended": id, "pid": pid, "status": status}. When the socket
 closes, the process that asked for the engines is gone, and they end with it.
 
@@ -29,7 +29,6 @@ from typing import Any
 from distlab.compat.ipython import debugger_hidden
 
 PR_SET_PDEATHSIG = 1
-MOST_BYTES = 1 << 20  # of an order or a report, a packet each
 PRELOADED = (
     "distlab.launch.forked_engine",
     "torch",
@@ -68,6 +67,7 @@ class Server:
         signal.set_wakeup_fd(self.wakeup.fileno(), warn_on_full_buffer=False)
         for number in (*RELAYED, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)  # a handler in Python: the number reaches the wakeup descriptor
+        pending = b""
         while True:
             ready, _, _ = select.select([self.channel, self.woken], [], [])
             if self.woken in ready:
@@ -78,10 +78,12 @@ class Server:
                 if signal.SIGTERM in numbers or (before and not self.engines and not self.stay):
                     return
             if self.channel in ready:
-                order = self.channel.recv(MOST_BYTES)
-                if not order:
+                received = self.channel.recv(65536)
+                if not received:
                     return
-                self._obey(json.loads(order))
+                *lines, pending = (pending + received).split(b"\n")
+                for line in lines:
+                    self._obey(json.loads(line))
 
     def _obey(self, order: dict[str, Any]) -> None:
         os.environ.update(order.get("environment", {}))  # ipyparallel's connection information is in it
@@ -120,7 +122,7 @@ class Server:
     def _tell(self, **event: Any) -> None:
         """Report to fork_launcher.py; nobody may be there to hear it."""
         with contextlib.suppress(OSError):
-            self.channel.sendall(json.dumps(event).encode())
+            self.channel.sendall(json.dumps(event).encode() + b"\n")
 
     def _fork(self, child: Callable[..., None], *arguments: Any) -> int:
         """Fork; the child runs child(*arguments) and never returns from here. Returns its pid in the parent."""
@@ -204,7 +206,7 @@ def start(
     Returns:
         the process, and the socket over which it takes orders and reports.
     """
-    here, there = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    here, there = socket.socketpair()
     os.makedirs(os.path.dirname(output_file), exist_ok=True)
     plan = {"channel": there.fileno(), "arguments": list(arguments), "stay": stay}
     with there, open(output_file, "ab") as output:

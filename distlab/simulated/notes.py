@@ -39,10 +39,6 @@ class Program:
         NOTES.resume()
 
 
-def _on_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident  # current_thread() makes a Thread of one of C++
-
-
 class _Thread(threading.local):
     """What each thread notes for: a callback that it runs; nothing at all while it is `quiet`."""
 
@@ -104,7 +100,7 @@ class Notes:
             self.compute()
         finally:
             self.thread.callback = before
-            if before is not None or _on_main_thread():
+            if self._counts():
                 self.here.cpu += time.thread_time() - began  # who was interrupted has not computed this
             with contextlib.suppress(ValueError):  # the notes were cleared meanwhile
                 self.callbacks.remove(callback)
@@ -121,13 +117,13 @@ class Notes:
 
     def resume(self) -> None:
         """What this thread has computed until now, for distlab or in a wait, does not count."""
-        self.here.cpu = time.thread_time()
+        if self._counts():
+            self.here.cpu = time.thread_time()
 
     def compute(self) -> None:
         """Note what the device has computed since the event before; the program's own threads do not count."""
         device, program = self.device, self.here
-        own = program is self.program and not _on_main_thread()
-        if device is None or own or self.thread.quiet:
+        if device is None or self.thread.quiet or not self._counts():
             return
         if device.flops is not None and program.flops:
             self._append(Compute(program.flops / device.flops))
@@ -135,6 +131,10 @@ class Notes:
         elif device.cpu is not None:
             self._append(Compute((time.thread_time() - program.cpu) * device.cpu))
             self.resume()
+
+    def _counts(self) -> bool:
+        """Whether what this thread computes counts; current_thread() would make a Thread of one of C++."""
+        return self.thread.callback is not None or threading.get_ident() == threading.main_thread().ident
 
     def _append(self, event: Event) -> None:
         with self.lock:
