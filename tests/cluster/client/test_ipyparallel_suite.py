@@ -34,6 +34,13 @@ def engine_launcher_class():
 
 
 @pytest.fixture(autouse=True, scope="module")
+def ports_of_their_own(ipython_dir):  # noqa: F811
+    """ipyparallel's controllers draw ports at random, and those of two runs of the tests at one time may meet."""
+    with open(os.path.join(ipython_dir, "profile_default", "ipcontroller_config.py"), "a") as config:
+        config.write("\nfrom distlab.wire.rendezvous import free_ports\nc.IPController.ports = free_ports(24)\n")
+
+
+@pytest.fixture(autouse=True, scope="module")
 def orphans_end():
     """A controller that is stopped while it starts leaves its schedulers behind, in these tests of ipyparallel's."""
     tag = f"{reaper.owner_of_this_process()}-suite"
