@@ -1,7 +1,4 @@
-"""`Cluster`: ranks, a process group, and code that runs on them; where the notebook's side and the ranks' meet.
-
-Runs on the notebook's kernel; the ranks answer through entry_points.py.
-"""
+"""`Cluster`: code that runs on ranks with a process group. Runs on the notebook's kernel; entry_points.py answers."""
 
 from __future__ import annotations
 

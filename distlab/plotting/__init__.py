@@ -8,10 +8,11 @@ from importlib import import_module
 
 HOMES = {
     "bars": ("overlap", "step_times", "time_shares"),
-    "curves": ("badge", "latency_bandwidth", "scaling", "speedup", "time_against_ranks", "time_against_size"),
+    "curves": ("badge", "latency_bandwidth", "time_against_size"),
     "grids": ("before_after",),
     "handshakes": ("handshake",),
     "heat": ("heat_maps",),
+    "more_ranks": ("scaling", "speedup", "time_against_ranks"),
     "stepping": ("play", "steps"),
     "style": ("rank_color",),
     "timelines": ("space_time",),

@@ -57,8 +57,8 @@ def load_from(rank, world_size, address, files, root):
     """Load MNIST from a server of the test's own: what came, or the error's text."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("no_proxy", "127.0.0.1")
-        patch.setitem(data.ADDRESSES, "mnist", address)
-        patch.setitem(data.FILES, "mnist", files)
+        patch.setitem(data.sets.ADDRESSES, "mnist", address)
+        patch.setitem(data.sets.FILES, "mnist", files)
         try:
             images = data.load("mnist", root=root)
             return repr(images), images.train.images.sum().item()

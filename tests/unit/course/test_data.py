@@ -138,8 +138,8 @@ def test_a_sample_is_a_row_of_its_batch():
 
 def trust(monkeypatch, name, folder):
     """Let the files in a folder be the published ones, which nobody serves."""
-    monkeypatch.setitem(data.FILES, name, {path.name: md5(path) for path in sorted(folder.iterdir())})
-    monkeypatch.setitem(data.ADDRESSES, name, NOWHERE)
+    monkeypatch.setitem(data.sets.FILES, name, {path.name: md5(path) for path in sorted(folder.iterdir())})
+    monkeypatch.setitem(data.sets.ADDRESSES, name, NOWHERE)
 
 
 def test_mnist_files_are_read(tmp_path, monkeypatch):
@@ -186,7 +186,7 @@ def test_a_file_that_is_not_the_published_one_is_never_opened(tmp_path, monkeypa
     """A pickle may call anything, so an archive with another checksum is an error; another set comes when asked for."""
     path = tmp_path / "cifar-10-python.tar.gz"
     write_archive(path, {"cifar-10-batches-py/data_batch_1": pickle.dumps(Evil(), protocol=2)})
-    monkeypatch.setitem(data.ADDRESSES, "cifar10", NOWHERE)
+    monkeypatch.setitem(data.sets.ADDRESSES, "cifar10", NOWHERE)
     text = str(refused(data.load, "cifar10", root=tmp_path, kind=DataError))
     assert text.startswith(f"{path} is damaged and could not be downloaded (")
     assert "Connection refused" in text
@@ -234,8 +234,8 @@ def test_a_file_is_downloaded_once(tmp_path, monkeypatch, before):
             (folder / "numbers.bin").write_bytes(content)
     files = {"numbers.bin": md5(there / "numbers.bin")}
     with serving(there) as address:
-        data.fetch(address, files, here)
-    data.fetch(NOWHERE, files, here)
+        data.sets.fetch(address, files, here)
+    data.sets.fetch(NOWHERE, files, here)
     assert md5(here / "numbers.bin") == files["numbers.bin"]
     assert [path.name for path in here.iterdir()] == ["numbers.bin"]
 
@@ -255,7 +255,7 @@ def test_a_failed_download_leaves_nothing_and_says_why(tmp_path, monkeypatch, ha
     """A broken connection and no file: each is told, and no part of a file is left."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with serving(tmp_path, handler) as address:
-        said = str(refused(data.fetch, address, {"numbers.bin": "0" * 32}, tmp_path, kind=DataError))
+        said = str(refused(data.sets.fetch, address, {"numbers.bin": "0" * 32}, tmp_path, kind=DataError))
     assert said.startswith(f"{tmp_path / 'numbers.bin'} is missing and could not be downloaded (")
     assert why in said
     assert list(tmp_path.iterdir()) == []

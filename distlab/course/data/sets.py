@@ -1,6 +1,6 @@
-"""Data for training: sets of images in memory, and which samples a rank works on.
+"""Sets of images in memory, for training.
 
-Called by the notebooks and on the ranks; the same code runs under `torchrun`. Notebook 04 builds the partitioner.
+Called by the notebooks and on the ranks; the same code runs under `torchrun`.
 
 The digits ship inside scikit-learn. Only MNIST and CIFAR-10 need files, which `load` downloads. They lie as torchvision
 lays them out, so files that it has downloaded are found; but beside a CPU build of torch PyPI's torchvision cannot be
@@ -10,7 +10,6 @@ imported, so the course reads them itself.
 from __future__ import annotations
 
 import gzip
-import math
 import os
 import pickle
 import tarfile
@@ -24,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils.data import Subset, random_split
 from tqdm import tqdm
 
 from distlab.errors import DataError, refuse
@@ -46,9 +44,6 @@ FILES = {  # with their MD5 checksums, as the publishers give them
     "cifar10": {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"},
 }
 PATIENCE_SECONDS = 20  # for a server that does not answer
-
-
-# --- sets of images ---
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -305,91 +300,3 @@ def _cifar10(folder: Path) -> Images:
 
 def _by(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape))
-
-
-# --- their partition among the ranks ---
-
-
-class Partition(Subset):
-    """A part of a data set: torch's Subset, the samples `indices` in that order, which a DataLoader takes."""
-
-    def __repr__(self) -> str:
-        return f"Partition of {len(self)} of {len(self.dataset)} samples"
-
-
-class DataPartitioner:
-    """A data set, shuffled and cut into partitions; every sample is in exactly one of them.
-
-    The same seed gives the same partitions on every rank, so that each rank takes its own and no rank has to send any.
-    Sizes and samples are those of torch.utils.data.random_split with a generator of the same seed.
-
-    Runs on: anywhere; no rank waits for another.
-
-    Args:
-        data: anything with a length and samples by number.
-        sizes: fractions that add up to 1, or numbers of samples that add up to len(data). What fractions leave over is
-            given to the first partitions, one sample each.
-        seed: of the shuffle.
-
-    Raises:
-        ArgumentError: the sizes do not add up, or would leave a partition without a sample.
-
-    Source: PyTorch tutorials, Writing Distributed Applications with PyTorch (whose version drops what is left over).
-    """
-
-    def __init__(self, data: Any, sizes: Sequence[float], seed: int = 1234):
-        self.data = data
-        self.sizes = _counts(len(data), sizes)
-        self._parts = random_split(data, self.sizes, torch.Generator().manual_seed(seed))
-
-    def use(self, partition: int) -> Partition:
-        """The partition with that number: a rank takes its own.
-
-        Raises:
-            ArgumentError: there is no such partition.
-        """
-        if partition not in range(len(self.sizes)):
-            refuse("partition", f"a whole number from 0 to {len(self.sizes) - 1}", partition, "Call use(rank).")
-        return Partition(self.data, self._parts[partition].indices)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __repr__(self) -> str:
-        return f"DataPartitioner: {len(self.data)} samples in partitions of {', '.join(map(str, self.sizes))}"
-
-
-def batch_per_rank(batch: int, world_size: int) -> int:
-    """How many samples of a global batch each rank takes: batch // world_size, so that more ranks change little else.
-
-    Runs on: anywhere.
-
-    Raises:
-        ArgumentError: the batch does not give each rank one sample.
-    """
-    if not isinstance(batch, int) or batch < world_size:
-        rule = f"a whole number of samples, at least one for each of the {world_size} ranks"
-        advice = f"Give for example batch={32 * world_size}, or use fewer ranks."
-        refuse("batch", rule, batch, advice, wrong_type=not isinstance(batch, int))
-    return batch // world_size
-
-
-def _counts(total: int, sizes: Any) -> list[int]:
-    """The number of samples of each partition; of fractions, what is left over goes to the first ones."""
-    advice = "Give for example [0.5, 0.5], or [1 / world_size] * world_size."
-    counts = list(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, (str, bytes)) else []
-    kinds = {type(size) for size in counts}
-    if kinds == {float}:
-        if not math.isclose(math.fsum(counts), 1):
-            refuse("sizes", "fractions that add up to 1", sizes, f"These add up to {math.fsum(counts):.6g}. {advice}")
-        counts = [math.floor(total * fraction) for fraction in counts]
-        left_over = total - sum(counts)
-        counts = [count + (place < left_over) for place, count in enumerate(counts)]
-    elif kinds != {int}:
-        refuse("sizes", "a list of fractions, or a list of numbers of samples", sizes, advice, wrong_type=True)
-    if sum(counts) != total:
-        refuse("sizes", f"numbers that add up to the {total} samples", sizes, f"These add up to {sum(counts)}.")
-    if min(counts) < 1:
-        why = f"{total} samples do not go into these {len(counts)} partitions: use fewer ranks, or more data."
-        refuse("sizes", "at least one sample for each partition", sizes, why)
-    return counts
