@@ -6,13 +6,11 @@ the rank, where it is there already.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
 import traceback
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from distlab.errors import Failure, SerializationError
@@ -27,19 +25,53 @@ WAITED = re.compile(
 )
 
 
-def on_rank(module: str, name: str, *args: Any) -> Any:
-    """Call a function of one of distlab's modules that only ranks import. Runs on: a rank."""
-    return getattr(importlib.import_module(f"distlab.{module}"), name)(*args)
+def join(rank: int, meeting: Any) -> dict[str, Any]:
+    """Become rank `rank` of the group that meets at `meeting`; see group.join. Runs on: every rank."""
+    from distlab.rank import group
+
+    return group.join(rank, meeting)
 
 
-# each is documented where it is
-join = partial(on_rank, "rank.group", "join")
-rebuild = partial(on_rank, "rank.group", "rebuild")
-settle = partial(on_rank, "rank.watchdog", "settle")  # an answer means that this rank is idle
-begin_checks = partial(on_rank, "rank.argument_checks", "begin")
-end_checks = partial(on_rank, "rank.argument_checks", "end")
-start_recording = partial(on_rank, "rank.recording", "start")
-stop_recording = partial(on_rank, "rank.recording", "stop")
+def rebuild(rank: int, meeting: Any) -> int:
+    """Leave the group and build it anew; see group.rebuild. Runs on: every rank."""
+    from distlab.rank import group
+
+    return group.rebuild(rank, meeting)
+
+
+def settle() -> None:
+    """Answer when every signal that has come has been acted on; an answer means that this rank is idle."""
+    from distlab.rank import watchdog
+
+    watchdog.settle()
+
+
+def begin_checks(token: str, host: str, port: int, limit: float) -> None:
+    """Compare the arguments of calls between the ranks from now on; see argument_checks.Checker for the arguments."""
+    from distlab.rank import argument_checks
+
+    argument_checks.begin(token, host, port, limit)
+
+
+def end_checks() -> None:
+    """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
+    from distlab.rank import argument_checks
+
+    argument_checks.end()
+
+
+def start_recording() -> None:
+    """Begin to record what this rank does; see recording.start. Runs on: a rank."""
+    from distlab.rank import recording
+
+    recording.start()
+
+
+def stop_recording() -> Any:
+    """End the recording and tell what was recorded; see recording.stop. Runs on: a rank."""
+    from distlab.rank import recording
+
+    return recording.stop()
 
 
 def call(header: bytes, buffers: list[Any]) -> list[Any]:

@@ -5,9 +5,6 @@ What needs torch is imported inside of the functions, on the rank, where it is t
 
 from __future__ import annotations
 
-from functools import partial
-
-from distlab.rank.entry_points import on_rank
 from distlab.simulated.events import Result
 from distlab.simulated.network import Network
 
@@ -25,7 +22,11 @@ def use(network: Network | None) -> None:
     call_hooks.install(backend.Group, backend.Work)
 
 
-begin_cell = partial(on_rank, "simulated.notes", "begin_cell")
+def begin_cell(number: int) -> None:
+    """Note that a cell begins here, on all its ranks together. Runs on: every rank of the cell."""
+    from distlab.simulated import notes
+
+    notes.begin_cell(number)
 
 
 def settle(rank: int, world_size: int) -> Result | None:
