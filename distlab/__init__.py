@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 # module -> the public names in it
 HOMES = {
     "client.cluster": ["Cluster"],
+    "client.exercises": ["check", "exercises", "hint", "progress"],
     "client.probe": ["probe"],
     "errors": errors.NAMES,
     "measure.probe_result": ["Probe"],

@@ -188,11 +188,13 @@ class Cluster:
         return serialization.unpack(replies)
 
     @interrupts.held()
-    def call(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
-        """As `run` on every rank, for a tool that sends many calls: no live view of each, and no step of an export."""
-        targets = self.check_ranks(None)
+    def call(
+        self, fn: Callable[..., Any], *args: Any, ranks: Sequence[int] | None = None, timeout: float | None = None
+    ) -> list[Any]:
+        """As `run`, for a tool that sends many calls: no live view of each, and no step of an export."""
+        targets = self.check_ranks(ranks)
         packed = serialization.pack((fn, args, {}), "The function or one of its arguments")
-        replies = self._ask(targets, Options(live_after=None), entry_points.call, *packed).finish()
+        replies = self._ask(targets, Options(timeout, live_after=None), entry_points.call, *packed).finish()
         return serialization.unpack(replies)
 
     @interrupts.held()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 # Modules and functions that a rank's stack is searched for: a cell runs in the first, its error is shown by the second.
@@ -27,6 +28,12 @@ PARTS = {
 def current_shell() -> Any:
     """The IPython shell of this process; None outside of IPython, which is not imported for the question."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
+def start_folder() -> Path:
+    """The folder in which this kernel was started, that of its notebook. Private: IPython's list of folders."""
+    folders = current_shell().user_ns.get("_dh") if current_shell() is not None else None
+    return Path(folders[0] if folders else ".").absolute()
 
 
 def allows_input(kernel: Any) -> bool:

@@ -74,6 +74,11 @@ def number_of_groups() -> int:
     return len(c10d._world.pg_map)
 
 
+def set_default_group(group: dist.ProcessGroup) -> None:
+    """Make a group the one that calls without a group mean. Not documented: that it can be set."""
+    dist.group.WORLD = group
+
+
 def forget_group_numbers() -> None:
     """Number the next group as if it were the first: one that could not be built has used a number up, here alone."""
     c10d._world.group_count = 0

@@ -156,8 +156,8 @@ def _namespace() -> dict[str, Any]:
     return sys.modules["__main__"].__dict__
 
 
-def lend_names(fn: Any) -> None:
-    """Give a function that came by value the names of this rank that its notebook did not have."""
+def lend_names(fn: Any, **names: Any) -> None:
+    """Give a function that came by value the names of this rank that its notebook did not have, and `names`."""
     fn = getattr(fn, "func", fn)
     own = getattr(getattr(fn, "__func__", fn), "__globals__", None)
     if own is None:
@@ -166,3 +166,4 @@ def lend_names(fn: Any) -> None:
     if home is None or vars(home) is not own:
         for name, value in _namespace().items():
             own.setdefault(name, value)
+        own.update(names)

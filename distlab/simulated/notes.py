@@ -207,6 +207,20 @@ def compute(seconds: float) -> None:
         NOTES.add(Compute(seconds))
 
 
+@contextlib.contextmanager
+def apart() -> Iterator[list[Event]]:
+    """Keep what this rank does meanwhile out of its notes; the list has the events at the end. Runs on: a rank."""
+    before, device, events = NOTES.cut(), NOTES.device, []
+    NOTES.device = None
+    try:
+        yield events
+    finally:
+        events += NOTES.cut()
+        NOTES.device = device
+        NOTES.program.events[:0] = before
+        NOTES.resume()
+
+
 def settle(group: dist.ProcessGroup | None = None) -> Result:
     """Find the virtual times of everything since the last time, and begin new notes at the clocks that came out.
 

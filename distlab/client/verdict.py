@@ -1,0 +1,111 @@
+"""What is said of an answer to an exercise: one line when it passes, the smallest case that fails when it does not.
+
+Called by exercises.py in the notebook's kernel; pure functions over what the ranks tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distlab.errors import RanksFailed, grouped, rank_list
+from distlab.measure.tables import Table
+from distlab.plotting.units import format_bytes
+from distlab.simulated.events import Collective
+from distlab.simulated.network import Network
+from distlab.simulated.simulation import simulate
+
+if TYPE_CHECKING:
+    from distlab.course.exercises import Limits
+    from distlab.simulated.trial import Outcome
+
+MOST_PRINTED = 160  # characters of what a rank prints
+AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts")
+A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)  # where only messages that follow each other take time
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found.
+
+    Attributes:
+        name: of the exercise. passed: whether the answer is right. attempted: False for a stub that only raises
+            NotImplementedError.
+        words: what is wrong, or what a right answer did.
+    """
+
+    name: str
+    passed: bool
+    attempted: bool = True
+    words: str = ""
+
+    def __repr__(self) -> str:
+        state = "passed" if self.passed else "not yet" if self.attempted else "not attempted"
+        return f"{self.name}: {state}" + (f". {self.words}" if self.words else "")
+
+
+def wrong_values(where: str, outcomes: Sequence[Outcome]) -> str:
+    """What the ranks should have and what they have, as a grid, and what that looks like."""
+    rows = tuple(
+        (f"rank {rank}", one.given, one.expected, one.actual, "" if one.right else "wrong")
+        for rank, one in enumerate(outcomes)
+    )
+    grid = Table("", ("", "given", "expected", "yours", ""), rows, "lllll")
+    reasons = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
+    told = [f"{rank_list(ranks).capitalize()}: {why}" for why, ranks in reasons.items()]
+    return "\n".join([f"With {where} it gives wrong values:", repr(grid), *told, *printed(outcomes)])
+
+
+def printed(outcomes: Sequence[Outcome]) -> list[str]:
+    """The beginning of what an answer has printed, by rank."""
+    texts = [" ".join(one.printed.split()) for one in outcomes]
+    return [f"rank {rank} printed: {text[:MOST_PRINTED]}" for rank, text in enumerate(texts) if text]
+
+
+def raised(where: str, error: RanksFailed, n: int, everyone: int) -> str:
+    """What the notebook says of a cell that failed in this way, as if its world of `n` ranks were all there are.
+
+    What it says of the time after the cell is left out.
+    """
+    message = re.sub(rf"(, )?group of {rank_list(range(n))}(?=\))", "", str(error))
+    message = message.replace(f" of {everyone} ranks", f" of {n} ranks")
+    lines = [line for line in message.splitlines() if not line.startswith(AFTERWARDS)]
+    return "\n".join([f"With {where} it ends in {type(error).__name__}:", *lines])
+
+
+def forbidden(outcomes: Sequence[Outcome], names: Sequence[str]) -> str:
+    """Which of the collectives that the answer is to do without it has called; "" for none."""
+    called = {event.name for one in outcomes for event in one.events if isinstance(event, Collective)}
+    found = [name for name in names if name in called]
+    if not found:
+        return ""
+    listed = " and ".join(f"dist.{name}" for name in found)
+    return f"The values are right, but it calls {listed}, and to do without is the exercise."
+
+
+def too_much(where: str, outcomes: Sequence[Outcome], limits: Limits) -> str:
+    """What a right answer does more often, or with more bytes, than it has to; "" for nothing."""
+    result = simulate([one.events for one in outcomes], A_STEP_A_SECOND)
+    num_bytes, messages = Counter(), Counter()
+    for transfer in result.transfers:
+        num_bytes[transfer.src] += transfer.num_bytes
+        messages[transfer.src] += 1
+    calls = {rank: sum(isinstance(event, Collective) for event in one.events) for rank, one in enumerate(outcomes)}
+    steps = round(max(result.clocks))
+    because = f" {limits.because}" if limits.because else ""
+    for what, by_rank, most, form in (
+        ("sends {}", num_bytes, limits.num_bytes, format_bytes),
+        ("sends {} messages", messages, limits.messages, str),
+        ("calls {} collectives", calls, limits.calls, str),
+    ):
+        rank = max(by_rank, key=by_rank.get, default=None)
+        if most is not None and rank is not None and by_rank[rank] > most:
+            did = what.format(form(by_rank[rank]))
+            return f"The values are right, but with {where} rank {rank} {did} where {form(most)} suffice.{because}"
+    if limits.steps is not None and steps > limits.steps:
+        steps = f"{steps} messages follow each other where {limits.steps} suffice"
+        return f"The values are right, but with {where} {steps}.{because}"
+    return ""

@@ -1,0 +1,170 @@
+"""The exercises of the notebooks: what each asks for, how an answer is tried, and what the right one does.
+
+An exercise is a function with the answer's signature, its reference, under `@exercise`:
+
+    @exercise("03", forbids=COLLECTIVES, limits=lambda n, length, item: Limits(2 * (n - 1) * ceil(length / n) * item))
+    def ring_all_reduce(tensor):
+        '''Replace the numbers of `tensor`, on every rank, by their sums over all ranks.
+
+        Hint: Cut the tensor with `tensor.tensor_split(world_size)`.
+        '''
+        dist.all_reduce(tensor)
+
+Its docstring is the statement and the hints. The reference runs on the same ranks as the answer, with the same inputs:
+it may use whatever the answer may not. A question, under `@question`, judges a value in the notebook's kernel.
+
+Runs anywhere; plain torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+# The modules of this folder, in the order of the course, by the number of their notebook.
+NOTEBOOKS = {
+    "00": "start_here",
+    "01": "point_to_point",
+    "02": "collectives",
+    "03": "ring_all_reduce",
+    "04": "data_parallelism",
+    "05": "distributed_data_parallel",
+    "06": "initialization",
+    "07": "launching",
+}
+COLLECTIVES = [
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "all_to_all",
+    "barrier",
+]  # as noted
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a rank may do in one call of the answer; None for no limit.
+
+    Args:
+        num_bytes: sent by a rank, collectives included. messages: sent by a rank. steps: messages that follow each
+            other, each of which waits for the one before. calls: of collectives.
+        because: a question that leads to the reason when it is more.
+    """
+
+    num_bytes: int | None = None
+    messages: int | None = None
+    steps: int | None = None
+    calls: int | None = None
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A function to write.
+
+    Args:
+        reference: a right answer. notebook: its number.
+        worlds: numbers of ranks with which it is tried, from few to many.
+        cases: what `given` makes inputs of, from small to large.
+        given: given(rank, world_size, case) is a tuple, the arguments of the function on this rank.
+        trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared.
+        forbids: names of collectives that the answer must not call.
+        limits: limits(world_size, length, item) for a first tensor of so many elements and bytes in each; None without.
+        seconds: after which one call counts as never ending.
+    """
+
+    reference: Callable[..., Any]
+    notebook: str
+    worlds: tuple[int, ...]
+    cases: tuple[Any, ...]
+    given: Callable[[int, int, Any], tuple[Any, ...]]
+    trial: Callable[..., Any]
+    forbids: tuple[str, ...]
+    limits: Callable[[int, int, int], Limits] | None
+    seconds: float
+
+    name = property(lambda self: self.reference.__name__)
+    statement = property(lambda self: _told(self.reference)[0])
+    hints = property(lambda self: _told(self.reference)[1])
+
+
+@dataclass(frozen=True)
+class Question:
+    """A value to find: `judge(value)` is True, False, or a sentence that says what is wrong with it.
+
+    Its docstring ends with the reason, which is told with the verdict that the answer is right.
+    """
+
+    judge: Callable[[Any], bool | str]
+    notebook: str
+
+    name = property(lambda self: self.judge.__name__)
+    statement = property(lambda self: _told(self.judge)[0])
+    hints = property(lambda self: _told(self.judge)[1])
+    why = property(lambda self: _told(self.judge)[2])
+
+
+def numbers(rank: int, world_size: int, case: Any) -> tuple[torch.Tensor]:
+    """A tensor of small whole numbers, other ones on each rank; `case` is its length, or (length, dtype)."""
+    length, dtype = case if isinstance(case, tuple) else (case, torch.float32)
+    return (((torch.arange(length) * 7 + rank * 3) % 10 + 1).to(dtype),)
+
+
+def nothing(rank: int, world_size: int, case: Any) -> tuple[()]:
+    """No arguments."""
+    return ()
+
+
+def as_they_are(rank: int, world_size: int, case: Any) -> tuple[Any, ...]:
+    """The case is the tuple of arguments, the same on every rank."""
+    return case
+
+
+def outcome(fn: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    """What a function returns, and what is in its arguments afterwards."""
+    return fn(*arguments), arguments
+
+
+def exercise(
+    notebook: str,
+    worlds: tuple[int, ...] = (1, 2, 3, 4),
+    cases: tuple[Any, ...] = (8, 7, 3, (12, torch.int64), (10, torch.float64)),
+    given: Callable[[int, int, Any], tuple[Any, ...]] = numbers,
+    trial: Callable[..., Any] = outcome,
+    forbids: tuple[str, ...] | list[str] = (),
+    limits: Callable[[int, int, int], Limits] | None = None,
+    seconds: float = 5.0,
+) -> Callable[[Callable[..., Any]], Exercise]:
+    """Make an exercise of its reference; see `Exercise` for the arguments."""
+    return lambda fn: Exercise(fn, notebook, worlds, cases, given, trial, tuple(forbids), limits, seconds)
+
+
+def question(notebook: str) -> Callable[[Callable[[Any], bool | str]], Question]:
+    """Make a question of the function that judges its answers."""
+    return lambda judge: Question(judge, notebook)
+
+
+@functools.cache
+def all_exercises() -> dict[str, Exercise | Question]:
+    """Every exercise and question by name, in the order of the course."""
+    modules = [importlib.import_module(f"{__name__}.{module}") for module in NOTEBOOKS.values()]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, (Exercise, Question))]
+    return {one.name: one for one in found}
+
+
+def _told(fn: Callable[..., Any]) -> tuple[str, tuple[str, ...], str]:
+    """The statement in a docstring, its hints, and its reason; each a paragraph that begins with "Hint:" or "Why:"."""
+    paragraphs = [" ".join(text.split()) for text in re.split(r"\n\s*\n|\n(?=\s*(?:Hint|Why):)", fn.__doc__ or "")]
+    hints = tuple(text.removeprefix("Hint:").strip() for text in paragraphs if text.startswith("Hint:"))
+    why = " ".join(text.removeprefix("Why:").strip() for text in paragraphs if text.startswith("Why:"))
+    return "\n".join(text for text in paragraphs if text and not text.startswith(("Hint:", "Why:"))), hints, why

@@ -1,0 +1,72 @@
+"""The exercises of notebook 00: ranks, and the first things that they do together."""
+
+import torch.distributed as dist
+
+from distlab.course.exercises import exercise, nothing, question
+
+
+@exercise("00", cases=(None,), given=nothing)
+def my_square():
+    """Return the square of this rank's number.
+
+    Hint: On every rank, `rank` is its number.
+    """
+    return dist.get_rank() ** 2
+
+
+@exercise("00", cases=(None,), given=nothing)
+def my_role():
+    """Return "coordinator" on rank 0, and "worker 1", "worker 2" and so on, with the rank's number, on the others.
+
+    Hint: Every rank runs the same lines; `if rank == 0:` lets one of them do something else.
+    Hint: `f"worker {rank}"` puts the number into the text.
+    """
+    rank = dist.get_rank()
+    return "coordinator" if rank == 0 else f"worker {rank}"
+
+
+@exercise("00")
+def scale_by_rank(tensor):
+    """Multiply the tensor of each rank, in place, by the rank's number.
+
+    Hint: `tensor * rank` makes a new tensor, and leaves the old one as it was.
+    Hint: `tensor *= rank` changes the tensor that the caller has.
+    """
+    tensor *= dist.get_rank()
+
+
+@exercise("00")
+def sum_of_squares(tensor):
+    """Return, on every rank, the sum over all ranks of the squares of their tensors, element by element.
+
+    `tensor` itself must not change.
+
+    Hint: `dist.all_reduce(t)` replaces `t` by the sum over all ranks, so it needs a tensor of its own.
+    Hint: `squares = tensor**2` is such a tensor.
+    """
+    squares = tensor**2
+    dist.all_reduce(squares)
+    return squares
+
+
+@exercise("00", worlds=(2, 3, 4))
+def last_to_first(tensor):
+    """Send the tensor of the last rank to rank 0, which returns what it received; the others return nothing.
+
+    Hint: Two ranks do something: the last one, `world_size - 1`, and rank 0. The others do nothing at all.
+    Hint: `dist.recv(t, src=...)` needs a tensor `t` to fill, of the same shape and dtype: `torch.empty_like(tensor)`.
+    """
+    last = dist.get_world_size() - 1
+    dist.broadcast(received := tensor.clone(), src=last)
+    return received if dist.get_rank() == 0 else None
+
+
+@question("00")
+def who_waits_for_whom(answer):
+    """Ranks 0 and 1 both call `dist.send` to each other first, and `dist.recv` only then. In which call are they stuck?
+
+    Hint: Run it, and read the first sentence of the report.
+
+    Why: A send waits until its receiver has come, and neither of them comes to its receive.
+    """
+    return str(answer).strip("`() ").removeprefix("dist.") == "send"

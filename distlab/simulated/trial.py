@@ -1,0 +1,168 @@
+"""One call of a learner's function on some of the ranks, beside the reference, with notes of what it sent.
+
+Runs on every rank, called by client/check.py. `enter` makes the first n ranks a world of their own, on the simulated
+backend: a program in it sees n ranks, and what it sends is noted and can be counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from distlab.compat.torch import set_default_group
+from distlab.course.exercises import Exercise, all_exercises
+from distlab.rank import call_hooks
+from distlab.rank.entry_points import lend_names
+from distlab.simulated import backend, notes
+from distlab.simulated.events import Event
+
+MOST_TEXT = 1000  # characters of what a function prints that are kept
+MOST_VALUES = 12  # of a tensor or list that are shown
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one call on one rank.
+
+    Args:
+        right: whether the answer did what the reference did.
+        given, expected, actual: one value in words, the first that is wrong if one is: before, and as the reference and
+            the answer left it.
+        why: what is wrong, where that can be said in general; "" elsewhere.
+        size: of the first tensor among the arguments: elements, and bytes of each. events: what the answer sent and
+            received. printed: the beginning of what it printed.
+    """
+
+    right: bool
+    given: str
+    expected: str
+    actual: str
+    why: str
+    size: tuple[int, int]
+    events: list[Event]
+    printed: str
+
+
+def enter(rank: int, world_size: int, n: int) -> None:
+    """Make the first `n` ranks a world of their own. Runs on: every rank of the cluster."""
+    backend.register()
+    call_hooks.install(backend.Group, backend.Work)
+    group, outer = dist.new_group(range(n), backend=backend.NAME), dist.group.WORLD
+    if rank < n:
+        group.outer = outer
+        set_default_group(group)
+
+
+def leave(rank: int, world_size: int) -> None:
+    """Go back to the whole world; nothing happens on a rank that is there. Runs on: every rank of the cluster."""
+    group = dist.group.WORLD
+    if hasattr(group, "outer"):
+        set_default_group(group.outer)
+        dist.destroy_process_group(group)
+
+
+def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Callable[..., Any]) -> Outcome:
+    """Call a learner's function, and the reference, on the inputs of a case. Runs on: every rank of the small world."""
+    exercise = all_exercises()[exercise] if isinstance(exercise, str) else exercise
+    n, case = dist.get_world_size(), exercise.cases[case]
+    with notes.apart():
+        expected = exercise.trial(exercise.reference, *exercise.given(rank, n, case))
+    before, given = exercise.given(rank, n, case), exercise.given(rank, n, case)
+    lend_names(fn, rank=rank, world_size=n)
+    printed = _Beginning()
+    with contextlib.redirect_stdout(printed), notes.apart() as events:
+        actual = exercise.trial(fn, *given)
+    wanted, found = next(
+        (pair for pair in _pairs(expected, actual) if not _alike(*pair)), next(_pairs(expected, actual), (None, None))
+    )
+    size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
+    right = _alike(wanted, found)
+    why = "" if right else _why(wanted, found, before, n)
+    return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, printed.getvalue())
+
+
+class _Beginning(io.StringIO):
+    """A text file that keeps the beginning of what is written to it."""
+
+    def write(self, text: str) -> int:
+        super().write(text[: max(0, MOST_TEXT - self.tell())])
+        return len(text)
+
+
+def _pairs(expected: Any, actual: Any) -> Iterator[tuple[Any, Any]]:
+    """What has to be alike: the parts of sequences and dicts of equal length; None stands for anything."""
+    if expected is None:
+        return
+    if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)) and len(expected) == len(actual):
+        plain = all(isinstance(part, (int, float, str)) for part in expected)
+        if plain:
+            yield list(expected), list(actual)
+            return
+        for parts in zip(expected, actual, strict=True):
+            yield from _pairs(*parts)
+    elif isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys():
+        for key in expected:
+            yield from _pairs(expected[key], actual[key])
+    else:
+        yield expected, actual
+
+
+def _alike(expected: Any, actual: Any) -> bool:
+    if isinstance(expected, Tensor):
+        same = isinstance(actual, Tensor) and actual.shape == expected.shape and actual.dtype == expected.dtype
+        if not same or not expected.is_floating_point():
+            return same and torch.equal(expected, actual)
+        digits = 1e-2 if expected.element_size() < 4 else 1e-5
+        return torch.allclose(actual.double(), expected.double(), rtol=digits, atol=digits, equal_nan=True)
+    if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        return all(map(_alike, expected, actual))
+    if isinstance(expected, float) and isinstance(actual, (int, float)):
+        return math.isclose(expected, actual, rel_tol=1e-5, abs_tol=1e-8)
+    return bool(expected == actual) if not isinstance(actual, Tensor) else False
+
+
+def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
+    """What is wrong with a value, in a sentence that holds for any exercise; "" where none does."""
+    if actual is None:
+        return "Nothing is returned: is a `return` missing?"
+    if isinstance(expected, Tensor) and isinstance(actual, Tensor):
+        if actual.shape != expected.shape:
+            return f"The shape is {tuple(actual.shape)} where {tuple(expected.shape)} is right."
+        if actual.dtype != expected.dtype:
+            return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
+        if any(isinstance(value, Tensor) and _alike(value, actual) for value in given):
+            return "The tensor is still as it was given: the result has to be written into it."
+        if _alike(expected * n, actual):
+            return f"Every value is {n} times too large, and there are {n} ranks."
+        if expected.is_floating_point() and _alike(expected, actual * n):
+            return f"Every value is {n} times too small, and there are {n} ranks."
+        wrong = (expected != actual).flatten().nonzero().flatten().tolist()
+        if 0 < len(wrong) < expected.numel():
+            return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
+        return ""
+    if type(actual) is not type(expected) and not isinstance(actual, (int, float)):
+        return f"It is of type {type(actual).__name__} where {type(expected).__name__} is right."
+    return ""
+
+
+def _words(value: Any) -> str:
+    """A value in few characters."""
+    if isinstance(value, Tensor):
+        return _words(value.tolist()) if value.ndim < 2 else f"{tuple(value.shape)}: {_words(value.flatten().tolist())}"
+    if isinstance(value, tuple) and len(value) == 1:
+        return _words(value[0])
+    if isinstance(value, (list, tuple)):
+        more = ["..."] if len(value) > MOST_VALUES else []
+        return f"[{', '.join([*map(_words, value[:MOST_VALUES]), *more])}]"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
