@@ -105,7 +105,7 @@ def _find(exercise: Any) -> Exercise | Question:
         return exercise
     known = all_exercises()
     if exercise not in known:
-        near = difflib.get_close_matches(str(exercise), known, n=3, cutoff=0.4)
+        near = difflib.get_close_matches(str(exercise), known, n=2)
         meant = f"Perhaps {' or '.join(map(repr, near))}? " if near else ""
         wrong_type = not isinstance(exercise, str)
         refuse("name", "that of an exercise", exercise, f"{meant}distlab.exercises() lists them.", wrong_type)

@@ -49,11 +49,12 @@ class Verdict:
 
 def wrong_values(where: str, outcomes: Sequence[Outcome]) -> str:
     """What the ranks should have and what they have, as a grid, and what that looks like."""
-    rows = tuple(
-        (f"rank {rank}", one.given, one.expected, one.actual, "" if one.right else "wrong")
-        for rank, one in enumerate(outcomes)
-    )
-    grid = Table("", ("", "given", "expected", "yours", ""), rows, "lllll")
+    rows = [("", "given", "expected", "yours", "")]
+    for rank, one in enumerate(outcomes):
+        rows.append((f"rank {rank}", one.given, one.expected, one.actual, "" if one.right else "wrong"))
+    if not any(one.given for one in outcomes):
+        rows = [(rank, *rest) for rank, _, *rest in rows]
+    grid = Table("", rows[0], tuple(rows[1:]), "l" * len(rows[0]))
     reasons = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
     told = [f"{rank_list(ranks).capitalize()}: {why}" for why, ranks in reasons.items()]
     return "\n".join([f"With {where} it gives wrong values:", repr(grid), *told, *printed(outcomes)])

@@ -157,8 +157,8 @@ def _words(value: Any) -> str:
     """A value in few characters."""
     if isinstance(value, Tensor):
         return _words(value.tolist()) if value.ndim < 2 else f"{tuple(value.shape)}: {_words(value.flatten().tolist())}"
-    if isinstance(value, tuple) and len(value) == 1:
-        return _words(value[0])
+    if isinstance(value, tuple) and len(value) < 2:
+        return "".join(map(_words, value))
     if isinstance(value, (list, tuple)):
         more = ["..."] if len(value) > MOST_VALUES else []
         return f"[{', '.join([*map(_words, value[:MOST_VALUES]), *more])}]"

@@ -1,115 +1,70 @@
-"""The exercises that check themselves: an answer passes its check, and what looks like one does not."""
+"""The exercises of the lessons and their answers, as they are committed; pytest --nbval runs them again.
 
-import nbformat
+A lesson asks for each of its exercises in the order of `distlab.exercises()`, and nothing in it is solved. The answers
+under the same name, in notebooks/solutions, pass every check, and show for each exercise what its check says of wrong
+answers.
+"""
+
+import ast
+import inspect
+import re
+
 import pytest
-from nbclient import NotebookClient
-from nbformat.v4 import new_code_cell, new_notebook
+from test_hygiene import NOTEBOOKS, code_cells, markdown_cells
 
+from distlab.course.exercises import Exercise, all_exercises
 from tests.tool import ROOT
 
-RIGHT = "ranks 0-3: right"
+LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]
+ANSWERS = ROOT / "notebooks" / "solutions"
+WRONG_FUNCTIONS, WRONG_VALUES = 3, 2  # of each exercise and each question, at least
 
-# By notebook: (id of the stub, id of its check, cells that they need, an answer, what makes it wrong, its error).
-EXERCISES = {
-    "01_point_to_point": [
-        (
-            *("p2p-74", "p2p-75", ["p2p-44"]),
-            """
-def from_the_left(mine):
-    theirs = torch.zeros_like(mine)
-    work = dist.irecv(theirs, src=left)
-    dist.send(mine, dst=right)
-    work.wait()
-    return theirs
-""",
-            ("src=left)", "src=left)\n    work.wait()"),
-            "DeadlockError",
-        ),
-        (
-            *("p2p-83", "p2p-84", []),
-            """
-def deliver(numbers):
-    if rank == 0:
-        dist.send(torch.tensor([len(numbers)]), dst=1)
-        for number in numbers:
-            dist.send(torch.tensor([number]), dst=1)
-    elif rank == 1:
-        count, number, total = torch.zeros(1, dtype=torch.int64), torch.zeros(1), 0.0
-        dist.recv(count, src=0)
-        for _ in range(count.item()):
-            dist.recv(number, src=0)
-            total += number.item()
-        return total
-""",
-            ("if rank == 0:", "return sum(numbers or [])\n    if rank == 0:"),
-            "RankError",
-        ),
-    ],
-    "02_collectives": [
-        (
-            *("coll-116", "coll-117", []),
-            """
-def sums_by_step(batches):
-    steps = torch.tensor(len(batches))
-    dist.all_reduce(steps, op=dist.ReduceOp.MAX)
-    sums = []
-    for step in range(steps):
-        total = torch.tensor(batches[step] if step < len(batches) else 0.0)
-        dist.all_reduce(total)
-        sums.append(total.item())
-    return sums
-""",
-            ("return sums", "return batches"),
-            "RankError",
-        ),
-        (
-            *("coll-121", "coll-122", []),
-            """
-def ragged_all_reduce(t):
-    longest = torch.tensor(len(t))
-    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-    total = torch.zeros(int(longest))
-    total[: len(t)] = t
-    dist.all_reduce(total)
-    return total
-""",
-            ("return total", "return total[: len(t)]"),
-            "RankError",
-        ),
-    ],
-}
+each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 
-def cells_of(name):
-    """The notebook's code by cell id, and the cells that start the ranks."""
-    cells = [c for c in nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4).cells if c.cell_type == "code"]
-    first = next(i for i, cell in enumerate(cells) if "distlab.Cluster(" in cell.source)
-    return {cell["id"]: cell.source for cell in cells}, [cell.source for cell in cells[: first + 1]]
+def asked_in(path):
+    """The exercises and questions of a lesson by name, in the order of the course."""
+    return {name: one for name, one in all_exercises().items() if path.name.startswith(one.notebook)}
 
 
-def shown(cell):
-    """All that a cell shows, as text, with the names of its errors."""
-    texts = [output.get("ename") or output.get("text") or output["data"]["text/plain"] for output in cell.outputs]
-    return "\n".join(texts)
+def checks(path):
+    """(place among the code cells, name of the exercise, what is shown) of each check in a notebook."""
+    found = []
+    for place, cell in enumerate(code_cells(path)):
+        shown = "".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+        found += [(place, name, shown) for name in re.findall(r'^distlab\.check\("(\w+)"', cell.source, re.MULTILINE)]
+    return found
 
 
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("name", EXERCISES)
-def test_a_check_accepts_the_answer_only(name):
-    """Each check says "right" of an answer, fails on a wrong one, and says so when there is none."""
-    sources, start = cells_of(name)
-    run, expected = list(start), {}
-    for stub, check, needed, answer, wrong, error in EXERCISES[name]:
-        run += [sources[cell] for cell in needed]
-        for written, verdict in (
-            (sources[stub], "not attempted: exercise"),
-            (f"%%px{answer}", RIGHT),
-            (f"%%px{answer.replace(*wrong)}", error),
-        ):
-            run += [written, sources[check]]
-            expected[len(run) - 1] = verdict
-    notebook = new_notebook(cells=[new_code_cell(source) for source in [*run, "cluster.stop()"]])
-    NotebookClient(notebook, timeout=60, allow_errors=True).execute()
-    for position, verdict in expected.items():
-        assert verdict in shown(notebook.cells[position]), run[position - 1]
-        assert (RIGHT in shown(notebook.cells[position])) == (verdict == RIGHT), run[position - 1]
+def function_of(cell):
+    """The name and arguments of the one function of a stub; None where the cell is none."""
+    functions = [node for node in ast.parse(cell.source).body if isinstance(node, ast.FunctionDef)]
+    is_stub = "raise NotImplementedError(" in cell.source
+    return (functions[0].name, ast.unparse(functions[0].args)) if is_stub and len(functions) == 1 else None
+
+
+@each_lesson
+def test_a_lesson_asks_for_each_of_its_exercises(path):
+    """In the order of the course, each announced, with a stub of its signature, and not attempted."""
+    cells, asked = code_cells(path), asked_in(path)
+    found = checks(path)
+    assert [name for _, name, _ in found] == list(asked)
+    for place, name, shown in found:
+        assert shown == f"{name}: not attempted", name
+        if isinstance(asked[name], Exercise):
+            arguments = str(inspect.signature(asked[name].reference))[1:-1]
+            assert function_of(cells[place - 1]) == (name, arguments), name
+    text = "\n".join(cell.source for cell in markdown_cells(path))
+    assert len(re.findall(r"^\*\*Exercise \d+\.\d+", text, re.MULTILINE)) == len(asked)
+
+
+@each_lesson
+def test_every_answer_passes_and_wrong_ones_do_not(path):
+    """For each exercise the answers show one verdict that it passes, first, and then wrong ones with the reason."""
+    found, asked = checks(ANSWERS / path.name), asked_in(path)
+    assert list(dict.fromkeys(name for _, name, _ in found)) == list(asked)
+    for name, one in asked.items():
+        first, *others = [shown for _, other, shown in found if other == name]
+        assert first.startswith(f"{name}: passed."), name
+        assert len(others) >= (WRONG_FUNCTIONS if isinstance(one, Exercise) else WRONG_VALUES), name
+        assert all(shown.startswith(f"{name}: not yet. ") for shown in others), name

@@ -1,0 +1,189 @@
+"""`distlab.check` on real ranks: right answers, wrong ones, and whatever else a learner may hand in."""
+
+import dataclasses
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+from distlab.course.exercises import all_exercises
+from distlab.course.exercises import exercise as make_exercise
+
+CLUSTER = {"n": 4, "timeout": 20}
+PASSED = "ring_all_reduce: passed. 20 cases with 1, 2, 3 and 4 ranks."
+
+
+@pytest.fixture(autouse=True)
+def progress_file(tmp_path, monkeypatch):
+    """Where this test's progress is kept."""
+    monkeypatch.setenv("DISTLAB_PROGRESS", str(tmp_path / "progress.json"))
+    return tmp_path / "progress.json"
+
+
+ring = distlab.algorithms.ALL_REDUCE["ring"]
+
+
+def whole_ring(tensor):
+    distlab.algorithms.ALL_REDUCE["whole ring"](tensor)
+
+
+def called_it(tensor):
+    dist.all_reduce(tensor)
+
+
+def stub(tensor):
+    raise NotImplementedError("exercise 3.1")
+
+
+def divided(tensor):
+    ring(tensor)
+    tensor //= dist.get_world_size()
+
+
+def forgot_the_last(tensor):
+    ring(tensor[:-1])
+
+
+def receives_first(tensor):
+    if dist.get_world_size() == 1:
+        return
+    print("before")
+    dist.recv(tensor, src=dist.get_rank() - 1 if dist.get_rank() else dist.get_world_size() - 1)
+
+
+def dies(tensor):
+    os._exit(3)
+
+
+def exits(tensor):
+    raise SystemExit(2)
+
+
+def prints_much(tensor):
+    for _ in range(1000):
+        print("many words " * 10_000)
+
+
+def raises(tensor):
+    return {}["a"]
+
+
+def test_a_right_answer_passes_and_is_remembered(usable, progress_file):
+    """The verdict is one line; `progress` knows it then, and only right answers."""
+    assert repr(distlab.check("ring_all_reduce", stub)) == "ring_all_reduce: not attempted"
+    assert not progress_file.exists()
+    assert repr(distlab.check("ring_all_reduce", ring)) == PASSED
+    assert distlab.check("ring_all_reduce", ring).passed
+    assert progress_file.read_text() == '{\n "passed": [\n  "ring_all_reduce"\n ]\n}\n'
+    (row,) = [row for row in distlab.progress().rows if row[0] == "03"]
+    assert row[1].startswith("1 of ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (called_it, "The values are right, but it calls dist.all_reduce, and to do without is the exercise."),
+        (
+            whole_ring,
+            "The values are right, but with 3 ranks and 8 numbers of float32 rank 0 sends 64 B where 48 B suffice. "
+            "Does each step send one chunk, and not the whole tensor?",
+        ),
+        (
+            divided,
+            "\n         given                       expected                       yours\n"
+            "rank 0   [1, 8, 5, 2, 9, 6, 3, 10]   [5, 9, 13, 7, 11, 15, 9, 13]   [2, 4, 6, 3, 5, 7, 4, 6]   wrong\n",
+        ),
+        (forgot_the_last, "Ranks 0-1: 1 of 8 values are wrong, the first at index 7."),
+        (raises, "With 1 rank and 8 numbers of float32 it ends in RankError:\nrank 0 raised KeyError: 'a'\n  rank 0"),
+        (exits, "With 1 rank and 8 numbers of float32 it ends in RankError:\nrank 0 raised SystemExit: 2\n"),
+        (dies, "With 1 rank and 8 numbers of float32 it ends in RankDied:\nrank 0 ended with exit status 3."),
+        (prints_much, "rank 1 printed: many words many words"),
+        (
+            receives_first,
+            "With 2 ranks and 8 numbers of float32 it ends in DeadlockError:\n"
+            "2 of 2 ranks wait for each other; nobody will send.\n  rank 0  recv(src=1)  float32[8]  line",
+        ),
+    ],
+)
+def test_a_wrong_answer_is_told_why(usable, answer, words):
+    """The verdict has the smallest case that fails, as if its world were all there is, and the cluster goes on."""
+    verdict = distlab.check("ring_all_reduce", answer)
+    assert not verdict.passed
+    assert verdict.attempted
+    assert words in repr(verdict)
+    assert "rebuilt" not in repr(verdict)
+    assert repr(distlab.check("ring_all_reduce", ring)) == PASSED
+
+
+def test_an_answer_that_never_returns_is_ended(usable):
+    """After the exercise's limit it is freed, and the verdict says where it was."""
+    quick = dataclasses.replace(all_exercises()["ring_all_reduce"], seconds=0.5)
+
+    def never(tensor):
+        while True:
+            tensor += 1
+
+    words = repr(distlab.check(quick, never))
+    assert "it ends in RankTimeout:\nrank 0 did not come back within 0.5 s.\n  rank 0  computes  line" in words
+
+
+def test_groups_and_names_of_the_learner_outlive_a_check(usable):
+    """A check that needs no rebuild leaves groups as they are, and `world_size` is what it was."""
+    usable.client[:].execute("pair = dist.new_group([1, 3]); kept = torch.ones(1)", block=True)
+    distlab.check("ring_all_reduce", ring)
+    distlab.check("ring_all_reduce", called_it)
+
+    def use(rank, world_size):
+        if rank in (1, 3):
+            dist.all_reduce(kept, group=pair)  # noqa: F821
+        return kept.item(), dist.get_world_size(), world_size  # noqa: F821
+
+    assert usable.run(use) == [(1.0, 4, 4), (2.0, 4, 4), (1.0, 4, 4), (2.0, 4, 4)]
+
+
+def test_names_of_the_notebook_mean_the_small_world(usable):
+    """A function that came by value finds `rank` and `world_size` of the world in which it is tried."""
+    seen = {}
+    exec("def square():\n    assert world_size == dist.get_world_size()\n    return rank * rank", seen)
+    seen["square"].__module__ = "__main__"
+    assert distlab.check("my_square", seen["square"]).passed
+
+
+def test_an_exercise_of_ones_own(usable):
+    """A teacher can make one in a notebook, and it travels by value."""
+
+    @make_exercise("00", worlds=(2, 3), cases=(1, 5))
+    def double(tensor):
+        """Double the tensor in place.
+
+        Hint: Multiply.
+        """
+        tensor *= 2
+
+    assert repr(distlab.check(double, lambda tensor: tensor.mul_(2))) == "double: passed. 4 cases with 2 and 3 ranks."
+    assert "Ranks 0-1: The tensor is still as it was given" in repr(distlab.check(double, lambda tensor: tensor * 2))
+
+
+def test_a_check_takes_no_virtual_time(last_one_stopped):
+    """On a simulated cluster the clocks stand still during a check."""
+    with distlab.Cluster(4, network=distlab.Network("5 us", "1 GB/s")) as cluster:
+        cluster.run(lambda rank, n: dist.all_reduce(torch.ones(1000)))
+        before = cluster.clock()
+        assert distlab.check("ring_all_reduce", ring).passed
+        assert cluster.clock() == before > 0
+
+
+def test_a_check_without_a_cluster_makes_one(capsys, last_one_stopped):
+    """It says so; a cluster that is too small is refused, and stays."""
+    if distlab.Cluster.current is not None:
+        distlab.Cluster.current.stop()
+    assert distlab.check("my_square", dist.get_rank).words.startswith("With 3 ranks it gives wrong")
+    assert capsys.readouterr().out == "No cluster is running: the check makes Cluster(4).\n"
+    with distlab.Cluster(2) as small:
+        with pytest.raises(distlab.ArgumentError) as caught:
+            distlab.check("ring_all_reduce", ring)
+        words = "cluster must be of 4 ranks or more for this exercise, got 2. Call distlab.Cluster(4), and check again."
+        assert str(caught.value) == words
+        assert small.run(lambda rank, n: n) == [2, 2]
