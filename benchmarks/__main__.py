@@ -1,7 +1,7 @@
-"""Runs every benchmark and prints its tables: `make bench`; options: --ranks, --repeat, --write (into the README).
+"""Runs every benchmark and prints its tables: `make bench`; options: --ranks, --repeat, --write (into benchmarks/README.md).
 
 Every figure is a median. What is compared was measured in turns in the same run, so that ratios hold on a machine whose
-speed drifts. `--write` puts the tables and the plot of the start-up into the README.
+speed drifts. `--write` puts the tables and the plot of the start-up into benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def growth(rows: list[dict[str, float]], base: float) -> str:
 
 
 def write(tables: list[str]) -> None:
-    """Put the tables between the README's markers."""
-    readme = ROOT / "README.md"
+    """Put the tables between the markers of benchmarks/README.md."""
+    readme = ROOT / "benchmarks" / "README.md"
     text = "\n\n".join(
-        ["<!-- bench -->", "![Seconds to the first all_reduce](benchmarks/startup.svg)", *tables, "<!-- /bench -->"]
+        ["<!-- bench -->", "![Seconds to the first all_reduce](startup.svg)", *tables, "<!-- /bench -->"]
     )
     readme.write_text(re.sub(r"<!-- bench -->.*<!-- /bench -->", lambda _: text, readme.read_text(), flags=re.DOTALL))
 
@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="put the tables into README.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into benchmarks/README.md")
     chosen = parser.parse_args()
     n, repeat = chosen.ranks, max(1, chosen.repeat)
     tables = []
