@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distlab.compat.torch import set_default_group
-from distlab.course.exercises import Exercise, all_exercises
+from distlab.course.exercises import Exercise, Seen, all_exercises
 from distlab.rank import call_hooks
 from distlab.rank.entry_points import lend_names
 from distlab.simulated import backend, notes
@@ -69,6 +69,7 @@ def leave(rank: int, world_size: int) -> None:
         dist.destroy_process_group(group)
 
 
+@torch.random.fork_rng(devices=[])  # the lesson's random numbers go on as if nothing had been tried
 def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Callable[..., Any]) -> Outcome:
     """Call a learner's function, and the reference, on the inputs of a case. Runs on: every rank of the small world."""
     exercise = all_exercises()[exercise] if isinstance(exercise, str) else exercise
@@ -131,6 +132,8 @@ def _alike(expected: Any, actual: Any) -> bool:
 
 def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
     """What is wrong with a value, in a sentence that holds for any exercise; "" where none does."""
+    if isinstance(actual, Seen):
+        return actual.why
     if actual is None:
         return "Nothing is returned: is a `return` missing?"
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
@@ -144,12 +147,24 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
             return f"Every value is {n} times too large, and there are {n} ranks."
         if expected.is_floating_point() and _alike(expected, actual * n):
             return f"Every value is {n} times too small, and there are {n} ranks."
+        if times := _times(expected, actual):
+            return f"Every value is {times}."
         wrong = (expected != actual).flatten().nonzero().flatten().tolist()
         if 0 < len(wrong) < expected.numel():
             return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
         return ""
     if type(actual) is not type(expected) and not isinstance(actual, (int, float)):
         return f"It is of type {type(actual).__name__} where {type(expected).__name__} is right."
+    return ""
+
+
+def _times(expected: Tensor, actual: Tensor) -> str:
+    """ "3 times too large", where all values are wrong by the same whole factor; "" elsewhere."""
+    for factor in range(2, 17) if expected.is_floating_point() else ():
+        if _alike(expected * factor, actual):
+            return f"{factor} times too large"
+        if _alike(expected, actual * factor):
+            return f"{factor} times too small"
     return ""
 
 
@@ -164,5 +179,5 @@ def _words(value: Any) -> str:
         return f"[{', '.join([*map(_words, value[:MOST_VALUES]), *more])}]"
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = repr(value)
+    text = str(value) if isinstance(value, Seen) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
