@@ -59,13 +59,14 @@ def share_right(model, samples):
 
 @question("05")
 def buckets_of_ten(answer):
-    """12 layers have 3.1 MiB of gradients each. How many all-reduces does each later step make with bucket_cap_mb=10?
+    """12 layers have 3.1 MiB of gradients each. How many all-reduces does step 1 make with bucket_cap_mb=10?
 
     Hint: A bucket is closed by the gradient with which it reaches its size.
 
     Why: Three layers are 9.3 MiB, and the fourth closes the bucket at 12.4 MiB: 12 layers fill 3 buckets.
     """
-    return int(answer) == 3 or "How many layers are in a bucket when it reaches 10 MiB?"
+    wrong = {4: "A bucket is full when it has reached its cap, not before.", 1: "That is step 0."}
+    return int(answer) == 3 or wrong.get(int(answer), "How many layers are in a bucket when it has reached 10 MiB?")
 
 
 @with_ddp(cases=(1, 3, 6), given=given_number_of("pieces"), trial=ddp_trials.in_pieces)
@@ -84,20 +85,22 @@ def accumulated_backward(ddp, pieces):
             (cross_entropy(ddp(images), labels) / len(pieces)).backward()
 
 
-@with_ddp(cases=(3, 1, 0), given=lambda rank, n, more: (Things(rank + more, "images"),), trial=ddp_trials.uneven)
-def weighted_backward(ddp, images, labels):
-    """Leave in `ddp` the gradient of the mean loss over all images of all ranks; each rank has another number of them.
+@question("05")
+def unused_share(answer):
+    """With `find_unused_parameters=True` on 10 ranks, only rank 0 uses a layer, and its own gradient there is 5.0 in
+    each number. Which number does rank 7 find in its gradient of that layer after backward?
 
-    The loss is `cross_entropy`. A rank may have no image at all.
+    Hint: What does a rank count as that does not use the layer, and by what is the sum divided?
 
-    Hint: DDP adds the gradients of the ranks up and divides by the number of ranks. Which loss makes that right?
-    Hint: How many images there are on all ranks, an all-reduce of one number tells.
-    Hint: `reduction="sum"` adds the losses of the images up, and is 0 where there are none.
+    Why: Nine ranks count as zeros, and the sum is divided by 10 all the same: 0.5, on every rank.
     """
-    count = torch.tensor(float(len(images)))
-    dist.all_reduce(count)
-    loss = cross_entropy(ddp(images), labels, reduction="sum")
-    (loss * dist.get_world_size() / count).backward()
+    wrong = {
+        5.0: "That is what rank 0 brings. DDP averages over all ranks.",
+        0.0: "That is what rank 7 brings to the sum.",
+    }
+    return float(answer) == 0.5 or wrong.get(
+        float(answer), "What is the sum over the ranks, and what is it divided by?"
+    )
 
 
 @exercise(
@@ -120,16 +123,20 @@ def all_batches(ddp, batches):
             optimizer.step()
 
 
-@question("05")
-def unused_share(answer):
-    """With `find_unused_parameters=True` on 10 ranks, only rank 0 uses a layer, and its own gradient there is 5.0 in
-    each number. Which number does rank 7 find in its gradient of that layer after backward?
+@with_ddp(cases=(3, 1, 0), given=lambda rank, n, more: (Things(rank + more, "images"),), trial=ddp_trials.uneven)
+def weighted_backward(ddp, images, labels):
+    """Leave in `ddp` the gradient of the mean loss over all images of all ranks; each rank has another number of them.
 
-    Hint: What does a rank count as that does not use the layer, and by what is the sum divided?
+    The loss is `cross_entropy`. A rank may have no image at all.
 
-    Why: Nine ranks count as zeros, and the sum is divided by 10 all the same: 0.5, on every rank.
+    Hint: DDP adds the gradients of the ranks up and divides by the number of ranks. Which loss makes that right?
+    Hint: How many images there are on all ranks, an all-reduce of one number tells.
+    Hint: `reduction="sum"` adds the losses of the images up, and is 0 where there are none.
     """
-    return float(answer) == 0.5
+    count = torch.tensor(float(len(images)))
+    dist.all_reduce(count)
+    loss = cross_entropy(ddp(images), labels, reduction="sum")
+    (loss * dist.get_world_size() / count).backward()
 
 
 @with_ddp(cases=(1, 30), given=given_number_of("neurons"), trial=ddp_trials.with_hook)
