@@ -178,7 +178,11 @@ def after_backward(fn, *arguments):
     times = f"sent {len(sent)} times" if len(sent) > 1 else "sent once"
     if not same(torch.stack(gathered(gradient(ddp)))):
         times = "not the same"
-    why = "The ranks have different gradients." if times == "not the same" else f"The gradients are {times}."
+    why = (
+        "The ranks have different gradients: the last backward has not sent them."
+        if times == "not the same"
+        else f"The gradients are {times}."
+    )
     return Seen(times, why), gradient(ddp)
 
 
@@ -256,7 +260,9 @@ def near(found, exact, largest):
     wrong = (found - exact).abs()
     if wrong.max() > most or wrong.isnan().any():
         share = f"{wrong.max() / largest:.0%} of the largest value"
-        return Seen(f"{int((wrong > most).sum())} of {len(wrong)} wrong", f"An average is wrong by {share}.")
+        return Seen(
+            f"{int((wrong > most).sum())} of {len(wrong)} wrong", f"An average is wrong by {share}, and 2% is the most."
+        )
     return exact
 
 
