@@ -21,7 +21,7 @@ with_ddp = functools.partial(exercise, "05", seconds=20.0)  # the first DDP on a
 
 @with_ddp(worlds=(2, 3, 4), cases=(14, 24), given=given_number_of("samples"), trial=ddp_trials.trained)
 def three_lines(model, samples, batch, epochs):
-    """Train `model` on all ranks together, as `train_alone` does in one process: DDP, a sampler, `set_epoch`.
+    """Train `model` on all ranks together, as `train_alone` does in one process.
 
     Each rank takes `batch` samples a step.
 
@@ -90,7 +90,7 @@ def unused_share(answer):
     """With `find_unused_parameters=True` on 10 ranks, only rank 0 uses a layer, and its own gradient there is 5.0 in
     each number. Which number does rank 7 find in its gradient of that layer after backward?
 
-    Hint: What does a rank count as that does not use the layer, and by what is the sum divided?
+    Hint: As what does a rank count that does not use the layer, and by what is the sum divided?
 
     Why: Nine ranks count as zeros, and the sum is divided by 10 all the same: 0.5, on every rank.
     """
@@ -107,7 +107,7 @@ def unused_share(answer):
     "05", cases=(2, 1, 0), given=lambda rank, n, more: (Things(rank + more, "batches"),), trial=ddp_trials.to_the_end
 )
 def all_batches(ddp, batches):
-    """Train with all batches of all ranks, though each rank has another number of them; none may wait for ever.
+    """Train with all batches of all ranks, each of which has another number of them; none may wait for ever.
 
     `batches` is a list of `(images, labels)`; make a step of `torch.optim.SGD` with a rate of 0.1 for each of them. In
     the average, a rank that has none left counts as a gradient of zeros.
@@ -125,12 +125,12 @@ def all_batches(ddp, batches):
 
 @with_ddp(cases=(3, 1, 0), given=lambda rank, n, more: (Things(rank + more, "images"),), trial=ddp_trials.uneven)
 def weighted_backward(ddp, images, labels):
-    """Leave in `ddp` the gradient of the mean loss over all images of all ranks; each rank has another number of them.
+    """Leave in `ddp` the gradient of the mean loss over all images of all ranks, whose numbers of images differ.
 
     The loss is `cross_entropy`. A rank may have no image at all.
 
     Hint: DDP adds the gradients of the ranks up and divides by the number of ranks. Which loss makes that right?
-    Hint: How many images there are on all ranks, an all-reduce of one number tells.
+    Hint: An all-reduce of one number tells how many images there are on all ranks.
     Hint: `reduction="sum"` adds the losses of the images up, and is 0 where there are none.
     """
     count = torch.tensor(float(len(images)))
@@ -211,8 +211,8 @@ def five_faults(model, samples, batch, epochs, path):
     It is to start from random weights, the same ones on every rank; take `batch` samples a rank and step, shuffled
     anew in every epoch; clip the gradient of the whole batch to a norm of 1; and write the file once an epoch.
 
-    Hint: Look at what the ranks would have in common if each of them printed it: weights, samples, gradients, files.
-    Hint: Which line averages the gradients, and does it see the forward? What is clipped: the average, or a part of it?
+    Hint: Let each rank print its weights, samples, gradients and files. What has to be equal, and what has to differ?
+    Hint: Does the forward go through DDP? And what is clipped: the average, or one rank's part of it?
     Hint: DDP sends the weights of rank 0 once, in its constructor. What happens to them afterwards?
     """
     sampler, ddp = DistributedSampler(samples), DistributedDataParallel(model)
