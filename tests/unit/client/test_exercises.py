@@ -31,7 +31,8 @@ def test_the_course_has_its_exercises():
 
 def test_an_unknown_name_gets_the_nearest_ones():
     """The error names them, and where all names are."""
-    words = "name must be that of an exercise, got 'my_sqare'. Perhaps 'my_square' or 'my_role'? distlab.exercises() lists them."
+    near = "Perhaps 'my_square' or 'my_role'? distlab.exercises() lists them."
+    words = f"name must be that of an exercise, got 'my_sqare'. {near}"
     assert str(refused(distlab.check, "my_sqare", None)) == words
     words = "name must be that of an exercise, got 3. distlab.exercises() lists them."
     assert str(refused(distlab.hint, 3, kind=distlab.ArgumentTypeError)) == words
