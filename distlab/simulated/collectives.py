@@ -28,10 +28,9 @@ def messages(event: Collective, rank: int, network: Network) -> Iterator[list[Me
     """
     members, me, channel = event.members, event.members.index(rank), (f"{event.group} {event.name}", event.count)
     for step in _steps(event, me, len(members), network):
-        peers = [members[dst if src == me else src] for src, dst, _ in step]
         yield [
-            Message(event.op, src == me, peer, num_bytes, channel)
-            for (src, _, num_bytes), peer in zip(step, peers, strict=True)
+            Message(event.op, src == me, members[dst if src == me else src], num_bytes, channel)
+            for src, dst, num_bytes in step
         ]
 
 

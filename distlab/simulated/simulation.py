@@ -28,6 +28,7 @@ same program gives the same times, to the bit, on every run.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -106,7 +107,7 @@ class _Run:
         self.clocks, self.free = list(clocks), Counter()  # when each port is free
         self.marks: list[list[float]] = [[] for _ in programs]
         self.queue: list[tuple[float, Any, int, Callable[[float], None]]] = []
-        self.scheduled = 0
+        self.scheduled = itertools.count()
         self.begun: dict[tuple[int, int], tuple[Event, float]] = {}  # (rank, op) -> what, and when
         self.ends: dict[tuple[int, int], _Moment] = {}
         self.turns: dict[tuple[int, int], _Moment] = {}  # (rank, op) of a collective -> end of its group's one before
@@ -145,8 +146,7 @@ class _Run:
 
     def _at(self, when: float, order: Any, happen: Callable[[float], None]) -> None:
         """Let something happen; what happens at the same moment goes by `order`, and then as it was scheduled."""
-        self.scheduled += 1
-        heapq.heappush(self.queue, (when, order, self.scheduled, happen))
+        heapq.heappush(self.queue, (when, order, next(self.scheduled), happen))
 
     def _go_on(self, process: Process, now: float | None = None) -> None:
         """Let a process go on to what it waits for next."""

@@ -148,7 +148,8 @@ def _find(group: Any) -> Segment | str:
         dist.broadcast_object_list(given, group=group, group_src=0)
         if given[0] is not None:
             try:
-                memory = _map(given[0], num_bytes)
+                with open(given[0], "r+b") as mapped:
+                    memory = mmap.mmap(mapped.fileno(), num_bytes)
             except OSError as error:
                 why = f"{me} cannot open the file of rank {ranks[0]}: {error}"
         reasons = [""] * len(ranks)
@@ -156,12 +157,6 @@ def _find(group: Any) -> Segment | str:
     for reason in filter(None, reasons):
         return reason
     return Segment(memory, group.rank(), ranks, timeout_of(group).total_seconds())
-
-
-def _map(path: str, num_bytes: int) -> mmap.mmap:
-    """This process's view of the memory in the file."""
-    with open(path, "r+b") as file:
-        return mmap.mmap(file.fileno(), num_bytes)
 
 
 class Segment:
