@@ -109,7 +109,7 @@ class _Run:
         self.queue: list[tuple[float, Any, int, Callable[[float], None]]] = []
         self.scheduled = itertools.count()
         self.begun: dict[tuple[int, int], tuple[Event, float]] = {}  # (rank, op) -> what, and when
-        self.ends: dict[tuple[int, int], _Moment] = {}
+        self.ends: defaultdict[tuple[int, int], _Moment] = defaultdict(lambda: LONG_AGO)  # what is not of these events
         self.turns: dict[tuple[int, int], _Moment] = {}  # (rank, op) of a collective -> end of its group's one before
         self.latest: dict[tuple[int, int], int] = {}  # (rank, op) of a callback -> what it began last, or follows
         self.posted: defaultdict[Hashable, deque[_Exchange]] = defaultdict(deque)  # one side of which has not begun
@@ -183,7 +183,7 @@ class _Run:
         if callback is not None:
             self.begun[rank, callback.op] = callback, now
             self.latest[rank, callback.op] = callback.after
-        now = max(now, (yield (now, (1, rank)) if callback is None else self._end_of(rank, callback.after)))
+        now = max(now, (yield (now, (1, rank)) if callback is None else self.ends[rank, callback.after]))
         for place, event in enumerate(events):
             since = now
             if callback is None:
@@ -195,7 +195,7 @@ class _Run:
             elif isinstance(event, Wait):
                 if callback is not None:
                     self.begun[rank, callback.op] = replace(callback, events=list(events[place:])), now
-                now = max(now, (yield self._end_of(rank, event.op)))
+                now = max(now, (yield self.ends[rank, event.op]))
                 if callback is None:
                     self.spans.append(Span(rank, since, now, self.latest.get((rank, event.op), event.op)))
             elif isinstance(event, Align):
@@ -211,9 +211,6 @@ class _Run:
             self.clocks[rank] = now
         else:
             self._end(rank, callback.op, now)
-
-    def _end_of(self, rank: int, op: int) -> _Moment:
-        return self.ends.get((rank, op), LONG_AGO)
 
     def _call(self, rank: int, event: Message | Collective | Callback, now: float) -> None:
         """The rank begins an operation, or says what follows one."""

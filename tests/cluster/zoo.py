@@ -5,7 +5,6 @@
 
 import ctypes
 import os
-import signal
 
 import torch
 import torch.distributed as dist
@@ -163,14 +162,6 @@ def a_chain_that_ends_at_a_finished_rank(rank, n):
         dist.recv(ones(), src=rank - 1)
 
 
-@breaks(2)
-def a_ring_of_irecvs_waited_for_before_sending(rank, n):
-    """2 of 2 ranks wait for each other; nobody will send."""
-    work = dist.irecv(ones(), src=1 - rank)
-    work.wait()
-    dist.send(ones(), dst=1 - rank)
-
-
 # --- collectives ---
 
 
@@ -179,13 +170,6 @@ def the_last_rank_never_comes(rank, n):
     """in all_reduce for rank LAST, which has finished without calling it."""
     if rank < n - 1:
         dist.all_reduce(ones())
-
-
-@breaks(4)
-def only_rank_0_comes_to_the_barrier(rank, n):
-    """Rank 0 waits in barrier for rank"""
-    if rank == 0:
-        dist.barrier()
 
 
 @breaks(4)
@@ -206,15 +190,6 @@ def a_gather_without_rank_1(rank, n):
 def one_all_reduce_too_many(rank, n):
     """finished without calling it once more."""
     for _ in range(4 if rank == 0 else 3):
-        dist.all_reduce(ones())
-
-
-@breaks(3)
-def different_collectives(rank, n):
-    """The ranks do not call the same collective:"""
-    if rank == 0:
-        dist.broadcast(ones(), src=1)
-    else:
         dist.all_reduce(ones())
 
 
@@ -280,13 +255,6 @@ def new_group_on_one_rank(rank, n):
         dist.new_group(list(range(n)))
 
 
-@breaks(3)
-def new_group_on_some_members(rank, n):
-    """Ranks 0-1 wait in new_group, which every rank must call, for rank 2, which has finished without calling it."""
-    if rank < 2:
-        dist.new_group([0, 1, 2])
-
-
 @breaks(4)
 def a_group_made_one_call_too_late(rank, n):
     """Rank 0 waits in its new_group number 1, and rank LAST has made more of them: every rank must call new_group,"""
@@ -330,23 +298,7 @@ def a_parameter_unused_on_one_rank(rank, n):
     model(torch.ones(1, 2)).sum().backward()
 
 
-@breaks(2)
-def one_batch_more_on_one_rank(rank, n):
-    """Rank 0 waits in all_reduce for rank 1, which has finished without calling it once more."""
-    weight = ones()
-    for _ in range(5 - rank):
-        dist.all_reduce(weight)
-
-
 # --- failures ---
-
-
-@breaks(2, 4, error="RankError")
-def one_raises_and_the_others_wait(rank, n):
-    """rank 1 raised ValueError: bad batch"""
-    if rank == 1:
-        raise ValueError("bad batch")
-    dist.barrier()
 
 
 @breaks(3, error="RankError")
@@ -366,14 +318,6 @@ def an_exception_that_cannot_be_pickled(rank, n):
             raise TypeError("never")
 
     raise Odd("no way")
-
-
-@breaks(2, 4, error="RankDied")
-def one_is_killed(rank, n):
-    """rank 1 was killed by SIGKILL (often the system, out of memory, or kill -9)"""
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.barrier()
 
 
 @breaks(3, error="RankDied")
