@@ -93,7 +93,7 @@ Process = Generator["tuple[float, Any] | _Moment", float, None]
 
 @dataclass(eq=False)
 class _Exchange:
-    """One message: its two sides, the one that sends under True, and when each has begun, and ends."""
+    """One message, by its sides (True is the one that sends): since when it may leave for each, and when each ends."""
 
     begun: dict[bool, tuple[Message, float]] = field(default_factory=dict)
     ends: dict[bool, _Moment] = field(default_factory=lambda: {True: _Moment(), False: _Moment()})
@@ -255,7 +255,8 @@ class _Run:
         exchange.begun[message.sends] = message, now + (self.network.path(dst, src).latency if handshake else 0.0)
         sent, _ = exchange.begun.get(True, (None, now))
         eager = sent is not None and 0 < self.network.eager >= sent.num_bytes
-        if message.sends if eager else len(exchange.begun) == 2:
+        leaves = message.sends if eager else len(exchange.begun) == 2
+        if leaves:
             when = now if eager else max(since for _, since in exchange.begun.values())
             self._go_on(self._travel(src, dst, exchange, when, eager))
         return exchange.ends[message.sends]

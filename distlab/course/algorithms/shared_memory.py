@@ -175,7 +175,6 @@ class Segment:
         self._flags = memoryview(memory)[:header].cast("q")
         slots = torch.frombuffer(memory, dtype=torch.uint8, offset=header).view(len(ranks), -1)
         self._large, self._small = slots.split((self.large, 2 * self.small), dim=1)
-        self._mine = rank * LINE
         self._meetings = 0
         self._order = threading.Lock()
 
@@ -203,9 +202,9 @@ class Segment:
         """
         where = CALLED + (self._meetings & 1)
         self._meetings += 1
-        self._flags[self._mine + where] = call
+        self._flags[self.rank * LINE + where] = call
         self._fence()
-        self._flags[self._mine] = self._meetings
+        self._flags[self.rank * LINE] = self._meetings
         for place in range(len(self.ranks)):
             if self._flags[place * LINE] < self._meetings:
                 self._wait(place)
