@@ -5,6 +5,7 @@
 
 import ctypes
 import os
+import signal
 
 import torch
 import torch.distributed as dist
@@ -87,6 +88,16 @@ def tags_that_differ(rank, n):
         dist.recv(ones(), src=0, tag=2)
 
 
+@breaks(2)
+def tags_in_another_order(rank, n):
+    """Rank 0 sends with tag 7, but rank 1 waits for tag 9."""
+    for tag in (7, 9) if rank == 0 else (9, 7):
+        if rank == 0:
+            dist.send(ones(), dst=1, tag=tag)
+        else:
+            dist.recv(ones(), src=0, tag=tag)
+
+
 @breaks(4)
 def a_message_for_somebody_else(rank, n):
     """Rank 0 sends a message to rank 2, which has finished without receiving it."""
@@ -94,6 +105,14 @@ def a_message_for_somebody_else(rank, n):
         dist.send(ones(), dst=2)
     elif rank == 1:
         dist.recv(ones(), src=0)
+
+
+@breaks(4)
+def an_irecv_nobody_sends_to(rank, n):
+    """Rank 0 waits for a message from rank 1, which has finished without sending it."""
+    if rank == 0:
+        work = dist.irecv(ones(), src=1)
+        work.wait()
 
 
 @breaks(3)
@@ -144,6 +163,14 @@ def a_chain_that_ends_at_a_finished_rank(rank, n):
         dist.recv(ones(), src=rank - 1)
 
 
+@breaks(2)
+def a_ring_of_irecvs_waited_for_before_sending(rank, n):
+    """2 of 2 ranks wait for each other; nobody will send."""
+    work = dist.irecv(ones(), src=1 - rank)
+    work.wait()
+    dist.send(ones(), dst=1 - rank)
+
+
 # --- collectives ---
 
 
@@ -152,6 +179,13 @@ def the_last_rank_never_comes(rank, n):
     """in all_reduce for rank LAST, which has finished without calling it."""
     if rank < n - 1:
         dist.all_reduce(ones())
+
+
+@breaks(4)
+def only_rank_0_comes_to_the_barrier(rank, n):
+    """Rank 0 waits in barrier for rank"""
+    if rank == 0:
+        dist.barrier()
 
 
 @breaks(4)
@@ -172,6 +206,15 @@ def a_gather_without_rank_1(rank, n):
 def one_all_reduce_too_many(rank, n):
     """finished without calling it once more."""
     for _ in range(4 if rank == 0 else 3):
+        dist.all_reduce(ones())
+
+
+@breaks(3)
+def different_collectives(rank, n):
+    """The ranks do not call the same collective:"""
+    if rank == 0:
+        dist.broadcast(ones(), src=1)
+    else:
         dist.all_reduce(ones())
 
 
@@ -237,6 +280,13 @@ def new_group_on_one_rank(rank, n):
         dist.new_group(list(range(n)))
 
 
+@breaks(3)
+def new_group_on_some_members(rank, n):
+    """Ranks 0-1 wait in new_group, which every rank must call, for rank 2, which has finished without calling it."""
+    if rank < 2:
+        dist.new_group([0, 1, 2])
+
+
 @breaks(4)
 def a_group_made_one_call_too_late(rank, n):
     """Rank 0 waits in its new_group number 1, and rank LAST has made more of them: every rank must call new_group,"""
@@ -267,12 +317,36 @@ def a_group_that_one_member_does_not_use(rank, n):
 def a_parameter_unused_on_one_rank(rank, n):
     """in backward() for gradients of rank 1, which has finished: does the loss of every rank use every parameter?"""
     layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
-    layers.forward = lambda x: layers[0](x) if rank == 1 else layers[1](layers[0](x))
-    model = torch.nn.parallel.DistributedDataParallel(layers)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x):
+            return self.layers[0](x) if rank == 1 else self.layers[1](self.layers[0](x))
+
+    model = torch.nn.parallel.DistributedDataParallel(Model())
     model(torch.ones(1, 2)).sum().backward()
 
 
+@breaks(2)
+def one_batch_more_on_one_rank(rank, n):
+    """Rank 0 waits in all_reduce for rank 1, which has finished without calling it once more."""
+    weight = ones()
+    for _ in range(5 - rank):
+        dist.all_reduce(weight)
+
+
 # --- failures ---
+
+
+@breaks(2, 4, error="RankError")
+def one_raises_and_the_others_wait(rank, n):
+    """rank 1 raised ValueError: bad batch"""
+    if rank == 1:
+        raise ValueError("bad batch")
+    dist.barrier()
 
 
 @breaks(3, error="RankError")
@@ -292,6 +366,14 @@ def an_exception_that_cannot_be_pickled(rank, n):
             raise TypeError("never")
 
     raise Odd("no way")
+
+
+@breaks(2, 4, error="RankDied")
+def one_is_killed(rank, n):
+    """rank 1 was killed by SIGKILL (often the system, out of memory, or kill -9)"""
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
 
 
 @breaks(3, error="RankDied")

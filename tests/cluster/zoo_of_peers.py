@@ -29,10 +29,25 @@ def a_chain_without_an_end(rank, n):
 
 @breaks(4, error="RankError")
 def a_chain_without_a_beginning(rank, n):
-    """src must be a rank from 0 to LAST, got -1. Rank 0 has no previous one: use (rank - 1) % world_size, or skip it"""
+    """got -1. Rank 0 has no previous one: use (rank - 1) % world_size, or skip it."""
     dist.recv(ones(), src=rank - 1)
     if rank < n - 1:
         dist.send(ones(), dst=rank + 1)
+
+
+@breaks(4, error="RankError")
+def a_recv_from_the_rank_after_the_last(rank, n):
+    """src must be a rank from 0 to LAST, got {n}. The last rank has no next one:"""
+    if rank == n - 1:
+        dist.recv(ones(), src=rank + 1)
+
+
+@breaks(4, error="RankError")
+def a_send_to_the_rank_before_the_first(rank, n):
+    """dst must be a rank from 0 to LAST, got -1. Rank 0 has no previous one:"""
+    works = [dist.isend(ones(), dst=rank - 1), dist.irecv(ones(), src=(rank + 1) % n)]
+    for work in works:
+        work.wait()
 
 
 @breaks(4, error="RankError")
@@ -67,6 +82,12 @@ def objects_for_the_next_rank(rank, n):
     dist.send_object_list([rank], dst=rank + 1)
 
 
+@breaks(3, error="RankError")
+def objects_from_the_previous_rank(rank, n):
+    """src must be a rank from 0 to LAST, got -1. Rank 0 has no previous one:"""
+    dist.recv_object_list([None], src=rank - 1)
+
+
 @breaks(3, error="RankError", check=True)
 def checked_and_no_next_rank(rank, n):
     """dst must be a rank from 0 to LAST, got {n}. The last rank has no next one:"""
@@ -88,6 +109,14 @@ def an_error_that_is_caught_before_a_deadlock(rank, n):
 def a_recv_from_oneself(rank, n):
     """On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."""
     dist.recv(ones(), src=rank)
+
+
+@breaks(2, error="RankError")
+def an_isend_to_oneself(rank, n):
+    """On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."""
+    works = [dist.isend(ones(), dst=rank), dist.irecv(ones(), src=rank)]
+    for work in works:
+        work.wait()
 
 
 @breaks(2, error="RankError")
@@ -174,6 +203,16 @@ def a_group_that_was_destroyed(rank, n):
 def a_wait_for_what_is_over(rank, n):
     """Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for."""
     dist.all_reduce(ones()).wait()
+
+
+@breaks(2, error="RankError")
+def a_function_that_no_file_has(rank, n):
+    """A new process looks for its function in a file, and a cell is no file: write the function into one with"""
+
+    def work(number):
+        print(number)
+
+    torch.multiprocessing.spawn(work, nprocs=1)
 
 
 # --- programs that are right ---
