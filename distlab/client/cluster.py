@@ -336,10 +336,10 @@ class Cluster:
         return [] if self._ranks is None else self._ranks.describe()
 
     def __repr__(self) -> str:
-        return display.cluster_text(self._headline(), self.describe())
+        return self._repr_mimebundle_()["text/plain"]
 
-    def _repr_html_(self) -> str:
-        return display.cluster_html(self._headline(), self.describe())
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return display.cluster(self._headline(), self.describe())
 
     def _headline(self) -> str:
         if self._ranks is None:

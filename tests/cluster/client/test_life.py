@@ -56,7 +56,7 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
         advice = "Make one with distlab.Cluster(1), or call restart()."
         assert str(raised(distlab.ClusterError, use)) == f"This cluster was stopped. {advice}"
     assert repr(first) == "Cluster(1) was stopped"
-    assert "was stopped" in first._repr_html_()
+    assert "was stopped" in first._repr_mimebundle_()["text/html"]
 
 
 def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
