@@ -135,7 +135,7 @@ def test_a_syntax_error_has_its_line(notebook):
 def no_proof(notebook):
     """No deadlock is told, however long a rank waits."""
     notebook.run(
-        "from distlab.client import deadlock_watch as watch; seconds, watch.UNMOVED_SECONDS = watch.UNMOVED_SECONDS, 60"
+        "from distlab.client import execution as watch; seconds, watch.UNMOVED_SECONDS = watch.UNMOVED_SECONDS, 60"
     )
     yield
     notebook.run("watch.UNMOVED_SECONDS = seconds")
