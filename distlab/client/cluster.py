@@ -75,7 +75,7 @@ class Cluster:
         self._ranks: Ranks | None = None
         self.steps: list[export.Step] = []
         self._plan = arguments.check_plan(n, backend, init_method, engines, timeout, threads, network)
-        limits.check(n)
+        limits.check(n, self._plan.engines)
         warn_of_newer_torch()
         self.restart()
 
