@@ -64,8 +64,7 @@ def main(clean: bool = False) -> int:
 def check_packages() -> Iterator[Finding]:
     """Python, and the versions of everything that distlab declares, optional parts included."""
     here = ".".join(map(str, sys.version_info[:3]))
-    advice = "Install Python 3.10 or later."
-    yield Finding("Python", f"{here} at {sys.executable}", sys.version_info >= (3, 10), advice, vital=True)
+    yield Finding("Python", f"{here} at {sys.executable}")
     for requirement in map(Requirement, requires("distlab") or []):
         optional = requirement.marker is not None
         if optional and not requirement.marker.evaluate({"extra": "lab"}):

@@ -124,9 +124,10 @@ def noting(steps: list[Step], step: Step) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        steps.append(replace(step, failed=type(error).__name__))
+        step = replace(step, failed=type(error).__name__)
         raise
-    steps.append(step)
+    finally:
+        steps.append(step)
 
 
 def call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ranks: Sequence[int]) -> Step:

@@ -18,7 +18,7 @@ from distlab.client import display, export, interrupts
 from distlab.client.arguments import check_seconds
 from distlab.client.cluster import Cluster
 from distlab.client.execution import LIVE_AFTER_SECONDS, Cell, Options
-from distlab.compat.ipyparallel import ReadsOptions, name_result
+from distlab.compat.ipyparallel import ReadsOptions
 from distlab.errors import ClusterError, rank_list, refuse
 
 
@@ -77,7 +77,6 @@ class PxMagics(ReadsOptions, ParallelMagics):
             print(f"{'Parallel' if block else 'Async parallel'} execution on {rank_list(targets)}")
         sent = cluster.execute(targets, options, lambda view: view.execute(cell, silent=False, block=False))
         self.last_result = sent.result
-        name_result(sent.result, "%px")
         _adopt(sent, targets)
         if args.save_name:
             self.shell.user_ns[args.save_name] = sent.result

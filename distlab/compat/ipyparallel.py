@@ -24,7 +24,6 @@ PARTS = {
     "ipyparallel:Client._query_socket": "tell ipyparallel that a rank has died",
     "ipyparallel:AsyncResult._metadata": "show what ranks write",
     "ipyparallel:AsyncResult._children": "tell which ranks have answered",
-    "ipyparallel:AsyncResult._fname": "name a %%px cell in %pxresult",
     "ipyparallel.client.magics:ParallelMagics._eval_target_str": "check the targets of a %%px cell",
     "ipyparallel.cluster.launcher:LocalProcessLauncher._popen_process": "fork ranks",
     "ipyparallel.cluster.launcher:LocalProcessLauncher._start_waiting": "fork ranks",
@@ -62,11 +61,6 @@ def written(result: Any) -> list[dict[str, Any]]:
 def answers(result: Any) -> list[Any]:
     """The future of each engine's answer, in the order of the targets. Private: the AsyncResult's children."""
     return result._children
-
-
-def name_result(result: Any, name: str) -> None:
-    """What %pxresult calls a result. Private: the AsyncResult's function name."""
-    result._fname = name
 
 
 class ReadsOptions:

@@ -68,8 +68,7 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         With a server that was handed over they ask for these ids, else they are numbered as they come, as ipyparallel's
         own are: an id is not used twice then.
         """
-        environment = {**self.environment, **(environment or {})}
-        self._order(fork=list(ids), environment=environment)
+        self._order(fork=list(ids), environment={**self.environment, **(environment or {})})
 
     def signal_engines(self, ids: Iterable[int], number: int) -> None:
         """Send a signal to some engines; those that have ended are passed over."""

@@ -83,7 +83,7 @@ def test_noblock_pxresult_and_out(notebook):
     began = time.monotonic()
     text = notebook.text("%%px --noblock --out later\nimport time; time.sleep(2.5); print('late')")
     assert time.monotonic() - began < 2
-    assert text == "<AsyncResult(%px): pending>"
+    assert text == "<AsyncResult(execute): pending>"
     assert notebook.text("%pxresult") == "ranks 0-3: late"
     assert notebook.text("print(later.done())") == "True\n"
 
