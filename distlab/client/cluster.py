@@ -297,18 +297,9 @@ class Cluster:
         """What figures and tables say of times that are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
         return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
 
-    def execute(self, targets: list[int], options: Options, send: Callable[[Any], Any]) -> Cell:
-        """Have some ranks run something when they are ready for it: `run`, `push`, `pull` and %%px all come this way.
-
-        Args:
-            send: gives the code to an ipyparallel DirectView; its AsyncResult.
-        """
-        self.ranks.ready()
-        return Cell(self.ranks, targets, send, options)
-
     def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> Cell:
         """Have some ranks call a function of entry_points."""
-        return self.execute(targets, options, lambda view: view.apply_async(function, *args))
+        return Cell(self.ranks, targets, lambda view: view.apply_async(function, *args), options)
 
     @property
     def ranks(self) -> Ranks:

@@ -49,7 +49,9 @@ class Options:
 
 
 class Cell:
-    """Code that runs on some ranks: sent when it is made, waited for once, shown and judged at its end.
+    """Code that runs on some ranks: sent when they are ready for it, waited for once, shown and judged at its end.
+
+    `run`, `push`, `pull` and %%px all come this way.
 
     Args:
         ranks: the ranks of the cluster. targets: those that run it.
@@ -61,6 +63,7 @@ class Cell:
 
     def __init__(self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options):
         self._ranks, self._targets, self._options = ranks, targets, options
+        ranks.ready()
         view = ranks.client.direct_view(targets)
         if ranks.plan.network is not None:
             view.apply_async(begin_cell, next(ranks.cells))

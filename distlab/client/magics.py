@@ -75,18 +75,17 @@ class PxMagics(ReadsOptions, ParallelMagics):
         cluster = self.cluster
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on {rank_list(targets)}")
-        sent = cluster.execute(targets, options, lambda view: view.execute(cell, silent=False, block=False))
+        sent = Cell(cluster.ranks, targets, lambda view: view.execute(cell, silent=False, block=False), options)
         self.last_result = sent.result
         _adopt(sent, targets)
         if args.save_name:
             self.shell.user_ns[args.save_name] = sent.result
-        step = export.Step("cell", tuple(targets), cell, pending=None if block else sent.result)
-        if not block:
-            cluster.steps.append(step)
         if args.local:  # the notebook runs it meanwhile
             with interrupts.allowed():
                 self.shell.run_cell(cell)
+        step = export.Step("cell", tuple(targets), cell, pending=None if block else sent.result)
         if not block:
+            cluster.steps.append(step)
             return sent.result
         with export.noting(cluster.steps, step):
             sent.finish()

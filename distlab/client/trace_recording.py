@@ -62,9 +62,6 @@ def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
     try:
         told, missing = _ask(ranks, targets, entry_points.stop_recording)
     finally:
-        for rank in [rank for rank, recorded in told.items() if recorded is None]:
-            missing[rank] = "its process ended, and another took its place"
-            del told[rank]
         trace.finish(told, missing)
 
 
