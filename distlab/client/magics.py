@@ -56,23 +56,23 @@ class PxMagics(ReadsOptions, ParallelMagics):
         """Run a line of %px, or a cell while %autopx is on, as %pxconfig says."""
         return self.cell_px("", cell)
 
-    def _options(self, args: Any, source: str) -> Options:
-        """How to run a cell: what stands on its %%px line, and what %pxconfig said where that says nothing."""
+    @interrupts.held()
+    def _run(self, line: str, cell: str, args: Any, targets: list[int], block: bool) -> Any:
+        """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult.
+
+        What `args`, of its %%px line, do not say is as %pxconfig said it.
+        """
+        cluster = self.cluster
         stream = self.stream_output if args.stream is None else args.stream
         patience = self.progress_after_seconds if args.progress_after_seconds is None else args.progress_after_seconds
-        return Options(
+        options = Options(
             timeout=args.timeout,
             check=args.check,
             groupby=args.groupby,
             live_after=min(patience, LIVE_AFTER_SECONDS) if stream and patience >= 0 else None,
             interrupt_with=_signal_number(args.signal_on_interrupt or self.signal_on_interrupt),
-            source=source,
+            source=f"%%px {line}".rstrip() + f"\n{cell}",
         )
-
-    @interrupts.held()
-    def _run(self, cell: str, args: Any, options: Options, targets: list[int], block: bool) -> Any:
-        """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult."""
-        cluster = self.cluster
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on {rank_list(targets)}")
         sent = Cell(cluster.ranks, targets, lambda view: view.execute(cell, silent=False, block=False), options)
@@ -133,11 +133,10 @@ class PxMagics(ReadsOptions, ParallelMagics):
             refuse("--trace", "without --noblock", "--noblock", "Leave one of them out.")
         wanted = self.cluster.targets if args.targets is None else self.targets_in(args.targets)
         targets = self.cluster.check_ranks(wanted)
-        options = self._options(args, f"%%px {line}".rstrip() + f"\n{cell}")
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # what is recorded is shown also when the cell fails
                 afterwards.callback(ipython_display, meanwhile.enter_context(self.cluster.trace(targets)))
-            result = self._run(cell, args, options, targets, block)
+            result = self._run(line, cell, args, targets, block)
         if args.export is not None:
             ipython_display(self.cluster.export(args.export, args.force))
         return result

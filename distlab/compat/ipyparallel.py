@@ -70,15 +70,14 @@ class ReadsOptions:
     """
 
     def targets_in(self, text: str) -> Any:
-        """What --targets means, checked. Private: how ParallelMagics reads it, which %pxconfig does too."""
-        return self._eval_target_str(text)
-
-    def _eval_target_str(self, ts: str) -> Any:
+        """What --targets means, checked. Private: how ParallelMagics reads it."""
         try:
-            value = super()._eval_target_str(ts)  # type: ignore[misc]
+            value = super()._eval_target_str(text)  # type: ignore[misc]
         except Exception:
             value = None
-        return self.check_targets(ts, value)  # type: ignore[attr-defined]
+        return self.check_targets(text, value)  # type: ignore[attr-defined]
+
+    _eval_target_str = targets_in  # for %pxconfig
 
 
 # --- launchers and engines ---

@@ -37,7 +37,7 @@ def test_whatever_is_called_next_tells_a_death_and_replaces_the_rank(usable, cap
     usable.push({"kept": 5})
     before = kill(usable, 1)
     row = repr(usable).splitlines()[2]
-    assert row.startswith(f"  rank 1   was {KILLED}  ")
+    assert row.startswith(f"rank 1: was {KILLED}  ")
     assert row.endswith(f"  -  pid {before[1]}")
     call(usable)
     assert capsys.readouterr().out == RANK_1
