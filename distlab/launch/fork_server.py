@@ -31,11 +31,8 @@ from distlab.compat.ipython import debugger_hidden
 PR_SET_PDEATHSIG = 1
 PRELOADED = (
     "distlab.launch.forked_engine",
-    "torch",
-    "torch.distributed",
     "distlab.rank.entry_points",
-    "distlab.rank.group",
-    "distlab.wire.rendezvous",
+    "distlab.rank.group",  # with torch
     # what an engine would import by itself, each anew
     "ipykernel.debugger",
     "sqlite3",
