@@ -11,7 +11,7 @@ from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
 from ipyparallel.error import CompositeError, RemoteError
-from IPython.core import magic_arguments
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display as ipython_display
 
 from distlab.client import display, export, interrupts
@@ -91,23 +91,15 @@ class PxMagics(ReadsOptions, ParallelMagics):
             sent.finish()
         return None
 
-    @magic_arguments.magic_arguments()
+    @magic_arguments()
     @exec_args
     @output_args
-    @magic_arguments.argument("--local", action="store_true", help="also run the cell in the notebook")
-    @magic_arguments.argument(
-        "--timeout", type=float, help="seconds before the cell is judged stuck and its ranks are freed"
-    )
-    @magic_arguments.argument(
-        "--check", action="store_true", help="compare the arguments of each communication call between the ranks"
-    )
-    @magic_arguments.argument(
-        "--trace", action="store_true", help="record what the ranks do, and show it; it stays as cluster.last_trace"
-    )
-    @magic_arguments.argument(
-        "--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun"
-    )
-    @magic_arguments.argument("--force", action="store_true", help="with --export: replace a file that is there")
+    @argument("--local", action="store_true", help="also run the cell in the notebook")
+    @argument("--timeout", type=float, help="seconds before the cell is judged stuck and its ranks are freed")
+    @argument("--check", action="store_true", help="compare the arguments of each communication call between the ranks")
+    @argument("--trace", action="store_true", help="record what the ranks do and show it; it stays cluster.last_trace")
+    @argument("--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun")
+    @argument("--force", action="store_true", help="with --export: replace a file that is there")
     def cell_px(self, line: str = "", cell: str | None = None) -> Any:
         """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.
 
@@ -120,7 +112,7 @@ class PxMagics(ReadsOptions, ParallelMagics):
             dist.all_reduce(tensor)
             print(tensor.item())
         """
-        args = magic_arguments.parse_argstring(self.cell_px, line)
+        args = parse_argstring(self.cell_px, line)
         block = self.cluster.block if args.block is None else args.block
         if args.timeout is not None:
             check_seconds("timeout", args.timeout)

@@ -286,10 +286,8 @@ class Ranks:
             return self._processes.how_ended(pid)
         self.broken = True
         if self.plan.engines == mpiexec.NAME and not self.lost:  # one has ended, and mpiexec ended the others
-            first = self._processes.first_to_end(rank)
-            self.lost = dict.fromkeys(range(self.plan.n), explanation.WITH_ANOTHER) | {
-                first: explanation.exit_words(None)
-            }
+            self.lost = dict.fromkeys(range(self.plan.n), explanation.WITH_ANOTHER)
+            self.lost[self._processes.first_to_end(rank)] = explanation.exit_words(None)
         if rank not in self.lost:
             self.lost[rank] = self._processes.how_ended(self.pids[rank])
             self.last_lines[rank] = self._processes.log_of(rank)
