@@ -104,13 +104,11 @@ def as_html(items: Sequence[Item]) -> str:
     pre = "margin:0;padding:0;white-space:pre-wrap;background:transparent;font-size:inherit;line-height:1.35"
     rows = []
     for item in items:
-        words = f"{chips(item.ranks)}{html.escape(item.label)}"
+        label = f'<td style="{cell};white-space:nowrap">{chips(item.ranks)}{html.escape(item.label)}</td>'
         body = html.escape(re.sub(r"\x1b\[[0-9;]*m", "", item.text.rstrip("\n")))
         shade = ";border-left:3px solid #d55e00;padding-left:6px" if item.kind == "stderr" else ""
-        rows.append(
-            f'<tr style="background:transparent"><td style="{cell};white-space:nowrap">{words}</td>'
-            f'<td style="{cell}"><pre style="{pre}{shade}">{body}</pre></td></tr>'
-        )
+        text = f'<td style="{cell}"><pre style="{pre}{shade}">{body}</pre></td>'
+        rows.append(f'<tr style="background:transparent">{label}{text}</tr>')
     return f'<table style="font-family:monospace;border:none;margin:0">{"".join(rows)}</table>'
 
 

@@ -97,7 +97,7 @@ class PxMagics(ReadsOptions, ParallelMagics):
     @argument("--local", action="store_true", help="also run the cell in the notebook")
     @argument("--timeout", type=float, help="seconds before the cell is judged stuck and its ranks are freed")
     @argument("--check", action="store_true", help="compare the arguments of each communication call between the ranks")
-    @argument("--trace", action="store_true", help="record what the ranks do and show it; it stays cluster.last_trace")
+    @argument("--trace", action="store_true", help="record and show what the ranks do; it stays as cluster.last_trace")
     @argument("--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun")
     @argument("--force", action="store_true", help="with --export: replace a file that is there")
     def cell_px(self, line: str = "", cell: str | None = None) -> Any:

@@ -240,11 +240,8 @@ class Ranks:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
         lost = self.lost | {rank: self._processes.how_ended(self.pids[rank]) for rank in self._unnoted()}
         states = self.states([rank for rank in range(self.plan.n) if rank not in lost], patient=True)
-        rows = []
-        for rank, pid in enumerate(self.pids):
-            state = lost[rank] if rank in lost else report.activity(states[rank])
-            rows.append({"rank": rank, "pid": pid, "megabytes": _memory(pid), "state": state})
-        return rows
+        does = {rank: report.activity(status) for rank, status in states.items()} | lost
+        return [{"rank": r, "pid": pid, "state": does[r], "megabytes": _memory(pid)} for r, pid in enumerate(self.pids)]
 
     def checks(self) -> tuple[str, str, int, float]:
         """Arguments for entry_points.begin_checks, new for every cell that is checked."""

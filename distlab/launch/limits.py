@@ -43,13 +43,12 @@ def check(n: int, engines: str) -> None:
     """The machine has what `n` ranks of a launcher need: ArgumentError where fewer would fit, ClusterError for none."""
     check_loopback()
     for limit in limits(engines):
+        allows = f"allows {limit.value} {limit.what}"
         if limit.ranks < 1:
-            raise ClusterError(
-                f"No cluster can be started: this machine allows {limit.value} {limit.what}, which is too few for one "
-                f"rank. {limit.cure}"
-            )
+            why = f"this machine {allows}, which is too few for one rank."
+            raise ClusterError(f"No cluster can be started: {why} {limit.cure}")
         if n > limit.ranks:
-            advice = f"It allows {limit.value} {limit.what}. Call Cluster({limit.ranks}). {limit.cure}"
+            advice = f"It {allows}. Call Cluster({limit.ranks}). {limit.cure}"
             refuse("n", f"at most {limit.ranks} on this machine", n, advice)
 
 
@@ -83,10 +82,9 @@ def check_loopback() -> int:
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
             return port
     except OSError as error:
-        raise ClusterError(
-            f"127.0.0.1 cannot be reached ({error}), over which notebook and ranks talk. Bring the loopback interface "
-            "up, as root: `ip link set lo up; ip address replace 127.0.0.1/8 dev lo`."
-        ) from error
+        why = f"127.0.0.1 cannot be reached ({error}), over which notebook and ranks talk."
+        cure = "Bring the loopback interface up, as root: `ip link set lo up; ip address replace 127.0.0.1/8 dev lo`."
+        raise ClusterError(f"{why} {cure}") from error
 
 
 def _ranks(free: int, base: int, each: int) -> int:
