@@ -131,7 +131,6 @@ def test_with_the_stock_launcher_a_death_needs_a_restart():
             assert str(error) == f"The cluster is not whole: rank 1 was {KILLED}. {advice}"
         cluster.restart()
         assert cluster.run(sum_of_ranks) == [1.0, 1.0]
-        sleep = "import time; time.sleep(60)"
-        cell = Cell(cluster.ranks, [0], lambda view: view.execute(sleep, block=False), Options())
+        cell = Cell(cluster.ranks, [0], lambda view: view.apply_async(time.sleep, 60), Options())
     error = raised(distlab.ClusterError, cell.finish)
     assert str(error) == "The cluster was stopped before this cell had ended, and its results are lost."

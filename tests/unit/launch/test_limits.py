@@ -38,7 +38,7 @@ def refusal(n):
 def test_enough_is_enough(allow):
     """Without limits, and with those of a usual system, nothing is refused."""
     allow()
-    limits.check(100, "fork")
+    limits.check(133, "fork")
     allow(NOFILE=1024, NPROC=4096)
     limits.check(100, "fork")
 
@@ -46,7 +46,6 @@ def test_enough_is_enough(allow):
 def test_more_ranks_than_memory(allow):
     """The largest cluster is what the free memory holds; the error says how much that is."""
     allow()
-    limits.check(133, "fork")
     limits.check(42, "local")
     assert str(refused(distlab.Cluster, 10_000, engines="local")) == (
         "n must be at most 42 on this machine, got 10000. It allows 8 GB of memory. Call Cluster(42). "
@@ -93,8 +92,6 @@ def test_no_loopback(monkeypatch):
         "127.0.0.1 cannot be reached ([Errno 99] Cannot assign requested address), over which notebook and ranks talk. "
         "Bring the loopback interface up, as root: `ip link set lo up; ip address replace 127.0.0.1/8 dev lo`.",
     )
-    with pytest.raises(distlab.ClusterError):
-        list(doctor.check_network())
 
 
 def test_the_doctor_tells_the_limits(allow):
