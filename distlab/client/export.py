@@ -124,10 +124,9 @@ def noting(steps: list[Step], step: Step) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        step = replace(step, failed=type(error).__name__)
+        steps.append(replace(step, failed=type(error).__name__))
         raise
-    finally:
-        steps.append(step)
+    steps.append(step)
 
 
 def call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ranks: Sequence[int]) -> Step:
