@@ -246,15 +246,14 @@ def _end_threads(ipp_cluster: Any) -> None:
 def _running_loop() -> Iterator[asyncio.AbstractEventLoop]:
     """An asyncio loop in a thread of its own; in the end asyncio.run cancels what is left, and frees descriptors."""
     started: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    ended = asyncio.Event()
 
     async def serve() -> None:
-        ended = asyncio.Event()
-        started.set_result((asyncio.get_running_loop(), ended))
+        started.set_result(asyncio.get_running_loop())
         await ended.wait()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="distlab-launcher", daemon=True)
     thread.start()
-    loop, ended = started.result()
-    yield loop
+    yield (loop := started.result())
     loop.call_soon_threadsafe(ended.set)
     thread.join(THREAD_SECONDS)
