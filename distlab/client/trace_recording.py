@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distlab.client import interrupts
 from distlab.client.ranks import Ranks
 from distlab.errors import ClusterError, DistlabError
-from distlab.measure.trace import Trace
+from distlab.measure.trace import Trace, reading, virtual
 from distlab.rank import entry_points
 from distlab.simulated.entry_points import settle
 
@@ -45,9 +45,10 @@ def recorded(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
 
 def _finish_virtual(cluster: Cluster, trace: Trace) -> None:
     try:
-        trace.finish_virtual(cluster.call(settle)[0])
+        trace.finish(virtual.read(cluster.call(settle)[0], trace.ranks), {})
     except DistlabError as error:
-        trace.finish_virtual(None, f"the simulated cluster does not answer ({type(error).__name__})")
+        why = f"the simulated cluster does not answer ({type(error).__name__})"
+        trace.finish(reading.read({}), dict.fromkeys(trace.ranks, why))
 
 
 def _start(ranks: Ranks, targets: list[int]) -> None:
@@ -67,7 +68,7 @@ def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
         for rank in [rank for rank, recorded in told.items() if recorded is None]:
             missing[rank] = "its process ended, and another took its place"
             del told[rank]
-        trace.finish(told, missing)
+        trace.finish(reading.read(told), missing)
 
 
 def _ask(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> tuple[dict[int, Any], dict[int, str]]:

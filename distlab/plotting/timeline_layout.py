@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from distlab.measure.trace.events import Collective, Event, Message
+from distlab.measure.trace.events import Collective, Event, Message, pack
 from distlab.plotting.units import format_bytes
 
 WIDE = 660  # of the axes
@@ -130,24 +130,12 @@ def lay_out(ranks: Sequence[int], events: Collection[Event]) -> tuple[dict[int, 
         own = [event for event in events if event.rank == rank]
         under = bottom = top + bar
         spans |= dict.fromkeys((event for event in own if event.blocking), (top, under))
-        for flying in pack([event for event in own if not event.blocking]):
+        for flying in pack([event for event in own if not event.blocking], MOST_ROWS):
             spans |= dict.fromkeys(flying, (bottom + 2, bottom + row))
             bottom += row
         lanes[rank] = Lane(top, under, bottom, gap)
         top = bottom + gap
     return lanes, spans
-
-
-def pack(events: Sequence[Event]) -> list[list[Event]]:
-    """As few rows as needed so that the events of a row do not overlap; what does not fit into them is in the last."""
-    rows: list[list[Event]] = []
-    for event in sorted(events, key=lambda event: event.start):
-        row = next((row for row in rows if row[-1].end <= event.start), None)
-        if row is None and len(rows) < MOST_ROWS:
-            rows.append([event])
-        else:
-            (row or rows[-1]).append(event)
-    return rows
 
 
 def fill(scene: Scene) -> None:

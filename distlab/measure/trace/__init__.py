@@ -15,13 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distlab.errors import ClusterError, grouped, rank_list, refuse
 from distlab.measure.tables import Table
-from distlab.measure.trace import virtual
 from distlab.measure.trace.chrome import chrome
-from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Event
-from distlab.measure.trace.reading import read
+from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Contents, Event
 from distlab.plotting.units import count, format_seconds
-from distlab.simulated.events import Result
-from distlab.wire.recorded import Recorded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,18 +67,11 @@ class Trace:
         self.missing: dict[int, str] = {}
         self.recording = True
 
-    def finish(self, recorded: dict[int, Recorded], missing: dict[int, str]) -> None:
-        """Take what the ranks recorded, by rank."""
+    def finish(self, contents: Contents, missing: dict[int, str]) -> None:
+        """Take what happened, as reading.py or virtual.py found it, and why there is nothing of some ranks."""
         self.missing = missing
-        self.events, self.messages, self.collectives, self.rows = read(recorded)
+        self.events, self.messages, self.collectives, self.rows = contents
         self.recording = False
-
-    def finish_virtual(self, result: Result | None, why: str = "") -> None:
-        """Take what happened on a simulated cluster; None: nothing is known, and why."""
-        self.missing = {} if result is not None else dict.fromkeys(self.ranks, why)
-        found = virtual.read(result, self.ranks) if result is not None else ([], [], [])
-        self.events, self.messages, self.collectives = found
-        self.rows, self.recording = {}, False
 
     # --- what it holds ---
 

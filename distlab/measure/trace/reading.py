@@ -1,6 +1,6 @@
 """From what the ranks recorded to the contents of a trace: calls and when they were over, computation, who met whom.
 
-Pure functions, called by `Trace`. Runs on the notebook's kernel.
+Pure functions, called by client/trace_recording.py. Runs on the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from math import inf
 
-from distlab.measure.trace.events import Collective, Event, Message
+from distlab.measure.trace.events import Collective, Contents, Event, Message
 from distlab.wire.recorded import Call, Group, Recorded, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
@@ -24,7 +24,6 @@ BACKWARD = ("autograd::engine::evaluate_function", "torch.distributed.ddp.reduce
 OPAQUE = {"DistributedDataParallel.forward": "forward", "Optimizer.": "optimizer"}  # shown whole, by how they begin
 FUNCTIONAL = "_c10d_functional::"  # collectives that return new tensors, as DTensor makes them, and waits for these
 
-Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[Row]]]
 Block = tuple[str, list[Row]]  # torch calls of one kind that follow each other
 Clock = Callable[[float], float]  # from ns of the machine's clock to seconds of the trace
 

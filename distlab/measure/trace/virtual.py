@@ -1,6 +1,7 @@
 """The contents of a trace of a simulated cluster: what simulation.py says, as events, messages and collectives.
 
-A pure function, called by `Trace`. Runs on the notebook's kernel. Nothing is estimated here: every time is the model's.
+A pure function, called by client/trace_recording.py. Runs on the notebook's kernel. Nothing is estimated here: every
+time is the model's.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from distlab.measure.trace.events import Collective, Event, Message
+from distlab.measure.trace.events import Contents, Event, Message
 from distlab.measure.trace.reading import meet
 from distlab.simulated import events as simulated
 
 ROOTED = ("broadcast", "scatter", "reduce", "gather")
 
 
-def read(result: simulated.Result, ranks: Sequence[int]) -> tuple[list[Event], list[Message], list[Collective]]:
+def read(result: simulated.Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
     begun = [
         simulated.Operation(rank, *one, inf)
@@ -48,7 +49,7 @@ def read(result: simulated.Result, ranks: Sequence[int]) -> tuple[list[Event], l
         if isinstance(one.event, simulated.Collective):
             together[one.event.group, one.event.count].append(calls[one.rank, one.event.op])
     collectives = meet([(alike[0].group, alike) for alike in together.values()], ranks)
-    return sorted(events, key=lambda event: (event.start, event.rank)), messages, collectives
+    return sorted(events, key=lambda event: (event.start, event.rank)), messages, collectives, {}
 
 
 def _event(one: simulated.Operation, blocking: bool, zero: float, last: float) -> Event:
