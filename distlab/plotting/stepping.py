@@ -74,21 +74,18 @@ class Layout:
         self.rows = -(-len(states) // most)
         self.per_row = -(-len(states) // self.rows)  # as many in each row as the number of rows allows
 
-    def row_top(self, picture: int) -> float:
-        """Where the row of a picture begins."""
-        return picture // self.per_row * (self.height + GAP)
-
-    def left(self, picture: int) -> float:
-        """Where a picture begins, at the right of the names and of the pictures before it."""
-        return NAMES + picture % self.per_row * (self.width + GAP)
+    def place(self, picture: int) -> tuple[float, float]:
+        """The left upper corner of a picture, at the right of the names and of the pictures before it in its row."""
+        row, column = divmod(picture, self.per_row)
+        return NAMES + column * (self.width + GAP), row * (self.height + GAP)
 
     def lane_top(self, picture: int, rank: int) -> float:
         """Where the lane of a rank begins in a picture."""
-        return self.row_top(picture) + self.head + rank * PITCH
+        return self.place(picture)[1] + self.head + rank * PITCH
 
     def corner(self, picture: int, rank: int, chunk: int) -> tuple[float, float]:
         """The left upper corner of a cell."""
-        x = self.left(picture) + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
+        x = self.place(picture)[0] + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
         return x, self.lane_top(picture, rank) + (LANE - CELL) / 2
 
 
@@ -146,7 +143,7 @@ def steps(states: Sequence[object], messages: Sequence[object], title: str = "")
 
 def check_steps(states: Any, messages: Any) -> Steps:
     """States and messages in one form, or an ArgumentError that tells what does not fit."""
-    grids = [[listed(row, "states") for row in listed(state, "states")] for state in listed(states, "states")]
+    grids = [[listed(row) for row in listed(state)] for state in listed(states)]
     shapes = {tuple(len(row) for row in grid) for grid in grids}
     ranks, chunks = len(grids[0]), len(grids[0][0])
     if shapes != {(chunks,) * ranks}:
@@ -161,11 +158,11 @@ def check_steps(states: Any, messages: Any) -> Steps:
     return Steps([[[to_cell(value, grids[0]) for value in row] for row in grid] for grid in grids], [*moves, []])
 
 
-def listed(values: Any, name: str) -> list[Any]:
+def listed(values: Any) -> list[Any]:
     """A list of one value or more; a tensor or an array counts as one."""
     values = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(values, (list, tuple)) or not values:
-        refuse(name, "a list by step of lists by rank of lists by chunk, none of them empty", values, EXAMPLE)
+        refuse("states", "a list by step of lists by rank of lists by chunk, none of them empty", values, EXAMPLE)
     return list(values)
 
 
@@ -200,7 +197,7 @@ def draw_steps(shown: Steps, title: str) -> tuple[Figure, Layout]:
     layout = Layout(shown.states)
     below = layout.rows * (layout.height + GAP)
     room = 1.03 * cells.text_width(shown.key, SMALL)  # letters on whole pixels take more than their outlines
-    width = max(layout.left(layout.per_row - 1) + layout.width, room)
+    width = max(layout.place(layout.per_row - 1)[0] + layout.width, room)
     figure, ax = cells.canvas(width, below + KEY, title)
     for picture, (state, step, heading) in enumerate(zip(*shown, shown.headings, strict=True)):
         if picture % layout.per_row == 0:
@@ -215,15 +212,15 @@ def draw_steps(shown: Steps, title: str) -> tuple[Figure, Layout]:
 def draw_names(ax: Axes, layout: Layout, picture: int, state: Rows) -> None:
     """Draw the names of the lanes, at the left of a row of pictures."""
     if len(state[0]) > 1:
-        numbers = layout.row_top(picture) + HEAD + NUMBERS / 2
+        numbers = layout.place(picture)[1] + HEAD + NUMBERS / 2
         draw_text(ax, NAMES - 0.08, numbers, "chunk", ha="right", va="center_baseline", fontsize=SMALL)
     for rank in range(len(state)):
         cells.draw_lane(ax, 0, layout.lane_top(picture, rank), NAMES, LANE, rank_color(rank), f"rank {rank}", TEXT)
 
 
 def draw_picture(ax: Axes, layout: Layout, picture: int, state: Rows, heading: str) -> None:
-    """Draw the heading, the chunks' numbers and what each rank holds."""
-    top, left = layout.row_top(picture), layout.left(picture)
+    """Draw the heading, the chunks' numbers and what each rank holds: of a sum, a part for each rank in it."""
+    left, top = layout.place(picture)
     draw_text(ax, left + layout.width / 2, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
     for chunk in range(len(state[0]) if len(state[0]) > 1 else 0):
         middle = layout.corner(picture, 0, chunk)[0] + layout.cell / 2
@@ -233,15 +230,10 @@ def draw_picture(ax: Axes, layout: Layout, picture: int, state: Rows, heading: s
         for chunk, cell in enumerate(row):
             x, y = layout.corner(picture, rank, chunk)
             cells.draw_cell(ax, x, y, layout.cell, CELL, cell, TEXT)
-            draw_parts(ax, x, y, layout.cell, cell, len(state))
-
-
-def draw_parts(ax: Axes, x: float, y: float, width: float, cell: Cell, ranks: int) -> None:
-    """Draw a part for each rank whose numbers are in a sum, always at that rank's place in the cell."""
-    part = (width - 0.05) / ranks
-    for rank in cell.origin if isinstance(cell.origin, tuple) else ():
-        corner = x + 0.025 + rank * part, y + 0.025
-        ax.add_patch(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(rank), edgecolor="none"))
+            part = (layout.cell - 0.05) / len(state)
+            for member in cell.origin if isinstance(cell.origin, tuple) else ():  # at its own place in the sum's cell
+                corner = x + 0.025 + member * part, y + 0.025
+                ax.add_patch(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"))
 
 
 def draw_move(ax: Axes, layout: Layout, picture: int, move: Move) -> None:
@@ -306,7 +298,7 @@ def play(states: Sequence[object], messages: Sequence[object], title: str = "") 
     pictures = [
         {
             "heading": heading,
-            "corner": [layout.left(number), layout.row_top(number)],
+            "corner": layout.place(number),
             "moves": [flight(layout, number, move) for move in step],
         }
         for number, (step, heading) in enumerate(zip(shown.moves, shown.headings, strict=True))
