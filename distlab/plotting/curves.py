@@ -187,8 +187,7 @@ def time_against_size(
         ArgumentError: if there is no curve, or one is empty, of lists of different lengths or not positive.
     """
     check_curves(curves)
-    ax = new_axes(5.6, 4, ax, title=title, ylabel=ylabel)
-    with style():
+    with new_axes(5.6, 4, ax, title=title, ylabel=ylabel) as ax:
         finish(ax, draw_sizes(ax, curves, {}))
     return ax
 

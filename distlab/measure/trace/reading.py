@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from math import inf
 
+from distlab.errors import grouped
 from distlab.measure.trace.events import Collective, Contents, Event, Message
 from distlab.wire.recorded import Call, Group, Recorded, Row
 
@@ -196,11 +197,9 @@ def kinds_of(rows: Sequence[Row], main: Sequence[Row]) -> list[str]:
     last = {row.number: place for place, row in enumerate(rows) if not row.name.startswith(BACKWARD)}
     kinds = []
     for place, row in enumerate(rows):
-        opaque = next((kind for start, kind in OPAQUE.items() if row.name.startswith(start)), None)
-        if opaque or row.name.startswith(BACKWARD):
-            kinds.append(opaque or "backward")
-        else:
-            kinds.append("forward" if row.number in backward and last[row.number] == place else "compute")
+        followed = row.number in backward and last.get(row.number) == place
+        kind = "backward" if row.name.startswith(BACKWARD) else "forward" if followed else "compute"
+        kinds.append(next((whole for start, whole in OPAQUE.items() if row.name.startswith(start)), kind))
     return kinds
 
 
@@ -273,13 +272,9 @@ def match_collectives(calls: Sequence[Event], traced: Collection[int]) -> list[C
     The n-th collective of a group on one rank belongs to the n-th on the others; if these are different ones, no
     partner is known.
     """
-    counts: Counter[tuple[int, Group]] = Counter()
-    together: dict[tuple[Group, int, str], list[Event]] = defaultdict(list)
-    for event in calls:
-        if event.kind == "collective":
-            group = event.call.group
-            together[group, counts[event.rank, group], family(event.call.method)].append(event)
-            counts[event.rank, group] += 1
+    own = grouped(((event.rank, event.call.group), event) for event in calls if event.kind == "collective")
+    numbered = [(group, *pair) for (_, group), events in own.items() for pair in enumerate(events)]
+    together = grouped(((group, number, family(event.call.method)), event) for group, number, event in numbered)
     return meet([(group, alike) for ((*_, group), *_), alike in together.items()], traced)
 
 
