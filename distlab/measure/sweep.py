@@ -50,14 +50,13 @@ class Sweep:
     Attributes:
         points: in the order in which they were measured: by number of ranks, size, function.
         collective: the one whose factor turns algbw into busbw. dtype: the elements' type, for example "float32".
-        itemsize: bytes of an element. cores: of the machine, or machines, that the ranks run on.
+        cores: of the machine, or machines, that the ranks run on.
         simulated: on which machines in virtual time, in words; "" for times that were measured.
     """
 
     points: tuple[Point, ...]
     collective: str
     dtype: str
-    itemsize: int
     cores: int
     simulated: str = ""
 
@@ -113,10 +112,10 @@ class Sweep:
 
         A note below says so where there were more ranks than cores.
         """
-        lines = []
+        lines, itemsize = [], getattr(torch, self.dtype).itemsize
         for point in self.points:
             t, n = point.timing, point.ranks
-            what = (format_bytes(t.num_bytes), str(t.num_bytes // self.itemsize), self.dtype, point.function, str(n))
+            what = (format_bytes(t.num_bytes), str(t.num_bytes // itemsize), self.dtype, point.function, str(n))
             rates = (format_bandwidth(t.algbw), format_bandwidth(t.busbw(self.collective, n)))
             spread = f"{format_seconds(t.low)} to {format_seconds(t.high)}"
             lines.append((*what, format_seconds(t.seconds), *rates, spread))
@@ -220,7 +219,7 @@ def sweep(
     rule = f"a list of different sizes in bytes above 0, multiples of the {dtype.itemsize} of an element"
     sizes = check_numbers("sizes", sizes, lambda size: size > 0 and size % dtype.itemsize == 0, rule, EXAMPLE)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    what = (collective, str(dtype).split(".")[1], dtype.itemsize, cores, cluster.simulated)
+    what = (collective, str(dtype).split(".")[1], cores, cluster.simulated)
     points: list[Point] = []
     try:
         with progress(len(counts) * len(sizes)) as bar:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect, bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -94,13 +94,11 @@ def find_ends(events: Sequence[Event], rows: Sequence[Row]) -> None:
 
     gloo makes a reduce_scatter out of all_reduces; its end is taken to be the end of the first one.
     """
-    queues: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.kind == "collective" and not event.blocking:
-            queues[family(event.call.method).replace("reducescatter", "allreduce")].append(event)
+    flying = [event for event in events if event.kind == "collective" and not event.blocking]
+    queues = grouped((family(event.call.method).replace("reducescatter", "allreduce"), event) for event in flying)
     group_of_thread: dict[int, Group] = {}
     for row in rows:
-        queue = queues[family(row.name)]
+        queue = queues.get(family(row.name), [])
         begun = (event for event in queue if event.start <= row.start + NEAR)
         event = next((e for e in begun if group_of_thread.get(row.thread, e.call.group) == e.call.group), None)
         if event is not None:
@@ -228,15 +226,13 @@ def match_messages(calls: Sequence[Event], traced: Collection[int]) -> list[Mess
         calls: of every rank, in the order of their starts.
         traced: the ranks that were recorded.
     """
-    queues: dict[tuple, tuple[list[Event], list[Event]]] = defaultdict(lambda: ([], []))
-    for event in calls:
-        if event.kind in ("send", "recv"):
-            # a call that raised took part in nothing: no partner is looked for
-            key = (*event.ends, event.tag, event.call.group, event if event.failed else None)
-            queues[key][event.kind == "recv"].append(event)
+    halves = [event for event in calls if event.kind in ("send", "recv")]
+    # a call that raised took part in nothing: no partner is looked for
+    alike = grouped(((*half.ends, half.tag, half.call.group, half if half.failed else None), half) for half in halves)
     messages = []
-    for (src, dst, tag, *_), (sends, recvs) in queues.items():
+    for (src, dst, tag, *_), both in alike.items():
         known = src is None or {src, dst} <= {*traced}
+        sends, recvs = ([half for half in both if half.kind == kind] for kind in ("send", "recv"))
         for send, recv in _pairs(sends, recvs):
             _settle(send, recv, known)
             half = send or recv

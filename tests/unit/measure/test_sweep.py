@@ -31,12 +31,12 @@ def made(functions=("gloo", "ring"), counts=(2, 4), sizes=SIZES, cores=2, noise=
                 alpha, beta = COSTS[name]
                 t = scale * n * (alpha + beta * size)
                 points.append(Point(name, n, Timing(size, (t / noise, t, t * noise))))
-    return Sweep(tuple(points), "all_reduce", "float32", 4, cores)
+    return Sweep(tuple(points), "all_reduce", "float32", cores)
 
 
 def of_one(times):
     """A sweep of one function on 2 ranks, from its times by size."""
-    return Sweep(tuple(Point("f", 2, Timing(m, (t,))) for m, t in times.items()), "all_reduce", "float32", 4, 2)
+    return Sweep(tuple(Point("f", 2, Timing(m, (t,))) for m, t in times.items()), "all_reduce", "float32", 2)
 
 
 # --- what it holds
@@ -52,7 +52,7 @@ def test_a_timing_is_found():
 
 def test_rows_have_the_factors_of_nccl_tests():
     """1 GB of float32 in 0.5 s on 4 ranks: 250 million elements, 2 GB/s, and a half more on the bus."""
-    sweep = Sweep((Point("gloo", 4, Timing(10**9, (0.4, 0.5, 0.6))),), "all_reduce", "float32", 4, 8)
+    sweep = Sweep((Point("gloo", 4, Timing(10**9, (0.4, 0.5, 0.6))),), "all_reduce", "float32", 8)
     (row,) = sweep.table().rows
     cells = ["1 GB", "250000000", "float32", "gloo", "4", "500 ms", "2.00 GB/s", "3.00 GB/s", "450 ms to    550 ms"]
     assert [cell.strip() for cell in row] == cells
