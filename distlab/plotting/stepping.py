@@ -52,17 +52,20 @@ class Move(NamedTuple):
     origin: int | None
 
 
-class Layout:
-    """Where the pictures and their cells stand below the figure's title, in rows of equal length.
+class Pictures:
+    """States and messages of an algorithm, checked, and where their pictures stand below the title, in equal rows.
 
     Cells have parts that can be told apart, or are as wide as the longest text; as many pictures are in a row as fit.
 
     Attributes:
+        states: what each picture shows. moves: after each state; none after the last one. headings: of each picture.
         cell: width of a cell. width, height: of a picture. head: height of what stands above its lanes.
         per_row, rows: how many pictures a row has, and how many rows there are.
     """
 
-    def __init__(self, states: Sequence[Rows]):
+    def __init__(self, states: Sequence[Rows], moves: Sequence[Sequence[Move]]):
+        self.states, self.moves = states, moves
+        self.headings = [f"step {number}" for number in range(1, len(states))] + ["end"]
         ranks, chunks = len(states[0]), len(states[0][0])
         longest = max(len(cells.format_value(cell.value)) for state in states for row in state for cell in row)
         parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
@@ -87,18 +90,6 @@ class Layout:
         """The left upper corner of a cell."""
         x = self.place(picture)[0] + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
         return x, self.lane_top(picture, rank) + (LANE - CELL) / 2
-
-
-class Steps(NamedTuple):
-    """States and messages of an algorithm, checked, and in the one form that is drawn and played."""
-
-    states: list[Rows]
-    moves: list[list[Move]]  # after each state; none after the last one
-
-    @property
-    def headings(self) -> list[str]:
-        """A name for each picture."""
-        return [f"step {number}" for number in range(1, len(self.states))] + ["end"]
 
     @property
     def key(self) -> str:
@@ -135,13 +126,13 @@ def steps(states: Sequence[object], messages: Sequence[object], title: str = "")
     Raises:
         ArgumentError: the states and messages do not fit together, or there are more ranks or chunks than can be drawn.
     """
-    return draw_steps(check_steps(states, messages), title)[0]
+    return draw_steps(check_steps(states, messages), title)
 
 
 # --- what is given ---
 
 
-def check_steps(states: Any, messages: Any) -> Steps:
+def check_steps(states: Any, messages: Any) -> Pictures:
     """States and messages in one form, or an ArgumentError that tells what does not fit."""
     grids = [[listed(row) for row in listed(state)] for state in listed(states)]
     shapes = {tuple(len(row) for row in grid) for grid in grids}
@@ -155,7 +146,7 @@ def check_steps(states: Any, messages: Any) -> Steps:
         rule = f"one list of messages between each two of the {len(grids)} states ({len(grids) - 1})"
         refuse("messages", rule, len(messages), "Give the state before the first step as well as after each.")
     moves = [[move for message in step for move in split(message, ranks, chunks)] for step in messages]
-    return Steps([[[to_cell(value, grids[0]) for value in row] for row in grid] for grid in grids], [*moves, []])
+    return Pictures([[[to_cell(value, grids[0]) for value in row] for row in grid] for grid in grids], [*moves, []])
 
 
 def listed(values: Any) -> list[Any]:
@@ -192,58 +183,57 @@ def split(message: Any, ranks: int, chunks: int) -> list[Move]:
 # --- how it is drawn ---
 
 
-def draw_steps(shown: Steps, title: str) -> tuple[Figure, Layout]:
+def draw_steps(shown: Pictures, title: str) -> Figure:
     """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
-    layout = Layout(shown.states)
-    below = layout.rows * (layout.height + GAP)
+    below = shown.rows * (shown.height + GAP)
     room = 1.03 * cells.text_width(shown.key, SMALL)  # letters on whole pixels take more than their outlines
-    width = max(layout.place(layout.per_row - 1)[0] + layout.width, room)
+    width = max(shown.place(shown.per_row - 1)[0] + shown.width, room)
     figure, ax = cells.canvas(width, below + KEY, title)
-    for picture, (state, step, heading) in enumerate(zip(*shown, shown.headings, strict=True)):
-        if picture % layout.per_row == 0:
-            draw_names(ax, layout, picture, state)
-        draw_picture(ax, layout, picture, state, heading)
+    for picture, (state, step, heading) in enumerate(zip(shown.states, shown.moves, shown.headings, strict=True)):
+        if picture % shown.per_row == 0:
+            draw_names(ax, shown, picture, state)
+        draw_picture(ax, shown, picture, state, heading)
         for move in step:
-            draw_move(ax, layout, picture, move)
+            draw_move(ax, shown, picture, move)
     draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=SMALL)
-    return figure, layout
+    return figure
 
 
-def draw_names(ax: Axes, layout: Layout, picture: int, state: Rows) -> None:
+def draw_names(ax: Axes, shown: Pictures, picture: int, state: Rows) -> None:
     """Draw the names of the lanes, at the left of a row of pictures."""
     if len(state[0]) > 1:
-        numbers = layout.place(picture)[1] + HEAD + NUMBERS / 2
+        numbers = shown.place(picture)[1] + HEAD + NUMBERS / 2
         draw_text(ax, NAMES - 0.08, numbers, "chunk", ha="right", va="center_baseline", fontsize=SMALL)
     for rank in range(len(state)):
-        cells.draw_lane(ax, 0, layout.lane_top(picture, rank), NAMES, LANE, rank_color(rank), f"rank {rank}", TEXT)
+        cells.draw_lane(ax, 0, shown.lane_top(picture, rank), NAMES, LANE, rank_color(rank), f"rank {rank}", TEXT)
 
 
-def draw_picture(ax: Axes, layout: Layout, picture: int, state: Rows, heading: str) -> None:
+def draw_picture(ax: Axes, shown: Pictures, picture: int, state: Rows, heading: str) -> None:
     """Draw the heading, the chunks' numbers and what each rank holds: of a sum, a part for each rank in it."""
-    left, top = layout.place(picture)
-    draw_text(ax, left + layout.width / 2, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
+    left, top = shown.place(picture)
+    draw_text(ax, left + shown.width / 2, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
     for chunk in range(len(state[0]) if len(state[0]) > 1 else 0):
-        middle = layout.corner(picture, 0, chunk)[0] + layout.cell / 2
+        middle = shown.corner(picture, 0, chunk)[0] + shown.cell / 2
         draw_text(ax, middle, top + HEAD + NUMBERS / 2, str(chunk), va="center_baseline", fontsize=SMALL)
     for rank, row in enumerate(state):
-        cells.draw_lane(ax, left, layout.lane_top(picture, rank), layout.width, LANE, rank_color(rank))
+        cells.draw_lane(ax, left, shown.lane_top(picture, rank), shown.width, LANE, rank_color(rank))
         for chunk, cell in enumerate(row):
-            x, y = layout.corner(picture, rank, chunk)
-            cells.draw_cell(ax, x, y, layout.cell, CELL, cell, TEXT)
-            part = (layout.cell - 0.05) / len(state)
+            x, y = shown.corner(picture, rank, chunk)
+            cells.draw_cell(ax, x, y, shown.cell, CELL, cell, TEXT)
+            part = (shown.cell - 0.05) / len(state)
             for member in cell.origin if isinstance(cell.origin, tuple) else ():  # at its own place in the sum's cell
                 corner = x + 0.025 + member * part, y + 0.025
                 ax.add_patch(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"))
 
 
-def draw_move(ax: Axes, layout: Layout, picture: int, move: Move) -> None:
+def draw_move(ax: Axes, shown: Pictures, picture: int, move: Move) -> None:
     """Draw an arrow from cell to cell: downwards at the right of the chunk's cells, upwards at their left."""
     side = 1 if move.dst > move.src else -1
-    x, y = layout.corner(picture, move.src, move.chunk)
-    edge = x + (layout.cell if side > 0 else 0)
+    x, y = shown.corner(picture, move.src, move.chunk)
+    edge = x + (shown.cell if side > 0 else 0)
     # a cell that both gets and sends has its arrows apart
     start = y + CELL / 2 + 0.05 * side
-    end = layout.corner(picture, move.dst, move.chunk)[1] + CELL / 2 - 0.05 * side
+    end = shown.corner(picture, move.dst, move.chunk)[1] + CELL / 2 - 0.05 * side
     bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(move.dst - move.src))
     tip = edge + side * (0.05 if move.adds else 0.015)
     curve = Curve([(edge, start), (bulge, start), (bulge, end), (tip, end)], [Curve.MOVETO, *[Curve.CURVE4] * 3])
@@ -293,13 +283,13 @@ def play(states: Sequence[object], messages: Sequence[object], title: str = "") 
         ArgumentError: see `steps`.
     """
     shown = check_steps(states, messages)
-    figure, layout = draw_steps(shown, title)
+    figure = draw_steps(shown, title)
     (ax,) = figure.axes
     pictures = [
         {
             "heading": heading,
-            "corner": layout.place(number),
-            "moves": [flight(layout, number, move) for move in step],
+            "corner": shown.place(number),
+            "moves": [flight(shown, number, move) for move in step],
         }
         for number, (step, heading) in enumerate(zip(shown.moves, shown.headings, strict=True))
     ]
@@ -308,9 +298,9 @@ def play(states: Sequence[object], messages: Sequence[object], title: str = "") 
         "key": shown.key,
         "dpi": DPI,
         "origin": [ax.get_xlim()[0], ax.get_ylim()[1]],
-        "size": [NAMES + layout.width, layout.height],
+        "size": [NAMES + shown.width, shown.height],
         "names": NAMES,
-        "cell": [layout.cell, CELL],
+        "cell": [shown.cell, CELL],
         "pictures": pictures,
     }
     attributes = {
@@ -325,10 +315,10 @@ def play(states: Sequence[object], messages: Sequence[object], title: str = "") 
     return Player(figure, f'<div style="padding:4px"><img {image}></div>', title, len(pictures))
 
 
-def flight(layout: Layout, picture: int, move: Move) -> dict[str, tuple[float, float]]:
+def flight(shown: Pictures, picture: int, move: Move) -> dict[str, tuple[float, float]]:
     """A message that moves: the corners of the cell that it looks like, of its sender's and of its receiver's."""
-    start, end = (layout.corner(picture, rank, move.chunk) for rank in (move.src, move.dst))
-    looks = start if move.origin is None else layout.corner(0, move.origin, move.chunk)
+    start, end = (shown.corner(picture, rank, move.chunk) for rank in (move.src, move.dst))
+    looks = start if move.origin is None else shown.corner(0, move.origin, move.chunk)
     return {"looks": looks, "start": start, "end": end}
 
 
