@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from distlab.client.cluster import Cluster
-
-    Line = tuple[Sequence[float], Sequence[float]]  # sizes in bytes, times in seconds
+    from distlab.plotting.axes import Line
 
 EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
 HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")  # of the table

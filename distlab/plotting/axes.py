@@ -17,6 +17,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from distlab.plotting.style import new_figure, style
 from distlab.plotting.units import format_bytes
 
+Line = tuple[Sequence[float], Sequence[float]]  # x, y
 End = tuple[float, float, str, str]  # of a curve: x, y, its label, its colour
 SMALL = 11  # font size of labels in the axes, in points
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distlab.errors import refuse
-from distlab.plotting.axes import SMALL, End, label_ends, log_ticks, new_axes, short
+from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes, short
 from distlab.plotting.style import INK, curve_color, new_figure, style
 from distlab.plotting.units import count
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from distlab.measure.timing import Fit
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
-Line = tuple[Sequence[float], Sequence[float]]  # sizes, times
 HEIGHT = 3.4  # of a panel of a sweep, in inches
 ROW = 0.08  # from one line of text to the next, as a share of such a panel's axes
 MOST_FITS = 4  # whose numbers are written: more would fill the figure

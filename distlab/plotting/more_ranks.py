@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from distlab.plotting.axes import SMALL, End, even_ticks, label_ends, new_axes
-from distlab.plotting.curves import Curve, Line, check_curves, draw_lines
+from distlab.plotting.axes import SMALL, End, Line, even_ticks, label_ends, new_axes
+from distlab.plotting.curves import Curve, check_curves, draw_lines
 from distlab.plotting.style import HAZE, INK, new_figure, style
 from distlab.plotting.units import count
 

@@ -5,6 +5,7 @@ Made by `cluster.trace()` and `%%px --trace`, on the notebook's kernel. Times ar
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import statistics
@@ -198,13 +199,11 @@ def _check_window(window: Any, last: float) -> tuple[float, float]:
     """A first and a last second, from milliseconds of which some lie within a trace that lasts `last` milliseconds."""
     rule = f"two times (start, end) in milliseconds, start before end, that overlap 0 to {last:.4g}"
     example = f"Call plot(window=({0.25 * last:.3g}, {0.5 * last:.3g}))."
-    try:
+    with contextlib.suppress(TypeError, ValueError):
         start, end = (time / 1e3 for time in window)
-    except (TypeError, ValueError):
-        refuse("window", rule, window, example, wrong_type=True)
-    if not start < end or end <= 0 or 1e3 * start >= last:
-        refuse("window", rule, window, example)
-    return start, end
+        if start < end and end > 0 and 1e3 * start < last:
+            return start, end
+    refuse("window", rule, window, example)
 
 
 def shares_of(events: Sequence[Event], rank: int) -> Shares:

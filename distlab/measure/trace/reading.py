@@ -131,17 +131,11 @@ def find_waits(events: Sequence[Event], main: Sequence[Row]) -> None:
 
 def busy(main: Sequence[Row]) -> tuple[list[float], list[float]]:
     """Starts and ends of the times in which the main thread was in a torch call, whatever the program named."""
-    starts: list[float] = []
-    ends: list[float] = []
+    outer: list[Row] = []
     for row in main:
-        if row.annotated:
-            continue
-        if ends and row.start <= ends[-1]:
-            ends[-1] = max(ends[-1], row.end)
-        else:
-            starts.append(row.start)
-            ends.append(row.end)
-    return starts, ends
+        if not row.annotated and (not outer or row.start >= outer[-1].end):
+            outer.append(row)
+    return [row.start for row in outer], [row.end for row in outer]
 
 
 # --- the computation of one rank, as a person thinks of it: forward, backward, optimizer ---
