@@ -172,11 +172,9 @@ class Trace:
         if not self.events:
             return f"{ranks}, nothing recorded" + ("" if self.missing else ": nothing of torch's was called")
         lost = sum(message.traced and not message.matched for message in self.messages)
-        words = [self.simulated] if self.simulated else [ranks]
-        counts = [count(len(self.messages), "message"), f"{lost:,} without a partner"]
-        counts.append(count(len(self.collectives), "collective"))
-        words += [said for said in counts if not said.startswith("0")]
-        return ", ".join([*words, format_seconds(self.seconds).strip()])
+        words = [self.simulated or ranks, count(len(self.messages), "message"), f"{lost:,} without a partner"]
+        words += [count(len(self.collectives), "collective"), format_seconds(self.seconds).strip()]
+        return ", ".join(word for word in words if not word.startswith("0 "))
 
     def __repr__(self) -> str:
         if self.recording:

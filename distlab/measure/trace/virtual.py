@@ -20,13 +20,9 @@ ROOTED = ("broadcast", "scatter", "reduce", "gather")
 
 def read(result: simulated.Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
-    begun = [
-        simulated.Operation(rank, *one, inf)
-        for rank, rest in enumerate(result.unfinished)
-        for one in rest
-        if not isinstance(one[0], simulated.Callback)
-    ]
+    begun = (simulated.Operation(rank, *one, inf) for rank, rest in enumerate(result.unfinished) for one in rest)
     operations = [one for one in (*result.operations, *begun) if one.rank in ranks]
+    operations = [one for one in operations if not isinstance(one.event, simulated.Callback)]
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
     zero = min((one.begin for one in (*operations, *spans)), default=0.0)
     last = max((span.end for span in (*spans, *result.transfers)), default=zero)
