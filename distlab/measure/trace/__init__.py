@@ -155,7 +155,7 @@ class Trace:
         Args:
             path: of the file.
         """
-        Path(path).write_text(json.dumps(chrome(self.ranks, self.events, self.messages, self.rows)))
+        Path(path).write_text(json.dumps(chrome(self)))
         return Path(path)
 
     def notes(self) -> list[str]:

@@ -8,35 +8,34 @@ Source: "Trace Event Format", the Chromium project.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from distlab.measure.trace.events import Event, Message, pack
-from distlab.wire.recorded import Row
+from distlab.measure.trace.events import Event, pack
+
+if TYPE_CHECKING:
+    from distlab.measure.trace import Trace
 
 THREADS = 100  # number of the first thread's track; those of calls count up from 0, where those that block are
 Item = dict[str, Any]
 
 
-def chrome(
-    ranks: Sequence[int], events: Sequence[Event], messages: Sequence[Message], rows: Mapping[int, Sequence[Row]]
-) -> Item:
+def chrome(trace: Trace) -> Item:
     """The file's contents, to be written as JSON. Times are in microseconds."""
     items: list[Item] = []
     tracks: dict[Event, int] = {}
-    for rank in ranks:
+    for rank in trace.ranks:
         items += [_name("process", rank, 0, f"rank {rank}"), _name("thread", rank, 0, "calls")]
         items.append(_name("thread", rank, THREADS, "torch, main thread"))
-        for row in rows.get(rank, ()):
+        for row in trace.rows.get(rank, ()):
             category = "user_annotation" if row.annotated else "cpu_op"
             items.append(_slice(rank, THREADS + row.thread, category, row.name, row.start, row.end))
-        own = [event for event in events if event.rank == rank]
+        own = [event for event in trace.events if event.rank == rank]
         calls = pack([event for event in own if event.blocking]) + pack([event for event in own if not event.blocking])
         tracks |= {event: track for track, row in enumerate(calls) for event in row}
     for event, track in tracks.items():
         name = f"wait for {event.op}" if event.kind == "wait" else event.op
         items.append(_slice(event.rank, track, event.kind, name, event.start, event.end) | {"args": _details(event)})
-    for number, message in enumerate(messages):
+    for number, message in enumerate(trace.messages):
         if message.matched:
             for phase, event, time in (("s", message.send, message.left), ("f", message.recv, message.arrived)):
                 inside = min(max(time, event.start), event.end - 1e-9)
