@@ -29,6 +29,7 @@ from distlab.errors import refuse
 from distlab.plotting import cells
 from distlab.plotting.cells import Cell, Rows, draw_text
 from distlab.plotting.style import curve_color, rank_color, style
+from distlab.plotting.units import count
 
 MOST_RANKS, MOST_CHUNKS = 8, 16
 EXAMPLE = "Call steps(algorithms.holdings(plan), plan.steps)."
@@ -252,17 +253,15 @@ class Player:
     """Pictures of steps that a notebook shows one at a time.
 
     Attributes:
-        figure: all the pictures. html: the player, with all that it needs. title: what is shown. count: of pictures.
+        figure: all the pictures. html: the player, with all that it needs. text: what is shown, in a line.
     """
 
     figure: Figure
     html: str
-    title: str
-    count: int
+    text: str
 
     def __repr__(self) -> str:
-        named = f"{self.title}: " if self.title else ""
-        return f"<{named}{self.count - 1} step{'s' if self.count != 2 else ''} to play>"
+        return self.text
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self.html, "image/png": png_text(self.figure, 100)}
@@ -312,7 +311,8 @@ def play(states: Sequence[object], messages: Sequence[object], title: str = "") 
         "onload": f"({SCRIPT})(this)",
     }
     image = " ".join(f'{name}="{escape(value, quote=True)}"' for name, value in attributes.items())
-    return Player(figure, f'<div style="padding:4px"><img {image}></div>', title, len(pictures))
+    text = f"<{title}{title and ': '}{count(len(pictures) - 1, 'step')} to play>"
+    return Player(figure, f'<div style="padding:4px"><img {image}></div>', text)
 
 
 def flight(shown: Pictures, picture: int, move: Move) -> dict[str, tuple[float, float]]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from bisect import bisect, bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from math import inf
 
 from distlab.errors import grouped
@@ -234,14 +233,14 @@ def match_messages(calls: Sequence[Event], traced: Collection[int]) -> list[Mess
     return sorted(messages, key=lambda message: message.left)
 
 
-def _pairs(sends: list[Event], recvs: list[Event]) -> Iterator[tuple[Event | None, Event | None]]:
+def _pairs(sends: list[Event], recvs: list[Event]) -> list[tuple[Event | None, Event | None]]:
     """Pair by number, which counts messages from before the trace too; by order where a recv has none."""
-    if any(event.call.sequence == 0 for event in recvs):
-        yield from zip_longest(sends, recvs)
-        return
-    by_number = [{event.call.sequence: event for event in events} for events in (sends, recvs)]
-    for number in sorted({*by_number[0], *by_number[1]}):
-        yield by_number[0].get(number), by_number[1].get(number)
+    counted = all(event.call.sequence for event in recvs)
+    first, second = (
+        {event.call.sequence if counted else place: event for place, event in enumerate(events)}
+        for events in (sends, recvs)
+    )
+    return [(first.get(number), second.get(number)) for number in sorted({*first, *second})]
 
 
 def _settle(send: Event | None, recv: Event | None, known: bool) -> None:
