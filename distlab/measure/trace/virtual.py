@@ -26,11 +26,10 @@ def read(result: simulated.Result, ranks: Sequence[int]) -> Contents:
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
     zero = min((one.begin for one in (*operations, *spans)), default=0.0)
     last = max((span.end for span in (*spans, *result.transfers)), default=zero)
-    waits = {(span.rank, span.op): span for span in spans}
+    waits = {(span.rank, span.op): span.begin for span in spans}
     calls = {}
     for one in operations:
-        wait = waits.get((one.rank, one.event.op))
-        blocking = wait is not None and wait.begin == one.begin
+        blocking = waits.get((one.rank, one.event.op)) == one.begin
         calls[one.rank, one.event.op] = _event(one, blocking, zero, last)
     events = list(calls.values())
     for span in spans:
