@@ -38,7 +38,6 @@ TELLING = {  # functions that an exception from outside must not hit
     SHOWS_ERROR,
     ("distlab.rank.entry_points", "describe_failure"),
     ("distlab.rank.watchdog", "settle"),
-    ("distlab.rank.mpi_queue", "turn"),  # or what MPI has just begun to use is lost
 }
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
