@@ -190,7 +190,7 @@ def activity(state: RankStatus) -> str:
     """What one rank does now: "idle", "computes, line 4", "recv(src=1), line 3"."""
     if state.doing == messages.IDLE:
         return "idle"
-    [(_, what, _, line)] = rows({state.rank: state})
+    what, _, line = _row(state)
     return f"{what}, line {line.number}" if line else what
 
 

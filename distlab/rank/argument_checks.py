@@ -96,24 +96,21 @@ class Checker:
         lane, members = (note.group,), record.members
         self._begun[lane] += 1
         key = self._key(lane, self._begun[lane])
-        self._store.set(f"{key}/{dist.get_rank()}", to_json(record))
-        if self._store.add(f"{key}/arrived", 1) == len(members):
-            told = self._store.multi_get([f"{key}/{rank}" for rank in members])
-            calls = {rank: from_json(text) for rank, text in zip(members, told, strict=True)}
-            self._store.set(f"{key}/verdict", disagreement(calls) or "ok")
+        told, left = {rank: f"{key}/{rank}" for rank in members}, f"{key}/left"
+        self._store.set(told[dist.get_rank()], to_json(record))
 
         def check(store: Any, _lane: Lane) -> None:
-            verdict = store.get(f"{key}/verdict").decode()  # waits for it
-            if store.add(f"{key}/left", 1) == len(members):  # the last one deletes all that was written for the call
-                for name in (*members, "arrived", "verdict", "left"):
-                    store.delete_key(f"{key}/{name}")
-            if verdict != "ok":
-                raise MismatchError(verdict[:1].upper() + verdict[1:])
+            calls = dict(zip(members, map(from_json, store.multi_get([*told.values()])), strict=True))  # waits for all
+            if store.add(left, 1) == len(members):  # the last one deletes all that was written for the call
+                for name in (*told.values(), left):
+                    store.delete_key(name)
+            if differ := disagreement(calls):
+                raise MismatchError(differ[:1].upper() + differ[1:])
 
         if not note.is_async and not any(lane in call.lanes for call in list(self._waiting)):
             check(self._store, lane)
             return original()
-        return self._later(Deferred(note, original, self._limit, [lane], lambda _: f"{key}/verdict", check))
+        return self._later(Deferred(note, original, self._limit, [lane], lambda _: [*told.values()], check))
 
     def _receive(self, note: Note, record: CallRecord, own: int, original: Callable[[], Any]) -> Deferred:
         """Post the recv once its sender has said what it sends; a blocking recv waits for it next."""
@@ -121,11 +118,11 @@ class Checker:
         sources = [note.peer] if note.peer >= 0 else [place for place in range(len(members)) if place != own]
         senders = {(note.group, source, own, note.tag): members[source] for source in sources}
 
-        def next_key(lane: Lane) -> str:
-            return self._key(lane, self._received[lane] + 1)
+        def next_key(lane: Lane) -> list[str]:
+            return [self._key(lane, self._received[lane] + 1)]
 
         def check(store: Any, lane: Lane) -> None:
-            key = next_key(lane)
+            [key] = next_key(lane)
             self._received[lane] += 1
             sent = from_json(store.get(key))
             store.delete_key(key)
@@ -162,7 +159,7 @@ class Deferred:
 
     Args:
         note: of the call. original: makes it, and returns its Work. limit: seconds that a wait may take.
-        lanes: those of the call. key: what the store has, for one of them, when the others have said what they send.
+        lanes: those of the call. keys: what the store has, for one of them, when the others have said what they send.
         check: reads it from the store, and raises where that does not fit.
     """
 
@@ -170,7 +167,7 @@ class Deferred:
     _original: Callable[[], Any]
     _limit: float
     lanes: Collection[Lane]
-    _key: Callable[[Lane], str]
+    _keys: Callable[[Lane], list[str]]
     _check: Callable[[Any, Lane], None]
     _posting: Future[Any] = field(default_factory=Future)  # of the call's own Work
 
@@ -181,7 +178,7 @@ class Deferred:
             lanes: those where no other call is before it. unchecked: whether to post it anyway.
         """
         try:
-            ready = [lane for lane in lanes if store.check([self._key(lane)])]
+            ready = [lane for lane in lanes if store.check(self._keys(lane))]
             if not ready and not unchecked:
                 return False
             if ready:

@@ -6,12 +6,13 @@ holds plain values, never a tensor.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -138,24 +139,21 @@ def kind(note: Note) -> tuple[bool, str, int, int]:
 NOTES = Notes()
 
 
-class waiting_for:
+@contextlib.contextmanager
+def waiting_for(note: Note) -> Iterator[None]:
     """While it is entered, this thread waits for the call of the note, and for what it waited for before afterwards."""
-
-    def __init__(self, note: Note):
-        self._note = note
-
-    def __enter__(self) -> None:
-        self._thread = threading.get_ident()
-        self._outer = NOTES.now.get(self._thread)
-        NOTES.now[self._thread] = self._note
+    thread = threading.get_ident()
+    outer = NOTES.now.get(thread)
+    NOTES.now[thread] = note
+    NOTES.total += 1
+    try:
+        yield
+    finally:
         NOTES.total += 1
-
-    def __exit__(self, *_: Any) -> None:
-        NOTES.total += 1
-        if self._outer is None:
-            NOTES.now.pop(self._thread, None)
+        if outer is None:
+            NOTES.now.pop(thread, None)
         else:
-            NOTES.now[self._thread] = self._outer
+            NOTES.now[thread] = outer
 
 
 def completed_by(call: Callable[[], Any], future: Any) -> Any:

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from distlab.compat.ipython import current_shell
+
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME")
 
 
@@ -38,7 +40,7 @@ def keep(handlers: dict[int, Callable[..., Any]]) -> None:
                 signal.signal(number, handler)
 
     put_back()
-    kernel = getattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel", None)
+    kernel = getattr(current_shell(), "kernel", None)
     if kernel is not None:
         _around_cells(kernel, put_back)
 

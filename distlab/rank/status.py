@@ -12,7 +12,6 @@ import importlib._bootstrap_external
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -126,7 +125,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     running = thread != main or executing(first)
     call = None
     if running and op:
-        call = _what_is_known(thread, op) if note is None else replace(describe(note), op=op)
+        call = _what_is_known(thread, op) if note is None else describe(note)
     doing = messages.COMMUNICATING if call else messages.COMPUTING if running else messages.IDLE
     # one that computes moves; to ask more would take long: Python's lock is given back at every system call
     moved, under_way = (0, True) if doing == messages.COMPUTING else traffic()
