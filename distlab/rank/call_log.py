@@ -6,13 +6,12 @@ holds plain values, never a tensor.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -85,7 +84,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 1  # of the cluster; the environment, which says the same, is the learner's
-        self.now: dict[int, Note] = {}  # by thread: the call that it waits in
+        self.now: dict[int, Note | None] = {}  # by thread: the call that it waits in
         self.total = 0  # of everything that is noted
         self.freed = 0  # how often the watchdog has freed this rank
         self.checker: Any = None  # argument_checks.Checker while a cell is checked
@@ -139,21 +138,21 @@ def kind(note: Note) -> tuple[bool, str, int, int]:
 NOTES = Notes()
 
 
-@contextlib.contextmanager
-def waiting_for(note: Note) -> Iterator[None]:
+class waiting_for:
     """While it is entered, this thread waits for the call of the note, and for what it waited for before afterwards."""
-    thread = threading.get_ident()
-    outer = NOTES.now.get(thread)
-    NOTES.now[thread] = note
-    NOTES.total += 1
-    try:
-        yield
-    finally:
+
+    def __init__(self, note: Note):
+        self._note = note
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        self._outer = NOTES.now.get(self._thread)
+        NOTES.now[self._thread] = self._note
         NOTES.total += 1
-        if outer is None:
-            NOTES.now.pop(thread, None)
-        else:
-            NOTES.now[thread] = outer
+
+    def __exit__(self, *_: Any) -> None:
+        NOTES.total += 1
+        NOTES.now[self._thread] = self._outer
 
 
 def completed_by(call: Callable[[], Any], future: Any) -> Any:

@@ -97,7 +97,7 @@ def waiter(main: int, others: list[int]) -> int:
     if communication(main):
         return main
     running = sys._current_frames().get(main)
-    waiting = [thread for thread in others if thread in NOTES.now and communication(thread)]
+    waiting = [thread for thread in others if NOTES.now.get(thread) and communication(thread)]
     return waiting[0] if waiting and (not executing(running) or _waits_for_a_thread(running)) else main
 
 

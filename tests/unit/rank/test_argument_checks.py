@@ -64,7 +64,7 @@ def rank_of(monkeypatch, store):
             self.checker = Checker("cell", "127.0.0.1", 1, 10.0)
             made.append(self)
 
-        def call(self, op="all_reduce", method="allreduce", peer=-1, tag=0, is_async=False, group="0", **record):
+        def call(self, op="all_reduce", method="allreduce", peer=-1, tag=0, group="0", **record):
             def original():
                 self.posted.append(op)
                 return PostedWork(op)
@@ -72,7 +72,7 @@ def rank_of(monkeypatch, store):
             me.rank = self.rank
             record = {"members": self.members, "collective": op, "tensors": FLOATS, **record}
             note = {"method": method, "peer": peer, "tag": tag, "group": group, "waits_shorter": False}
-            note |= {"is_async": is_async, "record": CallRecord(op, OTHER, **record)}
+            note["record"] = CallRecord(op, OTHER, **record)
             return self.checker.call(SimpleNamespace(**note), original)
 
         def send(self, peer, tag=0, **record):
@@ -102,17 +102,15 @@ def test_a_collective_is_made_when_all_have_come(rank_of, store):
 
 
 def test_collectives_are_posted_in_their_order(rank_of, store):
-    """Also one that blocks, after asynchronous ones, which do not: gloo counts them. Nothing stays in the store."""
+    """However many were begun before the others came: gloo counts them. Nothing stays in the store."""
     keys = store.num_keys()
     one, other = rank_of(0), rank_of(1)
     names = [f"call {k}" for k in range(50)]
-    works = [one.call(name, is_async=True) for name in names]
-    last = one.call("last")
-    assert (last.is_completed(), one.posted) == (False, [])
-    for name in (*names, "last"):
-        other.call(name)
-    assert [work.wait() for work in (*works, last)] == [*names, "last"]
-    assert one.posted == other.posted == [*names, "last"]
+    works = [one.call(name) for name in names]
+    assert (works[-1].is_completed(), one.posted) == (False, [])
+    works += [other.call(name) for name in names]
+    assert [work.wait() for work in works] == names * 2
+    assert one.posted == other.posted == names
     until(lambda: store.num_keys() == keys)
 
 
@@ -162,7 +160,7 @@ def test_a_message_that_does_not_fit_is_not_received(rank_of, members, ends):
 def test_what_waits_at_the_end_of_a_cell_is_posted_unchecked(rank_of):
     """Its other end may come in a later cell, which tells nothing of it."""
     receiver = rank_of(0)
-    works = [receiver.recv(1, op="first"), receiver.recv(1, op="second"), receiver.call(is_async=True)]
+    works = [receiver.recv(1, op="first"), receiver.recv(1, op="second"), receiver.call()]
     receiver.checker.close()
     assert receiver.posted == [work.wait() for work in works] == ["first", "second", "all_reduce"]
 
