@@ -35,11 +35,6 @@ POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
 Lane = tuple[Any, ...]  # a group alone for its collectives; group, source and destination in it, and tag for messages
 
 
-def begin(token: str, host: str, port: int, limit: float) -> None:
-    """Compare the arguments of calls between the ranks from now on; the arguments are those of `Checker`."""
-    NOTES.checker = Checker(token, host, port, limit)
-
-
 def end() -> None:
     """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
     checker, NOTES.checker = NOTES.checker, None
@@ -105,7 +100,7 @@ class Checker:
             if differ := disagreement(calls):
                 raise MismatchError(differ[:1].upper() + differ[1:])
 
-        return Deferred(note, original, self._limit, [lane], lambda _: self._store.check(told), check)
+        return Deferred(note, original, self._limit, [lane], lambda _: told, check)
 
     def _receive(self, note: Note, record: CallRecord, own: int, original: Callable[[], Any]) -> Deferred:
         """Post the recv once its sender has said what it sends."""
@@ -125,17 +120,14 @@ class Checker:
                 ends = f"from rank {senders[lane]} to rank {members[own]}"
                 raise MismatchError(f"The two ends of a message {ends} do not fit: {differ}.")
 
-        def is_told(lane: Lane) -> bool:
-            return self._store.check([next_key(lane)])
-
-        return Deferred(note, original, self._limit, list(senders), is_told, check)
+        return Deferred(note, original, self._limit, list(senders), lambda lane: [next_key(lane)], check)
 
     def _post(self) -> None:
         """Post the calls that wait when their turn has come, until the cell ends and none is left."""
         while self._waiting or not self._closing:
             taken: set[Lane] = set()  # by calls that were begun before
             for call in list(self._waiting):
-                if call.post([lane for lane in call.lanes if lane not in taken], self._closing):
+                if call.post(self._store, [lane for lane in call.lanes if lane not in taken], self._closing):
                     self._waiting.remove(call)
                     NOTES.total += 1
                 else:
@@ -149,7 +141,7 @@ class Deferred:
 
     Args:
         note: of the call. original: makes it, and returns its Work. limit: seconds that a wait may take.
-        lanes: those of the call. is_told: whether, in one of them, the others have said what they send.
+        lanes: those of the call. keys: what the store has, for one of them, when the others have said what they send.
         check: reads it from the store, and raises where that does not fit.
     """
 
@@ -157,18 +149,18 @@ class Deferred:
     _original: Callable[[], Any]
     _limit: float
     lanes: Collection[Lane]
-    _is_told: Callable[[Lane], bool]
+    _keys: Callable[[Lane], list[str]]
     _check: Callable[[Lane], None]
     _posting: Future[Any] = field(default_factory=Future)  # of the call's own Work
 
-    def post(self, lanes: Collection[Lane], unchecked: bool) -> bool:
+    def post(self, store: dist.Store, lanes: Collection[Lane], unchecked: bool) -> bool:
         """Post the call if it fits, or remember the error; False when the others have not said yet what they send.
 
         Args:
             lanes: those where no other call is before it. unchecked: whether to post it anyway.
         """
         try:
-            ready = [lane for lane in lanes if self._is_told(lane)]
+            ready = [lane for lane in lanes if store.check(self._keys(lane))]
             if not ready and not unchecked:
                 return False
             if ready:

@@ -48,9 +48,9 @@ def settle() -> None:
 
 def begin_checks(token: str, host: str, port: int, limit: float) -> None:
     """Compare the arguments of calls between the ranks from now on; see argument_checks.Checker for the arguments."""
-    from distlab.rank import argument_checks
+    from distlab.rank.argument_checks import NOTES, Checker
 
-    argument_checks.begin(token, host, port, limit)
+    NOTES.checker = Checker(token, host, port, limit)
 
 
 def end_checks() -> None:

@@ -105,12 +105,11 @@ class Group(PythonGroup):
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
         op, divisor = self._operation("reduce", opts, tensors)
-        buffer = computable(tensors[0])
-        if self._rank == opts.rootRank:
-            begin = partial(self._comm.Ireduce, MPI.IN_PLACE, buffer.numpy(), op, opts.rootRank)
+        root, buffer = opts.rootRank, computable(tensors[0])
+        if self._rank == root:
+            begin = partial(self._comm.Ireduce, MPI.IN_PLACE, buffer.numpy(), op, root)
             return self._put("reduce", begin, opts, tensors, [buffer], divisor)
-        begin = partial(self._comm.Ireduce, buffer.numpy(), None, op, opts.rootRank)
-        return self._put("reduce", begin, opts, tensors, tensors)
+        return self._put("reduce", partial(self._comm.Ireduce, buffer.numpy(), None, op, root), opts, tensors, tensors)
 
     def reduce_scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced(outputs, [joined(input_lists[0])], opts)
