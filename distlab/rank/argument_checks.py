@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 from distlab.errors import MismatchError
 from distlab.rank import status
+from distlab.rank.call_hooks import derived, waiting
 from distlab.rank.call_log import NOTES, POINT_TO_POINT, Note, completed_by, waiting_for
 from distlab.wire.call_matching import disagreement, misfit
 from distlab.wire.messages import CallRecord, from_json, to_json
@@ -178,24 +179,20 @@ class Deferred:
             raise RuntimeError(f"Timed out waiting {seconds * 1000:.0f}ms for recv operation to complete")
         return self._posting.result()
 
+    @waiting
     def wait(self, *timeout: timedelta) -> bool:
         """As Work.wait."""
-        self._note.waits_shorter |= bool(timeout)
-        with waiting_for(self._note):
-            done = self._posted(*(limit.total_seconds() for limit in timeout)).wait(*timeout)
-        self._note.done = True
-        return done
+        return self._posted(*(limit.total_seconds() for limit in timeout)).wait(*timeout)
 
     def is_completed(self) -> bool:
         """As Work.is_completed."""
         posted = self._posting.done()
         return posted and (self._posting.exception() is not None or self._posting.result().is_completed())
 
+    @derived
     def get_future(self) -> Any:
         """As Work.get_future; it does not wait for the call to be posted."""
-        future = completed_by(lambda: self._posted().get_future().wait(), torch.futures.Future())
-        NOTES.tie(future, self._note)
-        return future
+        return completed_by(lambda: self._posted().get_future().wait(), torch.futures.Future())
 
     def __getattr__(self, name: str) -> Any:
         """What else a Work has; the call must be posted before."""
