@@ -57,7 +57,8 @@ class Work(dist.Work):
         finish: called with MPI's description of the message when the request is complete.
 
     Attributes:
-        spins_until: when pauses between turns begin, because a thread waits for it in Python.
+        spins_until: when pauses between turns begin, because a thread waits for it in Python. given_up: whether nobody
+            waits any more for what is still under way.
     """
 
     def __init__(self, group: Any, what: str, limit: float, begin: Begin, result: Sequence[Tensor], finish: Finish):
@@ -65,7 +66,7 @@ class Work(dist.Work):
         self.group, self.what, self._limit, self._result = group, what, limit, result
         self._begin, self._finish = begin, finish
         self._request, self._status = None, MPI.Status()
-        self.spins_until = 0.0
+        self.spins_until, self.given_up = 0.0, False
         self._due = math.inf, 0.0  # when a wait for it ends, and how many seconds it may take
         self._outcome = Future()
 
@@ -100,6 +101,7 @@ class Work(dist.Work):
     def give_up(self, reason: str) -> None:
         """End it as failed, if it has not ended, and break its group."""
         if not self._outcome.done():
+            self.given_up = True
             self.group.broken = self.group.broken or reason
             self._end(RuntimeError(reason))
 
@@ -139,20 +141,12 @@ class Work(dist.Work):
     def is_completed(self) -> bool:
         return self._outcome.done()
 
-    def is_success(self) -> bool:
-        return self._outcome.done() and self._outcome.exception() is None
-
-    def exception(self) -> Exception | None:
-        return self._outcome.exception() if self._outcome.done() else None
-
     def result(self) -> list[Tensor]:
         return list(self._result)
 
     def _source_rank(self) -> int:
         """For a message: the rank in the group that it came from."""
         return self._status.Get_source()
-
-    source_rank = _source_rank
 
 
 class Queue:
@@ -206,7 +200,7 @@ class Queue:
         self.wake.set()
         self._thread.join()
         self._turn()
-        if stuck := sorted({work.what for work in self.works if work.exception() is not None}):
+        if stuck := sorted({work.what for work in self.works if work.given_up}):
             names = ", ".join(stuck)
             print(f"MPI cannot end while {names} is pending: all its processes are ended.", file=sys.stderr, flush=True)
             time.sleep(TOLD_SECONDS)

@@ -27,7 +27,7 @@ from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import activity, restoring, sockets, status
 from distlab.rank.call_log import NOTES
 from distlab.wire.control_channel import hello
-from distlab.wire.messages import COME_BACK, FREE, VARIABLES, Answer, Question, from_json, to_json
+from distlab.wire.messages import COME_BACK, STATUS, VARIABLES, Answer, from_json, to_json
 
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
@@ -115,15 +115,6 @@ class _Thread(threading.Thread):
         with self._acting:
             return not self._postponed and not select.select([self._channel], [], [], 0)[0]
 
-    def _act(self, order: str) -> None:
-        """Free the main thread, and interrupt it where that is asked for and it computes."""
-        signal.pthread_kill(self._main, LEAVE)
-        thread = status.waiter(self._main, activity.actors(self._main, self._ours))
-        if status.communication(thread):
-            free(thread, self._of_group(), self._port)
-        elif order == COME_BACK:
-            self._come_back()
-
     def _come_back(self) -> None:
         """Interrupt the main thread, or postpone that until its import is done."""
         frame = sys._current_frames().get(self._main)
@@ -147,20 +138,26 @@ class _Thread(threading.Thread):
         *questions, self._heard = (self._heard + received).split(b"\n")
         for question in questions:
             asked = from_json(question)
-            answer = Answer(asked.number)
+            said: dict[str, Any] = {}
             with contextlib.suppress(Exception):  # frames and sockets may go away while they are looked at
-                answer = self._answer(asked)
+                said = self._serve(asked.want)
             with contextlib.suppress(OSError):
-                self._channel.sendall(to_json(answer).encode() + b"\n")
+                self._channel.sendall(to_json(Answer(asked.number, **said)).encode() + b"\n")
         return True
 
-    def _answer(self, asked: Question) -> Answer:
-        if asked.want in (FREE, COME_BACK):
-            self._act(asked.want)
-            return Answer(asked.number)
-        if asked.want == VARIABLES:
-            return Answer(asked.number, variables=status.variables())
-        return Answer(asked.number, status.summary(self._main, self._ours, self._traffic, self._loop))
+    def _serve(self, want: str) -> dict[str, Any]:
+        """The fields of an answer; or free the main thread, and interrupt it where that is wanted and it computes."""
+        if want == STATUS:
+            return {"status": status.summary(self._main, self._ours, self._traffic, self._loop)}
+        if want == VARIABLES:
+            return {"variables": status.variables()}
+        signal.pthread_kill(self._main, LEAVE)
+        thread = status.waiter(self._main, activity.actors(self._main, self._ours))
+        if status.communication(thread):
+            free(thread, self._of_group(), self._port)
+        elif want == COME_BACK:
+            self._come_back()
+        return {}
 
     def _traffic(self) -> tuple[int, bool]:
         return sockets.traffic(self._of_group(), self._port)
