@@ -93,8 +93,7 @@ def _complaint(
 
 def _called_before(call: CallRecord, state: RankStatus) -> bool:
     """Whether a rank has come to the same collective of the group in the same line before, as in a loop."""
-    same = [old for old in state.history if (old.group, old.op) == (call.group, call.op)]
-    return any(old.place == call.place for old in same)
+    return any((old.group, old.op, old.place) == (call.group, call.op, call.place) for old in state.history)
 
 
 def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:

@@ -86,11 +86,10 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     """
     from distlab.rank.call_log import NOTES
 
-    rank, world_size = NOTES.rank, NOTES.world_size
     try:
         fn, args, kwargs = serialization.loads(header, buffers)
         lend_names(fn)
-        value = fn(rank, world_size, *args, **kwargs)
+        value = fn(NOTES.rank, NOTES.world_size, *args, **kwargs)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         return [describe_failure(error)]
     return _packed(value, type(value).__qualname__)
@@ -140,15 +139,9 @@ def describe_failure(error: BaseException) -> Failure:
     communicated = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack) or any(
         words in message for words in ("gloo", "through shared memory", "through MPI")
     )
-    return Failure(
-        NOTES.rank,
-        type(error).__name__,
-        message,
-        tuple(lines),
-        traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
-        consequence=communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message)),
-        communicated=communicated,
-    )
+    waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
+    whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
+    return Failure(NOTES.rank, kind, message, tuple(lines), whole, consequence=waited, communicated=communicated)
 
 
 def _namespace() -> dict[str, Any]:

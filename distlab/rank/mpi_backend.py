@@ -249,8 +249,7 @@ class Group(PythonGroup):
                 if buffer.data_ptr() != output.data_ptr():
                     output.detach().copy_(buffer.reshape(output.shape))
 
-        limit = getattr(opts, "timeout", None)
-        limit = limit if limit is not None and limit > timedelta(0) else self.timeout
+        limit = max(getattr(opts, "timeout", timedelta(0)), timedelta(0)) or self.timeout  # a negative one is none
         work = Work(self, what, limit.total_seconds(), begin, outputs, finish)
         process_queue().put(work)
         return work

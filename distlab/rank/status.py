@@ -27,8 +27,6 @@ from distlab.wire import messages
 from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus
 from distlab.wire.source import is_learners, line_of
 
-TORCH = "torch."
-BACKWARD = "torch.autograd"
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
 CELLS = {ipython.CELL, ipyparallel.CALL}
 
@@ -51,13 +49,13 @@ def communication(thread: int) -> str:
             found = function
         elif module == DDP and innermost in (DDP, DDP_HELPERS):  # not in the model that it calls
             found = "DistributedDataParallel"
-        elif module.startswith(BACKWARD) and not found:
+        elif module.startswith("torch.autograd") and not found:
             found = "backward"
         elif module.startswith(private.DTENSOR_MODULE):
             found = function
         elif module.startswith("torch.distributed") and not found:
             found = function if module == private.FUNCTIONAL_MODULE else module.rsplit(".", 1)[1]
-        elif not module.startswith((TORCH, "distlab.")):
+        elif not module.startswith(("torch.", "distlab.")):
             break
     return found
 

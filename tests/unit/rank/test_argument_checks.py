@@ -1,6 +1,5 @@
 """Checked mode with a store and without a group: what waits for what, in which order it is posted, and what is told."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
@@ -49,8 +48,8 @@ def store():
 
 @pytest.fixture
 def rank_of(monkeypatch, store):
-    """Gives the calls of a rank of the world or of a group of `members`, on whatever thread they are made."""
-    me = threading.local()
+    """Gives the calls of a rank of the world or of a group of `members`."""
+    me = SimpleNamespace()
     monkeypatch.setattr(dist, "get_rank", lambda: me.rank)
     monkeypatch.setattr(dist, "TCPStore", lambda *address, **options: store)
     monkeypatch.setattr(argument_checks.status, "describe", lambda note: note.record)
@@ -96,11 +95,10 @@ def test_a_collective_is_made_when_all_have_come(rank_of, store):
     """Nobody's data moves before; nothing is left in the store afterwards."""
     keys = store.num_keys()
     ranks = [rank_of(rank, (0, 1, 2)) for rank in range(3)]
-    with ThreadPoolExecutor(2) as pool:
-        early = [pool.submit(rank.call) for rank in ranks[:2]]
-        until(lambda: store.check(["cell/0/1/0", "cell/0/1/1"]))
-        assert [rank.posted for rank in ranks] == [[], [], []]
-        assert [ranks[2].call().value, *(call.result().value for call in early)] == ["all_reduce"] * 3
+    works = [rank.call() for rank in ranks[:2]]
+    assert [rank.posted for rank in ranks] == [[], [], []]
+    works.append(ranks[2].call())
+    assert [work.wait() for work in works] == ["all_reduce"] * 3
     assert store.num_keys() == keys
 
 
