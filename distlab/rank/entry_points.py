@@ -152,9 +152,7 @@ def _namespace() -> dict[str, Any]:
 def lend_names(fn: Any) -> None:
     """Give a function that came by value the names of this rank that its notebook did not have."""
     fn = getattr(fn, "func", fn)
-    own = getattr(getattr(fn, "__func__", fn), "__globals__", None)
-    if own is None:
-        return
+    own = getattr(getattr(fn, "__func__", fn), "__globals__", {})
     home = sys.modules.get(own.get("__name__", ""))
     if home is None or vars(home) is not own:
         for name, value in _namespace().items():

@@ -26,7 +26,7 @@ from typing import Any
 from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import activity, restoring, sockets, status
 from distlab.rank.call_log import NOTES
-from distlab.wire.control_channel import hello
+from distlab.wire.control_channel import hello, receive
 from distlab.wire.messages import COME_BACK, STATUS, VARIABLES, Answer, from_json, to_json
 
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
@@ -130,12 +130,10 @@ class _Thread(threading.Thread):
 
     def _hear(self) -> bool:
         """Do what the notebook orders on the channel, or answer; False when the notebook is gone."""
-        received = b""
-        with contextlib.suppress(OSError):
-            received = self._channel.recv(4096)
-        if not received:
+        heard = receive(self._channel, 4096)
+        if not heard:
             return False
-        *questions, self._heard = (self._heard + received).split(b"\n")
+        *questions, self._heard = (self._heard + heard).split(b"\n")
         for question in questions:
             asked = from_json(question)
             said: dict[str, Any] = {}
