@@ -136,9 +136,8 @@ def describe_failure(error: BaseException) -> Failure:
         if error.filename and error.lineno:
             where = line_of(error.filename, error.lineno, "<module>")
             lines.append(replace(where, text=(error.text or "").strip()))
-    communicated = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack) or any(
-        words in message for words in ("gloo", "through shared memory", "through MPI")
-    )
+    in_torch = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
+    communicated = in_torch or bool(re.search("gloo|through (shared memory|MPI)", message))
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
     whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
     return Failure(NOTES.rank, kind, message, tuple(lines), whole, consequence=waited, communicated=communicated)
