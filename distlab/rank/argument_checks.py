@@ -171,9 +171,9 @@ class Deferred:
             self._posting.set_exception(error)
         return True
 
-    def _posted(self, limit: float | None = None) -> Any:
+    def _posted(self, *timeout: timedelta) -> Any:
         """The call's own Work, waited for."""
-        seconds = self._limit if limit is None else limit
+        seconds = timeout[0].total_seconds() if timeout else self._limit
         if not wait([self._posting], seconds).done:
             # gloo's own words for it
             raise RuntimeError(f"Timed out waiting {seconds * 1000:.0f}ms for recv operation to complete")
@@ -182,7 +182,7 @@ class Deferred:
     @waiting
     def wait(self, *timeout: timedelta) -> bool:
         """As Work.wait."""
-        return self._posted(*(limit.total_seconds() for limit in timeout)).wait(*timeout)
+        return self._posted(*timeout).wait(*timeout)
 
     def is_completed(self) -> bool:
         """As Work.is_completed."""
