@@ -99,7 +99,7 @@ class Group(PythonGroup):
         op, divisor = self._operation("all_reduce", opts, tensors)
         buffer = computable(joined(tensors))
         begin = partial(self._comm.Iallreduce, MPI.IN_PLACE, buffer.numpy(), op)
-        return self._put("all_reduce", begin, opts, tensors, shares(buffer, tensors), divisor)
+        return self._put("all_reduce", begin, opts, tensors, portions(buffer, tensors), divisor)
 
     allreduce_coalesced = allreduce
 
@@ -122,7 +122,7 @@ class Group(PythonGroup):
         sent = computable(joined(inputs, self._size))
         got = sent.new_empty(sum(output.numel() for output in outputs))
         begin = partial(self._comm.Ireduce_scatter_block, sent.numpy(), got.numpy(), op)
-        return self._put("reduce_scatter", begin, opts, outputs, shares(got, outputs), divisor)
+        return self._put("reduce_scatter", begin, opts, outputs, portions(got, outputs), divisor)
 
     def _operation(self, what: str, opts: Any, tensors: Tensors) -> tuple[MPI.Op, int]:
         """MPI's operation for torch's, and by what its result must be divided, which is the size for an average."""
@@ -156,7 +156,7 @@ class Group(PythonGroup):
                 times = f"{self._size} times {given.numel()}"
                 refuse(f"all_gather needs a tensor of {times} elements, got {output.numel()}.")
         whole = joined(outputs, self._size)
-        return self._all_gather(whole, inputs, opts, outputs, shares(whole, inputs))
+        return self._all_gather(whole, inputs, opts, outputs, portions(whole, inputs))
 
     def _all_gather(self, whole: Tensor, inputs: Tensors, opts: Any, outputs: Tensors, parts: Tensors) -> Work:
         sent = joined(inputs)
@@ -195,7 +195,7 @@ class Group(PythonGroup):
         sent, received = ([tensor.nbytes for tensor in tensors] for tensors in (inputs, outputs))
         whole = outputs[0].new_empty(sum(output.numel() for output in outputs))
         given, got = [raw(joined(inputs)), sent, MPI.BYTE], [raw(whole), received, MPI.BYTE]
-        return self._put(what, partial(self._comm.Ialltoallv, given, got), opts, outputs, shares(whole, outputs))
+        return self._put(what, partial(self._comm.Ialltoallv, given, got), opts, outputs, portions(whole, outputs))
 
     def barrier(self, opts: Any = None) -> Work:
         return self._put("barrier", self._comm.Ibarrier, opts, [], [])
@@ -276,7 +276,7 @@ def joined(tensors: Tensors, rows: int = 1) -> Tensor:
     return torch.cat(flat, 1) if len(flat) > 1 else flat[0].contiguous()
 
 
-def shares(buffer: Tensor, tensors: Tensors) -> Tensors:
+def portions(buffer: Tensor, tensors: Tensors) -> Tensors:
     """What of each row of `joined` tensors belongs to each of them."""
     return buffer.split([tensor.numel() for tensor in tensors], -1)
 
