@@ -151,7 +151,8 @@ class Group(PythonGroup):
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        for given, output in zip(movable("all_gather", inputs), movable("all_gather", outputs), strict=True):
+        movable("all_gather", [*inputs, *outputs])
+        for given, output in zip(inputs, outputs, strict=True):
             if output.nbytes != self._size * given.nbytes:
                 times = f"{self._size} times {given.numel()}"
                 refuse(f"all_gather needs a tensor of {times} elements, got {output.numel()}.")
@@ -282,13 +283,15 @@ def portions(buffer: Tensor, tensors: Tensors) -> Tensors:
 
 
 def movable(what: str, tensors: Tensors, contiguous: bool = False) -> Tensors:
-    """Dense tensors in the memory of this process, whose bytes can be sent."""
+    """Dense tensors of one dtype in the memory of this process, whose bytes can be sent."""
     if not tensors:
         refuse(f"{what} needs a tensor, got an empty list.")
     for tensor in tensors:
         if not tensor.is_cpu or tensor.layout is not torch.strided:
             kind = f"{tensor.device.type} tensor" if tensor.layout == torch.strided else f"{tensor.layout} tensor"
             refuse(f"{what} on {NAME} needs dense CPU tensors, got a {kind}. Call tensor.cpu() or tensor.to_dense().")
+        if tensor.dtype != tensors[0].dtype:
+            refuse(f"{what} needs tensors of one dtype, got {tensors[0].dtype} and {tensor.dtype}.")
         if contiguous and not tensor.is_contiguous():
             refuse(f"{what} needs a contiguous tensor, got strides {tensor.stride()}. Call tensor.contiguous().")
     return tensors
