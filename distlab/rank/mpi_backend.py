@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from mpi4py import MPI
 from torch import Tensor
 
 from distlab.compat.torch import PythonGroup
-from distlab.rank.mpi_queue import NAME, Begin, Work, communicator, free_communicator, process_queue, refuse
+from distlab.rank.mpi_queue import NAME, Begins, Work, communicator, free_communicator, process_queue, refuse
 
 Tensors = Sequence[Tensor]
 OPS = {name: getattr(MPI, name) for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}
@@ -97,19 +97,20 @@ class Group(PythonGroup):
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         op, divisor = self._operation("all_reduce", opts, tensors)
-        buffer = computable(joined(tensors))
-        begin = partial(self._comm.Iallreduce, MPI.IN_PLACE, buffer.numpy(), op)
-        return self._put("all_reduce", begin, opts, tensors, portions(buffer, tensors), divisor)
+        buffers = [computable(tensor) for tensor in tensors]
+        begins = [partial(self._comm.Iallreduce, MPI.IN_PLACE, buffer.numpy(), op) for buffer in buffers]
+        return self._put("all_reduce", begins, opts, tensors, buffers, divisor)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
         op, divisor = self._operation("reduce", opts, tensors)
-        root, buffer = opts.rootRank, computable(tensors[0])
-        if self._rank == root:
-            begin = partial(self._comm.Ireduce, MPI.IN_PLACE, buffer.numpy(), op, root)
-            return self._put("reduce", begin, opts, tensors, [buffer], divisor)
-        return self._put("reduce", partial(self._comm.Ireduce, buffer.numpy(), None, op, root), opts, tensors, tensors)
+        buffer = computable(tensors[0])
+        if self._rank == opts.rootRank:
+            begin = partial(self._comm.Ireduce, MPI.IN_PLACE, buffer.numpy(), op, opts.rootRank)
+            return self._put("reduce", [begin], opts, tensors, [buffer], divisor)
+        begin = partial(self._comm.Ireduce, buffer.numpy(), None, op, opts.rootRank)
+        return self._put("reduce", [begin], opts, tensors, tensors)
 
     def reduce_scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced(outputs, [joined(input_lists[0])], opts)
@@ -119,10 +120,11 @@ class Group(PythonGroup):
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         op, divisor = self._operation("reduce_scatter", opts, [*outputs, *inputs])
-        sent = computable(joined(inputs, self._size))
-        got = sent.new_empty(sum(output.numel() for output in outputs))
-        begin = partial(self._comm.Ireduce_scatter_block, sent.numpy(), got.numpy(), op)
-        return self._put("reduce_scatter", begin, opts, outputs, portions(got, outputs), divisor)
+        sent = [computable(tensor) for tensor in inputs]
+        got = [torch.empty(output.numel(), dtype=sent[0].dtype) for output in outputs]
+        scatter = self._comm.Ireduce_scatter_block
+        begins = [partial(scatter, one.numpy(), other.numpy(), op) for one, other in zip(sent, got, strict=True)]
+        return self._put("reduce_scatter", begins, opts, outputs, got, divisor)
 
     def _operation(self, what: str, opts: Any, tensors: Tensors) -> tuple[MPI.Op, int]:
         """MPI's operation for torch's, and by what its result must be divided, which is the size for an average."""
@@ -140,32 +142,31 @@ class Group(PythonGroup):
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
         buffer = movable("broadcast", tensors)[0].detach().contiguous()
         begin = partial(self._comm.Ibcast, raw(buffer), opts.rootRank)
-        return self._put("broadcast", begin, opts, tensors, [buffer])
+        return self._put("broadcast", [begin], opts, tensors, [buffer])
 
     def allgather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
-        given = movable("all_gather", inputs)[0]
-        whole = given.new_empty(self._size, given.numel())
-        return self._all_gather(whole, inputs, opts, output_lists[0], whole.unbind())
+        whole = torch.empty((self._size, *inputs[0].shape), dtype=inputs[0].dtype)
+        return self._put("all_gather", self._all_gathers([whole], inputs), opts, output_lists[0], list(whole))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        movable("all_gather", [*inputs, *outputs])
-        for given, output in zip(inputs, outputs, strict=True):
-            if output.nbytes != self._size * given.nbytes:
-                times = f"{self._size} times {given.numel()}"
-                refuse(f"all_gather needs a tensor of {times} elements, got {output.numel()}.")
-        whole = joined(outputs, self._size)
-        return self._all_gather(whole, inputs, opts, outputs, portions(whole, inputs))
+        wholes = [output.detach().contiguous() for output in movable("all_gather", outputs)]
+        return self._put("all_gather", self._all_gathers(wholes, inputs), opts, outputs, wholes)
 
-    def _all_gather(self, whole: Tensor, inputs: Tensors, opts: Any, outputs: Tensors, parts: Tensors) -> Work:
-        sent = joined(inputs)
-        if sent.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr():
-            # the input may be this rank's share of the output, as in FSDP; MPI wants them apart
-            sent = sent.clone()
-        begin = partial(self._comm.Iallgather, raw(sent), raw(whole))
-        return self._put("all_gather", begin, opts, outputs, parts)
+    def _all_gathers(self, wholes: Tensors, inputs: Tensors) -> Begins:
+        begins = []
+        for given, whole in zip(movable("all_gather", inputs), wholes, strict=True):
+            if whole.nbytes != self._size * given.nbytes:
+                times = f"{self._size} times {given.numel()}"
+                refuse(f"all_gather needs a tensor of {times} elements, got {whole.numel()}.")
+            sent = given.detach().contiguous()
+            if sent.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr():
+                # the input may be this rank's share of the output, as in FSDP; MPI wants them apart
+                sent = sent.clone()
+            begins.append(partial(self._comm.Iallgather, raw(sent), raw(whole)))
+        return begins
 
     def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
         given = [inputs[0] if rank == opts.rootRank else inputs[0].new_empty(0) for rank in range(self._size)]
@@ -194,18 +195,19 @@ class Group(PythonGroup):
         """Send the inputs to the ranks, one to each, and receive the outputs from them."""
         movable(what, [*outputs, *inputs])
         sent, received = ([tensor.nbytes for tensor in tensors] for tensors in (inputs, outputs))
-        whole = outputs[0].new_empty(sum(output.numel() for output in outputs))
+        sizes = [output.numel() for output in outputs]
+        whole = torch.empty(sum(sizes), dtype=outputs[0].dtype)
         given, got = [raw(joined(inputs)), sent, MPI.BYTE], [raw(whole), received, MPI.BYTE]
-        return self._put(what, partial(self._comm.Ialltoallv, given, got), opts, outputs, portions(whole, outputs))
+        return self._put(what, [partial(self._comm.Ialltoallv, given, got)], opts, outputs, whole.split(sizes))
 
     def barrier(self, opts: Any = None) -> Work:
-        return self._put("barrier", self._comm.Ibarrier, opts, [], [])
+        return self._put("barrier", [self._comm.Ibarrier], opts, [], [])
 
     # --- messages ---
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Work:
         (tensor,) = movable("send", tensors, contiguous=True)
-        return self._put("send", partial(self._comm.Isend, raw(tensor), dst, tag), None, tensors, tensors)
+        return self._put("send", [partial(self._comm.Isend, raw(tensor), dst, tag)], None, tensors, tensors)
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Work:
         return self._recv(tensors, src, tag)
@@ -216,7 +218,7 @@ class Group(PythonGroup):
     def _recv(self, tensors: Tensors, src: int, tag: int) -> Work:
         (tensor,) = movable("recv", tensors, contiguous=True)
         begin = partial(self._comm.Irecv, raw(tensor), src, tag)
-        return self._put("recv", begin, None, tensors, tensors, size=tensor.nbytes)
+        return self._put("recv", [begin], None, tensors, tensors, size=tensor.nbytes)
 
     # --- the names of torch before 2.13 ---
 
@@ -229,7 +231,7 @@ class Group(PythonGroup):
     # --- what they share ---
 
     def _put(
-        self, what: str, begin: Begin, opts: Any, outputs: Tensors, buffers: Tensors, divisor: int = 1, size: int = -1
+        self, what: str, begins: Begins, opts: Any, outputs: Tensors, buffers: Tensors, divisor: int = 1, size: int = -1
     ) -> Work:
         """Put an operation on the queue; MPI's results come in `buffers` and go into `outputs`, divided.
 
@@ -247,11 +249,12 @@ class Group(PythonGroup):
             for output, buffer in zip(outputs, buffers, strict=True):
                 if divisor != 1:
                     buffer.div_(divisor)
-                if buffer.data_ptr() != output.data_ptr():
-                    output.detach().copy_(buffer.reshape(output.shape))
+                if buffer is not output and buffer.data_ptr() != output.data_ptr():
+                    output.detach().copy_(buffer.view(output.shape))
 
-        limit = max(getattr(opts, "timeout", timedelta(0)), timedelta(0)) or self.timeout  # a negative one is none
-        work = Work(self, what, limit.total_seconds(), begin, outputs, finish)
+        limit = getattr(opts, "timeout", None)
+        limit = limit if limit is not None and limit > timedelta(0) else self.timeout
+        work = Work(self, what, limit.total_seconds(), begins, outputs, finish)
         process_queue().put(work)
         return work
 
@@ -271,27 +274,19 @@ def computable(tensor: Tensor) -> Tensor:
     return tensor.contiguous()
 
 
-def joined(tensors: Tensors, rows: int = 1) -> Tensor:
-    """The elements of all in so many rows, each with as many of every tensor; one that is contiguous is not copied."""
-    flat = [tensor.detach().reshape(rows, -1) for tensor in tensors]
-    return torch.cat(flat, 1) if len(flat) > 1 else flat[0].contiguous()
-
-
-def portions(buffer: Tensor, tensors: Tensors) -> Tensors:
-    """What of each row of `joined` tensors belongs to each of them."""
-    return buffer.split([tensor.numel() for tensor in tensors], -1)
+def joined(tensors: Iterable[Tensor]) -> Tensor:
+    """The elements of all, one after the other."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def movable(what: str, tensors: Tensors, contiguous: bool = False) -> Tensors:
-    """Dense tensors of one dtype in the memory of this process, whose bytes can be sent."""
+    """Dense tensors in the memory of this process, whose bytes can be sent."""
     if not tensors:
         refuse(f"{what} needs a tensor, got an empty list.")
     for tensor in tensors:
         if not tensor.is_cpu or tensor.layout is not torch.strided:
             kind = f"{tensor.device.type} tensor" if tensor.layout == torch.strided else f"{tensor.layout} tensor"
             refuse(f"{what} on {NAME} needs dense CPU tensors, got a {kind}. Call tensor.cpu() or tensor.to_dense().")
-        if tensor.dtype != tensors[0].dtype:
-            refuse(f"{what} needs tensors of one dtype, got {tensors[0].dtype} and {tensor.dtype}.")
         if contiguous and not tensor.is_contiguous():
             refuse(f"{what} needs a contiguous tensor, got strides {tensor.stride()}. Call tensor.contiguous().")
     return tensors
