@@ -85,11 +85,11 @@ def contrast(one: str, other: str) -> float:
 
 
 def text_color(background: str) -> str:
-    """White or black, whichever has the higher contrast on `background`: 4.58 or more.
+    """White or black, whichever has the higher contrast on `background`: 4.58 or more; the ink on the page, "none".
 
     Runs on: anywhere.
     """
-    return max("#FFFFFF", "#000000", key=lambda color: contrast(color, background))
+    return INK if background == "none" else max("#FFFFFF", "#000000", key=lambda color: contrast(color, background))
 
 
 def curve_color(place: int) -> str:
