@@ -15,15 +15,15 @@ from matplotlib.container import BarContainer
 
 from distlab.errors import refuse
 from distlab.plotting.axes import SMALL, even_ticks, new_axes, short
-from distlab.plotting.style import FAINT, INK, MIXED, blend, curve_color, rank_color, text_color
+from distlab.plotting.style import COMPUTING, FAINT, FORWARD, INK, MIXED, TRAVELLING, curve_color, text_color
 
 Bar = tuple[str, float, float, str]  # lane, start, end, kind; times in seconds
 KINDS = ("compute", "communicate", "wait")
 # of the attributes of `Trace.shares()`: what the legend calls each, and its fill
 PARTS = {
-    "compute": ("computes", rank_color(0)),
-    "hidden": ("computes while data travel", blend(rank_color(0), "#FFFFFF", 0.45)),
-    "communicate": ("data travel", rank_color(1)),
+    "compute": ("computes", COMPUTING),
+    "hidden": ("computes while data travel", FORWARD),
+    "communicate": ("data travel", TRAVELLING),
     "wait": ("waits for others", FAINT),
     "other": ("other", MIXED),
 }

@@ -66,7 +66,7 @@ class Pictures:
 
     def __init__(self, states: Sequence[Rows], moves: Sequence[Sequence[Move]]):
         self.states, self.moves = states, moves
-        self.headings = [f"step {number}" for number in range(1, len(states))] + ["end"]
+        self.headings = [f"step {number}" for number in range(len(states) - 1)] + ["end"]
         ranks, chunks = len(states[0]), len(states[0][0])
         longest = max(len(cells.format_value(cell.value)) for state in states for row in state for cell in row)
         parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
