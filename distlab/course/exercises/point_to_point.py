@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import COLLECTIVES, Limits, exercise, question
+from distlab.course.exercises import COLLECTIVES, Limits, exercise, question, returned
 
 
 def _gathered(tensor):
@@ -13,7 +13,7 @@ def _gathered(tensor):
     return everyone
 
 
-@exercise("01", forbids=COLLECTIVES)
+@exercise("01", worlds=(2, 3, 4), trial=returned, forbids=COLLECTIVES)
 def chain(tensor):
     """Add up along the chain 0, 1, 2 and so on: each rank adds its own tensor to what comes, and passes the sum on.
 
@@ -74,16 +74,16 @@ def overwritten(answer):
 
 
 def _received_later(fn, values):
-    """Rank 0 calls the function; only then does rank 1 receive, one message after the other."""
-    if dist.get_rank() == 0:
-        works = fn(values)
-        dist.barrier()
-        return len([work.wait() for work in works or ()])
-    dist.barrier()
-    received = [torch.zeros(1) for _ in values]
+    """Rank 0 calls the function; only then does rank 1 receive, if there is a work for each message."""
+    works = (fn(values) or []) if dist.get_rank() == 0 else []
+    started = torch.tensor(len(works))
+    dist.broadcast(started, src=0)
+    received = [torch.zeros(1) for _ in values if dist.get_rank() == 1 and started == len(values)]
+    for work in works if started == len(values) else []:
+        work.wait()
     for tensor in received:
         dist.recv(tensor, src=0)
-    return [tensor.item() for tensor in received]
+    return [tensor.item() for tensor in received] if dist.get_rank() == 1 else f"{len(works)} works"
 
 
 @exercise(
@@ -140,7 +140,7 @@ def collect(tensor):
 @exercise(
     "01",
     worlds=(2,),
-    cases=(((2, 3), torch.float32), ((4,), torch.int64), ((1, 2, 3), torch.float64), ((), torch.int32)),
+    cases=(((2, 3), torch.float32), ((4,), torch.int32), ((1, 2, 3), torch.float64), ((), torch.int64)),
     given=lambda rank, n, case: (
         torch.arange(torch.Size(case[0]).numel()).reshape(case[0]).to(case[1]) if rank == 0 else None,
     ),
@@ -188,6 +188,7 @@ def one_receives_first(answer):
         torch.arange(case[0] * case[1]).reshape(case[:2]) + 100.0 * rank,
         case[2],
     ),
+    trial=returned,
     forbids=COLLECTIVES,
 )
 def send_column(table, k):
@@ -196,7 +197,7 @@ def send_column(table, k):
     Hint: `table[:, k]` is a view whose elements do not lie side by side. `contiguous()` makes a copy in which they do.
     Hint: The receiver's tensor must be contiguous, too: `torch.empty(len(table))`.
     """
-    column = table[:, k].contiguous()
+    column = table[:, k].clone()
     dist.broadcast(column, src=0)
     return column if dist.get_rank() == 1 else None
 
@@ -205,7 +206,7 @@ def send_column(table, k):
 def from_the_left(mine):
     """Send `mine` to the right with a blocking send; return the tensor that came from the left.
 
-    The ranks stand in a ring: to the right of the last rank is rank 0.
+    The ranks stand in a ring: to the right of the last rank is rank 0. `mine` must not change.
 
     Hint: A receive may start before the send without waiting: `work = dist.irecv(theirs, src=left)`.
     Hint: What `irecv` fills may be read after `work.wait()` only.
@@ -229,7 +230,7 @@ def deliver(numbers):
     Hint: A message of its own with the length goes first; then both know how many follow.
     Hint: An empty list is a list, too: its sum is 0.0.
     """
-    total = torch.tensor(sum(numbers or []))
+    total = torch.tensor(float(sum(numbers or [])))
     dist.broadcast(total, src=0)
     return total.item() if dist.get_rank() == 1 else None
 
@@ -254,8 +255,9 @@ def from_the_report(answer):
 @exercise(
     "01",
     worlds=(2,),
-    cases=(1, 2, 5),
+    cases=(2, 1, 5),
     given=lambda rank, n, rounds: (torch.tensor([10.0]), rounds),
+    trial=returned,
     forbids=COLLECTIVES,
 )
 def ping_pong(tensor, rounds):
@@ -300,8 +302,9 @@ def loop_against_tree(answer):
     worlds=(2,),
     cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]),
     given=lambda rank, n, shapes: (
-        [torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 9 * rank for shape in shapes],
+        [torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 99 * rank for shape in shapes],
     ),
+    trial=returned,
     forbids=COLLECTIVES,
     limits=lambda n, length, item: Limits(messages=1, because="Is every tensor sent on its own?"),
 )
@@ -323,6 +326,7 @@ def one_bucket(tensors):
     worlds=(2, 3, 4),
     cases=(1, 2, -1, 0, 7),
     given=lambda rank, n, steps: (torch.arange(3.0) + 10 * rank, steps),
+    trial=returned,
     forbids=COLLECTIVES,
     limits=lambda n, length, item: Limits(messages=1, because="Can the tensor go straight to the rank that needs it?"),
 )

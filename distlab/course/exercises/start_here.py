@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from distlab.course.exercises import exercise, nothing, question
+from distlab.course.exercises import exercise, nothing, question, returned
 
 
 @exercise("00", cases=(None,), given=nothing)
@@ -28,7 +28,7 @@ def whose_list(answer):
     return answer == 1 or reasons.get(answer, "It is a number of fruits.")
 
 
-@exercise("00")
+@exercise("00", worlds=(2, 3, 4))
 def scale_by_rank(tensor):
     """Multiply the tensor of each rank, in place, by the rank's number.
 
@@ -63,7 +63,7 @@ def my_role():
     return "coordinator" if rank == 0 else f"worker {rank}"
 
 
-@exercise("00", worlds=(2, 3, 4))
+@exercise("00", worlds=(2, 3, 4), trial=returned)
 def last_to_first(tensor):
     """Send the tensor of the last rank to rank 0, which returns what it received; the others return nothing.
 
