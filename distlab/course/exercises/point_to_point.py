@@ -182,6 +182,26 @@ def one_receives_first(answer):
 
 @exercise(
     "01",
+    worlds=(2, 3, 4),
+    cases=(1, 2, -1, 0, 7),
+    given=lambda rank, n, steps: (torch.arange(3.0) + 10 * rank, steps),
+    trial=returned,
+    forbids=COLLECTIVES,
+    limits=lambda n, length, item: Limits(messages=1, because="Can the tensor go straight to the rank that needs it?"),
+)
+def roll(tensor, steps):
+    """Shift the tensors round the ring by `steps` ranks: rank r returns that of rank r - steps.
+
+    No rank sends more than one message. `steps` may be 0, negative, or greater than `world_size`.
+
+    Hint: To which rank does mine go, and from which does one come? Both are numbers modulo `world_size`.
+    Hint: A rank cannot send to itself. When would it have to?
+    """
+    return _gathered(tensor)[(dist.get_rank() - steps) % dist.get_world_size()]
+
+
+@exercise(
+    "01",
     worlds=(2,),
     cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)),
     given=lambda rank, n, case: (
@@ -281,22 +301,6 @@ def half_of_the_bandwidth(answer):
     return abs(float(answer) - 40_000) < 400 or f"20 µs + {answer} * 0.5 ns is not twice {answer} * 0.5 ns."
 
 
-@question("01")
-def loop_against_tree(answer):
-    """Rank 0 has a tensor for 15 other ranks. In the loop it sends 15 messages, one after the other. In the tree every
-    rank that has the tensor sends it on in each step. How many times as long as the tree does the loop take?
-
-    Every message takes alpha + beta m, whoever sends it, and several pairs of ranks may be busy at the same time.
-
-    Hint: After each step of the tree twice as many ranks have the tensor: 1, 2, 4 and so on. How many steps are that?
-
-    Why: The tree takes 4 steps, from 1 to 2, 4, 8 and 16 ranks, and the loop 15: 15 / 4 = 3.75, whatever alpha and beta
-    are.
-    """
-    reasons = {15: "The tree takes more than one step.", 4: "That is the number of steps in the tree."}
-    return abs(float(answer) - 3.75) < 0.04 or reasons.get(answer, "Steps of the loop, divided by steps of the tree.")
-
-
 @exercise(
     "01",
     worlds=(2,),
@@ -321,21 +325,17 @@ def one_bucket(tensors):
     return box[0] if dist.get_rank() == 1 else None
 
 
-@exercise(
-    "01",
-    worlds=(2, 3, 4),
-    cases=(1, 2, -1, 0, 7),
-    given=lambda rank, n, steps: (torch.arange(3.0) + 10 * rank, steps),
-    trial=returned,
-    forbids=COLLECTIVES,
-    limits=lambda n, length, item: Limits(messages=1, because="Can the tensor go straight to the rank that needs it?"),
-)
-def roll(tensor, steps):
-    """Shift the tensors round the ring by `steps` ranks: rank r returns that of rank r - steps.
+@question("01")
+def loop_against_tree(answer):
+    """Rank 0 has a tensor for 15 other ranks. In the loop it sends 15 messages, one after the other. In the tree every
+    rank that has the tensor sends it on in each step. How many times the tree's time does the loop take?
 
-    No rank sends more than one message. `steps` may be 0, negative, or greater than `world_size`.
+    Every message takes alpha + beta m, whoever sends it, and several pairs of ranks may be busy at the same time.
 
-    Hint: To which rank does mine go, and from which does one come? Both are numbers modulo `world_size`.
-    Hint: A rank cannot send to itself. When would it have to?
+    Hint: After each step of the tree twice as many ranks have the tensor: 1, 2, 4 and so on. How many steps are that?
+
+    Why: The tree takes 4 steps, from 1 to 2, 4, 8 and 16 ranks, and the loop 15: 15 / 4 = 3.75, whatever alpha and beta
+    are.
     """
-    return _gathered(tensor)[(dist.get_rank() - steps) % dist.get_world_size()]
+    reasons = {15: "The tree takes more than one step.", 4: "That is the number of steps in the tree."}
+    return abs(float(answer) - 3.75) < 0.04 or reasons.get(answer, "Steps of the loop, divided by steps of the tree.")
