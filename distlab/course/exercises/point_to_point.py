@@ -50,6 +50,7 @@ def after_send(answer):
     (a) Rank 1 has begun to receive. (b) `t` may be overwritten. (c) The values are in rank 1's tensor. (d) Rank 1 has
     read them.
 
+    Hint: The send of this section came back while rank 1 was still asleep.
     Hint: The bytes may still be on their way, in a buffer of the system.
 
     Why: A send returns when a receive has been started and the bytes are with the system. The rest happens later.
@@ -66,6 +67,7 @@ def overwritten(answer):
     that. Which number does rank 1 receive?
 
     Hint: `isend` makes no copy. When are the bytes read?
+    Hint: gloo moves no data before the receive has been called, and that is after `fill_`.
 
     Why: Until `wait()` the tensor belongs to the send. The bytes are read when the receiver comes: then it is 99.
     """
@@ -173,6 +175,7 @@ def one_receives_first(answer):
     How many messages follow one after the other?
 
     Hint: Rank 7 can send at once. Which rank can send next, and why not before?
+    Hint: Rank 6 waits until rank 7 receives, which rank 7 does after its own send. Go on from there.
 
     Why: 7 sends to 0; only then does 7 receive from 6, then 6 from 5, and so on, until 0 sends to 1: all 8 in a row.
     """
@@ -294,7 +297,8 @@ def ping_pong(tensor, rounds):
 def half_of_the_bandwidth(answer):
     """A message of m bytes takes 20 µs + m * 0.5 ns. At which size in bytes is half of the full bandwidth reached?
 
-    Hint: At that size both terms are equal.
+    Hint: Half of the bandwidth means twice the time that the bytes alone would take.
+    Hint: At that size both terms are equal: 20 µs and m * 0.5 ns.
 
     Why: At alpha / beta bytes both terms are equal, so the message takes twice the time of its bytes alone.
     """
@@ -333,6 +337,7 @@ def loop_against_tree(answer):
     Every message takes alpha + beta m, whoever sends it, and several pairs of ranks may be busy at the same time.
 
     Hint: After each step of the tree twice as many ranks have the tensor: 1, 2, 4 and so on. How many steps are that?
+    Hint: Every step takes as long as one message, and so does every message of the loop: 15 of these, 4 of those.
 
     Why: The tree takes 4 steps, from 1 to 2, 4, 8 and 16 ranks, and the loop 15: 15 / 4 = 3.75, whatever alpha and beta
     are.

@@ -21,6 +21,7 @@ def whose_list(answer):
     How many fruits are in the list of the notebook?
 
     Hint: Did `push` send the list itself, or what was in it?
+    Hint: Print `basket` in a cell without `%%px`: that is the notebook's list.
 
     Why: `push` sends a copy to each rank. Five processes have five lists, and the notebook's own still has one fruit.
     """
@@ -81,6 +82,7 @@ def the_culprit(answer):
     Which rank made the mistake?
 
     Hint: Waiting is no mistake. Which rank does not wait?
+    Hint: Only one of them raised an exception.
 
     Why: Rank 3 raised. Rank 1 waited for its message, and the others for both of them at the barrier.
     """
@@ -91,6 +93,7 @@ def the_culprit(answer):
 def who_waits_for_whom(answer):
     """Ranks 0 and 1 both call `dist.send` to each other first, and `dist.recv` only then. In which call are they stuck?
 
+    Hint: A send returns when its receiver has called `recv`. When does the other rank come to its `recv`?
     Hint: Run it, and read the first sentence of the report.
 
     Why: A send waits until its receiver has come, and neither of them comes to its receive.
