@@ -18,13 +18,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distlab.compat.torch import set_default_group
-from distlab.course.exercises import Exercise, all_exercises
+from distlab.course.exercises import Exercise, all_exercises, outcome
 from distlab.rank import call_hooks
 from distlab.rank.entry_points import lend_names
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
 
 MOST_TEXT = 1000  # characters of what a function prints that are kept
+CHANGED = "This is the tensor that the function was given: it has to stay as it was."
+ANOTHER_ORDER = "These are the right values in another order."
 MOST_VALUES = 12  # of a tensor or list that are shown
 
 
@@ -85,7 +87,11 @@ def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Ca
     )
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
     right = _alike(wanted, found)
-    why = "" if right else _why(wanted, found, before, n)
+    in_place = exercise.trial is not outcome or expected[0] is None
+    changed = not in_place and any(
+        found is mine and _alike(was, wanted) for mine, was in zip(given, before, strict=True)
+    )
+    why = "" if right else CHANGED if changed else _why(wanted, found, before, n)
     return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, printed.getvalue())
 
 
@@ -132,23 +138,32 @@ def _alike(expected: Any, actual: Any) -> bool:
 def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
     """What is wrong with a value, in a sentence that holds for any exercise; "" where none does."""
     if actual is None:
-        return "Nothing is returned: is a `return` missing?"
+        return "Nothing is returned: is a `return` missing? (`dist.all_reduce` and its like return nothing themselves.)"
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
         if actual.shape != expected.shape:
             return f"The shape is {tuple(actual.shape)} where {tuple(expected.shape)} is right."
         if actual.dtype != expected.dtype:
             return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
         if any(isinstance(value, Tensor) and _alike(value, actual) for value in given):
-            return "The tensor is still as it was given: the result has to be written into it."
+            return "The tensor is still as it was given: the result has to be in it."
         if _alike(expected * n, actual):
             return f"Every value is {n} times too large, and there are {n} ranks."
         if expected.is_floating_point() and _alike(expected, actual * n):
             return f"Every value is {n} times too small, and there are {n} ranks."
+        if not expected.is_complex() and _alike(*(part.flatten().sort().values for part in (expected, actual))):
+            return ANOTHER_ORDER
         wrong = (expected != actual).flatten().nonzero().flatten().tolist()
         if 0 < len(wrong) < expected.numel():
             return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
         return ""
-    if type(actual) is not type(expected) and not isinstance(actual, (int, float)):
+    if isinstance(expected, list) and isinstance(actual, list):
+        if len(actual) != len(expected):
+            return f"It has {len(actual)} parts where {len(expected)} are right."
+        if any(isinstance(part, Tensor) for part in actual):
+            return "It holds tensors where numbers are right: `item()` makes a number of one."
+        if sorted(map(repr, expected)) == sorted(map(repr, actual)):
+            return ANOTHER_ORDER
+    elif type(actual) is not type(expected) and (isinstance(expected, Tensor) or not isinstance(actual, (int, float))):
         return f"It is of type {type(actual).__name__} where {type(expected).__name__} is right."
     return ""
 
