@@ -150,7 +150,7 @@ def prefix_sum(tensor):
 
 @exercise("02", cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),))
 def gather_unequal(tensor):
-    """Return, on every rank, one tensor with the numbers of all ranks behind each other; their lengths differ.
+    """Return, on every rank, the tensors of all ranks joined to one, in the order of the ranks; their lengths differ.
 
     Hint: `dist.all_gather` needs pieces of one size. Gather the lengths first.
     Hint: Pad each tensor with zeros to the longest, gather, and cut off what was padded.
@@ -170,7 +170,7 @@ def gather_unequal(tensor):
 def rotate(pieces):
     """All-to-all by rotation: `pieces[s]` is for rank s. Return the list of what the ranks had for this one, in order.
 
-    In step k, for k from 1 to n - 1, rank r sends to rank r + k and receives from rank r - k, round the ring.
+    For every distance k from 1 to n - 1, rank r sends to rank r + k and receives from rank r - k, round the ring.
 
     Hint: Send and receive at the same time: if all send first, all wait for ever.
     Hint: `work = dist.isend(pieces[dst], dst=dst)`, then `dist.recv(...)`, then `work.wait()`.
