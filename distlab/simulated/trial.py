@@ -7,6 +7,7 @@ backend: a program in it sees n ranks, and what it sends is noted and can be cou
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import math
 from collections.abc import Callable, Iterator
@@ -25,7 +26,6 @@ from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
 
 MOST_TEXT = 1000  # characters of what a function prints that are kept
-CHANGED = "This is the tensor that the function was given: it has to stay as it was."
 ANOTHER_ORDER = "These are the right values in another order."
 MOST_VALUES = 12  # of a tensor or list that are shown
 
@@ -82,16 +82,12 @@ def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Ca
     printed = _Beginning()
     with contextlib.redirect_stdout(printed), notes.apart() as events:
         actual = exercise.trial(fn, *given)
-    wanted, found = next(
-        (pair for pair in _pairs(expected, actual) if not _alike(*pair)), next(_pairs(expected, actual), (None, None))
-    )
+    pairs = list(_pairs(expected, actual)) or [((), None, None)]
+    place, wanted, found = next((pair for pair in pairs if not _alike(*pair[1:])), pairs[0])
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
     right = _alike(wanted, found)
-    in_place = exercise.trial is not outcome or expected[0] is None
-    changed = not in_place and any(
-        found is mine and _alike(was, wanted) for mine, was in zip(given, before, strict=True)
-    )
-    why = "" if right else CHANGED if changed else _why(wanted, found, before, n)
+    told = _where(exercise, place, wanted, before, expected)
+    why = "" if right else told if told.endswith("change.") else f"{told} {_why(wanted, found, before, n)}".strip()
     return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, printed.getvalue())
 
 
@@ -103,22 +99,36 @@ class _Beginning(io.StringIO):
         return len(text)
 
 
-def _pairs(expected: Any, actual: Any) -> Iterator[tuple[Any, Any]]:
-    """What has to be alike: the parts of sequences and dicts of equal length; None stands for anything."""
+def _pairs(expected: Any, actual: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
+    """What has to be alike, and where: the parts of sequences and dicts of equal length; None stands for anything."""
     if expected is None:
         return
     if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)) and len(expected) == len(actual):
         plain = all(isinstance(part, (int, float, str)) for part in expected)
         if plain:
-            yield list(expected), list(actual)
+            yield place, list(expected), list(actual)
             return
-        for parts in zip(expected, actual, strict=True):
-            yield from _pairs(*parts)
+        for number, parts in enumerate(zip(expected, actual, strict=True)):
+            yield from _pairs(*parts, (*place, number))
     elif isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys():
         for key in expected:
-            yield from _pairs(expected[key], actual[key])
+            yield from _pairs(expected[key], actual[key], (*place, key))
     else:
-        yield expected, actual
+        yield place, expected, actual
+
+
+def _where(exercise: Exercise, place: tuple[Any, ...], wanted: Any, given: tuple[Any, ...], expected: Any) -> str:
+    """Which part of a result is wrong, or which argument afterwards; "" where that is plain."""
+    if exercise.trial is not outcome or len(place) < 2:
+        return ""
+    argument, first, *more = place
+    path = "".join(f"[{key!r}]" for key in (more if argument else (first, *more)))
+    if not argument:
+        return f"Shown is {path} of what is returned."
+    name = f"`{list(inspect.signature(exercise.reference).parameters)[first]}{path}`"
+    if expected[0] is not None and not more and _alike(wanted, given[first]):
+        return f"{name} must not change."
+    return f"Shown is {name} afterwards." if more else ""
 
 
 def _alike(expected: Any, actual: Any) -> bool:
@@ -144,7 +154,7 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
             return f"The shape is {tuple(actual.shape)} where {tuple(expected.shape)} is right."
         if actual.dtype != expected.dtype:
             return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
-        if any(isinstance(value, Tensor) and _alike(value, actual) for value in given):
+        if any(_alike(value, actual) for _, value, _ in _pairs(given, given) if isinstance(value, Tensor)):
             return "The tensor is still as it was given: the result has to be in it."
         if _alike(expected * n, actual):
             return f"Every value is {n} times too large, and there are {n} ranks."
