@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -109,9 +109,12 @@ def too_much(where: str, outcomes: Sequence[Outcome], limits: Limits) -> str:
         rank = max(by_rank, key=by_rank.get, default=None)
         if most is not None and rank is not None and by_rank[rank] > most:
             did = what.format(form(by_rank[rank]))
-            enough = f"{form(most)} {'is enough' if most == 1 else 'suffice'}"
-            return f"The values are right, but with {where} rank {rank} {did} where {enough}.{because}"
+            return f"The values are right, but with {where} rank {rank} {did} where {_enough(most, form)}.{because}"
     if limits.steps is not None and steps > limits.steps:
-        steps = f"{steps} messages follow each other where {limits.steps} suffice"
+        steps = f"{steps} messages follow each other where {_enough(limits.steps)}"
         return f"The values are right, but with {where} {steps}.{because}"
     return ""
+
+
+def _enough(most: int, form: Callable[[int], str] = str) -> str:
+    return f"{form(most)} {'is enough' if most == 1 else 'suffice'}"
