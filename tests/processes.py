@@ -27,7 +27,9 @@ def marked(name: str, value: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get(name, "").startswith(value) and process.status() != psutil.STATUS_ZOMBIE:
+            environment = process.environ()
+            is_marked = name in environment and environment[name].startswith(value)
+            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 

@@ -7,6 +7,7 @@ backend: a program in it sees n ranks, and what it sends is noted and can be cou
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import math
 from collections.abc import Callable, Iterator
@@ -18,13 +19,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distlab.compat.torch import set_default_group
-from distlab.course.exercises import Exercise, Seen, all_exercises
+from distlab.course.exercises import Exercise, Seen, all_exercises, outcome
 from distlab.rank import call_hooks
 from distlab.rank.entry_points import lend_names
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
 
 MOST_TEXT = 1000  # characters of what a function prints that are kept
+ANOTHER_ORDER = "These are the right values in another order."
 MOST_VALUES = 12  # of a tensor or list that are shown
 
 
@@ -81,12 +83,12 @@ def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Ca
     printed = _Beginning()
     with contextlib.redirect_stdout(printed), notes.apart() as events:
         actual = exercise.trial(fn, *given)
-    wanted, found = next(
-        (pair for pair in _pairs(expected, actual) if not _alike(*pair)), next(_pairs(expected, actual), (None, None))
-    )
+    pairs = list(_pairs(expected, actual)) or [((), None, None)]
+    place, wanted, found = next((pair for pair in pairs if not _alike(*pair[1:])), pairs[0])
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
     right = _alike(wanted, found)
-    why = "" if right else _why(wanted, found, before, n)
+    told = _where(exercise, place, wanted, before, expected)
+    why = "" if right else told if told.endswith("change.") else f"{told} {_why(wanted, found, before, n)}".strip()
     return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, printed.getvalue())
 
 
@@ -98,22 +100,36 @@ class _Beginning(io.StringIO):
         return len(text)
 
 
-def _pairs(expected: Any, actual: Any) -> Iterator[tuple[Any, Any]]:
-    """What has to be alike: the parts of sequences and dicts of equal length; None stands for anything."""
+def _pairs(expected: Any, actual: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
+    """What has to be alike, and where: the parts of sequences and dicts of equal length; None stands for anything."""
     if expected is None:
         return
     if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)) and len(expected) == len(actual):
         plain = all(isinstance(part, (int, float, str)) for part in expected)
         if plain:
-            yield list(expected), list(actual)
+            yield place, list(expected), list(actual)
             return
-        for parts in zip(expected, actual, strict=True):
-            yield from _pairs(*parts)
+        for number, parts in enumerate(zip(expected, actual, strict=True)):
+            yield from _pairs(*parts, (*place, number))
     elif isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys():
         for key in expected:
-            yield from _pairs(expected[key], actual[key])
+            yield from _pairs(expected[key], actual[key], (*place, key))
     else:
-        yield expected, actual
+        yield place, expected, actual
+
+
+def _where(exercise: Exercise, place: tuple[Any, ...], wanted: Any, given: tuple[Any, ...], expected: Any) -> str:
+    """Which part of a result is wrong, or which argument afterwards; "" where that is plain."""
+    if exercise.trial is not outcome or len(place) < 2:
+        return ""
+    argument, first, *more = place
+    path = "".join(f"[{key!r}]" for key in (more if argument else (first, *more)))
+    if not argument:
+        return f"Shown is {path} of what is returned."
+    name = f"`{list(inspect.signature(exercise.reference).parameters)[first]}{path}`"
+    if expected[0] is not None and not more and _alike(wanted, given[first]):
+        return f"{name} must not change."
+    return f"Shown is {name} afterwards." if more else ""
 
 
 def _alike(expected: Any, actual: Any) -> bool:
@@ -135,25 +151,34 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
     if isinstance(actual, Seen):
         return actual.why
     if actual is None:
-        return "Nothing is returned: is a `return` missing?"
+        return "Nothing is returned: is a `return` missing? (`dist.all_reduce` and its like return nothing themselves.)"
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
         if actual.shape != expected.shape:
             return f"The shape is {tuple(actual.shape)} where {tuple(expected.shape)} is right."
         if actual.dtype != expected.dtype:
             return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
-        if any(isinstance(value, Tensor) and _alike(value, actual) for value in given):
-            return "The tensor is still as it was given: the result has to be written into it."
+        if any(_alike(value, actual) for _, value, _ in _pairs(given, given) if isinstance(value, Tensor)):
+            return "The tensor is still as it was given: the result has to be in it."
         if _alike(expected * n, actual):
             return f"Every value is {n} times too large, and there are {n} ranks."
         if expected.is_floating_point() and _alike(expected, actual * n):
             return f"Every value is {n} times too small, and there are {n} ranks."
         if times := _times(expected, actual):
             return f"Every value is {times}."
+        if not expected.is_complex() and _alike(*(part.flatten().sort().values for part in (expected, actual))):
+            return ANOTHER_ORDER
         wrong = (expected != actual).flatten().nonzero().flatten().tolist()
         if 0 < len(wrong) < expected.numel():
             return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
         return ""
-    if type(actual) is not type(expected) and not isinstance(actual, (int, float)):
+    if isinstance(expected, list) and isinstance(actual, list):
+        if len(actual) != len(expected):
+            return f"It has {len(actual)} parts where {len(expected)} are right."
+        if any(isinstance(part, Tensor) for part in actual):
+            return "It holds tensors where numbers are right: `item()` makes a number of one."
+        if sorted(map(repr, expected)) == sorted(map(repr, actual)):
+            return ANOTHER_ORDER
+    elif type(actual) is not type(expected) and (isinstance(expected, Tensor) or not isinstance(actual, (int, float))):
         return f"It is of type {type(actual).__name__} where {type(expected).__name__} is right."
     return ""
 
