@@ -163,7 +163,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any], sent: str | Exercise, clust
                 outcomes = cluster.call(trial.call, sent, number, fn, ranks=range(n), timeout=exercise.seconds)
                 if wrong := _wrong(exercise, words, n, outcomes):
                     return Verdict(exercise.name, False, words=wrong)
-            cluster.call(trial.leave)
+            _leave(cluster)
     except RanksFailed as error:
         kinds = {failure.kind for failure in error.failures if not failure.consequence}
         if isinstance(error, RankError) and kinds == {"NotImplementedError"}:
@@ -172,10 +172,16 @@ def _try(exercise: Exercise, fn: Callable[..., Any], sent: str | Exercise, clust
             cluster.heal()
         return Verdict(exercise.name, False, words=verdict.raised(words, error, n, cluster.n))
     finally:
-        cluster.call(trial.leave)
+        _leave(cluster)
     worlds = ", ".join(map(str, exercise.worlds[:-1])) + " and " if len(exercise.worlds) > 1 else ""
     ranks = f"{worlds}{exercise.worlds[-1]} rank{'s' * (exercise.worlds != (1,))}"
     return Verdict(exercise.name, True, words=f"{len(exercise.cases) * len(exercise.worlds)} cases with {ranks}.")
+
+
+def _leave(cluster: Cluster) -> None:
+    """Have all ranks in the world of the cluster again."""
+    if any(cluster.call(trial.leave)):
+        cluster.heal()
 
 
 def _case_words(n: int, case: Any, exercise: Exercise) -> str:
