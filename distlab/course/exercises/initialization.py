@@ -51,6 +51,17 @@ def _new_store(kind=dist.FileStore):
     return store
 
 
+@question("06")
+def store_reads(answer):
+    """How many keys do the ranks read, all together, when 64 of them call `init_process_group` over gloo?
+
+    Hint: Look at the picture of 3 ranks. How many keys does each of them read?
+
+    Why: Each rank reads the address of every rank, its own included: 64 * 64 are 4096 reads, of only 64 keys.
+    """
+    return float(answer) == 4096 or "With 3 ranks there are 9 reads, 3 by each rank."
+
+
 def _came_before_leaving(barrier):
     """How many ranks had come when this one left, in each of three rounds."""
     rank, n, store, came = dist.get_rank(), dist.get_world_size(), _new_store(), []
@@ -75,22 +86,11 @@ def store_barrier(store, rank, world_size, name):
     dist.barrier()
 
 
-@question("06")
-def store_reads(answer):
-    """How many keys do the ranks read, all together, when 64 of them call `init_process_group` over gloo?
-
-    Hint: Look at the picture of 3 ranks. How many keys does each of them read?
-
-    Why: Each rank reads the address of every rank, its own included: 64 * 64 are 4096 reads, of only 64 keys.
-    """
-    return float(answer) == 4096 or "With 3 ranks there are 9 reads, 3 by each rank."
-
-
 def _all_numbers(take):
     """What two calls on each rank have given, sorted."""
     store, everyone = _new_store(_Late), [None] * dist.get_world_size()
     dist.all_gather_object(everyone, [take(store), take(store)])
-    return sorted(sum(everyone, []), key=str)
+    return sorted([number for numbers in everyone for number in numbers], key=str)
 
 
 @exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_all_numbers)

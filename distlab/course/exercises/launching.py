@@ -122,7 +122,9 @@ def count_demos(machines, per_machine, spawned):
 
 def _printed(folder, *arguments):
     """What a Python program prints in this folder. With all its descendants, it has a minute."""
-    environment = {name: value for name, value in os.environ.items() if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)}
+    environment = {
+        name: value for name, value in os.environ.items() if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)
+    }
     environment |= {"GLOO_SOCKET_IFNAME": loopback_interface(), "PYTHON_COLORS": "0"}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "text": True}
     program = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **options)
@@ -143,7 +145,7 @@ def repair_spawning(answer):
     Give the path of the repaired file. Both ways are tried for real, with the argument 6, the timeout in seconds.
 
     Hint: Only one program may start ranks. Under torchrun, `RANK` is in the environment of the script.
-    Hint: Started by torchrun: `dist.init_process_group("gloo")`, without a port or a rank of your own. Otherwise: spawn.
+    Hint: Under torchrun: `dist.init_process_group("gloo")`, without a port or a rank of your own. Otherwise: spawn.
     """
     if not Path(answer).is_file():
         return f"There is no file {answer}."
@@ -162,9 +164,7 @@ def repair_spawning(answer):
 
 def _failures(*stamps):
     """Error files by rank, as torchrun's ranks leave them."""
-    return {
-        rank: {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}} for rank, stamp in stamps
-    }
+    return {rank: {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}} for rank, stamp in stamps}
 
 
 @exercise(
@@ -190,8 +190,8 @@ def culprit(files):
 def best_interval(c, m):
     """Return the seconds between two checkpoints with which the least time is lost.
 
-    Saving takes `c` seconds, and a rank dies every `m` seconds on average. Saving every t seconds costs the share c / t,
-    and a failure loses t / 2 seconds on average, which is the share t / (2 m).
+    Saving takes `c` seconds, and a rank dies every `m` seconds on average. Saving every t seconds costs the share
+    c / t, and a failure loses t / 2 seconds on average, which is the share t / (2 m).
 
     Hint: Where is the derivative of c / t + t / (2 m) zero?
     Hint: -c / t**2 + 1 / (2 m) = 0.
