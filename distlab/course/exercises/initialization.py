@@ -19,7 +19,7 @@ class _Late(dist.FileStore):
     """A store far away: what is written arrives late."""
 
     def set(self, key, value):
-        time.sleep(0.05)
+        time.sleep(0.2)
         super().set(key, value)
 
 
@@ -66,11 +66,12 @@ def _came_before_leaving(barrier):
     """How many ranks had come when this one left, in each of three rounds."""
     rank, n, store, came = dist.get_rank(), dist.get_world_size(), _new_store(), []
     for turn in range(3):
-        time.sleep(0.02 * ((rank + turn) % n))
+        dist.barrier()
+        time.sleep(0.05 * ((rank + turn) % n))
         store.add(f"came {turn}", 1)
         barrier(dist.PrefixStore("barrier", store), rank, n, f"round {turn}")
-        came.append(store.add(f"came {turn}", 0))
-    return came
+        came.append(str(store.add(f"came {turn}", 0)))
+    return f"{', '.join(came)} of {n} had come"
 
 
 @exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_came_before_leaving)
@@ -90,7 +91,8 @@ def _all_numbers(take):
     """What two calls on each rank have given, sorted."""
     store, everyone = _new_store(_Late), [None] * dist.get_world_size()
     dist.all_gather_object(everyone, [take(store), take(store)])
-    return sorted([number for numbers in everyone for number in numbers], key=str)
+    numbers = sorted(str(number) for numbers in everyone for number in numbers)
+    return ", ".join(numbers) + ("" if len(set(numbers)) == len(numbers) else " (the same number twice)")
 
 
 @exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_all_numbers)
@@ -116,10 +118,11 @@ def five_logs(answer):
     Hint: "Connection refused" comes after the store: an address was read there. Whose address, and from when?
 
     Why: A counts clients, and one is missing; in B rank 0 counts to another number than the others; in C nobody can
-    listen; in D rank 0 calls a process that has not started yet; in E two machines exchange loopback addresses.
+    listen; in D rank 0 has read the address of a rank 1 that is gone; in E two machines exchange loopback addresses.
     """
     wrong = [log for log in LOGS if dict(answer).get(log) != LOGS[log]]
-    return not wrong or f"{', '.join(sorted(set(LOGS) - set(wrong))) or 'None'} right. Read again: {', '.join(wrong)}."
+    right = [log for log in LOGS if log not in wrong]
+    return not wrong or f"Right: {', '.join(right) or 'none'}. Read again: {', '.join(wrong)}."
 
 
 def _sums_of_groups(build):
@@ -157,7 +160,10 @@ def both_devices(answer):
 
     Why: torch looks at the tensor's device: "cpu:gloo,cuda:nccl" makes a group with both, and NCCL never sees the CPU.
     """
-    return sorted(str(answer).replace(" ", "").split(",")) == ["cpu:gloo", "cuda:nccl"]
+    if ":" not in str(answer):
+        return f"{answer!r} does not say for which device each backend is."
+    right = sorted(str(answer).replace(" ", "").split(",")) == ["cpu:gloo", "cuda:nccl"]
+    return right or 'NCCL is for tensors on a GPU, which torch calls "cuda", and gloo here for those on the "cpu".'
 
 
 def _trained(make):
@@ -182,7 +188,9 @@ def _trained(make):
                 dist.all_reduce(weights.grad)
                 weights.grad /= n
             weights.data -= 0.1 * weights.grad
-    return tensor, torch.cat([weights.detach().flatten() for weights in model.parameters()])
+    return f"after broadcast and all_reduce: {tensor.item():g}", torch.cat(
+        [weights.detach().flatten() for weights in model.parameters()]
+    )
 
 
 @exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_trained, seconds=60)
