@@ -121,7 +121,7 @@ def count_demos(machines, per_machine, spawned):
 
 
 def _printed(folder, *arguments):
-    """What a Python program prints in this folder. With all its descendants, it has a minute."""
+    """What a Python program prints in this folder. With all its descendants, it has two minutes."""
     environment = {
         name: value for name, value in os.environ.items() if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)
     }
@@ -129,7 +129,7 @@ def _printed(folder, *arguments):
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "text": True}
     program = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **options)
     try:
-        return program.communicate(timeout=60)[0]
+        return program.communicate(timeout=120)[0]
     except subprocess.TimeoutExpired:
         return f"Error: {shlex.join(arguments)} does not end"
     finally:
@@ -142,7 +142,7 @@ def _printed(folder, *arguments):
 def repair_spawning(answer):
     """Repair `spawning.py`, so that torchrun runs it on 2 ranks, and `python` alone still does, too.
 
-    Give the path of the repaired file. Both ways are tried for real, with the argument 6, the timeout in seconds.
+    Give the path of the repaired file. Both ways are tried for real, with the argument 10, the timeout in seconds.
 
     Hint: Only one program may start ranks. Under torchrun, `RANK` is in the environment of the script.
     Hint: Under torchrun: `dist.init_process_group("gloo")`, without a port or a rank of your own. Otherwise: spawn.
@@ -153,7 +153,7 @@ def repair_spawning(answer):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(answer, f"{folder}/script.py")
             Path(folder, "toy.py").write_text(TOY)
-            printed = _printed(folder, *way, "script.py", "6")
+            printed = _printed(folder, *way, "script.py", "10")
         trained = sorted(line for line in printed.splitlines() if line.startswith("rank ") and " of " in line)
         if trained != TRAINED:
             errors = re.findall(r"\w*Error: .*", re.sub(r"localhost, \d+", "localhost, PORT", printed))
