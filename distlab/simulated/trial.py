@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import io
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distlab.compat.torch import set_default_group
+from distlab.compat.torch import destroy_group, forget_group_numbers, group_names, name_of, set_default_group
 from distlab.course.exercises import Exercise, Seen, all_exercises, outcome
 from distlab.rank import call_hooks
 from distlab.rank.entry_points import lend_names
@@ -28,6 +29,7 @@ from distlab.simulated.events import Event
 MOST_TEXT = 1000  # characters of what a function prints that are kept
 ANOTHER_ORDER = "These are the right values in another order."
 MOST_VALUES = 12  # of a tensor or list that are shown
+_WORLDS: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()  # that were left for a small one
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,28 @@ def enter(rank: int, world_size: int, n: int) -> None:
     backend.register()
     call_hooks.install(backend.Group, backend.Work)
     group, outer = dist.new_group(range(n), backend=backend.NAME), dist.group.WORLD
+    _WORLDS.add(outer)
     if rank < n:
         group.outer = outer
         set_default_group(group)
 
 
-def leave(rank: int, world_size: int) -> None:
-    """Go back to the whole world; nothing happens on a rank that is there. Runs on: every rank of the cluster."""
+def leave(rank: int, world_size: int) -> bool:
+    """Go back to the whole world; nothing happens on a rank that is there. Runs on: every rank of the cluster.
+
+    Groups that were made in the small world go with it, and their numbers: the ranks outside have made none.
+
+    Returns:
+        whether the whole world is gone, because the answer has left it, or built another one.
+    """
     group = dist.group.WORLD
     if hasattr(group, "outer"):
+        groups, number = [own for own, _ in group_names()], int(name_of(group))
         set_default_group(group.outer)
-        dist.destroy_process_group(group)
+        for own in groups[groups.index(group) :]:
+            destroy_group(own)
+        forget_group_numbers(number + 1)
+    return dist.group.WORLD not in _WORLDS
 
 
 @torch.random.fork_rng(devices=[])  # the lesson's random numbers go on as if nothing had been tried
