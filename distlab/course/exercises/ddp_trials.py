@@ -105,7 +105,7 @@ def symptoms(model, samples, writes=None):
         own = samples.read[:middle], samples.read[middle:], before, after, first_gradient(before, samples), writes
     everyone = gathered(own)
     if None in everyone:
-        return ["The model that is given makes fewer than two steps."]
+        return ["The model that is given makes fewer than two steps."] * 5
     first, second, before, after, raw, writes = zip(*everyone, strict=True)
     before, after, raw = map(torch.stack, (before, after, raw))
     steps = (before - after) / RATE
@@ -147,7 +147,7 @@ def repaired(fn, count):
     with mock.patch.object(torch, "save") as save:
         fn(model, samples, BATCH, 2, "model.pt")
     left = symptoms(model, samples, save.call_count)
-    return Seen(f"{5 - len(left)} of 5", f"What can be seen of one that is left: {left[0]}" if left else "")
+    return Seen(f"{max(0, 5 - len(left))} of 5", f"What can be seen of one that is left: {left[0]}" if left else "")
 
 
 def shared(fn, count):

@@ -62,6 +62,7 @@ def buckets_of_ten(answer):
     """12 layers have 3.1 MiB of gradients each. How many all-reduces does step 1 make with bucket_cap_mb=10?
 
     Hint: A bucket is closed by the gradient with which it reaches its size.
+    Hint: 3 x 3.1 is less than 10, and 4 x 3.1 is more.
 
     Why: Three layers are 9.3 MiB, and the fourth closes the bucket at 12.4 MiB: 12 layers fill 3 buckets.
     """
@@ -91,6 +92,7 @@ def unused_share(answer):
     each number. Which number does rank 7 find in its gradient of that layer after backward?
 
     Hint: As what does a rank count that does not use the layer, and by what is the sum divided?
+    Hint: The average is the same on every rank, on those that do not use the layer too.
 
     Why: Nine ranks count as zeros, and the sum is divided by 10 all the same: 0.5, on every rank.
     """
