@@ -56,7 +56,9 @@ def second_machine(answer):
     GPU: 7.
     """
     rank, local_rank = answer
-    return (rank, local_rank) == (15, 7) or f"It is not RANK {rank} with LOCAL_RANK {local_rank}: both begin at 0."
+    if rank != 15:
+        return "RANK counts the 16 ranks of both machines, from 0 on."
+    return local_rank == 7 or "LOCAL_RANK counts the 8 ranks of one machine, and begins with 0 on each."
 
 
 def _parsed(line):
@@ -146,6 +148,8 @@ def repair_spawning(answer):
 
     Hint: Only one program may start ranks. Under torchrun, `RANK` is in the environment of the script.
     Hint: Under torchrun: `dist.init_process_group("gloo")`, without a port or a rank of your own. Otherwise: spawn.
+
+    Why: `RANK` in the environment says that a launcher has started this process, and that it is one rank.
     """
     if not Path(answer).is_file():
         return f"There is no file {answer}."
@@ -162,6 +166,18 @@ def repair_spawning(answer):
     return True
 
 
+def _with_times(fn, files):
+    """The rank that `fn` finds, with the times among which it was to choose."""
+    times = [f"{rank}: {file['message']['extraInfo']['timestamp']}" for rank, file in files.items()]
+    return f"rank {fn(files)} of {', '.join(times)}"
+
+
+def _with_cost(fn, c, m):
+    """The interval that `fn` finds, with what it costs."""
+    t = fn(c, m)
+    return f"{t:.4g} s cost {100 * (c / t + t / (2 * m)):.4g} %"
+
+
 def _failures(*stamps):
     """Error files by rank, as torchrun's ranks leave them."""
     return {rank: {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}} for rank, stamp in stamps}
@@ -176,6 +192,7 @@ def _failures(*stamps):
         (_failures((5, "17")),),
     ),
     given=as_they_are,
+    trial=_with_times,
 )
 def culprit(files):
     """Return the rank that failed first. `files` maps a rank to what `json.loads` made of its error file.
@@ -186,7 +203,7 @@ def culprit(files):
     return min(files, key=lambda rank: float(files[rank]["message"]["extraInfo"]["timestamp"]))
 
 
-@exercise("07", worlds=(1,), cases=((10, 86_400), (1, 100), (30, 3600)), given=as_they_are)
+@exercise("07", worlds=(1,), cases=((10, 86_400), (1, 100), (30, 3600)), given=as_they_are, trial=_with_cost)
 def best_interval(c, m):
     """Return the seconds between two checkpoints with which the least time is lost.
 
