@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 
 from distlab.course.exercises import as_they_are, exercise, question
-from distlab.wire.rendezvous import loopback_interface
 
 TORCHRUN = ["-m", "torch.distributed.run"]
 # stands in for the notebook's toy.py, and is quicker
@@ -127,7 +126,7 @@ def _printed(folder, *arguments):
     environment = {
         name: value for name, value in os.environ.items() if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)
     }
-    environment |= {"GLOO_SOCKET_IFNAME": loopback_interface(), "PYTHON_COLORS": "0"}
+    environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", "PYTHON_COLORS": "0"}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "text": True}
     program = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **options)
     try:
