@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 
 from distlab.course.exercises import as_they_are, exercise, question
-from distlab.wire.rendezvous import loopback_interface
 
 TORCHRUN = ["-m", "torch.distributed.run"]
 # stands in for the notebook's toy.py, and is quicker
@@ -56,7 +55,9 @@ def second_machine(answer):
     GPU: 7.
     """
     rank, local_rank = answer
-    return (rank, local_rank) == (15, 7) or f"It is not RANK {rank} with LOCAL_RANK {local_rank}: both begin at 0."
+    if rank != 15:
+        return "RANK counts the 16 ranks of both machines, from 0 on."
+    return local_rank == 7 or "LOCAL_RANK counts the 8 ranks of one machine, and begins with 0 on each."
 
 
 def _parsed(line):
@@ -125,7 +126,7 @@ def _printed(folder, *arguments):
     environment = {
         name: value for name, value in os.environ.items() if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)
     }
-    environment |= {"GLOO_SOCKET_IFNAME": loopback_interface(), "PYTHON_COLORS": "0"}
+    environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", "PYTHON_COLORS": "0"}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "text": True}
     program = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **options)
     try:
@@ -146,6 +147,8 @@ def repair_spawning(answer):
 
     Hint: Only one program may start ranks. Under torchrun, `RANK` is in the environment of the script.
     Hint: Under torchrun: `dist.init_process_group("gloo")`, without a port or a rank of your own. Otherwise: spawn.
+
+    Why: `RANK` in the environment says that a launcher has started this process, and that it is one rank.
     """
     if not Path(answer).is_file():
         return f"There is no file {answer}."
@@ -162,6 +165,18 @@ def repair_spawning(answer):
     return True
 
 
+def _with_times(fn, files):
+    """The rank that `fn` finds, with the times among which it was to choose."""
+    times = [f"{rank}: {file['message']['extraInfo']['timestamp']}" for rank, file in files.items()]
+    return f"rank {fn(files)} of {', '.join(times)}"
+
+
+def _with_cost(fn, c, m):
+    """The interval that `fn` finds, with what it costs."""
+    t = fn(c, m)
+    return f"{t:.4g} s cost {100 * (c / t + t / (2 * m)):.4g} %"
+
+
 def _failures(*stamps):
     """Error files by rank, as torchrun's ranks leave them."""
     return {rank: {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}} for rank, stamp in stamps}
@@ -176,6 +191,7 @@ def _failures(*stamps):
         (_failures((5, "17")),),
     ),
     given=as_they_are,
+    trial=_with_times,
 )
 def culprit(files):
     """Return the rank that failed first. `files` maps a rank to what `json.loads` made of its error file.
@@ -186,7 +202,7 @@ def culprit(files):
     return min(files, key=lambda rank: float(files[rank]["message"]["extraInfo"]["timestamp"]))
 
 
-@exercise("07", worlds=(1,), cases=((10, 86_400), (1, 100), (30, 3600)), given=as_they_are)
+@exercise("07", worlds=(1,), cases=((10, 86_400), (1, 100), (30, 3600)), given=as_they_are, trial=_with_cost)
 def best_interval(c, m):
     """Return the seconds between two checkpoints with which the least time is lost.
 
