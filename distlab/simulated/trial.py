@@ -140,6 +140,12 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
             return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
         if any(isinstance(value, Tensor) and _alike(value, actual) for value in given):
             return "The tensor is still as it was given: the result has to be written into it."
+        if n > 1 and any(isinstance(value, Tensor) and _alike(value, expected) for value in given):
+            return "This tensor is to stay as it was given, and it was changed."
+        if bool(actual.isfinite().all() < expected.isfinite().all()):
+            return "Some values are infinite or no numbers: is one too large for its dtype, or divided by 0?"
+        if expected.ndim == 2 and _alike(expected.T, actual):
+            return "Rows and columns have changed places."
         if _alike(expected * n, actual):
             return f"Every value is {n} times too large, and there are {n} ranks."
         if expected.is_floating_point() and _alike(expected, actual * n):
@@ -150,6 +156,8 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
         return ""
     if type(actual) is not type(expected) and not isinstance(actual, (int, float)):
         return f"It is of type {type(actual).__name__} where {type(expected).__name__} is right."
+    if isinstance(expected, list) and isinstance(actual, list) and len(expected) != len(actual):
+        return f"It has {len(actual)} values where {len(expected)} are right."
     return ""
 
 
