@@ -106,16 +106,18 @@ def forbidden(outcomes: Sequence[Outcome], names: Sequence[str]) -> str:
 def too_much(where: str, outcomes: Sequence[Outcome], limits: Limits) -> str:
     """What a right answer does more often, or with more bytes, than it has to; "" for nothing."""
     result = simulate([one.events for one in outcomes], A_STEP_A_SECOND)
-    num_bytes, messages = Counter(), Counter()
+    num_bytes, messages, largest = Counter(), Counter(), Counter()
     for transfer in result.transfers:
         num_bytes[transfer.src] += transfer.num_bytes
         messages[transfer.src] += 1
+        largest[transfer.src] = max(largest[transfer.src], transfer.num_bytes)
     calls = {rank: sum(isinstance(event, Collective) for event in one.events) for rank, one in enumerate(outcomes)}
     steps = round(max(result.clocks))
     because = f" {limits.because}" if limits.because else ""
     for what, by_rank, most, form in (
         ("sends {}", num_bytes, limits.num_bytes, format_bytes),
         ("sends {} messages", messages, limits.messages, str),
+        ("sends a message of {}", largest, limits.largest, format_bytes),
         ("calls {} collectives", calls, limits.calls, str),
     ):
         rank = max(by_rank, key=by_rank.get, default=None)

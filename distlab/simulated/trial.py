@@ -172,6 +172,10 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
             return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
         if any(_alike(value, actual) for _, value, _ in _pairs(given, given) if isinstance(value, Tensor)):
             return "The tensor is still as it was given: the result has to be in it."
+        if bool(actual.isfinite().all() < expected.isfinite().all()):
+            return "Some values are infinite or no numbers: is one too large for its dtype, or divided by 0?"
+        if expected.ndim == 2 and _alike(expected.T, actual):
+            return "Rows and columns have changed places."
         if _alike(expected * n, actual):
             return f"Every value is {n} times too large, and there are {n} ranks."
         if expected.is_floating_point() and _alike(expected, actual * n):

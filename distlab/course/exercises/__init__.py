@@ -57,7 +57,7 @@ class Limits:
 
     Args:
         num_bytes: sent by a rank, collectives included. messages: sent by a rank. steps: messages that follow each
-            other, each of which waits for the one before. calls: of collectives.
+            other, each of which waits for the one before. calls: of collectives. largest: bytes of a message.
         because: a question that leads to the reason when it is more.
     """
 
@@ -65,6 +65,7 @@ class Limits:
     messages: int | None = None
     steps: int | None = None
     calls: int | None = None
+    largest: int | None = None
     because: str = ""
 
 

@@ -1,1 +1,256 @@
-"""x."""
+"""The exercises of notebook 04: parts of a data set, averaged gradients, and what more ranks bring."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distlab.course.exercises import Limits, as_they_are, exercise, numbers, question
+
+SHAPES = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
+
+
+def _gradients(rank, world_size, shapes):
+    """A tensor of each shape, with other numbers on each rank."""
+    return tuple(
+        numbers(rank + place, world_size, torch.Size(shape).numel())[0].reshape(shape)
+        for place, shape in enumerate(shapes)
+    )
+
+
+def _model(gradients):
+    """A model with these gradients, of parameters that are zero."""
+    model = nn.ParameterList(torch.zeros_like(gradient) for gradient in gradients)
+    for parameter, gradient in zip(model, gradients, strict=True):
+        parameter.grad = gradient.clone()
+    return model
+
+
+def _averaged(fn, *gradients):
+    """The gradients of a model after `fn(model)`."""
+    model = _model(gradients)
+    fn(model)
+    return [parameter.grad for parameter in model]
+
+
+def _weighted(fn, samples, *gradients):
+    return _averaged(lambda model: fn(model, samples), *gradients)
+
+
+def _in_two_buckets(fn, *gradients):
+    def in_two(model):
+        parameters = list(model)[::-1]
+        fn([parameters[:1], parameters[1:]])
+
+    return _averaged(in_two, *gradients)
+
+
+def _rounded(fn, gradient):
+    """The dtype of the gradient, and the gradient in so few digits that those of bfloat16 do."""
+    (average,) = _averaged(fn, gradient)
+    return average.dtype, average.to(torch.bfloat16)
+
+
+def _measured(fn, *weights):
+    """What `fn` finds, and the weights, which it must not change."""
+    model = nn.ParameterList(weight.clone() for weight in weights)
+    found = fn(model)
+    return (found.item() if isinstance(found, torch.Tensor) else found), [weight.detach() for weight in model]
+
+
+def _apart(rank, world_size, case):
+    """The weights of a rank: equal ones, or with differences of some kind."""
+    first, second = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([[5.0]])
+    if case == "rising":
+        second += rank
+    elif case == "both ways":
+        first += torch.tensor([0.0, [0.0, 0.5, -0.5, 0.0][rank], [0.0, -0.5, 0.5, 0.0][rank]])
+    return first, second
+
+
+def _images(rank, world_size, more):
+    """Labels and predictions of other numbers of images on each rank, and the number of classes."""
+    length = 2 * rank + more
+    labels = torch.arange(length) % 3
+    return labels, torch.where(torch.arange(length) % 4 == rank, (labels + 1) % 3, labels), 3
+
+
+@exercise(
+    "04",
+    worlds=(1,),
+    cases=((12, 0, 3), (7, 0, 3), (7, 2, 3), (7, 0, 1), (2, 3, 4), (1437, 3, 4)),
+    given=as_they_are,
+)
+def deal(total, rank, world_size):
+    """Return a list of the numbers of a rank's samples, dealt like cards: rank, rank + world_size, and so on.
+
+    Each of the samples 0 to total - 1 belongs to one rank. Of 1437 samples, 4 ranks get 360, 359, 359 and 359.
+
+    Hint: `range(start, stop, step)` counts in steps.
+    Hint: Where does each rank begin, and how far apart are its samples?
+    """
+    return list(range(rank, total, world_size))
+
+
+@exercise("04", cases=SHAPES, given=_gradients, trial=_averaged)
+def average_gradients(model):
+    """Replace the gradient of every parameter of `model` by its mean over all ranks.
+
+    Hint: `for parameter in model.parameters():` and its `parameter.grad` is a tensor.
+    Hint: `dist.all_reduce(parameter.grad)` leaves the sum there, and a mean is a sum divided by a number.
+    """
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+@exercise(
+    "04",
+    cases=((10, SHAPES[0]), (1, SHAPES[1]), (0, SHAPES[2])),
+    given=lambda rank, n, case: ((rank + 1) * 10 if case[0] else 5, *_gradients(rank, n, case[1])),
+    trial=_weighted,
+)
+def average_weighted(model, samples):
+    """Replace every gradient by that of the samples of all ranks together, whose numbers differ from rank to rank.
+
+    The loss of this rank was a mean over its `samples` samples.
+
+    Hint: The gradient of a mean over 10 samples, times 10, is the gradient of their sum; sums may be added.
+    Hint: All ranks need the number of all samples: an all-reduce of one number.
+    """
+    total = torch.tensor(float(samples))
+    dist.all_reduce(total)
+    for parameter in model.parameters():
+        parameter.grad *= samples / total
+        dist.all_reduce(parameter.grad)
+
+
+@question("04")
+def micro_batches(answer):
+    """A recipe asks for a global batch of 1024 images. You have 8 ranks, and 16 images at a time fit into each one's
+    memory. How many micro-batches does a rank add up in its gradients before each step?
+
+    Hint: How many images do the 8 ranks look at in one backward?
+
+    Why: Global batch = micro-batch x accumulation x ranks: 16 x 8 x 8 = 1024.
+    """
+    said = {64: "One rank alone would need so many.", 128: "Those are the images of a rank: how many micro-batches?"}
+    return answer == 8 or said.get(answer, f"16 x {answer} x 8 = {128 * answer} images.")
+
+
+@question("04")
+def batches_by_rank(answer):
+    """Four ranks have 353, 352, 352 and 352 images, in batches of 32, and the last batch may be smaller
+    (`drop_last=False`). How many batches does each rank have? Give a list of four numbers.
+
+    Hint: 11 x 32 = 352.
+
+    Why: Rank 0 has a 12th batch of one image, and waits in its all-reduce for ranks that have left the loop.
+    """
+    said = {(11,) * 4: "That is right with `drop_last=True`.", (12,) * 4: "352 images are exactly 11 batches."}
+    return list(answer) == [12, 11, 11, 11] or said.get(tuple(answer), False)
+
+
+@exercise("04", cases=(5, 1, 0), given=_images)
+def confusion(labels, predicted, classes):
+    """Return, on every rank, the table of all ranks' images: how many with label i were taken for j, at [i, j].
+
+    `labels` and `predicted` are this rank's own, as int64. The table is int64, `classes` x `classes`.
+
+    Hint: Count your own images first, and then add up the tables of all ranks.
+    Hint: `table[label, guess] += 1` in a loop is right, and so is `torch.bincount` of `classes * labels + predicted`.
+    """
+    table = torch.bincount(classes * labels + predicted, minlength=classes**2).reshape(classes, classes)
+    dist.all_reduce(table)
+    return table
+
+
+@exercise("04", cases=("equal", "rising", "both ways"), given=_apart, trial=_measured)
+def spread(model):
+    """Return, on every rank, the largest difference between two ranks in any parameter of `model`.
+
+    It is 0.0 if all models are equal, and 3.0 if one number is 0, 1, 2 and 3 on four ranks and all others are equal.
+    The model must stay as it is.
+
+    Hint: Of each number, find the largest and the smallest over the ranks: `op=dist.ReduceOp.MAX` and `MIN`.
+    Hint: `dist.all_reduce` writes its result into the tensor, so give it copies: `parameter.detach().clone()`.
+    """
+    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+    highest, lowest = weights.clone(), weights.clone()
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
+    return (highest - lowest).max().item()
+
+
+@exercise(
+    "04",
+    worlds=(2, 3, 4),
+    cases=SHAPES[1:],
+    given=_gradients,
+    trial=_in_two_buckets,
+    limits=lambda n, length, item: Limits(calls=2, because="There are two buckets: does each travel as one tensor?"),
+)
+def average_buckets(buckets):
+    """Replace every gradient by its mean over all ranks, with one all-reduce for each bucket.
+
+    `buckets` is a list of lists of parameters.
+
+    Hint: `torch.cat` makes one flat tensor of the gradients of a bucket, each of them flattened.
+    Hint: `flat.split(sizes)` cuts it again; `p.grad.copy_(piece.view_as(p))` puts a piece back in its shape.
+    """
+    for parameter in [parameter for bucket in buckets for parameter in bucket]:
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+@exercise(
+    "04",
+    cases=((8, 1), (1000, 1), (10, 10**5)),
+    given=lambda rank, n, case: (numbers(rank, n, case[0])[0] * case[1],),
+    trial=_rounded,
+    limits=lambda n, length, item: Limits(
+        (n - 1).bit_length() * length * item // 2, because="Which dtype does the tensor have that travels?"
+    ),
+)
+def average_in_halves(model):
+    """Replace every gradient by its mean over all ranks, and send 16 bits a number: `torch.bfloat16`.
+
+    The gradients are float32 before and afterwards. No average may be wrong by more than 1 %.
+
+    Hint: `parameter.grad.to(torch.bfloat16)` is a new tensor.
+    Hint: Divide, convert, all-reduce, and `parameter.grad.copy_(...)` converts back.
+    """
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+@exercise("04", worlds=(1,), cases=((1e-3, 50e-6, 2e-3), (0.0, 1e-4, 5e-3), (2e-3, 1e-5, 1e-3)), given=as_they_are)
+def smallest_batch(a, b, c):
+    """Return the global batch from which on 2 ranks take at least 1.6 times the images of one rank in a second.
+
+    A step of one rank takes a + b * images seconds, and with 2 ranks averaging takes c seconds more. It need not be a
+    whole number. With a = 1 ms, b = 50 µs and c = 2 ms it is 380.
+
+    Hint: What does a step of 2 ranks take, if each has half of the images?
+    Hint: Solve a + b x = 1.6 (a + b x / 2 + c) for x.
+    """
+    return (3 * a + 8 * c) / b
+
+
+@question("04")
+def replica_gigabytes(answer):
+    """A model of 1 billion parameters in float32 is trained with Adam on 8 ranks. How many GB (1e9 bytes) do its
+    weights, their gradients and the optimizer's state take on each rank?
+
+    Hint: Each number takes 4 bytes. Which numbers does Adam keep for each parameter?
+
+    Why: Weights, gradients, and Adam's two means: 4 x 4 GB on every rank, however many there are.
+    """
+    said = {
+        4: "Those are the weights only.",
+        8: "Adam keeps something of each parameter, too.",
+        12: "Adam keeps two numbers of each parameter.",
+        2: "Data parallelism divides the data, not the model.",
+        0.5: "Data parallelism divides the data, not the model.",
+    }
+    return answer == 16 or said.get(answer, False)

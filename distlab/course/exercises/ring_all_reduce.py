@@ -5,7 +5,38 @@ from math import ceil
 import torch
 import torch.distributed as dist
 
+from distlab.course.algorithms import cost
 from distlab.course.exercises import COLLECTIVES, Limits, as_they_are, exercise, question
+
+
+@question("03")
+def through_rank_0(answer):
+    """The naive all-reduce adds up on rank 0, which sends the sum to every rank. How many bytes pass through rank 0, in
+    and out together, for a gradient of 100 MB (1e8 bytes) on 16 ranks?
+
+    Hint: Rank 0 receives from each of the others, and sends to each of them.
+
+    Why: 15 tensors come in and 15 go out, and 30 times 100 MB are 3 GB.
+    """
+    said = {1.5e9: "That is one direction only.", 3.2e9: "Rank 0 sends nothing to itself: how many others are there?"}
+    return float(answer) == 3e9 or said.get(float(answer), "Count what rank 0 receives and what it sends, in bytes.")
+
+
+@question("03")
+def sum_passed_on(answer):
+    """In `whole_ring_all_reduce`, let each rank pass on a copy of its sum `tensor` instead of what has just arrived.
+    4 ranks begin with 1, 10, 100 and 1000: with which number does rank 0 end?
+
+    Hint: After step 0, rank 0 holds 1001. Which sum does rank 3 hold then, and send to rank 0 in step 1?
+    Hint: Write the sums of the four ranks below each other, after each of the three steps.
+
+    Why: What is passed on contains numbers that its receiver has added before, so that some are counted three times.
+    """
+    said = {
+        1111: "That is the right sum, and here some numbers are added more than once.",
+        2101: "That is after step 1, and one more follows.",
+    }
+    return answer == 3311 or said.get(answer, "Write down the sums of all four ranks after each of the three steps.")
 
 
 @exercise(
@@ -32,6 +63,7 @@ def ring_all_reduce(tensor):
 
 @exercise(
     "03",
+    trial=lambda fn, tensor: fn(tensor),
     forbids=COLLECTIVES,
     limits=lambda n, length, item: Limits(
         (n - 1) * ceil(length / n) * item, because="Only the first half of the ring is asked for."
@@ -49,21 +81,41 @@ def ring_reduce_scatter(tensor):
     return tensor.tensor_split(dist.get_world_size())[dist.get_rank()]
 
 
+@question("03")
+def least_seconds(answer):
+    """Each of 8 ranks has a port of 100 Gb/s in each direction. How many seconds does an all-reduce of 1 GB (1e9 bytes)
+    take at least?
+
+    Hint: How many bytes does each rank have to send, if all send the same? And how many go through its port a second?
+    Hint: 2 (n - 1) / n times the tensor; and 100 Gb/s are 12.5 GB/s.
+
+    Why: Each rank sends 1.75 GB at 12.5 GB/s. This is what bus bandwidth says, read backwards.
+    """
+    said = {
+        0.08: "In that time a rank sends the tensor once.",
+        0.16: "That is 2 times the tensor. How much of it does a rank never have to send?",
+        0.0175: "A byte has 8 bits.",
+        1.12: "Do all 7 others have to get the whole tensor from one rank?",
+    }
+    return abs(float(answer) - 0.14) < 1e-6 or said.get(round(float(answer), 6), False)
+
+
 @exercise(
     "03",
     forbids=COLLECTIVES,
-    cases=(16, 33, (40, torch.int64)),
+    cases=(32, 50, (40, torch.int64)),
     limits=lambda n, length, item: Limits(
-        2 * (n - 1) * ceil(length / (2 * n)) * 2 * item,
-        messages=4 * (n - 1),
-        because="Two chunks of half the size a step.",
+        2 * (n - 1) * ceil(length / n) * item,
+        steps=2 * (n - 1),
+        largest=ceil(ceil(length / n) / 4) * item,
+        because="Is each chunk cut into four, and do all four start before any of them is waited for?",
     ),
 )
-def two_chunks_a_step(tensor):
-    """The ring all-reduce once more, with `2 * world_size` chunks, two of which are sent in each step.
+def ring_in_segments(tensor):
+    """The ring all-reduce with each chunk cut into 4 segments, a message each, that travel at the same time.
 
-    Hint: Chunks 2 r and 2 r + 1 take the place of chunk r.
-    Hint: Start both sends and both receives of a step before you wait for any of them.
+    Hint: `[chunk.tensor_split(4) for chunk in tensor.tensor_split(world_size)]`.
+    Hint: In each step: start four receives, start four sends, wait for all, add or copy.
     """
     dist.all_reduce(tensor)
 
@@ -76,7 +128,7 @@ def two_chunks_a_step(tensor):
         because="How many ranks have exchanged their sums after each step?",
     ),
 )
-def doubling_all_reduce(tensor):
+def doubling_for_any_n(tensor):
     """Replace `tensor`, on every rank, by the sum over all ranks: recursive doubling, for any number of ranks.
 
     With p the largest power of two that is not above n: each rank r from p on lends its numbers to rank r - p, the
@@ -88,18 +140,37 @@ def doubling_all_reduce(tensor):
     dist.all_reduce(tensor)
 
 
+@question("03")
+def without_the_second_barrier(answer):
+    """Two ranks call `slots_all_reduce` without its second barrier, first with a tensor of one 1.0 on each rank, then
+    with one 5.0 on each. Rank 0 is quick. Which wrong sum can rank 1 get from the first call?
+
+    Hint: Rank 0 returns from the first call and writes the next number into its slot. Where is rank 1 by then?
+
+    Why: Rank 0 may have written 5.0 before rank 1 reads the slots: 5 + 1. The second barrier keeps it from doing so.
+    """
+    said = {2.0: "That is the right sum of the first call.", 10.0: "Rank 1 has not written its own 5.0 by then."}
+    return float(answer) == 6.0 or said.get(float(answer), "What is in the two slots when rank 1 reads them late?")
+
+
 @exercise(
     "03",
     worlds=(1,),
-    cases=((4, 4000, 1e-5, 1e-9), (2, 8, 1e-6, 0.0), (16, 10**8, 2e-5, 1e-10)),
+    cases=tuple(
+        (name, n, 4096, 1e-5, 1e-9)
+        for name in ("naive", "whole ring", "ring", "tree", "recursive doubling", "halving doubling")
+        for n in (2, 4, 64)
+    ),
     given=as_they_are,
 )
-def ring_seconds(n, num_bytes, alpha, beta):
-    """Return the seconds that a ring all-reduce of `num_bytes` takes on `n` ranks, if m bytes take alpha + beta m.
+def seconds_of(name, n, num_bytes, alpha, beta):
+    """Return the seconds of an all-reduce of `num_bytes` on n ranks, a power of two, if a message of m bytes takes
+    alpha + beta m. The name is "naive", "whole ring", "ring", "tree", "recursive doubling" or "halving doubling".
 
-    Hint: How many steps, and how many bytes in each?
+    Hint: How many steps follow each other, and how many bytes does a message carry in each?
+    Hint: In halving and doubling the messages are 1/2, 1/4, 1/8 ... of the tensor: how much is that in all?
     """
-    return 2 * (n - 1) * (alpha + beta * num_bytes / n)
+    return cost(name, num_bytes, n, alpha, beta)
 
 
 @exercise("03", worlds=(1,), cases=((4, 1e-5, 1e-9), (8, 2e-5, 1e-10), (64, 1e-6, 4e-11)), given=as_they_are)
@@ -112,26 +183,3 @@ def ring_beats_doubling(n, alpha, beta):
     """
     steps = n.bit_length() - 1
     return (2 * (n - 1) - steps) * alpha / ((steps - 2 * (n - 1) / n) * beta)
-
-
-@question("03")
-def through_rank_0(answer):
-    """The naive all-reduce gathers on rank 0 and broadcasts. How many bytes pass through rank 0, in and out together,
-    for 100 MB on 16 ranks?
-
-    Hint: Rank 0 receives from each of the others, and sends to each of them.
-
-    Why: 15 tensors come and 15 go: 30 x 100 MB are 3 GB.
-    """
-    return float(answer) == 3e9 or "Count what rank 0 receives and what it sends, in bytes."
-
-
-@question("03")
-def least_bytes(answer):
-    """How many times its tensor must a rank send at least in an all-reduce on 4 ranks, if all send the same amount?
-
-    Hint: Look at one number. Three sums have to be made, and the result has to reach three other ranks.
-
-    Why: For each number, 3 messages to add up and 3 to spread make 6 by 4 ranks: 2 (n - 1) / n = 1.5 for each of them.
-    """
-    return float(answer) == 1.5
