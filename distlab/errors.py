@@ -24,7 +24,6 @@ the ranks are distlab's own and explain nothing.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Iterable
@@ -164,8 +163,8 @@ def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bo
 
 def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
     """Name ranks in words, runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"."""
-    runs = itertools.groupby(enumerate(sorted(ranks)), lambda at: at[1] - at[0])  # a rank and its place rise together
-    spans = [[rank for _, rank in run] for _, run in runs]
+    runs = grouped((rank - place, rank) for place, rank in enumerate(sorted(ranks)))  # in a run both rise together
+    spans = list(runs.values())
     words: list[str] = []
     for span in spans:
         fold = len(span) > 2 or (len(spans) == 1 and len(span) == 2)

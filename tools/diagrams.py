@@ -1,8 +1,11 @@
-"""Draws the diagrams of every collective, on small integers, as figs/*.svg and .png for the notebooks: what each rank
-holds before the call, where it travels, and what each rank holds after it. Called by: make figs.
+"""Draws figs/*.svg and .png. Called by: make figs.
+
+Every collective, on small integers, for the notebooks: what each rank holds before the call, where it travels, and what
+each rank holds after it. And the ring all-reduce in space and time, for the README.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -11,10 +14,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
+from distlab.course.algorithms import schedule
+from distlab.measure.trace import Trace, virtual
 from distlab.plotting import cells
 from distlab.plotting.cells import Rows
 from distlab.plotting.grids import INSET, LANE, PITCH, Values, draw_panels, traced
 from distlab.plotting.style import FAINT, INK, MIXED, curve_color, rank_color, style, text_color
+from distlab.simulated import events
+from distlab.simulated.network import Network
+from distlab.simulated.simulation import simulate
 
 FIGS = Path(__file__).resolve().parent.parent / "figs"
 FLOWS = 1.12  # inches between the two panels, with room for arrows
@@ -141,6 +149,22 @@ def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
     return figure
 
 
+def ring() -> Figure:
+    """Draw the chunked ring all-reduce of 4 ranks in space and time, as its schedule goes on a described network."""
+    network, steps, size = Network("5 us", "1 GB/s"), schedule("ring", len(RANKS)).steps, 16_000
+    programs = [[] for _ in RANKS]
+    for number, step in enumerate(steps):
+        for message in step:
+            sends, receives = 2 * number, 2 * number + 1
+            programs[message.src].append(events.Message(sends, True, message.dst, size, ("ring", 0)))
+            programs[message.dst].append(events.Message(receives, False, message.src, size, ("ring", 0)))
+        for program in programs:
+            program += [events.Wait(2 * number + 1), events.Wait(2 * number)]
+    trace = Trace(RANKS, f"simulated: {len(RANKS)} ranks, {network}")
+    trace.finish(virtual.read(simulate(programs, network), RANKS), {})
+    return trace.plot()
+
+
 def write_figs(folder: str | Path) -> list[Path]:
     """Write every diagram as `<folder>/<name>.svg` and `.png`; the bytes are the same on every run.
 
@@ -153,8 +177,8 @@ def write_figs(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name in (*EXAMPLES, *BARRIERS):
-        figure = diagram(name)
+    for name, draw in {**{name: partial(diagram, name) for name in (*EXAMPLES, *BARRIERS)}, "ring": ring}.items():
+        figure = draw()
         # Neither the date nor matplotlib's name, which would differ from run to run and from version to version.
         for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
             paths.append(folder / f"{name}.{kind}")

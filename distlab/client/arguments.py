@@ -17,9 +17,6 @@ from distlab.launch import mpiexec
 from distlab.simulated.network import Network
 from distlab.wire.rendezvous import INIT_METHODS
 
-# after the first all_reduce: a forked rank shares most of its pages, others are a Python of their own each
-MEGABYTES_PER_RANK = {"fork": 60}
-MEGABYTES_PER_PYTHON = 190
 STOCK, FORK = "local", "fork"  # launchers of ipyparallel, and of distlab
 MPI_BACKEND = "mpi4py"  # distlab's own, in mpi_backend.py
 GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
@@ -47,7 +44,7 @@ def check_plan(n: Any, backend: Any, init_method: Any, engines: Any, timeout: An
     """The arguments of `Cluster`, all of them."""
     engines = check_launcher(engines)
     return Plan(
-        n=check_size(n, engines),
+        n=check_size(n),
         backend=check_backend(backend, n, engines),
         init_method=check_init_method(init_method),
         engines=engines,
@@ -70,19 +67,11 @@ def check_launcher(engines: str | None) -> str:
     return engines.lower()
 
 
-def check_size(n: Any, engines: str) -> int:
-    """A number of ranks: whole, 1 or more, and as many as fit into the memory that is free with this launcher."""
-    import psutil
-
+def check_size(n: Any) -> int:
+    """A number of ranks: whole, and 1 or more; limits.py looks whether the machine has room for them."""
     if not _is_whole(n) or n < 1:
         rule = "1 or more" if _is_whole(n) else "a whole number of ranks"
         refuse("n", rule, n, "Call Cluster(4).", wrong_type=not _is_whole(n))
-    free = psutil.virtual_memory().available / 1e6
-    each = MEGABYTES_PER_RANK.get(engines, MEGABYTES_PER_PYTHON)
-    most = max(2, int(free // each))
-    if n > most:
-        why = f"{free / 1000:.0f} GB of memory are free here and a rank takes about {each} MB."
-        refuse("n", f"at most {most} on this machine", n, f"{why} Call Cluster(4).")
     return n
 
 

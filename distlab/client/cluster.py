@@ -75,7 +75,7 @@ class Cluster:
         self._ranks: Ranks | None = None
         self.steps: list[export.Step] = []
         self._plan = arguments.check_plan(n, backend, init_method, engines, timeout, threads, network)
-        limits.check(n)
+        limits.check(n, self._plan.engines)
         warn_of_newer_torch()
         self.restart()
 
@@ -299,18 +299,9 @@ class Cluster:
         """What figures and tables say of times that are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
         return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
 
-    def execute(self, targets: list[int], options: Options, send: Callable[[Any], Any]) -> Cell:
-        """Have some ranks run something when they are ready for it: `run`, `push`, `pull` and %%px all come this way.
-
-        Args:
-            send: gives the code to an ipyparallel DirectView; its AsyncResult.
-        """
-        self.ranks.ready()
-        return Cell(self.ranks, targets, send, options)
-
     def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> Cell:
         """Have some ranks call a function of entry_points."""
-        return self.execute(targets, options, lambda view: view.apply_async(function, *args))
+        return Cell(self.ranks, targets, lambda view: view.apply_async(function, *args), options)
 
     @property
     def ranks(self) -> Ranks:
@@ -338,10 +329,13 @@ class Cluster:
         return [] if self._ranks is None else self._ranks.describe()
 
     def __repr__(self) -> str:
-        return display.cluster_text(self._headline(), self.describe())
+        return self._repr_mimebundle_()["text/plain"]
 
     def _repr_html_(self) -> str:
-        return display.cluster_html(self._headline(), self.describe())
+        return self._repr_mimebundle_()["text/html"]
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return display.cluster(self._headline(), self.describe())
 
     def _headline(self) -> str:
         if self._ranks is None:

@@ -104,13 +104,11 @@ def as_html(items: Sequence[Item]) -> str:
     pre = "margin:0;padding:0;white-space:pre-wrap;background:transparent;font-size:inherit;line-height:1.35"
     rows = []
     for item in items:
-        words = f"{chips(item.ranks)}{html.escape(item.label)}"
+        label = f'<td style="{cell};white-space:nowrap">{chips(item.ranks)}{html.escape(item.label)}</td>'
         body = html.escape(re.sub(r"\x1b\[[0-9;]*m", "", item.text.rstrip("\n")))
         shade = ";border-left:3px solid #d55e00;padding-left:6px" if item.kind == "stderr" else ""
-        rows.append(
-            f'<tr style="background:transparent"><td style="{cell};white-space:nowrap">{words}</td>'
-            f'<td style="{cell}"><pre style="{pre}{shade}">{body}</pre></td></tr>'
-        )
+        text = f'<td style="{cell}"><pre style="{pre}{shade}">{body}</pre></td>'
+        rows.append(f'<tr style="background:transparent">{label}{text}</tr>')
     return f'<table style="font-family:monospace;border:none;margin:0">{"".join(rows)}</table>'
 
 
@@ -136,16 +134,15 @@ def show(
     place = place or Place()
     items = collect(result, targets, groupby)
     for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):  # what is rich stands alone
-        place.leave(_bundle(list(block)))
+        block = list(block)
+        place.leave(_rich_bundle(block[0]) if block[0].data else _bundle(block))
     place.erase()
 
 
 def show_live(place: Place, doing: str, result: Any, targets: Sequence[int]) -> None:
     """Show what the ranks do and the newest lines that they wrote, for somebody who waits."""
     items = [replace(item, text="\n".join(item.text.splitlines()[-5:])) for item in collect(result, targets)]
-    place.show(
-        {"text/plain": f"{doing}\n{as_text(items)}", "text/html": f"<i>{html.escape(doing)}</i>{as_html(items)}"}
-    )
+    place.show(_bundle(items, doing))
 
 
 def show_source(states: Mapping[int, Any], cell: str) -> None:
@@ -160,13 +157,16 @@ def show_source(states: Mapping[int, Any], cell: str) -> None:
         publish({"text/plain": report.source_text(marked), "text/html": report.source_html(marked, chips)})
 
 
-def _bundle(block: list[Item]) -> dict[str, Any]:
-    first = block[0]
-    if not first.data:
-        return {"text/plain": as_text(block), "text/html": as_html(block)}
-    bundle = {**first.data, "text/plain": f"{first.label} {first.text}"}
+def _bundle(items: Sequence[Item], headline: str = "") -> dict[str, Any]:
+    above = f"<b>{html.escape(headline)}</b>" if headline else ""
+    text = "\n".join(filter(None, [headline, as_text(items)]))
+    return {"text/plain": text, "text/html": above + as_html(items)}
+
+
+def _rich_bundle(item: Item) -> dict[str, Any]:
+    bundle = {**item.data, "text/plain": f"{item.label} {item.text}"}
     if "text/html" in bundle:
-        bundle["text/html"] = f"{chips(first.ranks)}{first.label}{bundle['text/html']}"
+        bundle["text/html"] = f"{chips(item.ranks)}{item.label}{bundle['text/html']}"
     return bundle
 
 
@@ -188,26 +188,11 @@ def starting(n: int, backend: str) -> Iterator[None]:
         place.erase()
 
 
-def cluster_text(headline: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The cluster as text, one line a rank."""
-    width = max((len(r["state"]) for r in rows), default=0)
-    lines = [f"  rank {r['rank']:<3} {r['state']:<{width}}  {_memory(r):>7}  pid {r['pid']}" for r in rows]
-    return "\n".join([headline, *lines])
-
-
-def cluster_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The cluster as an HTML table, one row a rank."""
-    cell = '<td style="text-align:left;padding:2px 14px 2px 0">'
-    titles = ("rank", "state", "memory", "process")
-    head = "".join(f'<th style="text-align:left;padding:2px 14px 2px 0">{title}</th>' for title in titles)
-    body = "".join(
-        f"<tr>{cell}{chips([r['rank']])}rank {r['rank']}</td>{cell}{html.escape(r['state'])}</td>"
-        f"{cell}{_memory(r)}</td>{cell}pid {r['pid']}</td></tr>"
-        for r in rows
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
-    return f"<div><b>{html.escape(headline)}</b>{table}</div>"
-
-
-def _memory(row: dict[str, Any]) -> str:
-    return "-" if row["megabytes"] is None else f"{row['megabytes']:.0f} MB"
+def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The cluster as text and as HTML, one line a rank, from `Cluster.describe`."""
+    width = max((len(row["state"]) for row in rows), default=0)
+    items = []
+    for row in rows:
+        memory = "-" if row["megabytes"] is None else f"{row['megabytes']:.0f} MB"
+        items.append(Item("state", (row["rank"],), f"{row['state']:<{width}}  {memory:>7}  pid {row['pid']}"))
+    return _bundle(items, headline)

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 
-import psutil
 from packaging.requirements import Requirement
 
 import distlab
-from distlab.client.arguments import MEGABYTES_PER_PYTHON, MEGABYTES_PER_RANK, check_launcher
+from distlab.client.arguments import check_launcher
 from distlab.compat import versions
 from distlab.launch import limits, reaper
 from distlab.wire.rendezvous import loopback_interface
@@ -65,8 +64,7 @@ def main(clean: bool = False) -> int:
 def check_packages() -> Iterator[Finding]:
     """Python, and the versions of everything that distlab declares, optional parts included."""
     here = ".".join(map(str, sys.version_info[:3]))
-    advice = "Install Python 3.10 or later."
-    yield Finding("Python", f"{here} at {sys.executable}", sys.version_info >= (3, 10), advice, vital=True)
+    yield Finding("Python", f"{here} at {sys.executable}")
     for requirement in map(Requirement, requires("distlab") or []):
         optional = requirement.marker is not None
         if optional and not requirement.marker.evaluate({"extra": "lab"}):
@@ -89,14 +87,9 @@ def check_internals() -> Iterator[Finding]:
 
 
 def check_machine() -> Iterator[Finding]:
-    """How many ranks can compute at the same time, how many fit into memory, and room for data loaders' workers."""
+    """How many ranks can compute at the same time, and room for data loaders' workers."""
     cores = os.cpu_count() or 1
     yield Finding("cores", f"{cores}; up to {cores} ranks compute at full speed, more take turns")
-    free = psutil.virtual_memory().available / 1e9
-    each = MEGABYTES_PER_RANK.get(check_launcher(None), MEGABYTES_PER_PYTHON)
-    ranks = int(free * 1000 // each)
-    advice = f"Close other programs: the lessons use 4 ranks of about {each} MB."
-    yield Finding("memory", f"{free:.1f} GB free, room for about {ranks} ranks", ranks >= 4, advice)
     if sys.platform == "linux":
         there = os.path.isdir("/dev/shm")
         shared = shutil.disk_usage("/dev/shm").total / 1e6 if there else 0
@@ -105,8 +98,8 @@ def check_machine() -> Iterator[Finding]:
 
 
 def check_limits() -> Iterator[Finding]:
-    """How many files, processes and threads this user may have; the lessons use 4 ranks."""
-    for limit in limits.limits():
+    """How much memory, and how many files, processes and threads this user may have; the lessons use 4 ranks."""
+    for limit in limits.limits(check_launcher(None)):
         seen = f"{limit.value} {limit.what}, room for about {limit.ranks} ranks"
         yield Finding("limit", seen, limit.ranks >= 4, limit.cure, vital=limit.ranks < 1)
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlab.client import display, interrupts
-from distlab.client.deadlock_watch import DeadlockWatch
 from distlab.client.ranks import Ranks, Replies
 from distlab.compat.frontend import Place
-from distlab.diagnosis import explanation, report
+from distlab.diagnosis import deadlock, explanation, report
 from distlab.errors import DeadlockError, Failure, Interrupted, RankTimeout
 from distlab.rank import entry_points
 from distlab.simulated.entry_points import begin_cell
-from distlab.wire.messages import COMMUNICATING
+from distlab.wire.messages import COMMUNICATING, SILENT, RankStatus
 
 LIVE_AFTER_SECONDS = 1.0
 TICK_SECONDS = 0.25
+UNMOVED_SECONDS = 0.7  # a proof counts when nothing has moved on any rank for so long
 TOLD_SECONDS = 10.0  # for a rank that has answered with an exception to say more of it
 OUTPUT_SECONDS = 60.0  # for what ranks have written, which may be much, to arrive
 
@@ -49,7 +49,9 @@ class Options:
 
 
 class Cell:
-    """Code that runs on some ranks: sent when it is made, waited for once, shown and judged at its end.
+    """Code that runs on some ranks: sent when they are ready for it, waited for once, shown and judged at its end.
+
+    `run`, `push`, `pull` and %%px all come this way.
 
     Args:
         ranks: the ranks of the cluster. targets: those that run it.
@@ -61,6 +63,7 @@ class Cell:
 
     def __init__(self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options):
         self._ranks, self._targets, self._options = ranks, targets, options
+        ranks.ready()
         view = ranks.client.direct_view(targets)
         if ranks.plan.network is not None:
             view.apply_async(begin_cell, next(ranks.cells))
@@ -219,6 +222,33 @@ class Cell:
         if needs:
             raise DeadlockError(message, found)
         raise Interrupted(message) if timeout is None else RankTimeout(message, found)
+
+
+class DeadlockWatch:
+    """What the ranks of a cluster did at the last look, and since when nothing has moved.
+
+    Args:
+        ask: gives what every rank does now; called with whether a rank that only waits for a CPU gets more time.
+
+    Attributes:
+        states: by rank, from the last look. needs: why nobody can go on; empty until it is proven.
+    """
+
+    def __init__(self, ask: Callable[[bool], dict[int, RankStatus]]):
+        self._ask, self._since = ask, time.monotonic()
+        self.states: dict[int, RankStatus] = {}
+        self.needs: dict[int, deadlock.Need] = {}
+
+    def look(self) -> bool:
+        """Ask every rank; True when there is a deadlock, and nothing has moved since it was there."""
+        before, began = self.states, time.monotonic()
+        self.states = self._ask(any(state.doing == SILENT for state in before.values()))
+        needs = deadlock.proof(self.states)
+        if needs is None or not deadlock.unmoved(before, self.states):
+            self._since = began
+        elif time.monotonic() - self._since >= UNMOVED_SECONDS:
+            self.needs = needs
+        return bool(self.needs)
 
 
 def _failure_of_cell(rank: int, reply: Any, told: Any) -> Failure:

@@ -11,14 +11,14 @@ from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
 from ipyparallel.error import CompositeError, RemoteError
-from IPython.core import magic_arguments
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display as ipython_display
 
 from distlab.client import display, export, interrupts
 from distlab.client.arguments import check_seconds
 from distlab.client.cluster import Cluster
 from distlab.client.execution import LIVE_AFTER_SECONDS, Cell, Options
-from distlab.compat.ipyparallel import ReadsOptions, name_result
+from distlab.compat.ipyparallel import ReadsOptions
 from distlab.errors import ClusterError, rank_list, refuse
 
 
@@ -56,60 +56,50 @@ class PxMagics(ReadsOptions, ParallelMagics):
         """Run a line of %px, or a cell while %autopx is on, as %pxconfig says."""
         return self.cell_px("", cell)
 
-    def _options(self, args: Any, source: str) -> Options:
-        """How to run a cell: what stands on its %%px line, and what %pxconfig said where that says nothing."""
+    @interrupts.held()
+    def _run(self, line: str, cell: str, args: Any, targets: list[int], block: bool) -> Any:
+        """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult.
+
+        What `args`, of its %%px line, do not say is as %pxconfig said it.
+        """
+        cluster = self.cluster
         stream = self.stream_output if args.stream is None else args.stream
         patience = self.progress_after_seconds if args.progress_after_seconds is None else args.progress_after_seconds
-        return Options(
+        options = Options(
             timeout=args.timeout,
             check=args.check,
             groupby=args.groupby,
             live_after=min(patience, LIVE_AFTER_SECONDS) if stream and patience >= 0 else None,
             interrupt_with=_signal_number(args.signal_on_interrupt or self.signal_on_interrupt),
-            source=source,
+            source=f"%%px {line}".rstrip() + f"\n{cell}",
         )
-
-    @interrupts.held()
-    def _run(self, cell: str, args: Any, options: Options, targets: list[int], block: bool) -> Any:
-        """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult."""
-        cluster = self.cluster
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on {rank_list(targets)}")
-        sent = cluster.execute(targets, options, lambda view: view.execute(cell, silent=False, block=False))
+        sent = Cell(cluster.ranks, targets, lambda view: view.execute(cell, silent=False, block=False), options)
         self.last_result = sent.result
-        name_result(sent.result, "%px")
         _adopt(sent, targets)
         if args.save_name:
             self.shell.user_ns[args.save_name] = sent.result
-        step = export.Step("cell", tuple(targets), cell, pending=None if block else sent.result)
-        if not block:
-            cluster.steps.append(step)
         if args.local:  # the notebook runs it meanwhile
             with interrupts.allowed():
                 self.shell.run_cell(cell)
+        step = export.Step("cell", tuple(targets), cell, pending=None if block else sent.result)
         if not block:
+            cluster.steps.append(step)
             return sent.result
         with export.noting(cluster.steps, step):
             sent.finish()
         return None
 
-    @magic_arguments.magic_arguments()
+    @magic_arguments()
     @exec_args
     @output_args
-    @magic_arguments.argument("--local", action="store_true", help="also run the cell in the notebook")
-    @magic_arguments.argument(
-        "--timeout", type=float, help="seconds before the cell is judged stuck and its ranks are freed"
-    )
-    @magic_arguments.argument(
-        "--check", action="store_true", help="compare the arguments of each communication call between the ranks"
-    )
-    @magic_arguments.argument(
-        "--trace", action="store_true", help="record what the ranks do, and show it; it stays as cluster.last_trace"
-    )
-    @magic_arguments.argument(
-        "--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun"
-    )
-    @magic_arguments.argument("--force", action="store_true", help="with --export: replace a file that is there")
+    @argument("--local", action="store_true", help="also run the cell in the notebook")
+    @argument("--timeout", type=float, help="seconds before the cell is judged stuck and its ranks are freed")
+    @argument("--check", action="store_true", help="compare the arguments of each communication call between the ranks")
+    @argument("--trace", action="store_true", help="record and show what the ranks do; it stays as cluster.last_trace")
+    @argument("--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun")
+    @argument("--force", action="store_true", help="with --export: replace a file that is there")
     def cell_px(self, line: str = "", cell: str | None = None) -> Any:
         """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.
 
@@ -122,7 +112,7 @@ class PxMagics(ReadsOptions, ParallelMagics):
             dist.all_reduce(tensor)
             print(tensor.item())
         """
-        args = magic_arguments.parse_argstring(self.cell_px, line)
+        args = parse_argstring(self.cell_px, line)
         block = self.cluster.block if args.block is None else args.block
         if args.timeout is not None:
             check_seconds("timeout", args.timeout)
@@ -135,11 +125,10 @@ class PxMagics(ReadsOptions, ParallelMagics):
             refuse("--trace", "without --noblock", "--noblock", "Leave one of them out.")
         wanted = self.cluster.targets if args.targets is None else self.targets_in(args.targets)
         targets = self.cluster.check_ranks(wanted)
-        options = self._options(args, f"%%px {line}".rstrip() + f"\n{cell}")
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # what is recorded is shown also when the cell fails
                 afterwards.callback(ipython_display, meanwhile.enter_context(self.cluster.trace(targets)))
-            result = self._run(cell, args, options, targets, block)
+            result = self._run(line, cell, args, targets, block)
         if args.export is not None:
             ipython_display(self.cluster.export(args.export, args.force))
         return result

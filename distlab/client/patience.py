@@ -66,10 +66,8 @@ class Patience:
                 self._excused[rank] = own[rank]
         if self._clock() >= LIMIT_SECONDS:
             return set(own)
-        long_enough = {
-            rank: min(self._excused.get(rank, 0.0) + PATIENCE_SECONDS, LONG_PATIENCE_SECONDS) for rank in own
-        }
-        return {rank for rank in own if own[rank] >= long_enough[rank]}
+        long_enough = {rank: self._excused.get(rank, 0.0) + PATIENCE_SECONDS for rank in own}
+        return {rank for rank in own if own[rank] >= min(long_enough[rank], LONG_PATIENCE_SECONDS)}
 
     def _clock(self) -> float:
         return time.monotonic() - self._began

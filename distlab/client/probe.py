@@ -15,7 +15,6 @@ from IPython.utils.capture import capture_output
 
 from distlab.client.cluster import Cluster
 from distlab.errors import DeadlockError, RankDied, RankError, RankTimeout, refuse
-from distlab.launch import mpiexec
 from distlab.measure.probe_cases import CALL_SECONDS, CASES, Case, missing, try_case
 from distlab.measure.probe_result import BACKENDS, DEVICES, Column, Outcome, Probe
 from distlab.measure.progress import progress
@@ -62,8 +61,7 @@ def probe(cluster: Cluster, backends: str | Sequence[str] = BACKENDS) -> Probe:
     outcomes: dict[Column, dict[str, Outcome]] = {column: {} for column in columns}
     try:
         with capture_output():
-            engines = mpiexec.NAME if cluster.engines == mpiexec.NAME else None
-            own = Cluster(size, engines=engines, timeout=CALL_SECONDS)
+            own = Cluster(size, engines=cluster.engines, timeout=CALL_SECONDS)
         with own, tempfile.TemporaryDirectory() as meetings, progress(len(columns) * len(CASES)) as bar:
             absent = own.run(missing, columns)[0]
             for column, (name, case) in itertools.product(columns, CASES.items()):

@@ -128,8 +128,8 @@ class Processes:
         self.client = self._do(loop, ipp_cluster.connect_client())
         # engines of other launchers have nannies for it
         self.launcher.when_ended = functools.partial(forget_engine, self.client)
-        ready = lambda: self.client.ids == list(range(n)) and getattr(self.launcher, "store_port", True)  # noqa: E731
-        self._wait(ready, interrupts.allowed)
+        with interrupts.allowed():
+            self._wait(lambda: self.client.ids == list(range(n)) and getattr(self.launcher, "store_port", True))
         self.rendezvous = Rendezvous(self.folder, self.channel.address, getattr(self.launcher, "store_port", 0))
 
     def _do(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
@@ -148,12 +148,7 @@ class Processes:
         if self.controller_died():
             raise ClusterError("The controller process has ended, and with it the ranks: call cluster.restart().")
 
-    def _wait(
-        self,
-        condition: Callable[[], bool],
-        interruptible: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-        old: Iterable[int] = (),
-    ) -> None:
+    def _wait(self, condition: Callable[[], bool], old: Iterable[int] = ()) -> None:
         """Wait for a change of the registered engines; `old` are the processes that may end meanwhile."""
         deadline = time.monotonic() + START_SECONDS
         while not condition():
@@ -166,8 +161,7 @@ class Processes:
                 raise ClusterError("a process ended before all engines were there.")
             if time.monotonic() > deadline:
                 raise ClusterError(f"only the engines {self.client.ids} were there after {START_SECONDS:g} s.")
-            with interruptible():
-                time.sleep(0.002)
+            time.sleep(0.002)
 
     @property
     def can_fork(self) -> bool:
@@ -212,7 +206,7 @@ class Processes:
 
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others; where they do not say it, `otherwise`."""
-        deadline = time.monotonic() + 1.0  # what they write of it may come later than the news of the end
+        deadline = time.monotonic() + 5.0  # what they write of it may come later than the news of the end
         while self.launcher.running and time.monotonic() < deadline:
             time.sleep(0.02)
         first = mpiexec.first_to_end(self.launcher.get_output())
@@ -252,15 +246,14 @@ def _end_threads(ipp_cluster: Any) -> None:
 def _running_loop() -> Iterator[asyncio.AbstractEventLoop]:
     """An asyncio loop in a thread of its own; in the end asyncio.run cancels what is left, and frees descriptors."""
     started: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    ended = asyncio.Event()
 
     async def serve() -> None:
-        ended = asyncio.Event()
-        started.set_result((asyncio.get_running_loop(), ended))
+        started.set_result(asyncio.get_running_loop())
         await ended.wait()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="distlab-launcher", daemon=True)
     thread.start()
-    loop, ended = started.result()
-    yield loop
+    yield (loop := started.result())
     loop.call_soon_threadsafe(ended.set)
     thread.join(THREAD_SECONDS)

@@ -240,11 +240,8 @@ class Ranks:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
         lost = self.lost | {rank: self._processes.how_ended(self.pids[rank]) for rank in self._unnoted()}
         states = self.states([rank for rank in range(self.plan.n) if rank not in lost], patient=True)
-        rows = []
-        for rank, pid in enumerate(self.pids):
-            state = lost[rank] if rank in lost else report.activity(states[rank])
-            rows.append({"rank": rank, "pid": pid, "megabytes": _memory(pid), "state": state})
-        return rows
+        does = {rank: report.activity(status) for rank, status in states.items()} | lost
+        return [{"rank": r, "pid": pid, "state": does[r], "megabytes": _memory(pid)} for r, pid in enumerate(self.pids)]
 
     def checks(self) -> tuple[str, str, int, float]:
         """Arguments for entry_points.begin_checks, new for every cell that is checked."""
@@ -286,10 +283,8 @@ class Ranks:
             return self._processes.how_ended(pid)
         self.broken = True
         if self.plan.engines == mpiexec.NAME and not self.lost:  # one has ended, and mpiexec ended the others
-            first = self._processes.first_to_end(rank)
-            self.lost = dict.fromkeys(range(self.plan.n), explanation.WITH_ANOTHER) | {
-                first: explanation.exit_words(None)
-            }
+            self.lost = dict.fromkeys(range(self.plan.n), explanation.WITH_ANOTHER)
+            self.lost[self._processes.first_to_end(rank)] = explanation.exit_words(None)
         if rank not in self.lost:
             self.lost[rank] = self._processes.how_ended(self.pids[rank])
             self.last_lines[rank] = self._processes.log_of(rank)

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distlab.client import interrupts
+from distlab.client.cluster import Cluster
 from distlab.client.ranks import Ranks
 from distlab.errors import ClusterError, DistlabError
-from distlab.measure.trace import Trace
+from distlab.measure.trace import Trace, reading, virtual
 from distlab.rank import entry_points
 from distlab.simulated.entry_points import settle
-
-if TYPE_CHECKING:
-    from distlab.client.cluster import Cluster
 
 SECONDS = 30.0  # that a rank has to begin, and to tell what it recorded
 
@@ -45,9 +43,10 @@ def recorded(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
 
 def _finish_virtual(cluster: Cluster, trace: Trace) -> None:
     try:
-        trace.finish_virtual(cluster.call(settle)[0])
+        trace.finish(virtual.read(cluster.call(settle)[0], trace.ranks), {})
     except DistlabError as error:
-        trace.finish_virtual(None, f"the simulated cluster does not answer ({type(error).__name__})")
+        why = f"the simulated cluster does not answer ({type(error).__name__})"
+        trace.finish(reading.read({}), dict.fromkeys(trace.ranks, why))
 
 
 def _start(ranks: Ranks, targets: list[int]) -> None:
@@ -64,15 +63,14 @@ def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
     try:
         told, missing = _ask(ranks, targets, entry_points.stop_recording)
     finally:
-        for rank in [rank for rank, recorded in told.items() if recorded is None]:
-            missing[rank] = "its process ended, and another took its place"
-            del told[rank]
-        trace.finish(told, missing)
+        trace.finish(reading.read(told), missing)
 
 
 def _ask(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> tuple[dict[int, Any], dict[int, str]]:
     """What the function returns on each target that answers in time, and in words why the others do not."""
-    missing = {rank: why for rank in targets if (why := _absence(ranks, rank))}
+    if ranks.stopped:
+        return {}, dict.fromkeys(targets, "the cluster was stopped before the end of the trace")
+    missing = {r: f"it {ranks.note_death(r)}" for r in targets if r not in ranks.client.ids or r in ranks.lost}
     there = [rank for rank in targets if rank not in missing]
     if not there:
         return {}, missing
@@ -85,10 +83,3 @@ def _ask(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> t
         elif isinstance(error := told[rank], Exception):  # a RuntimeError is recording.py's own word
             missing[rank] = getattr(error, "evalue", f"{type(error).__name__}: {error}")
     return {rank: what for rank, what in told.items() if rank not in missing}, missing
-
-
-def _absence(ranks: Ranks, rank: int) -> str:
-    if ranks.stopped:
-        return "the cluster was stopped before the end of the trace"
-    there = rank in ranks.client.ids and rank not in ranks.lost
-    return "" if there else f"it {ranks.note_death(rank)}"

@@ -57,6 +57,10 @@ def wrong_values(where: str, outcomes: Sequence[Outcome]) -> str:
     grid = Table("", rows[0], tuple(rows[1:]), "l" * len(rows[0]))
     reasons = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
     told = [f"{rank_list(ranks).capitalize()}: {why}" for why, ranks in reasons.items()]
+    wrong, expected = [rank for rank, one in enumerate(outcomes) if not one.right], [one.expected for one in outcomes]
+    if not told and all(outcomes[rank].actual in expected for rank in wrong):
+        first = wrong[0]
+        told = [f"What rank {first} has is right for rank {expected.index(outcomes[first].actual)}."]
     return "\n".join([f"With {where} it gives wrong values:", repr(grid), *told, *printed(outcomes)])
 
 
@@ -105,7 +109,8 @@ def too_much(where: str, outcomes: Sequence[Outcome], limits: Limits) -> str:
         rank = max(by_rank, key=by_rank.get, default=None)
         if most is not None and rank is not None and by_rank[rank] > most:
             did = what.format(form(by_rank[rank]))
-            return f"The values are right, but with {where} rank {rank} {did} where {form(most)} suffice.{because}"
+            enough = f"{form(most)} {'is enough' if most == 1 else 'suffice'}"
+            return f"The values are right, but with {where} rank {rank} {did} where {enough}.{because}"
     if limits.steps is not None and steps > limits.steps:
         steps = f"{steps} messages follow each other where {limits.steps} suffice"
         return f"The values are right, but with {where} {steps}.{because}"

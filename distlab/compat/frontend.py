@@ -22,10 +22,7 @@ def somebody_watches() -> bool:
     if os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0"):
         return False
     shell = notebook_shell()
-    kernel = getattr(shell, "kernel", None)
-    if kernel is not None:
-        return allows_input(kernel)
-    return sys.stderr.isatty()
+    return sys.stderr.isatty() if shell is None else allows_input(shell.kernel)
 
 
 def notebook_shell() -> Any:

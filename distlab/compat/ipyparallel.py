@@ -24,7 +24,6 @@ PARTS = {
     "ipyparallel:Client._query_socket": "tell ipyparallel that a rank has died",
     "ipyparallel:AsyncResult._metadata": "show what ranks write",
     "ipyparallel:AsyncResult._children": "tell which ranks have answered",
-    "ipyparallel:AsyncResult._fname": "name a %%px cell in %pxresult",
     "ipyparallel.client.magics:ParallelMagics._eval_target_str": "check the targets of a %%px cell",
     "ipyparallel.cluster.launcher:LocalProcessLauncher._popen_process": "fork ranks",
     "ipyparallel.cluster.launcher:LocalProcessLauncher._start_waiting": "fork ranks",
@@ -64,11 +63,6 @@ def answers(result: Any) -> list[Any]:
     return result._children
 
 
-def name_result(result: Any, name: str) -> None:
-    """What %pxresult calls a result. Private: the AsyncResult's function name."""
-    result._fname = name
-
-
 class ReadsOptions:
     """Before ParallelMagics in a class's bases: what its options mean.
 
@@ -76,15 +70,14 @@ class ReadsOptions:
     """
 
     def targets_in(self, text: str) -> Any:
-        """What --targets means, checked. Private: how ParallelMagics reads it, which %pxconfig does too."""
-        return self._eval_target_str(text)
-
-    def _eval_target_str(self, ts: str) -> Any:
+        """What --targets means, checked. Private: how ParallelMagics reads it."""
         try:
-            value = super()._eval_target_str(ts)  # type: ignore[misc]
+            value = super()._eval_target_str(text)  # type: ignore[misc]
         except Exception:
             value = None
-        return self.check_targets(ts, value)  # type: ignore[attr-defined]
+        return self.check_targets(text, value)  # type: ignore[attr-defined]
+
+    _eval_target_str = targets_in  # for %pxconfig
 
 
 # --- launchers and engines ---

@@ -55,11 +55,6 @@ def debugger_hidden() -> Iterator[None]:
 
     Not documented: ipykernel's debugger takes an ImportError as the word that there is none.
     """
-    hidden = "debugpy" not in sys.modules
-    if hidden:
-        sys.modules["debugpy"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if hidden:
-            del sys.modules["debugpy"]
+    sys.modules["debugpy"] = None  # type: ignore[assignment]
+    yield
+    del sys.modules["debugpy"]

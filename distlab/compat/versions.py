@@ -25,11 +25,9 @@ def warn_of_newer_torch() -> None:
     """
     here = metadata.version("torch")
     if release(here) > release(NEWEST_TORCH):
-        warnings.warn(
-            f"torch {here} is newer than torch {NEWEST_TORCH}, the newest that this distlab was tested with. If ranks "
-            f'behave strangely, install that one: pip install "torch=={NEWEST_TORCH}"',
-            stacklevel=3,
-        )
+        newer = f"torch {here} is newer than torch {NEWEST_TORCH}, the newest that this distlab was tested with."
+        advice = f'If ranks behave strangely, install that one: pip install "torch=={NEWEST_TORCH}"'
+        warnings.warn(f"{newer} {advice}", stacklevel=3)
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -145,10 +145,7 @@ class Bucket:
     def take(self, place: int, world_size: int) -> None:
         """Put this rank's share of the average, its gradient over `world_size`, into the bucket."""
         parameter, view = self.parameters[place], self.views[place]
-        if parameter.grad is None:
-            view.zero_()
-        else:
-            torch.div(dense_gradient(parameter), world_size, out=view)
+        torch.div(dense_gradient(parameter), world_size, out=view)
         parameter.grad = view
         self.missing.remove(place)
 

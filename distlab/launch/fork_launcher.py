@@ -68,16 +68,13 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         With a server that was handed over they ask for these ids, else they are numbered as they come, as ipyparallel's
         own are: an id is not used twice then.
         """
-        environment = {**self.environment, **(environment or {})}
-        self._order(fork=list(ids), environment=environment)
+        self._order(fork=list(ids), environment={**self.environment, **(environment or {})})
 
     def signal_engines(self, ids: Iterable[int], number: int) -> None:
         """Send a signal to some engines; those that have ended are passed over."""
         self._order(signal=int(number), ids=list(ids))
 
     def _order(self, **order: Anything) -> None:
-        if not self.threads:
-            raise RuntimeError("this launcher did not start the engines; only the one that did can fork more")
         with contextlib.suppress(OSError, AttributeError):  # the fork server has ended, which `server_ended` says
             self._channel.sendall(json.dumps(order).encode() + b"\n")
 

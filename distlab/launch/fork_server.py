@@ -31,11 +31,8 @@ from distlab.compat.ipython import debugger_hidden
 PR_SET_PDEATHSIG = 1
 PRELOADED = (
     "distlab.launch.forked_engine",
-    "torch",
-    "torch.distributed",
     "distlab.rank.entry_points",
-    "distlab.rank.group",
-    "distlab.wire.rendezvous",
+    "distlab.rank.group",  # with torch
     # what an engine would import by itself, each anew
     "ipykernel.debugger",
     "sqlite3",
@@ -96,15 +93,11 @@ class Server:
 
     def _reap(self) -> None:
         """Take note of the children that have ended."""
-        pid = -1
-        while pid:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid in self.engines:
-                number = self.engines.pop(pid)
-                self._tell(ended=number, pid=pid, status=os.waitstatus_to_exitcode(status))
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
+                if pid in self.engines:
+                    self._tell(ended=self.engines.pop(pid), pid=pid, status=os.waitstatus_to_exitcode(status))
 
     def _signal(self, pids: Iterable[int], number: int) -> None:
         for pid in pids:

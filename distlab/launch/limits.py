@@ -1,4 +1,4 @@
-"""What this machine lets a cluster have: open files, processes and the loopback interface; looked at before a start.
+"""What this machine lets a cluster have: memory, open files, processes, loopback interface; looked at before a start.
 
 Runs on the notebook's kernel, called by cluster.py, and by doctor.py. Without this a start that is refused a file or a
 process somewhere in a library waits for what cannot come.
@@ -18,6 +18,9 @@ import psutil
 from distlab.errors import ClusterError, refuse
 from distlab.wire.rendezvous import listen
 
+# after the first all_reduce: a forked rank shares most of its pages, others are a Python of their own each
+MEGABYTES_PER_RANK = {"fork": 60}
+MEGABYTES_PER_PYTHON = 190
 # (for the cluster, and for each rank), measured with 2 and 8 ranks. The controller opens most: 77 and 6. A rank has 59
 # and one for each other rank; the rest is for what a learner opens.
 NEEDED_FILES = (100, 7)
@@ -36,23 +39,24 @@ class Limit:
     cure: str
 
 
-def check(n: int) -> None:
-    """The machine has what `n` ranks need: ArgumentError where it has enough for fewer, ClusterError for none."""
+def check(n: int, engines: str) -> None:
+    """The machine has what `n` ranks of a launcher need: ArgumentError where fewer would fit, ClusterError for none."""
     check_loopback()
-    for limit in limits():
+    for limit in limits(engines):
+        allows = f"allows {limit.value} {limit.what}"
         if limit.ranks < 1:
-            raise ClusterError(
-                f"No cluster can be started: this machine allows {limit.value} {limit.what}, which is too few for one "
-                f"rank. {limit.cure}"
-            )
+            why = f"this machine {allows}, which is too few for one rank."
+            raise ClusterError(f"No cluster can be started: {why} {limit.cure}")
         if n > limit.ranks:
-            advice = f"It allows {limit.value} {limit.what}. Call Cluster({limit.ranks}). {limit.cure}"
+            advice = f"It {allows}. Call Cluster({limit.ranks}). {limit.cure}"
             refuse("n", f"at most {limit.ranks} on this machine", n, advice)
 
 
-def limits() -> list[Limit]:
-    """The limits of this process that are finite."""
-    found = []
+def limits(engines: str) -> list[Limit]:
+    """The memory that is free, and the limits of this process that are finite."""
+    free, each = psutil.virtual_memory().available / 1e6, MEGABYTES_PER_RANK.get(engines, MEGABYTES_PER_PYTHON)
+    cure = f"A rank takes about {each} MB: close other programs."
+    found = [Limit("GB of free memory", round(free / 1000), max(2, int(free // each)), cure)]
     value, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if value != resource.RLIM_INFINITY:
         higher = 4096 if most == resource.RLIM_INFINITY else min(most, 4096)
@@ -78,10 +82,9 @@ def check_loopback() -> int:
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
             return port
     except OSError as error:
-        raise ClusterError(
-            f"127.0.0.1 cannot be reached ({error}), over which notebook and ranks talk. Bring the loopback interface "
-            "up, as root: `ip link set lo up; ip address replace 127.0.0.1/8 dev lo`."
-        ) from error
+        why = f"127.0.0.1 cannot be reached ({error}), over which notebook and ranks talk."
+        cure = "Bring the loopback interface up, as root: `ip link set lo up; ip address replace 127.0.0.1/8 dev lo`."
+        raise ClusterError(f"{why} {cure}") from error
 
 
 def _ranks(free: int, base: int, each: int) -> int:

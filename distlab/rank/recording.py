@@ -142,17 +142,17 @@ def start() -> None:
         NOTES.tracer = Recording(profiler)
 
 
-def stop() -> Recorded | None:
-    """End the recording and tell what was recorded; None when none was being made.
+def stop() -> Recorded:
+    """End the recording and tell what was recorded.
 
     Runs on: a rank, on the thread that started it.
 
     Raises:
-        RuntimeError: another profiler took the place of this one, and nothing was recorded.
+        RuntimeError: nothing was recorded, and why.
     """
     recording, NOTES.tracer = NOTES.tracer, None
     if recording is None:
-        return None
+        raise RuntimeError("its process ended, and another took its place")
     if not profiling():
         raise RuntimeError("what ran there used a profiler of its own, which ended the trace's")
     recording.profiler.__exit__(None, None, None)

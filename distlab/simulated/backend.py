@@ -191,14 +191,10 @@ def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]
     return begin
 
 
-def _of_argument(place: int) -> Callable[..., tuple[Sizes, Sizes]]:
+def _of_argument(place: int, n: int, *args: Any) -> tuple[Sizes, Sizes]:
     """All bytes of one argument, a tensor or a list of tensors."""
-
-    def sizes(n: int, *args: Any) -> tuple[Sizes, Sizes]:
-        size = (_bytes([args[place]] if isinstance(args[place], Tensor) else args[place]),)
-        return size, size
-
-    return sizes
+    size = (_bytes([args[place]] if isinstance(args[place], Tensor) else args[place]),)
+    return size, size
 
 
 def _of_elements(n: int, tensors: list[Tensor], *_: Any) -> tuple[Sizes, Sizes]:
@@ -222,7 +218,7 @@ def _bytes(tensors: list[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-_FIRST, _SECOND = _of_argument(0), _of_argument(1)
+_FIRST, _SECOND = functools.partial(_of_argument, 0), functools.partial(_of_argument, 1)
 # by collective, ProcessGroup's methods, some under two names: those of torch before 2.13, and those since
 for _name, _sizes, *_methods in (
     ("all_reduce", _of_elements, "allreduce", "allreduce_coalesced"),

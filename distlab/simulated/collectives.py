@@ -6,34 +6,42 @@ this one has ended. The all-reduces are the schedules of distlab.algorithms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from distlab.course.algorithms.schedules import cost, schedule
+from distlab.simulated.events import Collective, Message
 from distlab.simulated.network import Network
 
 # messages at the same time, each as (member that sends, member that receives, bytes)
 Step = Sequence[tuple[int, int, int]]
-Sizes = tuple[int, ...]
 
 
-def program(name: str, me: int, n: int, root: int, sent: Sizes, received: Sizes, network: Network) -> tuple[Step, ...]:
-    """The steps of member `me` of `n`: what it receives, and then what it sends, in each.
+def messages(event: Collective, rank: int, network: Network) -> Iterator[list[Message]]:
+    """What a rank receives and sends in a collective, step by step.
 
     Args:
-        name: of the collective. root: the member that a rooted one is from or to.
-        sent, received: bytes. Of all_to_all by member; of all_reduce the whole buffer, and an element of it; of the
-            others one number: the whole buffer of broadcast and reduce, the share of one member else.
+        event: its `sent` and `received` are bytes: of all_to_all by member; of all_reduce the whole buffer, and an
+            element of it; of the others one number: the whole buffer of broadcast and reduce, the share of one member
+            else.
         network: chooses the algorithm.
     """
-    if n == 1:
-        return ()
+    members, me, channel = event.members, event.members.index(rank), (f"{event.group} {event.name}", event.count)
+    for step in _steps(event, me, len(members), network):
+        yield [
+            Message(event.op, src == me, members[dst if src == me else src], num_bytes, channel)
+            for src, dst, num_bytes in step
+        ]
+
+
+def _steps(event: Collective, me: int, n: int, network: Network) -> Iterable[Step]:
+    """The steps of member `me` of `n`: what it receives, and then what it sends, in each."""
+    name, root, size = event.name, event.root, event.sent[0]
     if name == "all_to_all":
         turns = [((me + k) % n, (me - k) % n) for k in range(1, n)]
-        return tuple([(source, me, received[source]), (me, to, sent[to])] for to, source in turns)
-    size, away_from_root = sent[0], name in ("broadcast", "scatter")
+        return [[(source, me, event.received[source]), (me, to, event.sent[to])] for to, source in turns]
     if name == "all_reduce":
-        return _all_reduce(_algorithm(n, size, network), me, n, *sent)
+        return _all_reduce(_algorithm(n, size, network), me, n, *event.sent)
     if name in ("all_gather", "reduce_scatter"):
         return _of_member(me, [[(k, (k + 1) % n, size) for k in range(n)]]) * (n - 1)
     if name == "barrier":
@@ -44,7 +52,7 @@ def program(name: str, me: int, n: int, root: int, sent: Sizes, received: Sizes,
     else:  # down a binomial tree: in each step, who has the data gives it to one more
         spans = [1 << k for k in reversed(range((n - 1).bit_length()))]
         steps = [[((k + root) % n, (k + d + root) % n) for k in range(0, n - d, 2 * d)] for d in spans]
-    if away_from_root:
+    if name in ("broadcast", "scatter"):
         return _of_member(me, [[(src, dst, size) for src, dst in step] for step in steps])
     return _of_member(me, [[(src, dst, size) for dst, src in step] for step in reversed(steps)])
 

@@ -26,7 +26,7 @@ def begin_cell(number: int) -> None:
     """Note that a cell begins here, on all its ranks together. Runs on: every rank of the cell."""
     from distlab.simulated import notes
 
-    notes.begin_cell(number)
+    notes.align((number, 0))
 
 
 def settle(rank: int, world_size: int) -> Result | None:

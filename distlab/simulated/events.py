@@ -33,7 +33,7 @@ class Collective:
 
     Args:
         root: the place among the members of a rooted one's root.
-        sent, received: see collectives.program.
+        sent, received: see collectives.messages.
     """
 
     op: int
@@ -91,21 +91,17 @@ class Transfer:
     """One message that went over the network.
 
     Args:
-        src, dst: ranks. what: "message", or the collective that it belongs to.
+        src, dst: ranks.
         begin, end: when its first byte leaves the sender, and when its last one arrives.
-        left, arrived: when its last byte leaves the sender, and when its first one arrives.
-        send, recv: the operations at its ends; None in a collective.
+        send, recv: the operations at its ends, messages or collectives; None for a receive that began after its end.
     """
 
     src: int
     dst: int
     num_bytes: int
-    what: str
     begin: float
-    left: float
-    arrived: float
     end: float
-    send: int | None
+    send: int
     recv: int | None
 
 

@@ -5,6 +5,8 @@ Made in the notebook, sent to the ranks; runs anywhere and needs neither torch n
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 import random
 import re
@@ -157,8 +159,6 @@ class Network:
             refuse("Network", "described by latency and bandwidth, or by hosts", (self.latency, self.hosts), example)
         if flat:
             object.__setattr__(self, "inside", Link(self.latency, self.bandwidth))
-            object.__setattr__(self, "latency", self.inside.latency)
-            object.__setattr__(self, "bandwidth", self.inside.bandwidth)
         elif not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in self.hosts):
             refuse("hosts", "a list of whole numbers of ranks above 0", self.hosts, "Give for example hosts=[4, 4].")
         for name in ("inside", "between") if self.hosts else ():
@@ -205,11 +205,7 @@ class Network:
 
     def host_of(self, rank: int) -> int:
         """The number of the host that a rank is on."""
-        for host, n in enumerate(self.hosts):
-            if rank < n:
-                return host
-            rank -= n
-        return 0
+        return bisect.bisect(list(itertools.accumulate(self.hosts)), rank)
 
     def path(self, src: int, dst: int) -> Path:
         """What a message from src to dst goes through."""

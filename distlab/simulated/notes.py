@@ -43,7 +43,7 @@ class _Thread(threading.local):
     """What each thread notes for: a callback that it runs; nothing at all while it is `quiet`."""
 
     callback: Program | None = None
-    quiet = counts_flops = False
+    quiet = False
 
 
 class Notes:
@@ -61,7 +61,7 @@ class Notes:
         self.program, self.numbers = Program(), itertools.count(1)
         self.callbacks: list[Program] = []  # those that have not ended
         self.start, self.unfinished = 0.0, ()
-        self.cell, self.alignments = 0, 0
+        self.aligned = (0, 0)  # the last alignment: the number of the cell, and its own in the cell
 
     @property
     def here(self) -> Program:
@@ -91,16 +91,16 @@ class Notes:
     @contextlib.contextmanager
     def inside(self, callback: Program) -> Iterator[None]:
         """What this thread does meanwhile is the callback's."""
-        before, began = self.thread.callback, time.thread_time()
+        before, began, counts = self.thread.callback, time.thread_time(), self._counts()
         self.thread.callback = callback
         self.resume()
         try:
-            with self.count_flops():
+            with contextlib.nullcontext() if counts else self.count_flops():
                 yield
             self.compute()
         finally:
             self.thread.callback = before
-            if self._counts():
+            if counts:
                 self.here.cpu += time.thread_time() - began  # who was interrupted has not computed this
             with contextlib.suppress(ValueError):  # the notes were cleared meanwhile
                 self.callbacks.remove(callback)
@@ -140,18 +140,10 @@ class Notes:
         with self.lock:
             self.here.events.append(event)
 
-    @contextlib.contextmanager
-    def count_flops(self) -> Iterator[None]:
-        """Count what this thread computes, where the device is one that counts."""
-        if self.thread.counts_flops or self.device is None or self.device.flops is None:
-            yield
-            return
-        self.thread.counts_flops = True
-        try:
-            with CountFlops():
-                yield
-        finally:
-            self.thread.counts_flops = False
+    def count_flops(self) -> Any:
+        """A context manager that counts what this thread computes, where the device is one that counts."""
+        counts = self.device is not None and self.device.flops is not None
+        return CountFlops() if counts else contextlib.nullcontext()
 
 
 class CountFlops(TorchDispatchMode):
@@ -179,20 +171,10 @@ def use(network: Network | None) -> None:
     NOTES.counting.enter_context(NOTES.count_flops())  # on this thread, as long as the network is used
 
 
-def begin_cell(number: int) -> None:
-    """Note that the notebook's `number`-th cell begins here, on all its ranks together. Runs on: every rank of it."""
-    NOTES.cell, NOTES.alignments = number, 0
-    NOTES.add(Align((number, 0)))
-    NOTES.resume()
-
-
-def align() -> None:
-    """Note that all ranks that do so go on together from here.
-
-    Runs on: every rank that took part in the last `settle`.
-    """
-    NOTES.alignments += 1
-    NOTES.add(Align((NOTES.cell, NOTES.alignments)))
+def align(number: tuple[int, int]) -> None:
+    """Note that all ranks that do so with this number go on together from here. Runs on: each of them."""
+    NOTES.aligned = number
+    NOTES.add(Align(number))
     NOTES.resume()
 
 
@@ -252,17 +234,16 @@ def seconds_of(
     differs = network.jitter or (network.device is not None and network.device.cpu is not None)
     before = NOTES.cut()
     for _ in range(repeat if differs else 1):
-        align()
-        NOTES.add(Mark())
+        cell, latest = NOTES.aligned
+        align((cell, latest + 1))
         fn(*args)
         NOTES.add(Mark())
     measured = NOTES.cut()
     result = _exchange(measured, (), 0.0, group)
     NOTES.program.events[:0] = [event for event in (*before, *measured) if not isinstance(event, Mark)]
-    members = dist.get_process_group_ranks(group or dist.group.WORLD)
-    marks = [result.marks[rank] for rank in members]
-    starts, ends = ([max(times) for times in zip(*(m[first::2] for m in marks), strict=True)] for first in (0, 1))
-    return tuple(end - start for start, end in zip(starts, ends, strict=True))
+    marks = [result.marks[rank] for rank in dist.get_process_group_ranks(group or dist.group.WORLD)]
+    times = [0.0, *map(max, zip(*marks, strict=True))]  # each call begins when the slowest has ended the one before
+    return tuple(end - start for start, end in itertools.pairwise(times))
 
 
 def _exchange(
@@ -272,7 +253,7 @@ def _exchange(
     NOTES.thread.quiet = True
     try:
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
-        mine = (events, unfinished, start, NOTES.cell, NOTES.alignments)
+        mine = (events, unfinished, start, NOTES.aligned)
         gathered: list[Any] = [None] * len(members)
         first = dist.get_rank(group) == 0
         dist.gather_object(mine, gathered if first else None, group=group, group_dst=0)
@@ -281,16 +262,14 @@ def _exchange(
         dist.broadcast_object_list(answer, group=group, group_src=0)
     finally:
         NOTES.thread.quiet = False
-    result, (NOTES.cell, NOTES.alignments) = answer[0]
+    result, NOTES.aligned = answer[0]
     NOTES.resume()
     return whole or result
 
 
 def _simulate(members: list[int], gathered: list[Any]) -> tuple[Result, tuple[int, int]]:
     """The result of the members' notes, and the latest alignment of any."""
-    n = dist.get_world_size()
-    programs, unfinished, clocks = [()] * n, [()] * n, [0.0] * n
-    for rank, (events, begun, clock, _, _) in zip(members, gathered, strict=True):
-        programs[rank], unfinished[rank], clocks[rank] = events, begun, clock
-    latest = max((cell, alignments) for *_, cell, alignments in gathered)
-    return simulate(programs, NOTES.network, clocks, unfinished), latest
+    told, nothing = dict(zip(members, gathered, strict=True)), ((), (), 0.0, (0, 0))
+    of_ranks = [told.get(rank, nothing) for rank in range(dist.get_world_size())]
+    programs, unfinished, clocks, aligned = zip(*of_ranks, strict=True)
+    return simulate(programs, NOTES.network, clocks, unfinished), max(aligned)

@@ -26,6 +26,8 @@ from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
 
 MOST_TEXT = 1000  # characters of what a function prints that are kept
+CHANGED = "This is the tensor that the function was given: it has to stay as it was."
+ANOTHER_ORDER = "These are the right values in another order."
 MOST_VALUES = 12  # of a tensor or list that are shown
 
 
@@ -85,8 +87,12 @@ def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Ca
     place, wanted, found = next((pair for pair in pairs if not _alike(*pair[1:])), pairs[0])
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
     right = _alike(wanted, found)
-    told = _where(exercise, place, wanted, before)
-    why = "" if right else told if told.endswith("change.") else f"{told} {_why(wanted, found, before, n)}".strip()
+    in_place = exercise.trial is not outcome or expected[0] is None
+    changed = not in_place and any(
+        found is mine and _alike(was, wanted) for mine, was in zip(given, before, strict=True)
+    )
+    looks = f"{_where(exercise, place)} {_why(wanted, found, before, n)}".strip()
+    why = "" if right else CHANGED if changed else looks
     return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, printed.getvalue())
 
 
@@ -116,18 +122,15 @@ def _pairs(expected: Any, actual: Any, place: tuple[Any, ...] = ()) -> Iterator[
         yield place, expected, actual
 
 
-def _where(exercise: Exercise, place: tuple[Any, ...], expected: Any, given: tuple[Any, ...]) -> str:
-    """Which part of a result is wrong, or which argument afterwards; "" where that is plain."""
+def _where(exercise: Exercise, place: tuple[Any, ...]) -> str:
+    """Which part of a list or dict is shown, of those that a function returns or is given; "" where it is all."""
     if exercise.trial is not outcome or len(place) < 2:
         return ""
     argument, first, *more = place
-    path = "".join(f"[{key!r}]" for key in (more if argument else (first, *more)))
     if not argument:
-        return f"Shown is {path} of what is returned."
-    name = f"`{list(inspect.signature(exercise.reference).parameters)[first]}{path}`"
-    if not more and _alike(expected, given[first]):
-        return f"{name} must not change."
-    return f"Shown is {name} afterwards." if more else ""
+        return f"Shown is {''.join(f'[{key!r}]' for key in (first, *more))} of what is returned."
+    name = list(inspect.signature(exercise.reference).parameters)[first]
+    return f"Shown is `{name}{''.join(f'[{key!r}]' for key in more)}` afterwards." if more else ""
 
 
 def _alike(expected: Any, actual: Any) -> bool:
@@ -147,23 +150,32 @@ def _alike(expected: Any, actual: Any) -> bool:
 def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
     """What is wrong with a value, in a sentence that holds for any exercise; "" where none does."""
     if actual is None:
-        return "Nothing is returned: is a `return` missing?"
+        return "Nothing is returned: is a `return` missing? (`dist.all_reduce` and its like return nothing themselves.)"
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
         if actual.shape != expected.shape:
             return f"The shape is {tuple(actual.shape)} where {tuple(expected.shape)} is right."
         if actual.dtype != expected.dtype:
             return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
         if any(_alike(value, actual) for _, value, _ in _pairs(given, given) if isinstance(value, Tensor)):
-            return "The tensor is still as it was given: the result has to be written into it."
+            return "The tensor is still as it was given: the result has to be in it."
         if _alike(expected * n, actual):
             return f"Every value is {n} times too large, and there are {n} ranks."
         if expected.is_floating_point() and _alike(expected, actual * n):
             return f"Every value is {n} times too small, and there are {n} ranks."
+        if not expected.is_complex() and _alike(*(part.flatten().sort().values for part in (expected, actual))):
+            return ANOTHER_ORDER
         wrong = (expected != actual).flatten().nonzero().flatten().tolist()
         if 0 < len(wrong) < expected.numel():
             return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
         return ""
-    if type(actual) is not type(expected) and not isinstance(actual, (int, float)):
+    if isinstance(expected, list) and isinstance(actual, list):
+        if len(actual) != len(expected):
+            return f"It has {len(actual)} parts where {len(expected)} are right."
+        if any(isinstance(part, Tensor) for part in actual):
+            return "It holds tensors where numbers are right: `item()` makes a number of one."
+        if sorted(map(repr, expected)) == sorted(map(repr, actual)):
+            return ANOTHER_ORDER
+    elif type(actual) is not type(expected) and (isinstance(expected, Tensor) or not isinstance(actual, (int, float))):
         return f"It is of type {type(actual).__name__} where {type(expected).__name__} is right."
     return ""
 

@@ -47,21 +47,6 @@ def sentences_on(line):
     return 1 + sum(not re.fullmatch(ABBREVIATIONS, end.group(1).lstrip("(*_")) for end in ends)
 
 
-@pytest.mark.parametrize(
-    ("line", "count"),
-    [
-        ("Ranks are processes.", 1),
-        ("Does it hang? It does.", 2),
-        ("Use a tag, e.g. Rank 0's.", 1),
-        ("It takes 0.5 ms on torch 2.13.", 1),
-        ("- **Naive.** The root does all.", 2),
-    ],
-)
-def test_sentences_are_counted(line, count):
-    """The check of one sentence a line counts as a reader does."""
-    assert sentences_on(line) == count
-
-
 @each_notebook
 def test_the_file_is_one_that_any_jupyter_opens(path):
     """The notebook is valid nbformat 4.5 or newer, each cell has its own id, and the author's Python is not named.

@@ -89,10 +89,8 @@ def follow(name: str, flat: torch.Tensor, combine: Callable[..., torch.Tensor], 
 def _steps_of(name: str, size: int, rank: int) -> tuple[int, list[tuple[Message | None, Message | None]]]:
     """Into how many chunks the buffer is cut, and what one rank sends and receives in each step."""
     plan = schedule(name, size)
-    by_sender = [{message.src: message for message in step} for step in plan.steps]
-    by_receiver = [{message.dst: message for message in step} for step in plan.steps]
-    steps = [(sent.get(rank), got.get(rank)) for sent, got in zip(by_sender, by_receiver, strict=True)]
-    return plan.num_chunks, steps
+    ends = [({m.src: m for m in step}, {m.dst: m for m in step}) for step in plan.steps]  # by sender, by receiver
+    return plan.num_chunks, [(sent.get(rank), received.get(rank)) for sent, received in ends]
 
 
 # --- around a ring ---

@@ -148,7 +148,8 @@ def _find(group: Any) -> Segment | str:
         dist.broadcast_object_list(given, group=group, group_src=0)
         if given[0] is not None:
             try:
-                memory = _map(given[0], num_bytes)
+                with open(given[0], "r+b") as mapped:
+                    memory = mmap.mmap(mapped.fileno(), num_bytes)
             except OSError as error:
                 why = f"{me} cannot open the file of rank {ranks[0]}: {error}"
         reasons = [""] * len(ranks)
@@ -156,12 +157,6 @@ def _find(group: Any) -> Segment | str:
     for reason in filter(None, reasons):
         return reason
     return Segment(memory, group.rank(), ranks, timeout_of(group).total_seconds())
-
-
-def _map(path: str, num_bytes: int) -> mmap.mmap:
-    """This process's view of the memory in the file."""
-    with open(path, "r+b") as file:
-        return mmap.mmap(file.fileno(), num_bytes)
 
 
 class Segment:
@@ -180,7 +175,6 @@ class Segment:
         self._flags = memoryview(memory)[:header].cast("q")
         slots = torch.frombuffer(memory, dtype=torch.uint8, offset=header).view(len(ranks), -1)
         self._large, self._small = slots.split((self.large, 2 * self.small), dim=1)
-        self._mine = rank * LINE
         self._meetings = 0
         self._order = threading.Lock()
 
@@ -208,9 +202,9 @@ class Segment:
         """
         where = CALLED + (self._meetings & 1)
         self._meetings += 1
-        self._flags[self._mine + where] = call
+        self._flags[self.rank * LINE + where] = call
         self._fence()
-        self._flags[self._mine] = self._meetings
+        self._flags[self.rank * LINE] = self._meetings
         for place in range(len(self.ranks)):
             if self._flags[place * LINE] < self._meetings:
                 self._wait(place)

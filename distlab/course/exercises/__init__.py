@@ -137,6 +137,11 @@ def outcome(fn: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     return fn(*arguments), arguments
 
 
+def returned(fn: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, whatever becomes of its arguments."""
+    return fn(*arguments)
+
+
 def exercise(
     notebook: str,
     worlds: tuple[int, ...] = (1, 2, 3, 4),

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import distlab
-from distlab.client.execution import Options
+from distlab.client.execution import Cell, Options
 from tests.cluster.conftest import dies, kill, pid_on_rank, sum_of_ranks
 from tests.cluster.zoo import a_message_larger_than_its_recv
 from tests.processes import until
@@ -37,7 +37,7 @@ def test_whatever_is_called_next_tells_a_death_and_replaces_the_rank(usable, cap
     usable.push({"kept": 5})
     before = kill(usable, 1)
     row = repr(usable).splitlines()[2]
-    assert row.startswith(f"  rank 1   was {KILLED}  ")
+    assert row.startswith(f"rank 1: was {KILLED}  ")
     assert row.endswith(f"  -  pid {before[1]}")
     call(usable)
     assert capsys.readouterr().out == RANK_1
@@ -109,7 +109,7 @@ def test_the_death_of_the_forking_process_in_a_cell_ends_the_cell(usable):
 def test_a_pending_cell_of_a_dead_rank_does_not_cost_the_rank_that_took_its_place(usable):
     """The result of a cell sent with --noblock tells the death, and the new rank stays."""
     code = "dist.recv(torch.zeros(1), src=(rank + 1) % 3)"
-    cell = usable.execute([0, 1, 2], Options(), lambda view: view.execute(code, block=False))
+    cell = Cell(usable.ranks, [0, 1, 2], lambda view: view.execute(code, block=False), Options())
     kill(usable, 1)
     pids = usable.run(pid_on_rank)
     with pytest.raises(distlab.RankDied, match=f"^rank 1 was {KILLED[:17]}"):
@@ -131,6 +131,6 @@ def test_with_the_stock_launcher_a_death_needs_a_restart():
             assert str(error) == f"The cluster is not whole: rank 1 was {KILLED}. {advice}"
         cluster.restart()
         assert cluster.run(sum_of_ranks) == [1.0, 1.0]
-        cell = cluster.execute([0], Options(), lambda view: view.execute("import time; time.sleep(60)", block=False))
+        cell = Cell(cluster.ranks, [0], lambda view: view.apply_async(time.sleep, 60), Options())
     error = raised(distlab.ClusterError, cell.finish)
     assert str(error) == "The cluster was stopped before this cell had ended, and its results are lost."

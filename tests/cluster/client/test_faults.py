@@ -54,7 +54,7 @@ def test_lines_inside_torch_are_left_out(usable):
 @pytest.fixture
 def no_proof(monkeypatch):
     """No deadlock is told, however long a rank waits."""
-    monkeypatch.setattr("distlab.client.deadlock_watch.UNMOVED_SECONDS", 60)
+    monkeypatch.setattr("distlab.client.execution.UNMOVED_SECONDS", 60)
 
 
 @pytest.mark.parametrize("how", ["loop", "new_group"])

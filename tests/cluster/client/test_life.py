@@ -56,7 +56,7 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
         advice = "Make one with distlab.Cluster(1), or call restart()."
         assert str(raised(distlab.ClusterError, use)) == f"This cluster was stopped. {advice}"
     assert repr(first) == "Cluster(1) was stopped"
-    assert "was stopped" in first._repr_html_()
+    assert "was stopped" in first._repr_mimebundle_()["text/html"]
 
 
 def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
@@ -66,7 +66,7 @@ def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
         if rank < 2:
             dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821
 
-    monkeypatch.setattr("distlab.client.deadlock_watch.UNMOVED_SECONDS", 60)
+    monkeypatch.setattr("distlab.client.execution.UNMOVED_SECONDS", 60)
     with distlab.Cluster(3, timeout=3) as cluster:
         expected = max(1, (os.cpu_count() or 1) // 3)
         seen = cluster.run(lambda rank, world_size: (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]))  # noqa: F821

@@ -83,7 +83,7 @@ def test_noblock_pxresult_and_out(notebook):
     began = time.monotonic()
     text = notebook.text("%%px --noblock --out later\nimport time; time.sleep(2.5); print('late')")
     assert time.monotonic() - began < 2
-    assert text == "<AsyncResult(%px): pending>"
+    assert text == "<AsyncResult(execute): pending>"
     assert notebook.text("%pxresult") == "ranks 0-3: late"
     assert notebook.text("print(later.done())") == "True\n"
 
@@ -135,7 +135,7 @@ def test_a_syntax_error_has_its_line(notebook):
 def no_proof(notebook):
     """No deadlock is told, however long a rank waits."""
     notebook.run(
-        "from distlab.client import deadlock_watch as watch; seconds, watch.UNMOVED_SECONDS = watch.UNMOVED_SECONDS, 60"
+        "from distlab.client import execution as watch; seconds, watch.UNMOVED_SECONDS = watch.UNMOVED_SECONDS, 60"
     )
     yield
     notebook.run("watch.UNMOVED_SECONDS = seconds")

@@ -186,13 +186,14 @@ def test_ipyparallels_send_signal_works_without_a_nanny(usable):
 
 def test_the_table_and_what_listens(usable):
     """repr and HTML list every rank with its pid; nothing of a cluster listens beyond 127.0.0.1."""
-    assert usable._repr_html_().count("<tr>") == 5
-    lines = repr(usable).splitlines()
+    shown = usable._repr_mimebundle_()
+    assert shown["text/html"].count("<tr ") == 4
+    lines = shown["text/plain"].splitlines()
     assert lines[0] == "Cluster(4): backend gloo"
     for rank, pid in enumerate(usable.run(pid_on_rank)):
-        assert lines[rank + 1].startswith(f"  rank {rank}   idle")
+        assert lines[rank + 1].startswith(f"rank {rank}: idle")
         assert lines[rank + 1].endswith(f" MB  pid {pid}")
-        assert f"pid {pid}" in usable._repr_html_()
+        assert f"pid {pid}" in shown["text/html"]
     processes = [psutil.Process(), *reaper.find(usable.ranks._processes.tag)]
     connections = [connection for process in processes for connection in process.net_connections(kind="inet")]
     assert {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN} == {"127.0.0.1"}

@@ -219,14 +219,12 @@ def test_ranks_that_cannot_share_memory_are_told_so_and_best_sends_messages(clus
 
     def apart(rank, world_size):
         module = importlib.import_module("distlab.course.algorithms.shared_memory")
-        original = module._map
-        if rank == 2:
-            module._map = lambda path, num_bytes: original(f"{path}-elsewhere", num_bytes)
         group = dist.new_group()
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            if rank == 2:
+                elsewhere = lambda path, mode: open(f"{path}-elsewhere", mode)  # noqa: E731, SIM115
+                patch.setattr(module, "open", elsewhere, raising=False)
             error = raised(distlab.ArgumentError, ALL_REDUCE["shared memory"], torch.ones(3), group=group)
-        finally:
-            module._map = original
         tensors = [torch.full((numel,), float(rank)) for numel in (3, 100_000)]
         for tensor in tensors:
             ALL_REDUCE["best"](tensor, group=group)

@@ -1,9 +1,7 @@
 """Arguments of Cluster(...): each bad one is refused before anything starts, in the house form, in full."""
 
 from importlib import metadata
-from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch.distributed as dist
 
@@ -80,16 +78,6 @@ def test_an_unknown_launcher_lists_those_that_are_installed():
     )
     assert {"fork", "local", "mpi", "slurm", "ssh"} <= set(names)
     assert arguments.check_launcher("MPI") == "mpi"
-
-
-def test_more_ranks_than_memory(monkeypatch):
-    """The largest cluster is what the free memory holds; the error says how much that is."""
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8e9))
-    assert [arguments.check_size(133, "fork"), arguments.check_size(42, "local")] == [133, 42]
-    assert str(refused(distlab.Cluster, 10_000, engines="local")) == (
-        "n must be at most 42 on this machine, got 10000. "
-        "8 GB of memory are free here and a rank takes about 190 MB. Call Cluster(4)."
-    )
 
 
 def test_a_very_long_value_is_shortened():

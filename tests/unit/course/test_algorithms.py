@@ -48,18 +48,6 @@ def test_every_schedule_adds_each_rank_once_everywhere(name):
         assert states[-1] == [[set(range(n))] * plan.num_chunks] * n
 
 
-def test_the_ring_of_three_by_hand():
-    """Three ranks: two steps of adding, two of copying; chunk 1 is complete on rank 0 first."""
-    moves = [[(m.src, m.dst, m.chunks[0], m.operation) for m in step] for step in schedule("ring", 3).steps]
-    assert moves == [
-        [(0, 1, 0, "reduce"), (1, 2, 1, "reduce"), (2, 0, 2, "reduce")],
-        [(0, 1, 2, "reduce"), (1, 2, 0, "reduce"), (2, 0, 1, "reduce")],
-        [(0, 1, 1, "copy"), (1, 2, 2, "copy"), (2, 0, 0, "copy")],
-        [(0, 1, 0, "copy"), (1, 2, 1, "copy"), (2, 0, 2, "copy")],
-    ]
-    assert holdings(schedule("ring", 3))[2][0] == [{0}, {0, 1, 2}, {0, 2}]
-
-
 # --- costs ---
 
 

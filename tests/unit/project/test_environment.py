@@ -68,11 +68,6 @@ def conda_specs():
     return {MatchSpec(line, strict=True).name.normalized: MatchSpec(line, strict=True) for line in conda_lines()}
 
 
-def test_pyproject_has_the_sections_that_make_installs():
-    """The packages come in five sets: base, lab, mpi, test and bench."""
-    assert tuple(wanted()) == ("base", "lab", "mpi", "test", "bench")
-
-
 def test_environment_file_has_condas_frame():
     """environment.yml is a name, conda-forge alone, and one list of packages that ends with pip's own."""
     dependencies = [*conda_lines(), {"pip": ["-e ."]}]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from nbval.plugin import get_sanitize_patterns
 
-from distlab.client.display import cluster_html, cluster_text
+from distlab.client import display
 from distlab.measure.timing import format_bandwidth, format_bytes, format_seconds
 
 CONFIG = Path(__file__).parents[2] / "nbval.cfg"
@@ -88,5 +88,6 @@ def test_the_table_of_a_cluster_is_recognised():
     """Two clusters that differ only in process numbers and memory look the same to the comparison."""
     one = [{"rank": 0, "pid": 4711, "megabytes": 65.2, "state": "ready"}]
     other = [{"rank": 0, "pid": 123456, "megabytes": 1030.0, "state": "ready"}]
-    for show in (cluster_text, cluster_html):
-        assert sanitise(show("1 rank", one)) == sanitise(show("1 rank", other))
+    shown = [display.cluster("1 rank", rows) for rows in (one, other)]
+    for kind in ("text/plain", "text/html"):
+        assert sanitise(shown[0][kind]) == sanitise(shown[1][kind])
