@@ -57,24 +57,6 @@ def tree_broadcast(tensor):
     dist.broadcast(tensor, src=0)
 
 
-@question("02")
-def broadcast_times(answer):
-    """One message of the whole tensor takes 89 µs. How many µs does a broadcast to 64 ranks take, with the loop and
-    with the tree? Answer with a pair: (loop, tree).
-
-    Hint: How many messages follow each other in the loop, and how many steps does the tree have?
-    Hint: 64 is 2**6, and after every step twice as many ranks have the tensor.
-
-    Why: The loop sends 63 messages after each other, 63 x 89 = 5607. The tree has 6 steps, since 2**6 is 64: 534.
-    """
-    loop, tree = map(float, answer)
-    if (loop, tree) == (64 * 89, 534):
-        return "Rank 0 has the tensor already: to how many others does the loop send it?"
-    if abs(loop - 5607) < 10 and abs(tree - 534) >= 10:
-        return "The loop is right. In the tree, how many ranks have the tensor after 1, 2, 3 steps?"
-    return abs(loop - 5607) < 10 and abs(tree - 534) < 10
-
-
 @exercise(
     "02",
     cases=((3, 0), (1, 2), (5, 1)),
