@@ -177,7 +177,8 @@ def write_figs(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, draw in {**{name: partial(diagram, name) for name in (*EXAMPLES, *BARRIERS)}, "ring": ring}.items():
+    figures = {name: partial(diagram, name) for name in (*EXAMPLES, *BARRIERS)} | {"ring": ring}
+    for name, draw in figures.items():
         figure = draw()
         # Neither the date nor matplotlib's name, which would differ from run to run and from version to version.
         for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):

@@ -163,7 +163,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any], sent: str | Exercise, clust
                 outcomes = cluster.call(trial.call, sent, number, fn, ranks=range(n), timeout=exercise.seconds)
                 if wrong := _wrong(exercise, words, n, outcomes):
                     return Verdict(exercise.name, False, words=wrong)
-            cluster.call(trial.leave)
+            _leave(cluster)
     except RanksFailed as error:
         kinds = {failure.kind for failure in error.failures if not failure.consequence}
         if isinstance(error, RankError) and kinds == {"NotImplementedError"}:
@@ -173,12 +173,18 @@ def _try(exercise: Exercise, fn: Callable[..., Any], sent: str | Exercise, clust
         stuck = [exercise.stuck] if exercise.stuck and isinstance(error, (DeadlockError, RankTimeout)) else []
         return Verdict(exercise.name, False, words="\n".join([verdict.raised(words, error, n, cluster.n), *stuck]))
     finally:
-        cluster.call(trial.leave)
+        _leave(cluster)
     worlds = ", ".join(map(str, exercise.worlds[:-1])) + " and " if len(exercise.worlds) > 1 else ""
     ranks = f"{worlds}{exercise.worlds[-1]} rank{'s' * (exercise.worlds != (1,))}"
     return Verdict(
         exercise.name, True, words=f"{count(len(exercise.cases) * len(exercise.worlds), 'case')} with {ranks}."
     )
+
+
+def _leave(cluster: Cluster) -> None:
+    """Have all ranks in the world of the cluster again."""
+    if any(cluster.call(trial.leave)):
+        cluster.heal()
 
 
 def _case_words(n: int, case: Any, exercise: Exercise) -> str:

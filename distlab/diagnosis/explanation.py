@@ -88,7 +88,7 @@ def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool
         waited = rank_list([f.rank for f in victims])
         lines = "\n".join(_where(alike) for alike in _fold(victims, by_message=False))
         if culprits:
-            parts.append(f"{waited} waited in communication and could not go on:\n{lines}")
+            parts.append(f"{waited} waited in communication and could not go on" + (f":\n{lines}" if lines else "."))
         elif timed_out := [int(found[1]) for f in victims if (found := PLAIN_WAIT.fullmatch(f.message))]:
             what = "for each other" if len(victims) > 1 else "for another rank"
             parts.append(f"{waited} waited {what}, and nothing came for {max(timed_out) / 1000:g} s.\n{lines}")

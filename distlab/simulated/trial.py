@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import io
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,17 +19,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distlab.compat.torch import set_default_group
-from distlab.course.exercises import Exercise, all_exercises, outcome
+from distlab.compat.torch import destroy_group, forget_group_numbers, group_names, name_of, set_default_group
+from distlab.course.exercises import Exercise, Seen, all_exercises, outcome
 from distlab.rank import call_hooks
 from distlab.rank.entry_points import lend_names
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
 
 MOST_TEXT = 1000  # characters of what a function prints that are kept
-CHANGED = "This is the tensor that the function was given: it has to stay as it was."
 ANOTHER_ORDER = "These are the right values in another order."
 MOST_VALUES = 12  # of a tensor or list that are shown
+_WORLDS: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()  # that were left for a small one
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,31 @@ def enter(rank: int, world_size: int, n: int) -> None:
     backend.register()
     call_hooks.install(backend.Group, backend.Work)
     group, outer = dist.new_group(range(n), backend=backend.NAME), dist.group.WORLD
+    _WORLDS.add(outer)
     if rank < n:
         group.outer = outer
         set_default_group(group)
 
 
-def leave(rank: int, world_size: int) -> None:
-    """Go back to the whole world; nothing happens on a rank that is there. Runs on: every rank of the cluster."""
+def leave(rank: int, world_size: int) -> bool:
+    """Go back to the whole world; nothing happens on a rank that is there. Runs on: every rank of the cluster.
+
+    Groups that were made in the small world go with it, and their numbers: the ranks outside have made none.
+
+    Returns:
+        whether the whole world is gone, because the answer has left it, or built another one.
+    """
     group = dist.group.WORLD
     if hasattr(group, "outer"):
+        groups, number = [own for own, _ in group_names()], int(name_of(group))
         set_default_group(group.outer)
-        dist.destroy_process_group(group)
+        for own in groups[groups.index(group) :]:
+            destroy_group(own)
+        forget_group_numbers(number + 1)
+    return dist.group.WORLD not in _WORLDS
 
 
+@torch.random.fork_rng(devices=[])  # the lesson's random numbers go on as if nothing had been tried
 def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Callable[..., Any]) -> Outcome:
     """Call a learner's function, and the reference, on the inputs of a case. Runs on: every rank of the small world."""
     exercise = all_exercises()[exercise] if isinstance(exercise, str) else exercise
@@ -87,12 +100,8 @@ def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Ca
     place, wanted, found = next((pair for pair in pairs if not _alike(*pair[1:])), pairs[0])
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
     right = _alike(wanted, found)
-    in_place = exercise.trial is not outcome or expected[0] is None
-    changed = not in_place and any(
-        found is mine and _alike(was, wanted) for mine, was in zip(given, before, strict=True)
-    )
-    looks = f"{_where(exercise, place)} {_why(wanted, found, before, n)}".strip()
-    why = "" if right else CHANGED if changed else looks
+    told = _where(exercise, place, wanted, before, expected)
+    why = "" if right else told if told.endswith("change.") else f"{told} {_why(wanted, found, before, n)}".strip()
     return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, printed.getvalue())
 
 
@@ -122,15 +131,18 @@ def _pairs(expected: Any, actual: Any, place: tuple[Any, ...] = ()) -> Iterator[
         yield place, expected, actual
 
 
-def _where(exercise: Exercise, place: tuple[Any, ...]) -> str:
-    """Which part of a list or dict is shown, of those that a function returns or is given; "" where it is all."""
+def _where(exercise: Exercise, place: tuple[Any, ...], wanted: Any, given: tuple[Any, ...], expected: Any) -> str:
+    """Which part of a result is wrong, or which argument afterwards; "" where that is plain."""
     if exercise.trial is not outcome or len(place) < 2:
         return ""
     argument, first, *more = place
+    path = "".join(f"[{key!r}]" for key in (more if argument else (first, *more)))
     if not argument:
-        return f"Shown is {''.join(f'[{key!r}]' for key in (first, *more))} of what is returned."
-    name = list(inspect.signature(exercise.reference).parameters)[first]
-    return f"Shown is `{name}{''.join(f'[{key!r}]' for key in more)}` afterwards." if more else ""
+        return f"Shown is {path} of what is returned."
+    name = f"`{list(inspect.signature(exercise.reference).parameters)[first]}{path}`"
+    if expected[0] is not None and not more and _alike(wanted, given[first]):
+        return f"{name} must not change."
+    return f"Shown is {name} afterwards." if more else ""
 
 
 def _alike(expected: Any, actual: Any) -> bool:
@@ -149,6 +161,8 @@ def _alike(expected: Any, actual: Any) -> bool:
 
 def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
     """What is wrong with a value, in a sentence that holds for any exercise; "" where none does."""
+    if isinstance(actual, Seen):
+        return actual.why
     if actual is None:
         return "Nothing is returned: is a `return` missing? (`dist.all_reduce` and its like return nothing themselves.)"
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
@@ -163,6 +177,8 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
             return f"Every value is {n} times too large, and there are {n} ranks."
         if expected.is_floating_point() and _alike(expected, actual * n):
             return f"Every value is {n} times too small, and there are {n} ranks."
+        if times := _times(expected, actual):
+            return f"Every value is {times}."
         if not expected.is_complex() and _alike(*(part.flatten().sort().values for part in (expected, actual))):
             return ANOTHER_ORDER
         wrong = (expected != actual).flatten().nonzero().flatten().tolist()
@@ -181,6 +197,16 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
     return ""
 
 
+def _times(expected: Tensor, actual: Tensor) -> str:
+    """ "3 times too large", where all values are wrong by the same whole factor; "" elsewhere."""
+    for factor in range(2, 17) if expected.is_floating_point() else ():
+        if _alike(expected * factor, actual):
+            return f"{factor} times too large"
+        if _alike(expected, actual * factor):
+            return f"{factor} times too small"
+    return ""
+
+
 def _words(value: Any) -> str:
     """A value in few characters."""
     if isinstance(value, Tensor):
@@ -192,5 +218,5 @@ def _words(value: Any) -> str:
         return f"[{', '.join([*map(_words, value[:MOST_VALUES]), *more])}]"
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = repr(value)
+    text = str(value) if isinstance(value, Seen) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -116,6 +116,17 @@ class Question:
     why = property(lambda self: _told(self.judge)[2])
 
 
+class Seen(str):
+    """What a trial saw, in a few words that are compared and shown, and in a sentence on what is wrong with it."""
+
+    why: str
+
+    def __new__(cls, words: str, why: str = "") -> Seen:
+        seen = super().__new__(cls, words)
+        seen.why = why
+        return seen
+
+
 def numbers(rank: int, world_size: int, case: Any) -> tuple[torch.Tensor]:
     """A tensor of small whole numbers, other ones on each rank; `case` is its length, or (length, dtype)."""
     length, dtype = case if isinstance(case, tuple) else (case, torch.float32)

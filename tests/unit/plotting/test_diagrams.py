@@ -60,8 +60,7 @@ def test_figs_are_committed(tmp_path):
         pytest.skip(f"figs/ is drawn by matplotlib {tested[1]}, this is {matplotlib.__version__}")
     with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}):
         paths = TOOL.write_figs(tmp_path)
-    names = [*NAMES, "ring"]
-    assert [path.name for path in paths] == [f"{name}.{kind}" for name in names for kind in ("svg", "png")]
+    assert [path.name for path in paths] == [f"{name}.{kind}" for name in [*NAMES, "ring"] for kind in ("svg", "png")]
     for path in paths:
         assert path.read_bytes() == (ROOT / "figs" / path.name).read_bytes(), f"{path.name} is stale: run `make figs`"
 
