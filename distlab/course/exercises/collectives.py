@@ -146,7 +146,7 @@ def gather_unequal(tensor):
 @exercise(
     "02",
     cases=(3, 1, 4),
-    given=lambda rank, n, length: ([torch.full((length,), 10.0 * rank + dst) for dst in range(n)],),
+    given=lambda rank, n, length: ([torch.full((length,), 10.0 * (rank + 2) + dst) for dst in range(n)],),
     forbids=COLLECTIVES,
     limits=lambda n, length, item: Limits(messages=n - 1, because="A rank's own piece needs no message."),
 )
