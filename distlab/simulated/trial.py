@@ -170,7 +170,8 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
             return f"The shape is {tuple(actual.shape)} where {tuple(expected.shape)} is right."
         if actual.dtype != expected.dtype:
             return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
-        if any(_alike(value, actual) for _, value, _ in _pairs(given, given) if isinstance(value, Tensor)):
+        parts = [part for one in given for part in (one.values() if isinstance(one, dict) else [one])]
+        if any(isinstance(part, Tensor) and _alike(part, actual) for part in parts):
             return "The tensor is still as it was given: the result has to be in it."
         if bool(actual.isfinite().all() < expected.isfinite().all()):
             return "Some values are infinite or no numbers: is one too large for its dtype, or divided by 0?"
