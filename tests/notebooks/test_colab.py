@@ -29,7 +29,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 
 # The lessons that start programs of their own, which find what they need where they run. The others were run by nbval,
 # and do here what these do: of them it is checked that all they import is there.
-STARTS_PROGRAMS = "import subprocess", 'engines=\\"mpi\\"'  # as they stand in the file
+STARTS_PROGRAMS = "import subprocess", "%%bash", 'engines=\\"mpi\\"'  # as they stand in the file
 
 # What Colab's own launcher does that matters here: google.colab is loaded before the first cell runs.
 LAUNCHER = "import google.colab\nfrom ipykernel import kernelapp\n\nkernelapp.launch_new_instance()\n"
