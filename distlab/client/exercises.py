@@ -20,7 +20,7 @@ from distlab.client.cluster import Cluster
 from distlab.client.verdict import Verdict
 from distlab.compat.ipython import start_folder
 from distlab.course.exercises import Exercise, Question, all_exercises, numbers
-from distlab.errors import RankDied, RankError, RanksFailed, refuse
+from distlab.errors import DeadlockError, RankDied, RankError, RanksFailed, RankTimeout, refuse
 from distlab.measure.tables import Table
 from distlab.plotting.units import count
 from distlab.simulated import trial
@@ -163,19 +163,28 @@ def _try(exercise: Exercise, fn: Callable[..., Any], sent: str | Exercise, clust
                 outcomes = cluster.call(trial.call, sent, number, fn, ranks=range(n), timeout=exercise.seconds)
                 if wrong := _wrong(exercise, words, n, outcomes):
                     return Verdict(exercise.name, False, words=wrong)
-            cluster.call(trial.leave)
+            _leave(cluster)
     except RanksFailed as error:
         kinds = {failure.kind for failure in error.failures if not failure.consequence}
         if isinstance(error, RankError) and kinds == {"NotImplementedError"}:
             return Verdict(exercise.name, False, attempted=False)
         if isinstance(error, RankDied):
             cluster.heal()
-        return Verdict(exercise.name, False, words=verdict.raised(words, error, n, cluster.n))
+        stuck = [exercise.stuck] if exercise.stuck and isinstance(error, (DeadlockError, RankTimeout)) else []
+        return Verdict(exercise.name, False, words="\n".join([verdict.raised(words, error, n, cluster.n), *stuck]))
     finally:
-        cluster.call(trial.leave)
+        _leave(cluster)
     worlds = ", ".join(map(str, exercise.worlds[:-1])) + " and " if len(exercise.worlds) > 1 else ""
     ranks = f"{worlds}{exercise.worlds[-1]} rank{'s' * (exercise.worlds != (1,))}"
-    return Verdict(exercise.name, True, words=f"{len(exercise.cases) * len(exercise.worlds)} cases with {ranks}.")
+    return Verdict(
+        exercise.name, True, words=f"{count(len(exercise.cases) * len(exercise.worlds), 'case')} with {ranks}."
+    )
+
+
+def _leave(cluster: Cluster) -> None:
+    """Have all ranks in the world of the cluster again."""
+    if any(cluster.call(trial.leave)):
+        cluster.heal()
 
 
 def _case_words(n: int, case: Any, exercise: Exercise) -> str:

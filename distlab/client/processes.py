@@ -206,7 +206,7 @@ class Processes:
 
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others; where they do not say it, `otherwise`."""
-        deadline = time.monotonic() + 1.0  # what they write of it may come later than the news of the end
+        deadline = time.monotonic() + 5.0  # what they write of it may come later than the news of the end
         while self.launcher.running and time.monotonic() < deadline:
             time.sleep(0.02)
         first = mpiexec.first_to_end(self.launcher.get_output())

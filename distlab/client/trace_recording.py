@@ -13,7 +13,7 @@ from distlab.client import interrupts
 from distlab.client.cluster import Cluster
 from distlab.client.ranks import Ranks
 from distlab.errors import ClusterError, DistlabError
-from distlab.measure.trace import Trace
+from distlab.measure.trace import Trace, reading, virtual
 from distlab.rank import entry_points
 from distlab.simulated.entry_points import settle
 
@@ -43,9 +43,10 @@ def recorded(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
 
 def _finish_virtual(cluster: Cluster, trace: Trace) -> None:
     try:
-        trace.finish_virtual(cluster.call(settle)[0])
+        trace.finish(virtual.read(cluster.call(settle)[0], trace.ranks), {})
     except DistlabError as error:
-        trace.finish_virtual(None, f"the simulated cluster does not answer ({type(error).__name__})")
+        why = f"the simulated cluster does not answer ({type(error).__name__})"
+        trace.finish(reading.read({}), dict.fromkeys(trace.ranks, why))
 
 
 def _start(ranks: Ranks, targets: list[int]) -> None:
@@ -62,7 +63,7 @@ def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
     try:
         told, missing = _ask(ranks, targets, entry_points.stop_recording)
     finally:
-        trace.finish(told, missing)
+        trace.finish(reading.read(told), missing)
 
 
 def _ask(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> tuple[dict[int, Any], dict[int, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,10 @@ def wrong_values(where: str, outcomes: Sequence[Outcome]) -> str:
     grid = Table("", rows[0], tuple(rows[1:]), "l" * len(rows[0]))
     reasons = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
     told = [f"{rank_list(ranks).capitalize()}: {why}" for why, ranks in reasons.items()]
+    wrong, expected = [rank for rank, one in enumerate(outcomes) if not one.right], [one.expected for one in outcomes]
+    if not told and all(outcomes[rank].actual in expected for rank in wrong):
+        first = wrong[0]
+        told = [f"What rank {first} has is right for rank {expected.index(outcomes[first].actual)}."]
     return "\n".join([f"With {where} it gives wrong values:", repr(grid), *told, *printed(outcomes)])
 
 
@@ -72,9 +76,21 @@ def raised(where: str, error: RanksFailed, n: int, everyone: int) -> str:
     What it says of the time after the cell is left out.
     """
     message = re.sub(rf"(, )?group of {rank_list(range(n))}(?=\))", "", str(error))
-    message = message.replace(f" of {everyone} ranks", f" of {n} ranks")
+    message = _without_others(message.replace(f" of {everyone} ranks", f" of {n} ranks"), n)
     lines = [line for line in message.splitlines() if not line.startswith(AFTERWARDS)]
     return "\n".join([f"With {where} it ends in {type(error).__name__}:", *lines])
+
+
+def _without_others(message: str, n: int) -> str:
+    """The message with lists of ranks that name only the first `n`: "ranks 0, 2 and 3" of two is "rank 0"."""
+
+    def shorter(match: re.Match[str]) -> str:
+        spans = re.findall(r"(\d+)(?:-(\d+))?", match[0])
+        ranks = [rank for first, last in spans for rank in range(int(first), int(last or first) + 1) if rank < n]
+        return rank_list(ranks) if ranks else match[0]
+
+    message = re.sub(r"\branks \d+(?:-\d+)?(?:(?:, | and )\d+(?:-\d+)?)*", shorter, message)
+    return re.sub(r"(\brank \d+, which) have\b", r"\1 has", message)
 
 
 def forbidden(outcomes: Sequence[Outcome], names: Sequence[str]) -> str:
@@ -107,8 +123,12 @@ def too_much(where: str, outcomes: Sequence[Outcome], limits: Limits) -> str:
         rank = max(by_rank, key=by_rank.get, default=None)
         if most is not None and rank is not None and by_rank[rank] > most:
             did = what.format(form(by_rank[rank]))
-            return f"The values are right, but with {where} rank {rank} {did} where {form(most)} suffice.{because}"
+            return f"The values are right, but with {where} rank {rank} {did} where {_enough(most, form)}.{because}"
     if limits.steps is not None and steps > limits.steps:
-        steps = f"{steps} messages follow each other where {limits.steps} suffice"
+        steps = f"{steps} messages follow each other where {_enough(limits.steps)}"
         return f"The values are right, but with {where} {steps}.{because}"
     return ""
+
+
+def _enough(most: int, form: Callable[[int], str] = str) -> str:
+    return f"{form(most)} {'is enough' if most == 1 else 'suffice'}"

@@ -27,6 +27,7 @@ PARTS = {
     "torch.distributed.distributed_c10d:_world.pg_group_ranks": "tell which ranks are in a group",
     "torch.distributed.distributed_c10d:_world.pg_map": "count the subgroups that are lost when a group is rebuilt",
     "torch.distributed.distributed_c10d:_world.group_count": "build a group after one that could not be built",
+    "torch.distributed.distributed_c10d:_unregister_process_group": "try a backend of a learner's own",
     "torch.distributed.distributed_c10d:default_pg_timeout": "give subgroups the cluster's timeout",
     "torch.distributed:ProcessGroup._get_sequence_number_for_group": "find deadlocks in what C++ sends by itself",
     "torch.distributed:ProcessGroup._get_backend": "tell the timeout of a group",
@@ -79,9 +80,18 @@ def set_default_group(group: dist.ProcessGroup) -> None:
     dist.group.WORLD = group
 
 
-def forget_group_numbers() -> None:
-    """Number the next group as if it were the first: one that could not be built has used a number up, here alone."""
-    c10d._world.group_count = 0
+def destroy_group(group: dist.ProcessGroup) -> None:
+    """As destroy_process_group, which asks a group at last for its name: one in Python may not know it."""
+    name = name_of(group)
+    try:
+        dist.destroy_process_group(group)
+    except RuntimeError:
+        c10d._unregister_process_group(name)
+
+
+def forget_group_numbers(first: int = 0) -> None:
+    """Number the next group `first`: one that this rank alone has made, or could not build, has used a number up."""
+    c10d._world.group_count = first
 
 
 def default_timeout() -> timedelta:

@@ -18,40 +18,33 @@ PLAIN_WAIT = re.compile(r"Timed out waiting (\d+)ms for \w+ operation to complet
 MOST_LINES = 10  # of one rank's way to its error
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
 # what others say on a rank, as "kind: message", and what to do about it: the first that fits
-ADVICE = (
-    (
-        r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered",
+ADVICE = {
+    r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered": (
         "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "
-        "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them.",
+        "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them."
     ),
-    (
-        r"Invalid process group specified|roup -100",  # torch's mark of a group that the rank is not in
-        "This rank is not in that group: make the call on its members alone (if rank in ...).",
+    r"Invalid process group specified|roup -100": (  # torch's mark of a group that the rank is not in
+        "This rank is not in that group: make the call on its members alone (if rank in ...)."
     ),
-    (
-        r"rank \S+ is not part of group",
+    r"rank \S+ is not part of group": (
         "src, dst and peer are ranks of the world that dist.get_process_group_ranks(group) lists; group_src, group_dst "
-        "and group_peer count them from 0.",
+        "and group_peer count them from 0."
     ),
-    (
-        r"Pair is not connected",
-        "On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_().",
+    r"Pair is not connected": (
+        "On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."
     ),
-    (
-        r"No backend type associated with device type",
+    r"No backend type associated with device type": (
         "The backend of this group takes no tensors of that device, or, if it is a class in Python, has no method for "
-        "this call: move the tensors with to(...), or add the method.",
+        "this call: move the tensors with to(...), or add the method."
     ),
-    (
-        r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't pickle (<func|local)",
+    r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't pickle (<func|local)": (
         "A new process looks for its function in a file, and a cell is no file: write the function into one with "
-        "%%writefile work.py, and import it (from work import f).",
+        "%%writefile work.py, and import it (from work import f)."
     ),
-    (
-        r"'NoneType' object has no attribute 'wait'",
-        "Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for.",
+    r"'NoneType' object has no attribute 'wait'": (
+        "Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for."
     ),
-)
+}
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"  # how a rank died that MPI ended
 CAUSES = {
     "SIGKILL": "often the system, out of memory, or kill -9",
@@ -95,7 +88,7 @@ def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool
         waited = rank_list([f.rank for f in victims])
         lines = "\n".join(_where(alike) for alike in _fold(victims, by_message=False))
         if culprits:
-            parts.append(f"{waited} waited in communication and could not go on:\n{lines}")
+            parts.append(f"{waited} waited in communication and could not go on" + (f":\n{lines}" if lines else "."))
         elif timed_out := [int(found[1]) for f in victims if (found := PLAIN_WAIT.fullmatch(f.message))]:
             what = "for each other" if len(victims) > 1 else "for another rank"
             parts.append(f"{waited} waited {what}, and nothing came for {max(timed_out) / 1000:g} s.\n{lines}")
@@ -117,7 +110,7 @@ def _raised(alike: list[Failure]) -> str:
 
 def _advice(failed: Failure) -> str:
     said = f"{failed.kind}: {failed.message}"
-    return next((advice for pattern, advice in ADVICE if re.search(pattern, said)), "")
+    return next((advice for pattern, advice in ADVICE.items() if re.search(pattern, said)), "")
 
 
 def _where(alike: list[Failure]) -> str:
@@ -195,9 +188,6 @@ def exit_words(status: int | None) -> str:
         return "died"
     if status >= 0:
         return f"ended with exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
+    name = {known.value: known.name for known in signal.Signals}.get(-status, f"signal {-status}")
     cause = f" ({CAUSES[name]})" if name in CAUSES else ""
     return f"was killed by {name}{cause}"

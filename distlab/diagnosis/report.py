@@ -47,12 +47,10 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
     tags = [_wrong_tag(states[r], states) for r in sorted(needs)]
     if any(tags):
         return " ".join([*filter(None, tags)][:2])
-    finished = [r for r, s in states.items() if s.doing == messages.IDLE]
-    causes = {r: [o for o in n.ranks if o in finished] for r, n in needs.items()}
-    rooted = {r: gone for r, gone in causes.items() if gone}
-    if not rooted:
+    finished = {rank: [o for o in need.ranks if states[o].doing == messages.IDLE] for rank, need in needs.items()}
+    if not any(finished.values()):
         return _circle(needs, states)
-    alike = grouped((_complaint(states[rank], gone, states, targets), rank) for rank, gone in rooted.items())
+    alike = grouped((_complaint(states[rank], gone, states, targets), rank) for rank, gone in finished.items() if gone)
     sentences = []
     for words, ranks in list(alike.items())[:3]:
         words = words.replace("s ", " ", 1) if len(ranks) > 1 else words  # they wait, or send
@@ -95,8 +93,7 @@ def _complaint(
 
 def _called_before(call: CallRecord, state: RankStatus) -> bool:
     """Whether a rank has come to the same collective of the group in the same line before, as in a loop."""
-    same = [old for old in state.history if (old.group, old.op) == (call.group, call.op)]
-    return any(old.place == call.place for old in same)
+    return any((old.group, old.op, old.place) == (call.group, call.op, call.place) for old in state.history)
 
 
 def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
@@ -174,23 +171,19 @@ def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], su
     """
     if busy:
         return f"{rank_list(busy).capitalize()} could not be freed: call cluster.restart()."
-    lost = f" {GROUPS_GONE}" if subgroups else ""
     kept = "Variables are kept and the process group is rebuilt: change the cell and run it again."
     if replaced:
         kept = "The other ranks keep their variables, and the " if len(replaced) < n else "The "
         kept += "process group is rebuilt."
-    words = [f"Freed after {seconds:.1f} s."]
-    words += [
-        f"Rank {rank} could not be freed: a new process took its place, {what}." for rank, what in replaced.items()
-    ]
-    return " ".join([*words, kept]) + lost
+    ended = [f"Rank {r} could not be freed: a new process took its place, {what}." for r, what in replaced.items()]
+    return " ".join([f"Freed after {seconds:.1f} s.", *ended, kept, GROUPS_GONE if subgroups else ""]).rstrip()
 
 
 def activity(state: RankStatus) -> str:
     """What one rank does now: "idle", "computes, line 4", "recv(src=1), line 3"."""
     if state.doing == messages.IDLE:
         return "idle"
-    [(_, what, _, line)] = rows({state.rank: state})
+    what, _, line = _row(state)
     return f"{what}, line {line.number}" if line else what
 
 
@@ -219,11 +212,9 @@ def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLin
         notes = {at: [(row[0], f"{row[1]} {row[2]}".rstrip()) for row in there] for at, there in activities.items()}
         near = {n for at in notes for n in range(at - CONTEXT_LINES, at + CONTEXT_LINES + 1)}
         shown = {n for n in near if 1 <= n <= len(source) and (source[n - 1].strip() or {n - 1, n + 1} <= near)}
-        last = -1
         for number in sorted(shown):
-            if marked and last != number - 1:
+            if marked and number - 1 not in shown:
                 marked.append(MarkedLine(0, "...", []))
-            last = number
             marked.append(MarkedLine(number, source[number - 1].rstrip(), notes.get(number, [])))
     return marked
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from distlab.errors import refuse
+from distlab.errors import grouped, refuse
 from distlab.measure.tables import Table
 
 if TYPE_CHECKING:
@@ -130,10 +130,8 @@ class Probe:
         """What came of each function, and of the reductions of each column that is there; the messages below."""
         said = [o.message for column in self.there for o in self.outcomes[column].values() if o.message]
         numbers = {message: number for number, message in enumerate(dict.fromkeys(said), 1)}
-        absent: dict[str, list[str]] = {}
-        for column, cases in self.outcomes.items():
-            if column not in self.there:
-                absent.setdefault(next(iter(cases.values())).message, []).append(column.title)
+        away = [column for column in self.outcomes if column not in self.there]
+        absent = grouped((next(iter(self.outcomes[column].values())).message, column.title) for column in away)
         notes = [f"{number:>2}  {message}" for message, number in numbers.items()]
         notes += [f" -  {', '.join(titles)}: {message}" for message, titles in absent.items()]
 

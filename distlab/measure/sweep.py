@@ -1,6 +1,6 @@
 """`sweep`: functions x sizes x numbers of ranks, timed on the ranks of a cluster; `Sweep`: what it measured.
 
-Called in the notebook's kernel; `take_turns` runs on every rank. A `Sweep` is a table, a picture, lines, a frame.
+Called in the notebook's kernel; `take_turns` runs on every rank. A `Sweep` is a table, a picture, lines.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from distlab.client.cluster import Cluster
-
-    Line = tuple[Sequence[float], Sequence[float]]  # sizes in bytes, times in seconds
+    from distlab.plotting.axes import Line
 
 EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
-FIELDS = ("function", "ranks", "size", "count", "type", "time", "algbw", "busbw", "low", "high", "repetitions")
 HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")  # of the table
 
 
@@ -51,14 +49,13 @@ class Sweep:
     Attributes:
         points: in the order in which they were measured: by number of ranks, size, function.
         collective: the one whose factor turns algbw into busbw. dtype: the elements' type, for example "float32".
-        itemsize: bytes of an element. cores: of the machine, or machines, that the ranks run on.
+        cores: of the machine, or machines, that the ranks run on.
         simulated: on which machines in virtual time, in words; "" for times that were measured.
     """
 
     points: tuple[Point, ...]
     collective: str
     dtype: str
-    itemsize: int
     cores: int
     simulated: str = ""
 
@@ -109,27 +106,18 @@ class Sweep:
         timings = [point.timing for point in self.points if (point.function, point.ranks) == (name, n)]
         return sorted(timings, key=lambda timing: timing.num_bytes)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One dict a point, sizes in bytes, times in seconds, bandwidths in GB/s; low and high are quartiles."""
-        rows = []
-        for point in self.points:
-            t, n = point.timing, point.ranks
-            what = (point.function, n, t.num_bytes, t.num_bytes // self.itemsize, self.dtype)
-            times = (t.seconds, t.algbw, t.busbw(self.collective, n), t.low, t.high, len(t.repetitions))
-            rows.append(dict(zip(FIELDS, what + times, strict=True)))
-        return rows
-
     def table(self) -> Table:
         """The columns of nccl-tests, with the quartiles of the repetitions as the spread.
 
         A note below says so where there were more ranks than cores.
         """
-        lines = []
-        for row in self.rows():
-            what = (format_bytes(row["size"]), str(row["count"]), row["type"], row["function"], str(row["ranks"]))
-            rates = (format_bandwidth(row["algbw"]), format_bandwidth(row["busbw"]))
-            spread = f"{format_seconds(row['low'])} to {format_seconds(row['high'])}"
-            lines.append((*what, format_seconds(row["time"]), *rates, spread))
+        lines, itemsize = [], getattr(torch, self.dtype).itemsize
+        for point in self.points:
+            t, n = point.timing, point.ranks
+            what = (format_bytes(t.num_bytes), str(t.num_bytes // itemsize), self.dtype, point.function, str(n))
+            rates = (format_bandwidth(t.algbw), format_bandwidth(t.busbw(self.collective, n)))
+            spread = f"{format_seconds(t.low)} to {format_seconds(t.high)}"
+            lines.append((*what, format_seconds(t.seconds), *rates, spread))
         title = f"{self.collective}: median time of the slowest rank, its quartiles as the spread"
         if self.simulated:
             title = f"{self.collective}, {self.simulated}: virtual time of the slowest rank"
@@ -137,13 +125,10 @@ class Sweep:
         note = f"{most} ranks on {count(self.cores, 'core')} take turns: their times include waiting for a core."
         return Table(title, HEADS, tuple(lines), "rrllrrrrr", (note,) if most > self.cores else ())
 
-    def plot(
-        self, ranks: int | None = None, fit: bool = True, theory: Mapping[str, Line] | None = None, title: str = ""
-    ) -> Figure:
-        """Time against size on logarithmic axes: medians with their quartiles, and the fitted alpha-beta lines.
+    def plot(self, fit: bool = True, theory: Mapping[str, Line] | None = None, title: str = "") -> Figure:
+        """Time against size on logarithmic axes, by number of ranks: medians, quartiles and fitted alpha-beta lines.
 
         Args:
-            ranks: the number of ranks to show; None for a panel for each.
             fit: whether the line of each function that was measured at two sizes or more is drawn through its points.
             theory: by name, sizes in bytes and times in seconds of further lines: a model, a limit of the machine.
             title: what was measured.
@@ -152,27 +137,20 @@ class Sweep:
             The figure; a notebook shows it where it is the last value of a cell.
 
         Raises:
-            ArgumentError: nothing was measured, or not on that many ranks.
+            ArgumentError: nothing was measured.
         """
         from distlab.plotting.curves import sweep_panels  # it imports matplotlib
 
         if not self.points:
             refuse("points", "one or more to be drawn", self.points, "Sweep at least one size.")
-        self._line(self.functions[0], ranks)  # refuses a number that was not swept
         curves: dict[int, Any] = {}
         fits: dict[int, dict[str, Fit]] = {}
-        for n in self.ranks if ranks is None else [ranks]:
+        for n in self.ranks:
             lines = {name: line for name in self.functions if (line := self._line(name, n))}
             curves[n] = {name: _curve(line) for name, line in lines.items()}
             fits[n] = {name: self.fit(name, n) for name, line in lines.items() if fit and len(line) > 1}
         cores = None if self.simulated else self.cores
         return sweep_panels(curves, fits, cores, title or self.collective, theory, self.simulated)
-
-    def to_dataframe(self) -> Any:
-        """`rows()` as a DataFrame of pandas, which nothing else here needs; its own to_csv writes a file."""
-        import pandas
-
-        return pandas.DataFrame(self.rows(), columns=FIELDS)
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -240,7 +218,7 @@ def sweep(
     rule = f"a list of different sizes in bytes above 0, multiples of the {dtype.itemsize} of an element"
     sizes = check_numbers("sizes", sizes, lambda size: size > 0 and size % dtype.itemsize == 0, rule, EXAMPLE)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    what = (collective, str(dtype).split(".")[1], dtype.itemsize, cores, cluster.simulated)
+    what = (collective, str(dtype).split(".")[1], cores, cluster.simulated)
     points: list[Point] = []
     try:
         with progress(len(counts) * len(sizes)) as bar:

@@ -5,7 +5,8 @@ Called by every figure of measurements. Runs in the notebook's process.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from statistics import mean
 from typing import Any
 
@@ -16,20 +17,22 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from distlab.plotting.style import new_figure, style
 from distlab.plotting.units import format_bytes
 
+Line = tuple[Sequence[float], Sequence[float]]  # x, y
 End = tuple[float, float, str, str]  # of a curve: x, y, its label, its colour
 SMALL = 11  # font size of labels in the axes, in points
 
 
-def new_axes(width: float, height: float, ax: Axes | None = None, **labels: Any) -> Axes:
-    """Axes with a title and labels: those given, or those of a figure of their own, in inches.
+@contextmanager
+def new_axes(width: float, height: float, ax: Axes | None = None, **labels: Any) -> Iterator[Axes]:
+    """Axes with a title and labels, to be drawn on in the project's style: `with new_axes(5, 4) as ax: ...`.
 
-    A notebook shows a figure that is made here when its cell ends.
+    They are those given, or those of a figure of their own, in inches; a notebook shows that when its cell ends.
     """
     figure = None if ax else new_figure(width, height, layout="constrained", shown=True)
     with style():
         ax = ax or figure.add_subplot()
         ax.set(**labels)
-    return ax
+        yield ax
 
 
 # --- ticks ---

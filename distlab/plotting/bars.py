@@ -15,15 +15,15 @@ from matplotlib.container import BarContainer
 
 from distlab.errors import refuse
 from distlab.plotting.axes import SMALL, even_ticks, new_axes, short
-from distlab.plotting.style import FAINT, INK, MIXED, blend, curve_color, rank_color, style, text_color
+from distlab.plotting.style import COMPUTING, FAINT, FORWARD, INK, MIXED, TRAVELLING, curve_color, text_color
 
 Bar = tuple[str, float, float, str]  # lane, start, end, kind; times in seconds
 KINDS = ("compute", "communicate", "wait")
 # of the attributes of `Trace.shares()`: what the legend calls each, and its fill
 PARTS = {
-    "compute": ("computes", rank_color(0)),
-    "hidden": ("computes while data travel", blend(rank_color(0), "#FFFFFF", 0.45)),
-    "communicate": ("data travel", rank_color(1)),
+    "compute": ("computes", COMPUTING),
+    "hidden": ("computes while data travel", FORWARD),
+    "communicate": ("data travel", TRAVELLING),
     "wait": ("waits for others", FAINT),
     "other": ("other", MIXED),
 }
@@ -45,12 +45,18 @@ def overlap(bars: Sequence[Bar], title: str = "") -> Axes:
     Raises:
         ArgumentError: if there is no bar, a kind is unknown, or a bar ends before it starts.
     """
-    check_bars(bars)
+    example = 'Give ("rank 0", 0.0, 0.01, "compute").'
+    if not bars:
+        refuse("bars", "at least one bar", bars, example)
+    for i, (_, start, end, kind) in enumerate(bars):
+        if kind not in KINDS:
+            refuse(f"bars[{i}][3]", f"one of {', '.join(KINDS)}", kind, example)
+        if end < start:
+            refuse(f"bars[{i}]", f"a bar that ends after its start {start!r}", end, example)
     lanes = list(dict.fromkeys(bar[0] for bar in bars))
-    ax = new_axes(5.6, 1.6 + 0.66 * len(lanes), title=title, xlabel="time")
     zero = min(bar[1] for bar in bars)
     drawn = []
-    with style():
+    with new_axes(5.6, 1.6 + 0.66 * len(lanes), title=title, xlabel="time") as ax:
         set_lanes(ax, lanes, max(bar[2] for bar in bars) - zero)
         for place, lane in enumerate(lanes):
             ordered = sorted(bar[1:] for bar in bars if bar[0] == lane)
@@ -62,18 +68,6 @@ def overlap(bars: Sequence[Bar], title: str = "") -> Axes:
         written = write_in(ax, drawn)
         legend_below(ax, {kind: kind for _, kind in drawn if kind not in written})
     return ax
-
-
-def check_bars(bars: Sequence[Bar]) -> None:
-    """Raise if there is no bar, a kind is unknown, or a bar ends before it starts."""
-    example = 'Give ("rank 0", 0.0, 0.01, "compute").'
-    if not bars:
-        refuse("bars", "at least one bar", bars, example)
-    for i, (_, start, end, kind) in enumerate(bars):
-        if kind not in KINDS:
-            refuse(f"bars[{i}][3]", f"one of {', '.join(KINDS)}", kind, example)
-        if end < start:
-            refuse(f"bars[{i}]", f"a bar that ends after its start {start!r}", end, example)
 
 
 def time_shares(bars: Mapping[str, Any], title: str = "", relative: bool = False) -> Axes:
@@ -97,10 +91,10 @@ def time_shares(bars: Mapping[str, Any], title: str = "", relative: bool = False
     if max(totals, default=0) == 0 or min(min(parts.values()) for parts in lengths.values()) < 0:
         example = 'Give trace.shares(), by name: {"rank 0": trace.shares()[0]}.'
         refuse("bars", "at least one bar that is longer than 0 s, with no part below 0 s", bars, example)
-    ax = new_axes(6.4, 1.7 + 0.5 * len(bars), title=title, xlabel="share of the time" if relative else "time")
+    xlabel, end, unit = ("share of the time", 102, "%") if relative else ("time", max(totals) * 1.02, "s")
     drawn = []
-    with style():
-        set_lanes(ax, bars, 102 if relative else max(totals) * 1.02, "%" if relative else "s")
+    with new_axes(6.4, 1.7 + 0.5 * len(bars), title=title, xlabel=xlabel) as ax:
+        set_lanes(ax, bars, end, unit)
         for place, (parts, total) in enumerate(zip(lengths.values(), totals, strict=True)):
             scale, left = 100 / (total or 1) if relative else 1, 0.0
             for kind, seconds in parts.items():
@@ -131,8 +125,7 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
     if not steps or min(min(times) for times in steps.values()) <= 0:
         example = 'Give {"buckets": (median, low, high)}, in seconds.'
         refuse("steps", "at least one way, with times above 0", steps, example)
-    ax = new_axes(5.6, 0.9 + 0.5 * len(steps), title=title, xlabel="time of one step")
-    with style():
+    with new_axes(5.6, 0.9 + 0.5 * len(steps), title=title, xlabel="time of one step") as ax:
         set_lanes(ax, steps, 1.18 * max(max(times) for times in steps.values()))
         for place, (median, low, high) in enumerate(steps.values()):
             ax.barh(place, median, height=0.62, color=curve_color(place), alpha=0.5)

@@ -29,8 +29,8 @@ class Cell:
     """One value in one slot of one rank.
 
     `origin` is the rank that the value came from, or "mixed" (made from several ranks' values), "shared" (several
-    ranks had this value), "unknown" (unspecified) or "empty" (nothing there). Where it is a tuple of ranks, the cell is
-    the sum of their numbers, and has no value that is shown.
+    ranks had this value), "unknown" (unspecified), "empty" (nothing there yet) or "absent" (no slot). Where it is a
+    tuple of ranks, the cell is the sum of their numbers, and has no value that is shown.
     """
 
     value: float | str | None = None
@@ -133,8 +133,7 @@ def draw_box(ax: Axes, x: float, y: float, width: float, height: float, text: st
     Runs on: client.
     """
     ax.add_patch(Rectangle((x, y), width, height, facecolor=color, edgecolor="none"))
-    ink = INK if color == "none" else text_color(color)
-    draw_text(ax, x + width / 2, y + height / 2, text, va="center_baseline", fontsize=size, color=ink)
+    draw_text(ax, x + width / 2, y + height / 2, text, va="center_baseline", fontsize=size, color=text_color(color))
 
 
 def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: Cell, size: float = TEXT) -> None:
@@ -142,22 +141,17 @@ def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: C
 
     Runs on: client.
     """
-    looks = {
-        "mixed": {"facecolor": MIXED, "edgecolor": INK},
-        "shared": {"facecolor": FAINT, "edgecolor": INK},
-        "empty": {"facecolor": "none", "edgecolor": INK, "linestyle": (0, (3, 2.5))},
-    }
     if isinstance(cell.origin, int):
-        look = {"facecolor": rank_color(cell.origin), "edgecolor": curve_color(cell.origin)}
+        fill, edge = rank_color(cell.origin), curve_color(cell.origin)
     else:
-        look = looks.get(cell.origin, {"facecolor": "none", "edgecolor": INK})
+        fill, edge = {"mixed": MIXED, "shared": FAINT}.get(cell.origin, "none"), INK
     scale = size / TEXT
+    line = {"linewidth": 1.2 * scale, "linestyle": (0, (3, 2.5)) if cell.origin == "empty" else "solid"}
     shape = f"round,pad=0,rounding_size={0.064 * scale}"
-    ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, linewidth=1.2 * scale, **look))
+    ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, facecolor=fill, edgecolor=edge, **line))
     if cell.value is not None:
-        color = INK if look["facecolor"] == "none" else text_color(look["facecolor"])
-        place = (x + width / 2, y + height / 2)
-        draw_text(ax, *place, format_value(cell.value), va="center_baseline", color=color, fontsize=size)
+        place, text = (x + width / 2, y + height / 2), format_value(cell.value)
+        draw_text(ax, *place, text, va="center_baseline", color=text_color(fill), fontsize=size)
 
 
 def draw_plus(ax: Axes, x: float, y: float, radius: float, size: float) -> None:

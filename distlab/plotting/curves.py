@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distlab.errors import refuse
-from distlab.plotting.axes import SMALL, End, label_ends, log_ticks, new_axes, short
+from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes, short
 from distlab.plotting.style import INK, curve_color, new_figure, style
 from distlab.plotting.units import count
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from distlab.measure.timing import Fit
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
-Line = tuple[Sequence[float], Sequence[float]]  # sizes, times
 HEIGHT = 3.4  # of a panel of a sweep, in inches
 ROW = 0.08  # from one line of text to the next, as a share of such a panel's axes
 MOST_FITS = 4  # whose numbers are written: more would fill the figure
@@ -55,7 +54,7 @@ def check_curves(curves: Mapping[str, Curve], from_one: bool = False) -> None:
             refuse(f"curves[{name!r}]", "a curve that begins with 1 rank", curve[0][0], example)
 
 
-def draw_curves(ax: Axes, curves: Mapping[str, Curve], fitted: Collection[str] = ()) -> list[End]:
+def draw_curves(ax: Axes, curves: Mapping[str, Curve], fitted: Collection[str]) -> list[End]:
     """Draw medians as points, on a line unless they are fitted, and their spread as bars; returns the curves' ends."""
     ends = []
     for place, (name, curve) in enumerate(curves.items()):
@@ -104,9 +103,9 @@ def badge(ax: Axes, text: str) -> None:
 def latency_bandwidth(
     num_bytes: Sequence[float],
     seconds: Sequence[float],
-    low: Sequence[float] | None = None,
-    high: Sequence[float] | None = None,
-    fit: Fit | None = None,
+    low: Sequence[float],
+    high: Sequence[float],
+    fit: Fit,
     title: str = "",
 ) -> Figure:
     """Draw time and bandwidth against message size, one above the other.
@@ -116,7 +115,7 @@ def latency_bandwidth(
     Args:
         num_bytes: sizes of the messages, in bytes.
         seconds: median time of each, in seconds.
-        low: its lowest (or a low percentile); without it no spread is drawn.
+        low: its lowest (or a low percentile).
         high: its highest (or a high percentile).
         fit: the line alpha + n beta: any object with `alpha` in s and `beta` in s/byte, above 0.
         title: what was measured.
@@ -127,7 +126,7 @@ def latency_bandwidth(
     Raises:
         ArgumentError: if the lists are empty, of different lengths or not positive.
     """
-    times = (num_bytes, seconds, seconds if low is None else low, seconds if high is None else high)
+    times = (num_bytes, seconds, low, high)
     check_curves({"measured": times})
     # the highest time is the lowest bandwidth
     rates = (num_bytes, *(np.divide(num_bytes, part) for part in (times[1], times[3], times[2])))
@@ -138,9 +137,8 @@ def latency_bandwidth(
         upper.set_xlim(min(num_bytes) / 1.6, max(num_bytes) * 1.6)
         lower.set(xlabel="message size n", ylabel="bandwidth n/t", yscale="log")
         for ax, curve in ((upper, times), (lower, rates)):
-            draw_curves(ax, {"measured": curve}, ("measured",) if fit else ())
-        if fit is not None:
-            draw_fit(upper, lower, num_bytes, fit)
+            draw_curves(ax, {"measured": curve}, {"measured"})
+        draw_fit(upper, lower, num_bytes, fit)
         for axis, unit in ((upper.yaxis, "s"), (lower.yaxis, "B/s"), (lower.xaxis, "B")):
             log_ticks(axis, unit)
     return figure
@@ -187,8 +185,7 @@ def time_against_size(
         ArgumentError: if there is no curve, or one is empty, of lists of different lengths or not positive.
     """
     check_curves(curves)
-    ax = new_axes(5.6, 4, ax, title=title, ylabel=ylabel)
-    with style():
+    with new_axes(5.6, 4, ax, title=title, ylabel=ylabel) as ax:
         finish(ax, draw_sizes(ax, curves, {}))
     return ax
 

@@ -24,6 +24,7 @@ GAP = 0.44  # between two panels side by side
 LANE, PITCH = 0.4, 0.464  # height of a lane; from one lane to the next
 INSET = 0.032  # between a lane's edge, or a slot's, and its cell
 EMPTY = Cell()
+ABSENT = Cell(origin="absent")  # where a longer row of another rank has a slot; it is not drawn
 
 Values = Sequence[Sequence[float | str | None]]  # by rank
 
@@ -88,10 +89,10 @@ def traced(before: Values, after: Values) -> tuple[Rows, Rows]:
 
 
 def pad(rows: Rows) -> Rows:
-    """Rows of equal length: empty cells where a rank holds nothing, "…" where it holds more than are drawn."""
+    """Rows of equal length: absent cells where another rank holds more, "…" where one holds more than are drawn."""
     shown = [row if len(row) <= MOST_SLOTS else [*row[: MOST_SLOTS - 1], Cell("…", "unknown")] for row in rows]
     length = max(1, *(len(row) for row in shown))
-    return [row + [EMPTY] * (length - len(row)) for row in shown]
+    return [row + [ABSENT] * (length - len(row)) for row in shown]
 
 
 # --- panels ---
@@ -130,5 +131,6 @@ def draw_panels(
         for row, top in zip(rows, tops, strict=True):
             for slot, cell in enumerate(row):
                 corner = right + slot * width + INSET, down + top + INSET
-                cells.draw_cell(ax, *corner, width - 2 * INSET, LANE - 2 * INSET, cell)
+                if cell is not ABSENT:
+                    cells.draw_cell(ax, *corner, width - 2 * INSET, LANE - 2 * INSET, cell)
     return figure, ax, (start, x), [top + LANE / 2 for top in tops]

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from distlab.plotting.axes import SMALL, End, even_ticks, label_ends, new_axes
-from distlab.plotting.curves import Curve, Line, check_curves, draw_lines
+from distlab.plotting.axes import SMALL, End, Line, even_ticks, label_ends, new_axes
+from distlab.plotting.curves import Curve, check_curves, draw_lines
 from distlab.plotting.style import HAZE, INK, new_figure, style
 from distlab.plotting.units import count
 
@@ -40,8 +40,7 @@ def time_against_ranks(
         ArgumentError: if there is no curve, or one is empty, of lists of different lengths or not positive.
     """
     check_curves(curves)
-    ax = new_axes(5.6, 4, title=title, ylabel="time of one call")
-    with style():
+    with new_axes(5.6, 4, title=title, ylabel="time of one call") as ax:
         ends = draw_against_ranks(ax, curves, cores, theory or {})
         even_ticks(ax.yaxis, "s")
         label_ends(ax, ends)
@@ -66,9 +65,8 @@ def speedup(curves: Mapping[str, Curve], title: str = "", cores: int | None = No
         ArgumentError: as in `time_against_ranks`, or if a curve does not begin with 1 rank.
     """
     check_curves(curves, from_one=True)
-    ax = new_axes(5.6, 4, title=title, ylabel="speed-up")
     labelled = {f"{name}, {efficiency(curve)[1][-1]:.0f}%": relative(curve) for name, curve in curves.items()}
-    with style():
+    with new_axes(5.6, 4, title=title, ylabel="speed-up") as ax:
         label_ends(ax, draw_against_ranks(ax, labelled, cores, ideal(curves, lambda n: n)))
     return ax
 

@@ -29,6 +29,7 @@ from distlab.errors import refuse
 from distlab.plotting import cells
 from distlab.plotting.cells import Cell, Rows, draw_text
 from distlab.plotting.style import curve_color, rank_color, style
+from distlab.plotting.units import count
 
 MOST_RANKS, MOST_CHUNKS = 8, 16
 EXAMPLE = "Call steps(algorithms.holdings(plan), plan.steps)."
@@ -52,17 +53,20 @@ class Move(NamedTuple):
     origin: int | None
 
 
-class Layout:
-    """Where the pictures and their cells stand below the figure's title, in rows of equal length.
+class Pictures:
+    """States and messages of an algorithm, checked, and where their pictures stand below the title, in equal rows.
 
     Cells have parts that can be told apart, or are as wide as the longest text; as many pictures are in a row as fit.
 
     Attributes:
+        states: what each picture shows. moves: after each state; none after the last one. headings: of each picture.
         cell: width of a cell. width, height: of a picture. head: height of what stands above its lanes.
         per_row, rows: how many pictures a row has, and how many rows there are.
     """
 
-    def __init__(self, states: Sequence[Rows]):
+    def __init__(self, states: Sequence[Rows], moves: Sequence[Sequence[Move]]):
+        self.states, self.moves = states, moves
+        self.headings = [f"step {number}" for number in range(len(states) - 1)] + ["end"]
         ranks, chunks = len(states[0]), len(states[0][0])
         longest = max(len(cells.format_value(cell.value)) for state in states for row in state for cell in row)
         parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
@@ -74,34 +78,19 @@ class Layout:
         self.rows = -(-len(states) // most)
         self.per_row = -(-len(states) // self.rows)  # as many in each row as the number of rows allows
 
-    def row_top(self, picture: int) -> float:
-        """Where the row of a picture begins."""
-        return picture // self.per_row * (self.height + GAP)
-
-    def left(self, picture: int) -> float:
-        """Where a picture begins, at the right of the names and of the pictures before it."""
-        return NAMES + picture % self.per_row * (self.width + GAP)
+    def place(self, picture: int) -> tuple[float, float]:
+        """The left upper corner of a picture, at the right of the names and of the pictures before it in its row."""
+        row, column = divmod(picture, self.per_row)
+        return NAMES + column * (self.width + GAP), row * (self.height + GAP)
 
     def lane_top(self, picture: int, rank: int) -> float:
         """Where the lane of a rank begins in a picture."""
-        return self.row_top(picture) + self.head + rank * PITCH
+        return self.place(picture)[1] + self.head + rank * PITCH
 
     def corner(self, picture: int, rank: int, chunk: int) -> tuple[float, float]:
         """The left upper corner of a cell."""
-        x = self.left(picture) + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
+        x = self.place(picture)[0] + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
         return x, self.lane_top(picture, rank) + (LANE - CELL) / 2
-
-
-class Steps(NamedTuple):
-    """States and messages of an algorithm, checked, and in the one form that is drawn and played."""
-
-    states: list[Rows]
-    moves: list[list[Move]]  # after each state; none after the last one
-
-    @property
-    def headings(self) -> list[str]:
-        """A name for each picture."""
-        return [f"step {number}" for number in range(1, len(self.states))] + ["end"]
 
     @property
     def key(self) -> str:
@@ -138,15 +127,15 @@ def steps(states: Sequence[object], messages: Sequence[object], title: str = "")
     Raises:
         ArgumentError: the states and messages do not fit together, or there are more ranks or chunks than can be drawn.
     """
-    return draw_steps(check_steps(states, messages), title)[0]
+    return draw_steps(check_steps(states, messages), title)
 
 
 # --- what is given ---
 
 
-def check_steps(states: Any, messages: Any) -> Steps:
+def check_steps(states: Any, messages: Any) -> Pictures:
     """States and messages in one form, or an ArgumentError that tells what does not fit."""
-    grids = [[listed(row, "states") for row in listed(state, "states")] for state in listed(states, "states")]
+    grids = [[listed(row) for row in listed(state)] for state in listed(states)]
     shapes = {tuple(len(row) for row in grid) for grid in grids}
     ranks, chunks = len(grids[0]), len(grids[0][0])
     if shapes != {(chunks,) * ranks}:
@@ -158,14 +147,14 @@ def check_steps(states: Any, messages: Any) -> Steps:
         rule = f"one list of messages between each two of the {len(grids)} states ({len(grids) - 1})"
         refuse("messages", rule, len(messages), "Give the state before the first step as well as after each.")
     moves = [[move for message in step for move in split(message, ranks, chunks)] for step in messages]
-    return Steps([[[to_cell(value, grids[0]) for value in row] for row in grid] for grid in grids], [*moves, []])
+    return Pictures([[[to_cell(value, grids[0]) for value in row] for row in grid] for grid in grids], [*moves, []])
 
 
-def listed(values: Any, name: str) -> list[Any]:
+def listed(values: Any) -> list[Any]:
     """A list of one value or more; a tensor or an array counts as one."""
     values = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(values, (list, tuple)) or not values:
-        refuse(name, "a list by step of lists by rank of lists by chunk, none of them empty", values, EXAMPLE)
+        refuse("states", "a list by step of lists by rank of lists by chunk, none of them empty", values, EXAMPLE)
     return list(values)
 
 
@@ -195,63 +184,57 @@ def split(message: Any, ranks: int, chunks: int) -> list[Move]:
 # --- how it is drawn ---
 
 
-def draw_steps(shown: Steps, title: str) -> tuple[Figure, Layout]:
+def draw_steps(shown: Pictures, title: str) -> Figure:
     """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
-    layout = Layout(shown.states)
-    below = layout.rows * (layout.height + GAP)
+    below = shown.rows * (shown.height + GAP)
     room = 1.03 * cells.text_width(shown.key, SMALL)  # letters on whole pixels take more than their outlines
-    width = max(layout.left(layout.per_row - 1) + layout.width, room)
+    width = max(shown.place(shown.per_row - 1)[0] + shown.width, room)
     figure, ax = cells.canvas(width, below + KEY, title)
-    for picture, (state, step, heading) in enumerate(zip(*shown, shown.headings, strict=True)):
-        if picture % layout.per_row == 0:
-            draw_names(ax, layout, picture, state)
-        draw_picture(ax, layout, picture, state, heading)
+    for picture, (state, step, heading) in enumerate(zip(shown.states, shown.moves, shown.headings, strict=True)):
+        if picture % shown.per_row == 0:
+            draw_names(ax, shown, picture, state)
+        draw_picture(ax, shown, picture, state, heading)
         for move in step:
-            draw_move(ax, layout, picture, move)
+            draw_move(ax, shown, picture, move)
     draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=SMALL)
-    return figure, layout
+    return figure
 
 
-def draw_names(ax: Axes, layout: Layout, picture: int, state: Rows) -> None:
+def draw_names(ax: Axes, shown: Pictures, picture: int, state: Rows) -> None:
     """Draw the names of the lanes, at the left of a row of pictures."""
     if len(state[0]) > 1:
-        numbers = layout.row_top(picture) + HEAD + NUMBERS / 2
+        numbers = shown.place(picture)[1] + HEAD + NUMBERS / 2
         draw_text(ax, NAMES - 0.08, numbers, "chunk", ha="right", va="center_baseline", fontsize=SMALL)
     for rank in range(len(state)):
-        cells.draw_lane(ax, 0, layout.lane_top(picture, rank), NAMES, LANE, rank_color(rank), f"rank {rank}", TEXT)
+        cells.draw_lane(ax, 0, shown.lane_top(picture, rank), NAMES, LANE, rank_color(rank), f"rank {rank}", TEXT)
 
 
-def draw_picture(ax: Axes, layout: Layout, picture: int, state: Rows, heading: str) -> None:
-    """Draw the heading, the chunks' numbers and what each rank holds."""
-    top, left = layout.row_top(picture), layout.left(picture)
-    draw_text(ax, left + layout.width / 2, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
+def draw_picture(ax: Axes, shown: Pictures, picture: int, state: Rows, heading: str) -> None:
+    """Draw the heading, the chunks' numbers and what each rank holds: of a sum, a part for each rank in it."""
+    left, top = shown.place(picture)
+    draw_text(ax, left + shown.width / 2, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
     for chunk in range(len(state[0]) if len(state[0]) > 1 else 0):
-        middle = layout.corner(picture, 0, chunk)[0] + layout.cell / 2
+        middle = shown.corner(picture, 0, chunk)[0] + shown.cell / 2
         draw_text(ax, middle, top + HEAD + NUMBERS / 2, str(chunk), va="center_baseline", fontsize=SMALL)
     for rank, row in enumerate(state):
-        cells.draw_lane(ax, left, layout.lane_top(picture, rank), layout.width, LANE, rank_color(rank))
+        cells.draw_lane(ax, left, shown.lane_top(picture, rank), shown.width, LANE, rank_color(rank))
         for chunk, cell in enumerate(row):
-            x, y = layout.corner(picture, rank, chunk)
-            cells.draw_cell(ax, x, y, layout.cell, CELL, cell, TEXT)
-            draw_parts(ax, x, y, layout.cell, cell, len(state))
+            x, y = shown.corner(picture, rank, chunk)
+            cells.draw_cell(ax, x, y, shown.cell, CELL, cell, TEXT)
+            part = (shown.cell - 0.05) / len(state)
+            for member in cell.origin if isinstance(cell.origin, tuple) else ():  # at its own place in the sum's cell
+                corner = x + 0.025 + member * part, y + 0.025
+                ax.add_patch(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"))
 
 
-def draw_parts(ax: Axes, x: float, y: float, width: float, cell: Cell, ranks: int) -> None:
-    """Draw a part for each rank whose numbers are in a sum, always at that rank's place in the cell."""
-    part = (width - 0.05) / ranks
-    for rank in cell.origin if isinstance(cell.origin, tuple) else ():
-        corner = x + 0.025 + rank * part, y + 0.025
-        ax.add_patch(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(rank), edgecolor="none"))
-
-
-def draw_move(ax: Axes, layout: Layout, picture: int, move: Move) -> None:
+def draw_move(ax: Axes, shown: Pictures, picture: int, move: Move) -> None:
     """Draw an arrow from cell to cell: downwards at the right of the chunk's cells, upwards at their left."""
     side = 1 if move.dst > move.src else -1
-    x, y = layout.corner(picture, move.src, move.chunk)
-    edge = x + (layout.cell if side > 0 else 0)
+    x, y = shown.corner(picture, move.src, move.chunk)
+    edge = x + (shown.cell if side > 0 else 0)
     # a cell that both gets and sends has its arrows apart
     start = y + CELL / 2 + 0.05 * side
-    end = layout.corner(picture, move.dst, move.chunk)[1] + CELL / 2 - 0.05 * side
+    end = shown.corner(picture, move.dst, move.chunk)[1] + CELL / 2 - 0.05 * side
     bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(move.dst - move.src))
     tip = edge + side * (0.05 if move.adds else 0.015)
     curve = Curve([(edge, start), (bulge, start), (bulge, end), (tip, end)], [Curve.MOVETO, *[Curve.CURVE4] * 3])
@@ -270,17 +253,15 @@ class Player:
     """Pictures of steps that a notebook shows one at a time.
 
     Attributes:
-        figure: all the pictures. html: the player, with all that it needs. title: what is shown. count: of pictures.
+        figure: all the pictures. html: the player, with all that it needs. text: what is shown, in a line.
     """
 
     figure: Figure
     html: str
-    title: str
-    count: int
+    text: str
 
     def __repr__(self) -> str:
-        named = f"{self.title}: " if self.title else ""
-        return f"<{named}{self.count - 1} step{'s' if self.count != 2 else ''} to play>"
+        return self.text
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self.html, "image/png": png_text(self.figure, 100)}
@@ -301,13 +282,13 @@ def play(states: Sequence[object], messages: Sequence[object], title: str = "") 
         ArgumentError: see `steps`.
     """
     shown = check_steps(states, messages)
-    figure, layout = draw_steps(shown, title)
+    figure = draw_steps(shown, title)
     (ax,) = figure.axes
     pictures = [
         {
             "heading": heading,
-            "corner": [layout.left(number), layout.row_top(number)],
-            "moves": [flight(layout, number, move) for move in step],
+            "corner": shown.place(number),
+            "moves": [flight(shown, number, move) for move in step],
         }
         for number, (step, heading) in enumerate(zip(shown.moves, shown.headings, strict=True))
     ]
@@ -316,9 +297,9 @@ def play(states: Sequence[object], messages: Sequence[object], title: str = "") 
         "key": shown.key,
         "dpi": DPI,
         "origin": [ax.get_xlim()[0], ax.get_ylim()[1]],
-        "size": [NAMES + layout.width, layout.height],
+        "size": [NAMES + shown.width, shown.height],
         "names": NAMES,
-        "cell": [layout.cell, CELL],
+        "cell": [shown.cell, CELL],
         "pictures": pictures,
     }
     attributes = {
@@ -330,13 +311,14 @@ def play(states: Sequence[object], messages: Sequence[object], title: str = "") 
         "onload": f"({SCRIPT})(this)",
     }
     image = " ".join(f'{name}="{escape(value, quote=True)}"' for name, value in attributes.items())
-    return Player(figure, f'<div style="padding:4px"><img {image}></div>', title, len(pictures))
+    text = f"<{title}{title and ': '}{count(len(pictures) - 1, 'step')} to play>"
+    return Player(figure, f'<div style="padding:4px"><img {image}></div>', text)
 
 
-def flight(layout: Layout, picture: int, move: Move) -> dict[str, tuple[float, float]]:
+def flight(shown: Pictures, picture: int, move: Move) -> dict[str, tuple[float, float]]:
     """A message that moves: the corners of the cell that it looks like, of its sender's and of its receiver's."""
-    start, end = (layout.corner(picture, rank, move.chunk) for rank in (move.src, move.dst))
-    looks = start if move.origin is None else layout.corner(0, move.origin, move.chunk)
+    start, end = (shown.corner(picture, rank, move.chunk) for rank in (move.src, move.dst))
+    looks = start if move.origin is None else shown.corner(0, move.origin, move.chunk)
     return {"looks": looks, "start": start, "end": end}
 
 

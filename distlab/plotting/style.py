@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # paper and its black is too near to the grey of reduced values: indigo and sand of P. Tol, "Colour Schemes" (2021).
 CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#332288", "#DDCC77")
 PAGES = ("#FFFFFF", "#111111")  # JupyterLab's themes; Colab, VS Code and GitHub have a dark page that is near
+# What a rank does: greys, cool while it computes and warm while data travel, so that no kind looks like a rank.
+COMPUTING, FORWARD, BACKWARD, OPTIMIZER, TRAVELLING = "#58646E", "#A3B1BC", "#58646E", "#2F383F", "#C8B8A0"
 INK = "#797979"  # the grey with the highest contrast on both pages
 FAINT = "#B4B4B4"
 MIXED = "#62626A"
@@ -85,11 +87,11 @@ def contrast(one: str, other: str) -> float:
 
 
 def text_color(background: str) -> str:
-    """White or black, whichever has the higher contrast on `background`: 4.58 or more.
+    """White or black, whichever has the higher contrast on `background`: 4.58 or more; the ink on the page, "none".
 
     Runs on: anywhere.
     """
-    return max("#FFFFFF", "#000000", key=lambda color: contrast(color, background))
+    return INK if background == "none" else max("#FFFFFF", "#000000", key=lambda color: contrast(color, background))
 
 
 def curve_color(place: int) -> str:

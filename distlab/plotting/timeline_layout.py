@@ -5,12 +5,13 @@ Pure functions, called by `timelines`. Lengths are in pixels from the left, and 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from distlab.measure.trace.events import Collective, Event, Message
+from distlab.errors import grouped
+from distlab.measure.trace.events import Collective, Event, Message, pack
 from distlab.plotting.units import format_bytes
 
 WIDE = 660  # of the axes
@@ -130,24 +131,12 @@ def lay_out(ranks: Sequence[int], events: Collection[Event]) -> tuple[dict[int, 
         own = [event for event in events if event.rank == rank]
         under = bottom = top + bar
         spans |= dict.fromkeys((event for event in own if event.blocking), (top, under))
-        for flying in pack([event for event in own if not event.blocking]):
+        for flying in pack([event for event in own if not event.blocking], MOST_ROWS):
             spans |= dict.fromkeys(flying, (bottom + 2, bottom + row))
             bottom += row
         lanes[rank] = Lane(top, under, bottom, gap)
         top = bottom + gap
     return lanes, spans
-
-
-def pack(events: Sequence[Event]) -> list[list[Event]]:
-    """As few rows as needed so that the events of a row do not overlap; what does not fit into them is in the last."""
-    rows: list[list[Event]] = []
-    for event in sorted(events, key=lambda event: event.start):
-        row = next((row for row in rows if row[-1].end <= event.start), None)
-        if row is None and len(rows) < MOST_ROWS:
-            rows.append([event])
-        else:
-            (row or rows[-1]).append(event)
-    return rows
 
 
 def fill(scene: Scene) -> None:
@@ -156,14 +145,13 @@ def fill(scene: Scene) -> None:
     Bars that are wide enough are drawn as they are. Of the others, one that is alone is drawn a little wider; where
     they crowd, each column of pixels shows what share of its time went where.
     """
-    crowds: dict[tuple[float, int], list[Box]] = defaultdict(list)
-    for event, (top, bottom) in scene.spans.items():
-        for look, start, end in event.parts:
-            box = Box(look, *scene.seen(start, end), top, bottom, event)
-            if box.width >= COLUMN:
-                scene.boxes.append(box)
-            elif box.width >= 0:
-                crowds[top, int(box.left / COLUMN)].append(box)
+    boxes = [
+        Box(look, *scene.seen(start, end), top, bottom, event)
+        for event, (top, bottom) in scene.spans.items()
+        for look, start, end in event.parts
+    ]
+    scene.boxes += [box for box in boxes if box.width >= COLUMN]
+    crowds = grouped(((box.top, int(box.left / COLUMN)), box) for box in boxes if 0 <= box.width < COLUMN)
     for (_, place), crowd in crowds.items():
         if len(crowd) == 1:
             scene.boxes.append(crowd[0]._replace(right=max(crowd[0].right, crowd[0].left + THIN)))
@@ -189,13 +177,12 @@ def column(crowd: Sequence[Box], left: float) -> list[Box]:
 def arrows(scene: Scene, messages: Sequence[Message]) -> list[Arrow]:
     """An arrow for each message of the view, or for several of the same two ranks that left close to each other."""
     seen = [m for m in messages if m.src != m.dst and m.arrived >= scene.view[0] and m.left <= scene.view[1]]
-    groups: dict[object, list[Message]] = defaultdict(list)
+    if len(seen) <= CROSSINGS * len(scene.lanes):
+        return [_arrow(scene, [message]) for message in seen]
     # as many slices of time as leave about as many arrows as the lanes can bear
-    slices = TOGETHER * len(scene.lanes) // max(1, len({(m.src, m.dst) for m in seen})) or 1
-    for message in seen:
-        when = min(slices - 1, max(0, int(scene.x(message.left) / WIDE * slices)))
-        crowded = len(seen) > CROSSINGS * len(scene.lanes)
-        groups[(message.src, message.dst, when) if crowded else message].append(message)
+    slices = TOGETHER * len(scene.lanes) // len({(m.src, m.dst) for m in seen}) or 1
+    timed = ((min(slices - 1, max(0, int(scene.x(m.left) / WIDE * slices))), m) for m in seen)
+    groups = grouped(((m.src, m.dst, when), m) for when, m in timed)
     return [_arrow(scene, together) for together in groups.values()]
 
 

@@ -21,7 +21,21 @@ from matplotlib.ticker import MaxNLocator
 
 from distlab.measure.trace.events import Collective, Event, Message
 from distlab.plotting.cells import text_width
-from distlab.plotting.style import FAINT, HAZE, INK, curve_color, new_figure, rank_color, style, text_color
+from distlab.plotting.style import (
+    BACKWARD,
+    COMPUTING,
+    FAINT,
+    FORWARD,
+    HAZE,
+    INK,
+    OPTIMIZER,
+    TRAVELLING,
+    curve_color,
+    new_figure,
+    rank_color,
+    style,
+    text_color,
+)
 from distlab.plotting.timeline_layout import ROOM, WIDE, Arrow, Scene, compose, remarks
 from distlab.plotting.units import format_bytes
 
@@ -38,11 +52,11 @@ MOST_LABELS = 8  # arrows that have their bytes beside them although all message
 LOST = "#D4443C"
 # by look of a bar, from the lowest to the highest: its fill, and what the legend calls it
 LOOKS = {
-    "compute": ("#0072B2", "computing"),
-    "forward": ("#8CC4E6", "forward"),
-    "backward": ("#7A5CC8", "backward"),
-    "optimizer": ("#009E73", "optimizer"),
-    "move": ("#E69F00", "communicating"),
+    "compute": (COMPUTING, "computing"),
+    "forward": (FORWARD, "forward"),
+    "backward": (BACKWARD, "backward"),
+    "optimizer": (OPTIMIZER, "optimizer"),
+    "move": (TRAVELLING, "communicating"),
     "wait": (FAINT, "waiting for a partner"),
 }
 DOTS = (0, (1, 1.6))

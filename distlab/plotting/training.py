@@ -18,11 +18,10 @@ from matplotlib.ticker import MaxNLocator
 
 from distlab.compat.frontend import notebook_shell, publish, somebody_watches
 from distlab.errors import refuse
-from distlab.plotting.axes import End, label_ends
+from distlab.plotting.axes import End, Line, label_ends
 from distlab.plotting.cells import TEXT, canvas, draw_lane, draw_text, text_width
 from distlab.plotting.style import INK, curve_color, new_figure, rank_color, style
 
-Line = tuple[Sequence[float], Sequence[float]]  # x, y
 EXAMPLE = 'Give {"loss": {"rank 0": ([1, 2], [2.3, 1.9])}}.'
 MOST_MARKERS = 40  # with more points a line has none
 PAUSE_SECONDS = 0.5  # between two pictures: a picture takes a tenth of a second, and the ranks want the cores

@@ -5,14 +5,13 @@ crash otherwise: a recv into another type reinterprets bits, an all_reduce of di
 of another size aborts its receiver. The ranks meet in the cluster's store, outside of the group: each collective has a
 key by group and number, each message by its ends, tag and number, so that unequal numbers of messages disturb nothing.
 
-What does not block without checks does not block with them: an irecv, or an asynchronous collective, returns at once,
-and a thread posts it when the other ranks have said what they send. Calls in one *lane* (a group's collectives, or the
-messages from one source with one tag) are posted in the order in which they were begun.
+What does not block without checks does not block with them: a recv or a collective returns at once, and torch waits for
+it next where it blocks; a thread posts it when the other ranks have said what they send. Calls in one *lane* (a group's
+collectives, or the messages from one source with one tag) are posted in the order in which they were begun.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ import torch.distributed as dist
 
 from distlab.errors import MismatchError
 from distlab.rank import status
+from distlab.rank.call_hooks import derived, waiting
 from distlab.rank.call_log import NOTES, POINT_TO_POINT, Note, completed_by, waiting_for
 from distlab.wire.call_matching import disagreement, misfit
 from distlab.wire.messages import CallRecord, from_json, to_json
@@ -34,11 +34,6 @@ from distlab.wire.messages import CallRecord, from_json, to_json
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
 
 Lane = tuple[Any, ...]  # a group alone for its collectives; group, source and destination in it, and tag for messages
-
-
-def begin(token: str, host: str, port: int, limit: float) -> None:
-    """Compare the arguments of calls between the ranks from now on; the arguments are those of `Checker`."""
-    NOTES.checker = Checker(token, host, port, limit)
 
 
 def end() -> None:
@@ -58,65 +53,58 @@ class Checker:
 
     def __init__(self, token: str, host: str, port: int, limit: float):
         self._token, self._limit = token, limit
-        seconds = timedelta(seconds=limit)
-        self._connect = functools.partial(dist.TCPStore, host, port, is_master=False, timeout=seconds)
-        self._store = self._connect()
+        self._store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=limit))
         self._begun: Counter[Lane] = Counter()  # collectives, and messages that were sent
         self._received: Counter[Lane] = Counter()
         self._waiting: list[Deferred] = []
-        self._poster: threading.Thread | None = None
         self._closing = False
+        self._poster = threading.Thread(target=self._post, name="distlab-checked", daemon=True)
+        self._poster.start()
 
     def call(self, note: Note, original: Callable[[], Any]) -> Any:
         """Compare the call with the other ranks' and make it; MismatchError when they do not fit."""
         if note.method == "monitored_barrier":
             return original()  # it has no arguments that could differ, and a limit of its own
         record = status.describe(note)
-        if note.method not in POINT_TO_POINT:
-            return self._collective(note, record, original)
         own = record.members.index(dist.get_rank())
-        if note.method != "send":
-            return self._receive(note, record, own, original)
-        lane = (note.group, own, note.peer, note.tag)
-        self._begun[lane] += 1
-        self._store.set(self._key(lane, self._begun[lane]), to_json(record))
-        return original()
+        if note.method == "send":
+            lane = (note.group, own, note.peer, note.tag)
+            self._begun[lane] += 1
+            self._store.set(self._key(lane, self._begun[lane]), to_json(record))
+            return original()
+        defer = self._receive if note.method in POINT_TO_POINT else self._collective
+        deferred = defer(note, record, own, original)
+        self._waiting.append(deferred)
+        return deferred
 
     def close(self) -> None:
         """Post unchecked what still waits for the other ranks: they may make their part in a later cell."""
         self._closing = True
-        if self._poster is not None:
-            self._poster.join()
+        self._poster.join()
 
     def _key(self, lane: Lane, turn: int) -> str:
         return "/".join(map(str, (self._token, *lane, turn)))
 
-    def _collective(self, note: Note, record: CallRecord, original: Callable[[], Any]) -> Any:
-        """Make the call when every rank of the group has come to it with fitting arguments."""
+    def _collective(self, note: Note, record: CallRecord, own: int, original: Callable[[], Any]) -> Deferred:
+        """Post the call when every rank of the group has come to it with fitting arguments."""
         lane, members = (note.group,), record.members
         self._begun[lane] += 1
         key = self._key(lane, self._begun[lane])
-        self._store.set(f"{key}/{dist.get_rank()}", to_json(record))
-        if self._store.add(f"{key}/arrived", 1) == len(members):
-            told = self._store.multi_get([f"{key}/{rank}" for rank in members])
-            calls = {rank: from_json(text) for rank, text in zip(members, told, strict=True)}
-            self._store.set(f"{key}/verdict", disagreement(calls) or "ok")
+        told, left = [f"{key}/{rank}" for rank in members], f"{key}/left"
+        self._store.set(told[own], to_json(record))
 
-        def check(store: Any, _lane: Lane) -> None:
-            verdict = store.get(f"{key}/verdict").decode()  # waits for it
-            if store.add(f"{key}/left", 1) == len(members):  # the last one deletes all that was written for the call
-                for name in (*members, "arrived", "verdict", "left"):
-                    store.delete_key(f"{key}/{name}")
-            if verdict != "ok":
-                raise MismatchError(verdict[:1].upper() + verdict[1:])
+        def check(_lane: Lane) -> None:
+            calls = dict(zip(members, map(from_json, self._store.multi_get(told)), strict=True))
+            if self._store.add(left, 1) == len(members):  # the last one deletes all that was written for the call
+                for name in (*told, left):
+                    self._store.delete_key(name)
+            if differ := disagreement(calls):
+                raise MismatchError(differ[:1].upper() + differ[1:])
 
-        if not note.is_async and not any(lane in call.lanes for call in list(self._waiting)):
-            check(self._store, lane)
-            return original()
-        return self._later(Deferred(note, original, self._limit, [lane], lambda _: f"{key}/verdict", check))
+        return Deferred(note, original, self._limit, [lane], lambda _: told, check)
 
     def _receive(self, note: Note, record: CallRecord, own: int, original: Callable[[], Any]) -> Deferred:
-        """Post the recv once its sender has said what it sends; a blocking recv waits for it next."""
+        """Post the recv once its sender has said what it sends."""
         members = record.members
         sources = [note.peer] if note.peer >= 0 else [place for place in range(len(members)) if place != own]
         senders = {(note.group, source, own, note.tag): members[source] for source in sources}
@@ -124,31 +112,23 @@ class Checker:
         def next_key(lane: Lane) -> str:
             return self._key(lane, self._received[lane] + 1)
 
-        def check(store: Any, lane: Lane) -> None:
+        def check(lane: Lane) -> None:
             key = next_key(lane)
             self._received[lane] += 1
-            sent = from_json(store.get(key))
-            store.delete_key(key)
+            sent = from_json(self._store.get(key))
+            self._store.delete_key(key)
             if differ := misfit(sent, record):
                 ends = f"from rank {senders[lane]} to rank {members[own]}"
                 raise MismatchError(f"The two ends of a message {ends} do not fit: {differ}.")
 
-        return self._later(Deferred(note, original, self._limit, list(senders), next_key, check))
-
-    def _later(self, call: Deferred) -> Deferred:
-        self._waiting.append(call)
-        if self._poster is None:
-            self._poster = threading.Thread(target=self._post, name="distlab-checked", daemon=True)
-            self._poster.start()
-        return call
+        return Deferred(note, original, self._limit, list(senders), lambda lane: [next_key(lane)], check)
 
     def _post(self) -> None:
         """Post the calls that wait when their turn has come, until the cell ends and none is left."""
-        store = self._connect()  # a connection that waits for a key makes every other use of it wait
         while self._waiting or not self._closing:
             taken: set[Lane] = set()  # by calls that were begun before
             for call in list(self._waiting):
-                if call.post(store, [lane for lane in call.lanes if lane not in taken], self._closing):
+                if call.post(self._store, [lane for lane in call.lanes if lane not in taken], self._closing):
                     self._waiting.remove(call)
                     NOTES.total += 1
                 else:
@@ -162,7 +142,7 @@ class Deferred:
 
     Args:
         note: of the call. original: makes it, and returns its Work. limit: seconds that a wait may take.
-        lanes: those of the call. key: what the store has, for one of them, when the others have said what they send.
+        lanes: those of the call. keys: what the store has, for one of them, when the others have said what they send.
         check: reads it from the store, and raises where that does not fit.
     """
 
@@ -170,53 +150,49 @@ class Deferred:
     _original: Callable[[], Any]
     _limit: float
     lanes: Collection[Lane]
-    _key: Callable[[Lane], str]
-    _check: Callable[[Any, Lane], None]
+    _keys: Callable[[Lane], list[str]]
+    _check: Callable[[Lane], None]
     _posting: Future[Any] = field(default_factory=Future)  # of the call's own Work
 
-    def post(self, store: Any, lanes: Collection[Lane], unchecked: bool) -> bool:
+    def post(self, store: dist.Store, lanes: Collection[Lane], unchecked: bool) -> bool:
         """Post the call if it fits, or remember the error; False when the others have not said yet what they send.
 
         Args:
             lanes: those where no other call is before it. unchecked: whether to post it anyway.
         """
         try:
-            ready = [lane for lane in lanes if store.check([self._key(lane)])]
+            ready = [lane for lane in lanes if store.check(self._keys(lane))]
             if not ready and not unchecked:
                 return False
             if ready:
-                self._check(store, ready[0])
+                self._check(ready[0])
             self._posting.set_result(self._original())
         except Exception as error:  # the store may be gone, too
             self._posting.set_exception(error)
         return True
 
-    def _posted(self, limit: float | None = None) -> Any:
+    def _posted(self, *timeout: timedelta) -> Any:
         """The call's own Work, waited for."""
-        seconds = self._limit if limit is None else limit
+        seconds = timeout[0].total_seconds() if timeout else self._limit
         if not wait([self._posting], seconds).done:
             # gloo's own words for it
             raise RuntimeError(f"Timed out waiting {seconds * 1000:.0f}ms for recv operation to complete")
         return self._posting.result()
 
+    @waiting
     def wait(self, *timeout: timedelta) -> bool:
         """As Work.wait."""
-        self._note.waits_shorter |= bool(timeout)
-        with waiting_for(self._note):
-            done = self._posted(*(limit.total_seconds() for limit in timeout)).wait(*timeout)
-        self._note.done = True
-        return done
+        return self._posted(*timeout).wait(*timeout)
 
     def is_completed(self) -> bool:
         """As Work.is_completed."""
         posted = self._posting.done()
         return posted and (self._posting.exception() is not None or self._posting.result().is_completed())
 
+    @derived
     def get_future(self) -> Any:
         """As Work.get_future; it does not wait for the call to be posted."""
-        future = completed_by(lambda: self._posted().get_future().wait(), torch.futures.Future())
-        NOTES.tie(future, self._note)
-        return future
+        return completed_by(lambda: self._posted().get_future().wait(), torch.futures.Future())
 
     def __getattr__(self, name: str) -> Any:
         """What else a Work has; the call must be posted before."""

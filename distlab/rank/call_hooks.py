@@ -36,11 +36,11 @@ def install(group: type = dist.ProcessGroup, work: type = dist.Work) -> None:
     for name in (*POINT_TO_POINT, *COLLECTIVES):
         if hasattr(group, name):
             setattr(group, name, _noting(name, getattr(group, name)))
-    work.wait = _waiting(work.wait, in_python=not getattr(work, "OVER_GLOO", work is dist.Work))
-    work.get_future = _derived(work.get_future)
+    work.wait = waiting(work.wait, in_python=not getattr(work, "OVER_GLOO", work is dist.Work))
+    work.get_future = derived(work.get_future)
     if work is dist.Work:
-        torch.Future.wait = _waiting(torch.Future.wait)
-        torch.Future.then = _derived(torch.Future.then)
+        torch.Future.wait = waiting(torch.Future.wait)
+        torch.Future.then = derived(torch.Future.then)
 
 
 def _noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,7 +107,7 @@ def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
     refuse(name, f"a rank from 0 to {size - 1}", rank, advice)
 
 
-def _waiting(original: Callable[..., Any], in_python: bool = False) -> Callable[..., Any]:
+def waiting(original: Callable[..., Any], in_python: bool = False) -> Callable[..., Any]:
     """Work.wait or Future.wait, which says meanwhile what is waited for; `in_python`: where the watchdog can end it."""
 
     @functools.wraps(original)
@@ -142,7 +142,7 @@ def _wait_elsewhere(original: Callable[[], Any]) -> Any:
     return outcome.result()
 
 
-def _derived(original: Callable[..., Any]) -> Callable[..., Any]:
+def derived(original: Callable[..., Any]) -> Callable[..., Any]:
     """Work.get_future or Future.then, whose result remembers the note too."""
 
     @functools.wraps(original)

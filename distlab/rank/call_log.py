@@ -84,7 +84,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 1  # of the cluster; the environment, which says the same, is the learner's
-        self.now: dict[int, Note] = {}  # by thread: the call that it waits in
+        self.now: dict[int, Note | None] = {}  # by thread: the call that it waits in
         self.total = 0  # of everything that is noted
         self.freed = 0  # how often the watchdog has freed this rank
         self.checker: Any = None  # argument_checks.Checker while a cell is checked
@@ -152,10 +152,7 @@ class waiting_for:
 
     def __exit__(self, *_: Any) -> None:
         NOTES.total += 1
-        if self._outer is None:
-            NOTES.now.pop(self._thread, None)
-        else:
-            NOTES.now[self._thread] = self._outer
+        NOTES.now[self._thread] = self._outer
 
 
 def completed_by(call: Callable[[], Any], future: Any) -> Any:

@@ -48,9 +48,9 @@ def settle() -> None:
 
 def begin_checks(token: str, host: str, port: int, limit: float) -> None:
     """Compare the arguments of calls between the ranks from now on; see argument_checks.Checker for the arguments."""
-    from distlab.rank import argument_checks
+    from distlab.rank.argument_checks import NOTES, Checker
 
-    argument_checks.begin(token, host, port, limit)
+    NOTES.checker = Checker(token, host, port, limit)
 
 
 def end_checks() -> None:
@@ -86,11 +86,10 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     """
     from distlab.rank.call_log import NOTES
 
-    rank, world_size = NOTES.rank, NOTES.world_size
     try:
         fn, args, kwargs = serialization.loads(header, buffers)
         lend_names(fn)
-        value = fn(rank, world_size, *args, **kwargs)
+        value = fn(NOTES.rank, NOTES.world_size, *args, **kwargs)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         return [describe_failure(error)]
     return _packed(value, type(value).__qualname__)
@@ -137,18 +136,11 @@ def describe_failure(error: BaseException) -> Failure:
         if error.filename and error.lineno:
             where = line_of(error.filename, error.lineno, "<module>")
             lines.append(replace(where, text=(error.text or "").strip()))
-    communicated = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack) or any(
-        words in message for words in ("gloo", "through shared memory", "through MPI")
-    )
-    return Failure(
-        NOTES.rank,
-        type(error).__name__,
-        message,
-        tuple(lines),
-        traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
-        consequence=communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message)),
-        communicated=communicated,
-    )
+    in_torch = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
+    communicated = in_torch or bool(re.search("gloo|through (shared memory|MPI)", message))
+    waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
+    whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
+    return Failure(NOTES.rank, kind, message, tuple(lines), whole, consequence=waited, communicated=communicated)
 
 
 def _namespace() -> dict[str, Any]:
@@ -159,9 +151,7 @@ def _namespace() -> dict[str, Any]:
 def lend_names(fn: Any, **names: Any) -> None:
     """Give a function that came by value the names of this rank that its notebook did not have, and `names`."""
     fn = getattr(fn, "func", fn)
-    own = getattr(getattr(fn, "__func__", fn), "__globals__", None)
-    if own is None:
-        return
+    own = getattr(getattr(fn, "__func__", fn), "__globals__", {})
     home = sys.modules.get(own.get("__name__", ""))
     if home is None or vars(home) is not own:
         for name, value in _namespace().items():

@@ -89,13 +89,11 @@ def connect(host: str, port: int) -> dist.Store:
 
     Runs on: a rank.
     """
-    store = _connection(host, port)
     try:
-        store.num_keys()
+        _connection(host, port).num_keys()
     except Exception:
         _connection.cache_clear()
-        store = _connection(host, port)
-    return store
+    return _connection(host, port)
 
 
 @functools.cache

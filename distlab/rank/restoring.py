@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from distlab.compat.ipython import current_shell
+
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME")
 
 
@@ -38,29 +40,27 @@ def keep(handlers: dict[int, Callable[..., Any]]) -> None:
                 signal.signal(number, handler)
 
     put_back()
-    kernel = getattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel", None)
+    kernel = getattr(current_shell(), "kernel", None)
     if kernel is not None:
         _around_cells(kernel, put_back)
 
 
 def _around_cells(kernel: Any, put_back: Callable[[], None]) -> None:
     """Call it around every message, and before an engine tells what became of a cell or a call."""
-    show, apply = kernel.shell.showtraceback, kernel.do_apply
 
-    @functools.wraps(show)
-    def showtraceback(*args: Any, **kwargs: Any) -> Any:
-        put_back()
-        return show(*args, **kwargs)
-
-    @functools.wraps(apply)
-    def do_apply(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return apply(*args, **kwargs)
-        finally:
+    def around(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
             put_back()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                put_back()
+
+        return call
 
     kernel.pre_handler_hook = kernel.post_handler_hook = put_back
-    kernel.shell.showtraceback, kernel.do_apply = showtraceback, do_apply
+    kernel.shell.showtraceback, kernel.do_apply = around(kernel.shell.showtraceback), around(kernel.do_apply)
     kernel.shell.events.register("post_execute", put_back)
 
 

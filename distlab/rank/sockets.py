@@ -30,8 +30,7 @@ def identity(descriptor: int) -> Identity | None:
 def there() -> frozenset[Identity]:
     """The open sockets of this process."""
     folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-    identities = (identity(int(name)) for name in os.listdir(folder))
-    return frozenset(one for one in identities if one is not None)
+    return frozenset(filter(None, (identity(int(name)) for name in os.listdir(folder))))
 
 
 def ends(identities: frozenset[Identity], spare: int | None = None) -> Iterator[socket.socket]:

@@ -12,7 +12,6 @@ import importlib._bootstrap_external
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -28,8 +27,6 @@ from distlab.wire import messages
 from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus
 from distlab.wire.source import is_learners, line_of
 
-TORCH = "torch."
-BACKWARD = "torch.autograd"
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
 CELLS = {ipython.CELL, ipyparallel.CALL}
 
@@ -52,13 +49,13 @@ def communication(thread: int) -> str:
             found = function
         elif module == DDP and innermost in (DDP, DDP_HELPERS):  # not in the model that it calls
             found = "DistributedDataParallel"
-        elif module.startswith(BACKWARD) and not found:
+        elif module.startswith("torch.autograd") and not found:
             found = "backward"
         elif module.startswith(private.DTENSOR_MODULE):
             found = function
         elif module.startswith("torch.distributed") and not found:
             found = function if module == private.FUNCTIONAL_MODULE else module.rsplit(".", 1)[1]
-        elif not module.startswith((TORCH, "distlab.")):
+        elif not module.startswith(("torch.", "distlab.")):
             break
     return found
 
@@ -98,7 +95,7 @@ def waiter(main: int, others: list[int]) -> int:
     if communication(main):
         return main
     running = sys._current_frames().get(main)
-    waiting = [thread for thread in others if thread in NOTES.now and communication(thread)]
+    waiting = [thread for thread in others if NOTES.now.get(thread) and communication(thread)]
     return waiting[0] if waiting and (not executing(running) or _waits_for_a_thread(running)) else main
 
 
@@ -126,7 +123,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     running = thread != main or executing(first)
     call = None
     if running and op:
-        call = _what_is_known(thread, op) if note is None else replace(describe(note), op=op)
+        call = _what_is_known(thread, op) if note is None else describe(note)
     doing = messages.COMMUNICATING if call else messages.COMPUTING if running else messages.IDLE
     # one that computes moves; to ask more would take long: Python's lock is given back at every system call
     moved, under_way = (0, True) if doing == messages.COMPUTING else traffic()

@@ -26,8 +26,8 @@ from typing import Any
 from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import activity, restoring, sockets, status
 from distlab.rank.call_log import NOTES
-from distlab.wire.control_channel import hello
-from distlab.wire.messages import COME_BACK, FREE, VARIABLES, Answer, Question, from_json, to_json
+from distlab.wire.control_channel import hello, receive
+from distlab.wire.messages import COME_BACK, STATUS, VARIABLES, Answer, from_json, to_json
 
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
@@ -38,7 +38,6 @@ TELLING = {  # functions that an exception from outside must not hit
     SHOWS_ERROR,
     ("distlab.rank.entry_points", "describe_failure"),
     ("distlab.rank.watchdog", "settle"),
-    ("distlab.rank.mpi_queue", "turn"),  # or what MPI has just begun to use is lost
 }
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
@@ -116,15 +115,6 @@ class _Thread(threading.Thread):
         with self._acting:
             return not self._postponed and not select.select([self._channel], [], [], 0)[0]
 
-    def _act(self, order: str) -> None:
-        """Free the main thread, and interrupt it where that is asked for and it computes."""
-        signal.pthread_kill(self._main, LEAVE)
-        thread = status.waiter(self._main, activity.actors(self._main, self._ours))
-        if status.communication(thread):
-            free(thread, self._of_group(), self._port)
-        elif order == COME_BACK:
-            self._come_back()
-
     def _come_back(self) -> None:
         """Interrupt the main thread, or postpone that until its import is done."""
         frame = sys._current_frames().get(self._main)
@@ -140,28 +130,32 @@ class _Thread(threading.Thread):
 
     def _hear(self) -> bool:
         """Do what the notebook orders on the channel, or answer; False when the notebook is gone."""
-        received = b""
-        with contextlib.suppress(OSError):
-            received = self._channel.recv(4096)
-        if not received:
+        heard = receive(self._channel, 4096)
+        if not heard:
             return False
-        *questions, self._heard = (self._heard + received).split(b"\n")
+        *questions, self._heard = (self._heard + heard).split(b"\n")
         for question in questions:
             asked = from_json(question)
-            answer = Answer(asked.number)
+            said: dict[str, Any] = {}
             with contextlib.suppress(Exception):  # frames and sockets may go away while they are looked at
-                answer = self._answer(asked)
+                said = self._serve(asked.want)
             with contextlib.suppress(OSError):
-                self._channel.sendall(to_json(answer).encode() + b"\n")
+                self._channel.sendall(to_json(Answer(asked.number, **said)).encode() + b"\n")
         return True
 
-    def _answer(self, asked: Question) -> Answer:
-        if asked.want in (FREE, COME_BACK):
-            self._act(asked.want)
-            return Answer(asked.number)
-        if asked.want == VARIABLES:
-            return Answer(asked.number, variables=status.variables())
-        return Answer(asked.number, status.summary(self._main, self._ours, self._traffic, self._loop))
+    def _serve(self, want: str) -> dict[str, Any]:
+        """The fields of an answer; or free the main thread, and interrupt it where that is wanted and it computes."""
+        if want == STATUS:
+            return {"status": status.summary(self._main, self._ours, self._traffic, self._loop)}
+        if want == VARIABLES:
+            return {"variables": status.variables()}
+        signal.pthread_kill(self._main, LEAVE)
+        thread = status.waiter(self._main, activity.actors(self._main, self._ours))
+        if status.communication(thread):
+            free(thread, self._of_group(), self._port)
+        elif want == COME_BACK:
+            self._come_back()
+        return {}
 
     def _traffic(self) -> tuple[int, bool]:
         return sockets.traffic(self._of_group(), self._port)

@@ -7,8 +7,10 @@ backend: a program in it sees n ranks, and what it sends is noted and can be cou
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +19,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distlab.compat.torch import set_default_group
-from distlab.course.exercises import Exercise, all_exercises
+from distlab.compat.torch import destroy_group, forget_group_numbers, group_names, name_of, set_default_group
+from distlab.course.exercises import Exercise, Seen, all_exercises, outcome
 from distlab.rank import call_hooks
 from distlab.rank.entry_points import lend_names
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
 
 MOST_TEXT = 1000  # characters of what a function prints that are kept
+ANOTHER_ORDER = "These are the right values in another order."
 MOST_VALUES = 12  # of a tensor or list that are shown
+_WORLDS: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()  # that were left for a small one
 
 
 @dataclass(frozen=True)
@@ -56,19 +60,31 @@ def enter(rank: int, world_size: int, n: int) -> None:
     backend.register()
     call_hooks.install(backend.Group, backend.Work)
     group, outer = dist.new_group(range(n), backend=backend.NAME), dist.group.WORLD
+    _WORLDS.add(outer)
     if rank < n:
         group.outer = outer
         set_default_group(group)
 
 
-def leave(rank: int, world_size: int) -> None:
-    """Go back to the whole world; nothing happens on a rank that is there. Runs on: every rank of the cluster."""
+def leave(rank: int, world_size: int) -> bool:
+    """Go back to the whole world; nothing happens on a rank that is there. Runs on: every rank of the cluster.
+
+    Groups that were made in the small world go with it, and their numbers: the ranks outside have made none.
+
+    Returns:
+        whether the whole world is gone, because the answer has left it, or built another one.
+    """
     group = dist.group.WORLD
     if hasattr(group, "outer"):
+        groups, number = [own for own, _ in group_names()], int(name_of(group))
         set_default_group(group.outer)
-        dist.destroy_process_group(group)
+        for own in groups[groups.index(group) :]:
+            destroy_group(own)
+        forget_group_numbers(number + 1)
+    return dist.group.WORLD not in _WORLDS
 
 
+@torch.random.fork_rng(devices=[])  # the lesson's random numbers go on as if nothing had been tried
 def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Callable[..., Any]) -> Outcome:
     """Call a learner's function, and the reference, on the inputs of a case. Runs on: every rank of the small world."""
     exercise = all_exercises()[exercise] if isinstance(exercise, str) else exercise
@@ -80,12 +96,12 @@ def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Ca
     printed = _Beginning()
     with contextlib.redirect_stdout(printed), notes.apart() as events:
         actual = exercise.trial(fn, *given)
-    wanted, found = next(
-        (pair for pair in _pairs(expected, actual) if not _alike(*pair)), next(_pairs(expected, actual), (None, None))
-    )
+    pairs = list(_pairs(expected, actual)) or [((), None, None)]
+    place, wanted, found = next((pair for pair in pairs if not _alike(*pair[1:])), pairs[0])
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
     right = _alike(wanted, found)
-    why = "" if right else _why(wanted, found, before, n)
+    told = _where(exercise, place, wanted, before, expected)
+    why = "" if right else told if told.endswith("change.") else f"{told} {_why(wanted, found, before, n)}".strip()
     return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, printed.getvalue())
 
 
@@ -97,22 +113,36 @@ class _Beginning(io.StringIO):
         return len(text)
 
 
-def _pairs(expected: Any, actual: Any) -> Iterator[tuple[Any, Any]]:
-    """What has to be alike: the parts of sequences and dicts of equal length; None stands for anything."""
+def _pairs(expected: Any, actual: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
+    """What has to be alike, and where: the parts of sequences and dicts of equal length; None stands for anything."""
     if expected is None:
         return
     if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)) and len(expected) == len(actual):
         plain = all(isinstance(part, (int, float, str)) for part in expected)
         if plain:
-            yield list(expected), list(actual)
+            yield place, list(expected), list(actual)
             return
-        for parts in zip(expected, actual, strict=True):
-            yield from _pairs(*parts)
+        for number, parts in enumerate(zip(expected, actual, strict=True)):
+            yield from _pairs(*parts, (*place, number))
     elif isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys():
         for key in expected:
-            yield from _pairs(expected[key], actual[key])
+            yield from _pairs(expected[key], actual[key], (*place, key))
     else:
-        yield expected, actual
+        yield place, expected, actual
+
+
+def _where(exercise: Exercise, place: tuple[Any, ...], wanted: Any, given: tuple[Any, ...], expected: Any) -> str:
+    """Which part of a result is wrong, or which argument afterwards; "" where that is plain."""
+    if exercise.trial is not outcome or len(place) < 2:
+        return ""
+    argument, first, *more = place
+    path = "".join(f"[{key!r}]" for key in (more if argument else (first, *more)))
+    if not argument:
+        return f"Shown is {path} of what is returned."
+    name = f"`{list(inspect.signature(exercise.reference).parameters)[first]}{path}`"
+    if expected[0] is not None and not more and _alike(wanted, given[first]):
+        return f"{name} must not change."
+    return f"Shown is {name} afterwards." if more else ""
 
 
 def _alike(expected: Any, actual: Any) -> bool:
@@ -131,17 +161,18 @@ def _alike(expected: Any, actual: Any) -> bool:
 
 def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
     """What is wrong with a value, in a sentence that holds for any exercise; "" where none does."""
+    if isinstance(actual, Seen):
+        return actual.why
     if actual is None:
-        return "Nothing is returned: is a `return` missing?"
+        return "Nothing is returned: is a `return` missing? (`dist.all_reduce` and its like return nothing themselves.)"
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
         if actual.shape != expected.shape:
             return f"The shape is {tuple(actual.shape)} where {tuple(expected.shape)} is right."
         if actual.dtype != expected.dtype:
             return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
-        if any(isinstance(value, Tensor) and _alike(value, actual) for value in given):
-            return "The tensor is still as it was given: the result has to be written into it."
-        if n > 1 and any(isinstance(value, Tensor) and _alike(value, expected) for value in given):
-            return "This tensor is to stay as it was given, and it was changed."
+        parts = [part for one in given for part in (one.values() if isinstance(one, dict) else [one])]
+        if any(isinstance(part, Tensor) and _alike(part, actual) for part in parts):
+            return "The tensor is still as it was given: the result has to be in it."
         if bool(actual.isfinite().all() < expected.isfinite().all()):
             return "Some values are infinite or no numbers: is one too large for its dtype, or divided by 0?"
         if expected.ndim == 2 and _alike(expected.T, actual):
@@ -150,14 +181,33 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
             return f"Every value is {n} times too large, and there are {n} ranks."
         if expected.is_floating_point() and _alike(expected, actual * n):
             return f"Every value is {n} times too small, and there are {n} ranks."
+        if times := _times(expected, actual):
+            return f"Every value is {times}."
+        if not expected.is_complex() and _alike(*(part.flatten().sort().values for part in (expected, actual))):
+            return ANOTHER_ORDER
         wrong = (expected != actual).flatten().nonzero().flatten().tolist()
         if 0 < len(wrong) < expected.numel():
             return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
         return ""
-    if type(actual) is not type(expected) and not isinstance(actual, (int, float)):
+    if isinstance(expected, list) and isinstance(actual, list):
+        if len(actual) != len(expected):
+            return f"It has {len(actual)} parts where {len(expected)} are right."
+        if any(isinstance(part, Tensor) for part in actual):
+            return "It holds tensors where numbers are right: `item()` makes a number of one."
+        if sorted(map(repr, expected)) == sorted(map(repr, actual)):
+            return ANOTHER_ORDER
+    elif type(actual) is not type(expected) and (isinstance(expected, Tensor) or not isinstance(actual, (int, float))):
         return f"It is of type {type(actual).__name__} where {type(expected).__name__} is right."
-    if isinstance(expected, list) and isinstance(actual, list) and len(expected) != len(actual):
-        return f"It has {len(actual)} values where {len(expected)} are right."
+    return ""
+
+
+def _times(expected: Tensor, actual: Tensor) -> str:
+    """ "3 times too large", where all values are wrong by the same whole factor; "" elsewhere."""
+    for factor in range(2, 17) if expected.is_floating_point() else ():
+        if _alike(expected * factor, actual):
+            return f"{factor} times too large"
+        if _alike(expected, actual * factor):
+            return f"{factor} times too small"
     return ""
 
 
@@ -172,5 +222,5 @@ def _words(value: Any) -> str:
         return f"[{', '.join([*map(_words, value[:MOST_VALUES]), *more])}]"
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = repr(value)
+    text = str(value) if isinstance(value, Seen) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

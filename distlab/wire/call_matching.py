@@ -62,9 +62,8 @@ def misfit(sent: CallRecord, received: CallRecord) -> str:
 
     The shapes may differ: a message is a row of numbers.
     """
-    types = sent.tensors[0][0], received.tensors[0][0]
-    sizes = math.prod(sent.tensors[0][1]), math.prod(received.tensors[0][1])
-    if types[0] == types[1] and sizes[0] == sizes[1]:
+    (sent_type, sent_shape), (type_, shape) = sent.tensors[0], received.tensors[0]
+    if sent_type == type_ and math.prod(sent_shape) == math.prod(shape):
         return ""
     return f"{tensor_words(sent)} is sent, {tensor_words(received)} is to receive it"
 

@@ -71,7 +71,7 @@ class ControlChannel:
 
     def _hear(self, rank: int) -> list[Answer]:
         """The answers of a rank that have come since, whose end is forgotten when it is closed."""
-        received = _received(self._ends[rank], 1 << 16)
+        received = receive(self._ends[rank], 1 << 16)
         if received == b"":
             self._ends.pop(rank).close()
         *lines, self._half[rank] = (self._half[rank] + (received or b"")).split(b"\n")
@@ -84,7 +84,7 @@ class ControlChannel:
                 self._strangers.append(self._listener.accept()[0])
                 self._strangers[-1].setblocking(False)
         for stranger in list(self._strangers):
-            said = _received(stranger, HELLO_BYTES)
+            said = receive(stranger, HELLO_BYTES)
             if said is None:
                 continue
             self._strangers.remove(stranger)
@@ -102,7 +102,7 @@ class ControlChannel:
             end.close()
 
 
-def _received(end: socket.socket, most: int) -> bytes | None:
+def receive(end: socket.socket, most: int) -> bytes | None:
     """What has come on a connection; None for nothing yet, nothing when it has ended."""
     try:
         return end.recv(most)

@@ -87,14 +87,9 @@ def serve(listener: socket.socket) -> Any:
     """
     from torch.distributed import TCPStore
 
-    return TCPStore(
-        "127.0.0.1",
-        listener.getsockname()[1],
-        is_master=True,
-        timeout=timedelta(seconds=60),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),  # the store owns the socket from here on
-    )
+    (host, port), limit = listener.getsockname(), timedelta(seconds=60)
+    fd = listener.detach()  # the store owns the socket from here on
+    return TCPStore(host, port, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=fd)
 
 
 def listen() -> socket.socket:

@@ -125,15 +125,9 @@ class _Pickler(cloudpickle.Pickler):
 def _is_plain(tensor: Any, torch: Any) -> bool:
     from distlab.compat.torch import has_hooks  # only where torch is imported already
 
-    return (
-        tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and not has_hooks(tensor)
-        and tensor.numel() > 0
-    )
+    in_memory = tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.numel() > 0
+    as_it_is = not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    return in_memory and as_it_is and not has_hooks(tensor)
 
 
 def _reduce_tensor(tensor: Any, torch: Any) -> tuple[Callable, tuple]:

@@ -37,23 +37,23 @@ def test_the_player(page, lab):
     row = page.locator(".jp-OutputArea-output img")
     row.wait_for()
     assert row.evaluate("image => image.complete && image.naturalWidth > 200")
-    assert row.get_attribute("alt") == "two ranks, step by step: step 1, step 2, end"
+    assert row.get_attribute("alt") == "two ranks, step by step: step 0, step 1, end"
     assert page.locator(".jp-OutputArea-output button").count() == 0
 
     (cell,) = run_all(page)
     page.locator(".jp-OutputArea-output button").first.wait_for()
-    assert page.evaluate(HEADING) == "step 1"
+    assert page.evaluate(HEADING) == "step 0"
     assert {kind: "".join(cell["outputs"][0]["data"][kind]).strip() for kind in data} == data
 
     on, play = page.get_by_title("one step on"), page.get_by_title("play or pause")
     assert on.evaluate("button => { button.click(); return document.querySelectorAll('.chip').length }") == 1
-    page.wait_for_function(f"() => ({HEADING})() === 'step 2' && !document.querySelector('.chip')")
+    page.wait_for_function(f"() => ({HEADING})() === 'step 1' && !document.querySelector('.chip')")
     page.get_by_title("one step back").click()
-    assert page.evaluate(HEADING) == "step 1"
+    assert page.evaluate(HEADING) == "step 0"
     page.get_by_label("step", exact=True).press("End")
     assert page.evaluate(HEADING) == "end"
     play.click()  # from the end, it begins anew
-    assert page.evaluate(HEADING) == "step 1"
+    assert page.evaluate(HEADING) == "step 0"
     page.wait_for_function(f"() => ({HEADING})() === 'end' && !document.querySelector('.chip')", timeout=20_000)
     page.wait_for_function("() => [...document.querySelectorAll('button')].some(made => made.textContent === 'play')")
     assert foreign(page.requested) == []
@@ -79,7 +79,7 @@ def test_no_click_is_lost_while_something_moves(chromium, tmp_path):
     on, back, play = "one step on", "one step back", "play or pause"
     with plain_page(chromium, tmp_path) as page:
         page.locator("button").first.wait_for()
-        for titles, heading in [([on, on], "end"), ([back], "step 2"), ([back, on, on, back], "step 2")]:
+        for titles, heading in [([on, on], "end"), ([back], "step 1"), ([back, on, on, back], "step 1")]:
             page.evaluate(click, titles)
             page.wait_for_function("() => !document.querySelector('.chip')")
             assert page.evaluate(HEADING) == heading, titles

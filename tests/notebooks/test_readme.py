@@ -2,11 +2,14 @@
 
 import json
 import re
+from collections import Counter
 
+from distlab.course.exercises import all_exercises
 from tests.processes import python
 from tests.tool import ROOT
 
 README = (ROOT / "README.md").read_text()
+EXERCISES = all_exercises().values()
 
 
 def test_the_example_prints_what_it_says():
@@ -38,6 +41,12 @@ def test_every_notebook_is_in_the_table():
     """The table of the course lists the notebooks that there are."""
     listed = set(re.findall(r"\(notebooks/(\d\d_\w+\.ipynb)\)", README))
     assert listed == {path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
+
+
+def test_the_table_counts_the_exercises():
+    """Each notebook's row has the number of its exercises."""
+    rows = re.findall(r"\(notebooks/(\d\d)_\w+\.ipynb\) \| \d+ \| (\d+) \|", README)
+    assert dict(rows) == {number: str(count) for number, count in Counter(one.notebook for one in EXERCISES).items()}
 
 
 def test_make_knows_every_command():

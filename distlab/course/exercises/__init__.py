@@ -82,6 +82,7 @@ class Exercise:
         forbids: names of collectives that the answer must not call.
         limits: limits(world_size, length, item) for a first tensor of so many elements and bytes in each; None without.
         seconds: after which one call counts as never ending.
+        stuck: a question that leads to the reason when ranks wait for each other for ever.
     """
 
     reference: Callable[..., Any]
@@ -93,6 +94,7 @@ class Exercise:
     forbids: tuple[str, ...]
     limits: Callable[[int, int, int], Limits] | None
     seconds: float
+    stuck: str = ""
 
     name = property(lambda self: self.reference.__name__)
     statement = property(lambda self: _told(self.reference)[0])
@@ -113,6 +115,17 @@ class Question:
     statement = property(lambda self: _told(self.judge)[0])
     hints = property(lambda self: _told(self.judge)[1])
     why = property(lambda self: _told(self.judge)[2])
+
+
+class Seen(str):
+    """What a trial saw, in a few words that are compared and shown, and in a sentence on what is wrong with it."""
+
+    why: str
+
+    def __new__(cls, words: str, why: str = "") -> Seen:
+        seen = super().__new__(cls, words)
+        seen.why = why
+        return seen
 
 
 def numbers(rank: int, world_size: int, case: Any) -> tuple[torch.Tensor]:
@@ -136,6 +149,11 @@ def outcome(fn: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     return fn(*arguments), arguments
 
 
+def returned(fn: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, whatever becomes of its arguments."""
+    return fn(*arguments)
+
+
 def exercise(
     notebook: str,
     worlds: tuple[int, ...] = (1, 2, 3, 4),
@@ -145,9 +163,10 @@ def exercise(
     forbids: tuple[str, ...] | list[str] = (),
     limits: Callable[[int, int, int], Limits] | None = None,
     seconds: float = 5.0,
+    stuck: str = "",
 ) -> Callable[[Callable[..., Any]], Exercise]:
     """Make an exercise of its reference; see `Exercise` for the arguments."""
-    return lambda fn: Exercise(fn, notebook, worlds, cases, given, trial, tuple(forbids), limits, seconds)
+    return lambda fn: Exercise(fn, notebook, worlds, cases, given, trial, tuple(forbids), limits, seconds, stuck)
 
 
 def question(notebook: str) -> Callable[[Callable[[Any], bool | str]], Question]:

@@ -1,5 +1,7 @@
 """The exercises of notebook 02: collectives, used and built."""
 
+import time
+
 import torch
 import torch.distributed as dist
 
@@ -11,6 +13,29 @@ def _gathered(tensor):
     everyone = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, tensor)
     return everyone
+
+
+def _all_but(*names):
+    """The collectives that an answer must not call where it is to call these."""
+    return [name for name in COLLECTIVES if name not in names]
+
+
+@exercise(
+    "02",
+    cases=((1, 0), (0, 2), (7, 3)),
+    given=lambda rank, n, case: (*numbers(rank, n, 8), case[0], case[1] % n),
+    forbids=_all_but("broadcast"),
+    limits=lambda n, length, item: Limits(calls=1),
+)
+def broadcast_slot(tensor, slot, src):
+    """Copy number `slot` of rank `src`'s tensor into the same slot of every rank's tensor, with one `dist.broadcast`.
+
+    All other slots stay as they are.
+
+    Hint: `tensor[slot]` is a tensor as well: a view of one number, in the memory of `tensor`.
+    Hint: `dist.broadcast` writes into the view, and so into `tensor`. Every rank calls it, with the same `src`.
+    """
+    dist.broadcast(tensor[slot], src=src)
 
 
 @exercise(
@@ -32,6 +57,30 @@ def tree_broadcast(tensor):
     dist.broadcast(tensor, src=0)
 
 
+@exercise(
+    "02",
+    cases=((3, 0), (1, 2), (5, 1)),
+    given=lambda rank, n, case: (
+        torch.arange(float(n * case[0])).reshape(n, -1) if rank == case[1] % n else None,
+        case[0],
+        case[1] % n,
+    ),
+    forbids=_all_but("scatter"),
+    limits=lambda n, length, item: Limits(calls=1),
+)
+def my_row(matrix, length, src):
+    """Return this rank's row of a matrix that rank `src` alone has, with one `dist.scatter`.
+
+    The matrix has one row of `length` float32 numbers for each rank; on the other ranks `matrix` is None.
+
+    Hint: Only rank `src` gives a list of pieces; on all other ranks the list is None.
+    Hint: `list(matrix)` is the list of the rows. Every rank needs a tensor of `length` numbers, where its row arrives.
+    """
+    box = [matrix]
+    dist.broadcast_object_list(box, src=src)
+    return box[0][dist.get_rank()]
+
+
 @exercise("02", forbids=COLLECTIVES)
 def gather_by_hand(tensor):
     """Return on rank 0 a list of the tensors of all ranks, in the order of the ranks; the others return nothing.
@@ -41,6 +90,25 @@ def gather_by_hand(tensor):
     """
     everyone = _gathered(tensor)
     return everyone if dist.get_rank() == 0 else None
+
+
+@exercise(
+    "02",
+    cases=(0, 1, 3),
+    given=lambda rank, n, dst: (*numbers(rank, n, 6), dst % n),
+    forbids=_all_but("reduce"),
+    limits=lambda n, length, item: Limits(calls=1),
+)
+def largest_on(tensor, dst):
+    """Return on rank `dst`, for each slot, the largest number that any rank has there; the others return nothing.
+
+    Use one `dist.reduce`. `tensor` must not change on any rank.
+
+    Hint: A reduction takes an operation: `op=dist.ReduceOp.MAX`.
+    Hint: `dist.reduce` may write to the tensors of all ranks, so each rank gives it a copy: `tensor.clone()`.
+    """
+    everyone = _gathered(tensor)
+    return torch.stack(everyone).amax(0) if dist.get_rank() == dst else None
 
 
 @exercise("02", given=lambda rank, n, case: (numbers(rank, n, case)[0].double(),), cases=(8, 3, 1))
@@ -53,9 +121,19 @@ def mean_of_all(tensor):
     tensor /= dist.get_world_size()
 
 
+@exercise("02")
+def prefix_sum(tensor):
+    """Return the sum of the tensors of ranks 0 up to this one, this one included. `tensor` must not change.
+
+    Hint: What does rank r need from rank r - 1, and what from the ranks before it?
+    Hint: Receive the sum so far from the rank before, add your own, send it to the rank after, return it.
+    """
+    return sum(_gathered(tensor)[: dist.get_rank() + 1])
+
+
 @exercise("02", cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),))
 def gather_unequal(tensor):
-    """Return, on every rank, one tensor with the numbers of all ranks behind each other; their lengths differ.
+    """Return, on every rank, the tensors of all ranks joined to one, in the order of the ranks; their lengths differ.
 
     Hint: `dist.all_gather` needs pieces of one size. Gather the lengths first.
     Hint: Pad each tensor with zeros to the longest, gather, and cut off what was padded.
@@ -68,14 +146,14 @@ def gather_unequal(tensor):
 @exercise(
     "02",
     cases=(3, 1, 4),
-    given=lambda rank, n, length: ([torch.full((length,), 10.0 * rank + dst) for dst in range(n)],),
+    given=lambda rank, n, length: ([torch.full((length,), 10.0 * (rank + 2) + dst) for dst in range(n)],),
     forbids=COLLECTIVES,
     limits=lambda n, length, item: Limits(messages=n - 1, because="A rank's own piece needs no message."),
 )
 def rotate(pieces):
     """All-to-all by rotation: `pieces[s]` is for rank s. Return the list of what the ranks had for this one, in order.
 
-    In step k, for k from 1 to n - 1, rank r sends to rank r + k and receives from rank r - k, round the ring.
+    For every distance k from 1 to n - 1, rank r sends to rank r + k and receives from rank r - k, round the ring.
 
     Hint: Send and receive at the same time: if all send first, all wait for ever.
     Hint: `work = dist.isend(pieces[dst], dst=dst)`, then `dist.recv(...)`, then `work.wait()`.
@@ -85,27 +163,124 @@ def rotate(pieces):
     return [theirs[rank] for theirs in everyone]
 
 
-@exercise("02")
-def prefix_sum(tensor):
-    """Return the sum of the tensors of ranks 0 up to this one, this one included. `tensor` must not change.
+@exercise(
+    "02",
+    cases=("sorted", "mixed", "some"),
+    given=lambda rank, n, case: (
+        {"sorted": lambda t: t, "mixed": lambda t: t.flip(0), "some": lambda t: t[t % 7 > rank]}[case](
+            torch.arange(10 * n)[rank::n].clone()
+        ),
+    ),
+)
+def send_home(numbers):
+    """Send every number x to rank x // 10, and return, sorted, the numbers that are at home on this rank.
 
-    Hint: What does rank r need from rank r - 1, and what from the ranks before it?
-    Hint: Receive the sum so far from the rank before, add your own, send it to the rank after, return it.
+    `numbers` is an int64 tensor; the ranks have different ones, of different lengths.
+
+    Hint: How many numbers go to each rank? `torch.bincount(numbers // 10, minlength=world_size)`.
+    Hint: `dist.all_to_all_single` exchanges these counts first, in equal pieces, and then the numbers.
+    Hint: The pieces lie in the order of the ranks, so sort the numbers before you send them.
     """
-    return sum(_gathered(tensor)[: dist.get_rank() + 1])
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, numbers)
+    everything = torch.cat(everyone)
+    return everything[everything // 10 == dist.get_rank()].sort().values
 
 
 @exercise(
     "02",
-    forbids=[name for name in COLLECTIVES if name not in ("reduce", "broadcast")],
-    limits=lambda n, length, item: Limits(calls=2),
+    cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)),
+    given=lambda rank, n, lengths: ("dcba"[rank] * lengths[rank],),
 )
-def all_reduce_of_two(tensor):
-    """Replace the tensor, on every rank, by the sum over all ranks, with one `dist.reduce` and one `dist.broadcast`.
+def longest_text(text):
+    """Return, on every rank, the number of the rank with the longest text; the lowest where several are as long.
 
-    Hint: After the reduce, one rank has the sum, and what the others hold is unspecified.
+    Hint: `dist.all_gather_object` needs a list with a place for every rank: `[None] * world_size`.
+    Hint: The index of a list's first largest number: `lengths.index(max(lengths))`.
     """
-    dist.all_reduce(tensor)
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, text)
+    lengths = [len(theirs) for theirs in everyone]
+    return lengths.index(max(lengths))
+
+
+@question("02")
+def leaves_the_barrier(answer):
+    """Ranks 0, 1, 2 and 3 reach a barrier after 40, 80, 120 and 160 ms. After how many ms does rank 0 leave it?
+
+    Hint: Whom does rank 0 wait for?
+    Hint: It leaves when all have come, and rank 3 is the last.
+
+    Why: No rank leaves before the last one has come, and rank 3 comes after 160 ms. Rank 0 has waited for 120 of them.
+    """
+    early = {
+        40: "After 40 ms rank 0 comes to the barrier.",
+        120: "120 ms is how long rank 0 waits. It came after 40 ms.",
+    }
+    return early.get(float(answer)) or 160 <= float(answer) < 165
+
+
+@question("02")
+def named_by_rank_0(answer):
+    """Ranks 1 and 3 stay away from a `dist.monitored_barrier` without `wait_all_ranks`. Which ranks does the error on
+    rank 0 name? Answer with a list.
+
+    Hint: Change the cell above, and run it.
+    Hint: Rank 0 asks rank 1, then rank 2, then rank 3. What does it do when the first does not answer?
+
+    Why: Rank 0 asks the ranks one after the other, and gives up at the first that does not answer.
+    """
+    named = [int(rank) for rank in answer]
+    return "With `wait_all_ranks=True` it names both." if sorted(named) == [1, 3] else named == [1]
+
+
+@question("02")
+def bits_of_three(answer):
+    """Three ranks hold 7, 5 and 4. What do BAND, BOR and BXOR make of them? Answer with a list of three numbers.
+
+    Hint: In bits they are 111, 101 and 100. Look at one column after the other.
+    Hint: BXOR sets a bit where an odd number of ranks have it.
+
+    Why: Bit 2 is set three times, bit 1 once, bit 0 twice. All: 100 = 4. Any: 111 = 7. An odd number: 110 = 6.
+    """
+    found = [int(number) for number in answer]
+    wrong = [name for name, *both in zip(("BAND", "BOR", "BXOR"), found, [4, 7, 6], strict=True) if both[0] != both[1]]
+    return not wrong or f"{' and '.join(wrong)}: write the three numbers in bits below each other."
+
+
+@exercise(
+    "02",
+    cases=("same", "first", "last", "rising", "same again"),
+    given=lambda rank, n, case: (
+        torch.tensor([7 + ({"first": rank == 0, "last": rank == n - 1, "rising": rank}.get(case, 0))]),
+    ),
+    forbids=_all_but("all_reduce"),
+)
+def all_the_same(tensor):
+    """Return, on every rank, True if all ranks hold the same number, else False, with all-reduces of one number only.
+
+    Hint: Which two reductions give the same result only if all numbers are the same?
+    Hint: The largest and the smallest. `tensor` must not change, so each needs a copy.
+    """
+    everyone = [t.item() for t in _gathered(tensor)]
+    return len(set(everyone)) == 1
+
+
+@exercise(
+    "02",
+    worlds=(4,),
+    cases=(None,),
+    given=nothing,
+    stuck="Does every rank call `dist.new_group` for all four groups, and in the same order?",
+)
+def grid_sums():
+    """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column. Return (sum of the ranks in this row, in this column).
+
+    Hint: `dist.new_group` is called by every rank, for every group, in the same order.
+    Hint: Four groups: rows [0, 1] and [2, 3], columns [0, 2] and [1, 3]. Each rank is in two of them.
+    """
+    row, column = divmod(dist.get_rank(), 2)
+    return 4 * row + 1, 2 * column + 2
 
 
 @exercise(
@@ -146,39 +321,85 @@ def ragged_all_reduce(tensor):
 
 @exercise(
     "02",
-    cases=("same", "first", "last", "middle", "same again"),
-    given=lambda rank, n, case: (
-        torch.tensor([7 + ({"first": rank == 0, "last": rank == n - 1, "middle": rank == n // 2}.get(case, 0))]),
+    cases=(2, 4, 1),
+    given=lambda rank, n, count: (
+        {"abcd"[(rank + k) % count]: torch.tensor([10.0 ** ((rank + k) % count)]) for k in range(count)},
     ),
-    forbids=[name for name in COLLECTIVES if name != "all_reduce"],
 )
-def all_the_same(tensor):
-    """Return, on every rank, True if all ranks hold the same number, else False, with all-reduces of one number only.
+def in_one_order(tensors):
+    """Replace each tensor of a dict by its sum over all ranks.
 
-    Hint: Which two reductions give the same result only if all numbers are the same?
-    Hint: The largest and the smallest. `tensor` must not change, so each needs a copy.
+    The dicts of all ranks have the same names, but not in the same order.
+
+    Hint: What do all ranks know that could give them the same order?
+    Hint: `sorted(tensors)` is the list of the names in alphabetical order.
     """
-    everyone = [t.item() for t in _gathered(tensor)]
-    return len(set(everyone)) == 1
+    for name in sorted(tensors):
+        dist.all_reduce(tensors[name])
 
 
-@exercise("02", worlds=(4,), cases=(None,), given=nothing)
-def grid_sums():
-    """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column. Return (sum of the ranks in this row, in this column).
+def _rank_0_late(fn, tensor):
+    """Call fn(tensor, compute) where rank 0 begins once rank 1 computes, and rank 1 computes until rank 0 has ended."""
+    rank, signal = dist.get_rank(), torch.zeros(1)
 
-    Hint: `dist.new_group` is called by every rank, for every group, in the same order.
-    Hint: Four groups: rows [0, 1] and [2, 3], columns [0, 2] and [1, 3]. Each rank is in two of them.
+    def compute():
+        if rank == 1:
+            dist.send(signal, dst=0)
+            dist.recv(signal, src=0)
+        return 0.5
+
+    if rank == 0:
+        dist.recv(signal, src=1)
+        time.sleep(0.02)  # longer than a rank that does not wait for the sum needs to return
+    result = fn(tensor, compute)
+    if rank == 0:
+        dist.send(signal, dst=1)
+    return result
+
+
+@exercise(
+    "02",
+    worlds=(2, 3, 4),
+    cases=(8, 1),
+    trial=_rank_0_late,
+    stuck="Rank 0 begins only when rank 1 computes. Does the all-reduce begin before `compute()`, and the wait after?",
+)
+def while_it_travels(tensor, compute):
+    """All-reduce `tensor`, call `compute()` while the numbers travel, and return the sum plus what `compute` returned.
+
+    The check lets rank 0 begin only when rank 1 computes, and rank 1 computes until rank 0 has ended.
+
+    Hint: `async_op=True` makes the call return at once, with a `Work`.
+    Hint: Three steps: start the all-reduce, call `compute()`, wait for the work. Only then read `tensor`.
     """
-    row, column = divmod(dist.get_rank(), 2)
-    return 4 * row + 1, 2 * column + 2
+    work = dist.all_reduce(tensor, async_op=True)
+    more = compute()
+    work.wait()
+    return tensor + more
 
 
 @question("02")
 def bus_factor(answer):
     """Bus bandwidth is algorithm bandwidth times a factor. What is the factor of an all-reduce on 8 ranks?
 
-    Hint: It is the share of the tensor that each rank sends in the best algorithm.
+    Hint: It is the share of the tensor that each rank sends in a ring.
+    Hint: 2 (n - 1) / n, once (n - 1) / n for each half.
 
     Why: 2 (n - 1) / n is 1.75 for 8 ranks. With many ranks it comes near to 2.
     """
+    if float(answer) == 0.875:
+        return "7 / 8 is the factor of an all-gather, and an all-reduce is a reduce-scatter and an all-gather."
     return abs(float(answer) - 1.75) < 1e-9
+
+
+@exercise(
+    "02",
+    forbids=_all_but("reduce", "broadcast"),
+    limits=lambda n, length, item: Limits(calls=2),
+)
+def all_reduce_of_two(tensor):
+    """Replace the tensor, on every rank, by the sum over all ranks, with one `dist.reduce` and one `dist.broadcast`.
+
+    Hint: After the reduce, one rank has the sum, and what the others hold is unspecified.
+    """
+    dist.all_reduce(tensor)

@@ -1,1 +1,208 @@
-"""x."""
+"""The exercises of notebook 06: how ranks find each other, and what carries their tensors."""
+
+import os
+import tempfile
+import time
+import uuid
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from distlab.compat.torch import gloo_group
+from distlab.course.exercises import exercise, nothing, question
+
+LOGS = {"A": "rank missing", "B": "world size", "C": "port taken", "D": "stale keys", "E": "interface"}
+
+
+class _Late(dist.FileStore):
+    """A store far away: what is written arrives late."""
+
+    def set(self, key, value):
+        time.sleep(0.2)
+        super().set(key, value)
+
+
+class _Once(dist.Store):
+    """A store that refuses to write a key again; it has what a process group needs."""
+
+    def __init__(self, store):
+        super().__init__()
+        self.store = store
+
+    def set(self, key, value):
+        if self.store.check([key]):
+            raise RuntimeError(f"the key {key} is there already, from the group before")
+        self.store.set(key, value)
+
+    def get(self, key):
+        return self.store.get(key)
+
+    def wait(self, keys, *timeout):
+        self.store.wait(keys, *timeout)
+
+
+def _new_store(kind=dist.FileStore):
+    """A store for the ranks of this world, with no key in it; it waits for 2 seconds."""
+    path = [os.path.join(tempfile.gettempdir(), f"distlab-{uuid.uuid4().hex}")]
+    dist.broadcast_object_list(path, src=0)
+    store = kind(path[0], dist.get_world_size())
+    store.set_timeout(timedelta(seconds=2))
+    return store
+
+
+@question("06")
+def store_reads(answer):
+    """How many keys do the ranks read, all together, when 64 of them call `init_process_group` over gloo?
+
+    Hint: Look at the picture of 3 ranks. How many keys does each of them read?
+
+    Why: Each rank reads the address of every rank, its own included: 64 * 64 are 4096 reads, of only 64 keys.
+    """
+    return float(answer) == 4096 or "With 3 ranks there are 9 reads, 3 by each rank."
+
+
+def _came_before_leaving(barrier):
+    """How many ranks had come when this one left, in each of three rounds."""
+    rank, n, store, came = dist.get_rank(), dist.get_world_size(), _new_store(), []
+    for turn in range(3):
+        dist.barrier()
+        time.sleep(0.05 * ((rank + turn) % n))
+        store.add(f"came {turn}", 1)
+        barrier(dist.PrefixStore("barrier", store), rank, n, f"round {turn}")
+        came.append(str(store.add(f"came {turn}", 0)))
+    return f"{', '.join(came)} of {n} had come"
+
+
+@exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_came_before_leaving)
+def store_barrier(store, rank, world_size, name):
+    """Return only when all ranks have called it with this name, made of `add`, `set` and `wait` of a store.
+
+    It is called in three rounds, each with another name; compared is how many ranks had come when a rank left.
+
+    Hint: `store.add(key, 1)` counts the ranks that have come. Which rank knows that it is the last one?
+    Hint: The last one to come sets a key for which all ranks wait: `store.wait([key])`.
+    Hint: Both keys need the name in them, or the second round finds those of the first.
+    """
+    dist.barrier()
+
+
+def _all_numbers(take):
+    """What two calls on each rank have given, sorted."""
+    store, everyone = _new_store(_Late), [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, [take(store), take(store)])
+    numbers = sorted(str(number) for numbers in everyone for number in numbers)
+    return ", ".join(numbers) + ("" if len(set(numbers)) == len(numbers) else " (the same number twice)")
+
+
+@exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_all_numbers)
+def take_number(store):
+    """Return the next number, from 0 on, that no other call on any rank has got from this store.
+
+    Each rank calls it twice; compared are the numbers of all ranks, sorted.
+
+    Hint: Between a `get` and a `set`, another rank may do the same. One call has to do both.
+    Hint: `store.add(key, 1)` adds and returns the sum in one step, and its first sum is 1.
+    """
+    return store.add("taken", 1) - 1
+
+
+@question("06")
+def five_logs(answer):
+    """Give each of the logs A to E its cause: a dict such as {"A": "port taken", "B": ...}.
+
+    The causes: "rank missing", "world size" (the ranks disagree about it), "port taken", "interface" (an address that
+    others cannot reach), "stale keys" (of an attempt before), and "wrong address" (of the store).
+
+    Hint: Which ranks have reached the store, and which have passed it? Who serves it?
+    Hint: "Connection refused" comes after the store: an address was read there. Whose address, and from when?
+
+    Why: A counts clients, and one is missing; in B rank 0 counts to another number than the others; in C nobody can
+    listen; in D rank 0 has read the address of a rank 1 that is gone; in E two machines exchange loopback addresses.
+    """
+    wrong = [log for log in LOGS if dict(answer).get(log) != LOGS[log]]
+    right = [log for log in LOGS if log not in wrong]
+    return not wrong or f"Right: {', '.join(right) or 'none'}. Read again: {', '.join(wrong)}."
+
+
+def _sums_of_groups(build):
+    """The sum over the ranks in each of three groups, and how many keys these have written, as far as they have to."""
+    rank, n, sums = dist.get_rank(), dist.get_world_size(), []
+    store = _new_store()
+    for cycle in range(3):
+        build(_Once(store), rank, n, cycle)
+        dist.all_reduce(total := torch.tensor(10**rank))
+        sums.append(total.item())
+    return f"sums {sums} with {min(store.num_keys(), 3 * n)} keys"
+
+
+@exercise("06", worlds=(1, 2), cases=(None,), given=nothing, trial=_sums_of_groups)
+def build_again(store, rank, world_size, cycle):
+    """Leave the default group and build it anew on `store`, which is the same one each time.
+
+    `cycle` counts the calls from 0. Three groups in a row must add up, and none may write a key of another one.
+
+    Hint: `dist.destroy_process_group()` leaves it; `dist.init_process_group("gloo", store=..., rank=..., ...)` joins.
+    Hint: `dist.PrefixStore(prefix, store)` puts a prefix before every key. Which prefix has no other cycle?
+    """
+    dist.destroy_process_group()
+    own = dist.PrefixStore(f"cycle {cycle}", store)
+    dist.init_process_group("gloo", store=own, rank=rank, world_size=world_size)
+
+
+@question("06")
+def both_devices(answer):
+    """Which `backend` for a program that adds up gradients on GPUs with NCCL, and counts samples on the CPU with gloo?
+
+    Give the text for `init_process_group(backend=...)`.
+
+    Hint: It names a backend for each device, with a comma between them.
+
+    Why: torch looks at the tensor's device: "cpu:gloo,cuda:nccl" makes a group with both, and NCCL never sees the CPU.
+    """
+    if ":" not in str(answer):
+        return f"{answer!r} does not say for which device each backend is."
+    right = sorted(str(answer).replace(" ", "").split(",")) == ["cpu:gloo", "cuda:nccl"]
+    return right or 'NCCL is for tensors on a GPU, which torch calls "cuda", and gloo here for those on the "cpu".'
+
+
+def _trained(make):
+    """What `make`'s group makes of a broadcast and an all-reduce, and weights after two steps of DDP on it."""
+    rank, n, by_hand = dist.get_rank(), dist.get_world_size(), make is own_backend.reference
+    name, tensor = f"own{len(dist.Backend.backend_list)}", torch.tensor([rank + 1.0])
+    dist.Backend.register_backend(name, make, devices=["cpu"])
+    group = dist.new_group(backend=None if by_hand else name)
+    for call, options in ((dist.broadcast, {"src": 0}), (dist.all_reduce, {})):
+        work = call(tensor, group=group, async_op=True, **options)
+        if not isinstance(work, dist.Work):  # DDP would call its methods in C++, whatever it is
+            raise TypeError(f"{call.__name__} on this group must return a Work, got {work!r}")
+        work.wait()
+    torch.manual_seed(0 if by_hand else rank)  # DDP has to give all ranks the weights of rank 0
+    model = torch.nn.Linear(3, 2)
+    net = model if by_hand else torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+    for step in range(2):
+        net.zero_grad()
+        net(torch.full((4, 3), 1.0 + rank + step)).square().mean().backward()
+        for weights in model.parameters():
+            if by_hand:
+                dist.all_reduce(weights.grad)
+                weights.grad /= n
+            weights.data -= 0.1 * weights.grad
+    return f"after broadcast and all_reduce: {tensor.item():g}", torch.cat(
+        [weights.detach().flatten() for weights in model.parameters()]
+    )
+
+
+@exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_trained, seconds=60)
+def own_backend(store, rank, size, timeout):
+    """Return a process group, of a class of your own, on which DistributedDataParallel trains.
+
+    The class derives from `dist.ProcessGroup`; its methods `broadcast(tensors, opts)`, `allreduce(tensors, opts)` and
+    `allgather(outputs, inputs, opts)` carry the tensors through `store`, and return a Work that is done.
+
+    Hint: A tensor is bytes: `store.set(key, tensor.numpy().tobytes())`, and
+    `torch.frombuffer(bytearray(store.get(key)), dtype=tensor.dtype)` is the way back.
+    Hint: Write `allgather` first: each rank sets its tensor under its number and gets all. The others follow from it.
+    Hint: No key may be used twice: count the calls, and put the number into the key.
+    """
+    return gloo_group(store, rank, size, timeout)

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import COLLECTIVES, exercise, question
+from distlab.course.exercises import COLLECTIVES, Limits, exercise, question, returned
 
 
 def _gathered(tensor):
@@ -13,7 +13,7 @@ def _gathered(tensor):
     return everyone
 
 
-@exercise("01", forbids=COLLECTIVES)
+@exercise("01", worlds=(2, 3, 4), trial=returned, forbids=COLLECTIVES)
 def chain(tensor):
     """Add up along the chain 0, 1, 2 and so on: each rank adds its own tensor to what comes, and passes the sum on.
 
@@ -26,6 +26,139 @@ def chain(tensor):
     return sum(everyone) if dist.get_rank() == len(everyone) - 1 else None
 
 
+@question("01")
+def int64_as_int32(answer):
+    """Rank 0 sends `torch.tensor([1, 2, 3])`, which is int64. Rank 1 receives into six zeros of dtype int32.
+    Which six numbers does it have then, as a list?
+
+    Hint: An int64 has 8 bytes and an int32 has 4, so each number that is sent fills two places.
+    Hint: Nearly every processor stores the lower half of a number first: the 4 bytes of 1 come before 4 bytes of 0.
+
+    Why: Each int64 is its lower half, which holds the number, and its upper half, which is 0.
+    """
+    reasons = {
+        (1, 2, 3, 0, 0, 0): "Nothing is converted: 3 numbers of 8 bytes fill all 24 bytes that 6 numbers of 4 have.",
+        (0, 1, 0, 2, 0, 3): "The halves are right, but the lower half of a number comes first.",
+    }
+    return list(answer) == [1, 0, 2, 0, 3, 0] or reasons.get(tuple(answer), f"{answer} is not it.")
+
+
+@question("01")
+def after_send(answer):
+    """`dist.send(t, dst=1)` has returned on rank 0. What may rank 0 rely on? Give the letters as a text, such as "ad".
+
+    (a) Rank 1 has begun to receive. (b) `t` may be overwritten. (c) The values are in rank 1's tensor. (d) Rank 1 has
+    read them.
+
+    Hint: The send of this section came back while rank 1 was still asleep.
+    Hint: The bytes may still be on their way, in a buffer of the system.
+
+    Why: A send returns when a receive has been started and the bytes are with the system. The rest happens later.
+    """
+    found = {*str(answer).lower()} & {*"abcd"}
+    if "c" in found or "d" in found:
+        return "Nothing comes back to rank 0 when the bytes arrive, so it cannot know."
+    return found == {*"ab"} or "There is one more: a send waits, and what does it need its tensor for afterwards?"
+
+
+@question("01")
+def overwritten(answer):
+    """Rank 0 sets `t` to 1.0, calls `work = dist.isend(t, dst=1)`, then `t.fill_(99)`, and rank 1 receives only after
+    that. Which number does rank 1 receive?
+
+    Hint: `isend` makes no copy. When are the bytes read?
+    Hint: gloo moves no data before the receive has been called, and that is after `fill_`.
+
+    Why: Until `wait()` the tensor belongs to the send. The bytes are read when the receiver comes: then it is 99.
+    """
+    reasons = {1.0: "That was in `t` when `isend` was called. When are the bytes read?", 0.0: "A message does come."}
+    return float(answer) == 99.0 or reasons.get(float(answer), f"Nobody ever wrote {answer} into `t`.")
+
+
+def _received_later(fn, values):
+    """Rank 0 calls the function; only then does rank 1 receive, if there is a work for each message."""
+    works = (fn(values) or []) if dist.get_rank() == 0 else []
+    started = torch.tensor(len(works))
+    dist.broadcast(started, src=0)
+    received = [torch.zeros(1) for _ in values if dist.get_rank() == 1 and started == len(values)]
+    for work in works if started == len(values) else []:
+        work.wait()
+    for tensor in received:
+        dist.recv(tensor, src=0)
+    return [tensor.item() for tensor in received] if dist.get_rank() == 1 else f"{len(works)} works"
+
+
+@exercise(
+    "01",
+    worlds=(2,),
+    cases=([5.0], [1.0, 2.0, 3.0], [4.0] * 6),
+    given=lambda rank, n, values: (values,),
+    trial=_received_later,
+)
+def all_in_flight(values):
+    """Start one `isend` to rank 1 for each of the values, a tensor of one number each, and return the list of works.
+
+    Rank 0 alone calls it. It must not wait: rank 1 begins to receive only after the function has returned.
+
+    Hint: A tensor belongs to its send until `wait()`, so one tensor that takes each value in turn will not do.
+    Hint: `torch.tensor([value])` in the loop makes a tensor for each message.
+    """
+    return [dist.isend(torch.tensor([value]), dst=1) for value in values]
+
+
+@exercise(
+    "01",
+    worlds=(2,),
+    cases=(([7.0], [0]), ([7.0, 90.0], [1, 0]), ([7.0, 90.0, 8.0], [2, 0, 1]), ([1.0, 2.0, 3.0, 4.0], [0, 3, 1, 2])),
+    given=lambda rank, n, case: (case[rank],),
+    forbids=COLLECTIVES,
+)
+def in_that_order(items):
+    """Rank 0 is given numbers, and rank 1 their places in the order in which it wants them, such as [2, 0, 1].
+
+    Rank 0 sends each number in a message of its own; rank 1 returns the list of numbers in the order that it wants.
+
+    Hint: Let the tag of a message be the place of its number in the list.
+    Hint: `send` waits for the receive of its own tag, and rank 1 may want another one first: start all sends.
+    """
+    box = [items if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    return [box[0][place] for place in items] if dist.get_rank() == 1 else None
+
+
+@exercise("01", worlds=(2, 3, 4), forbids=COLLECTIVES)
+def collect(tensor):
+    """Send every other rank's tensor to rank 0, which returns the sum of all, its own included.
+
+    Rank 0 takes the messages in whatever order they come. `tensor` must not change.
+
+    Hint: `dist.recv(t)` without `src` takes a message from any rank.
+    Hint: `world_size - 1` messages come.
+    """
+    everyone = _gathered(tensor)
+    return sum(everyone) if dist.get_rank() == 0 else None
+
+
+@exercise(
+    "01",
+    worlds=(2,),
+    cases=(((2, 3), torch.float32), ((4,), torch.int32), ((1, 2, 3), torch.float64), ((), torch.int64)),
+    given=lambda rank, n, case: (
+        torch.arange(torch.Size(case[0]).numel()).reshape(case[0]).to(case[1]) if rank == 0 else None,
+    ),
+    forbids=COLLECTIVES,
+)
+def any_shape(tensor):
+    """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; on rank 1 `tensor` is None.
+
+    Hint: Both must be known before the receiver can allocate. `dist.send_object_list` sends any Python object.
+    Hint: `dist.send_object_list([tensor.shape, tensor.dtype], dst=1)`, and on rank 1 a list of two None to fill.
+    """
+    box = [tensor]
+    dist.broadcast_object_list(box, src=0)
+    return box[0] if dist.get_rank() == 1 else None
+
+
 @exercise("01", worlds=(2, 4), forbids=COLLECTIVES)
 def swap(tensor):
     """Exchange tensors with a partner, 0 with 1 and 2 with 3, and return the partner's. `tensor` must not change.
@@ -36,33 +169,72 @@ def swap(tensor):
     return _gathered(tensor)[dist.get_rank() ^ 1]
 
 
-@exercise("01", worlds=(2, 3, 4), forbids=COLLECTIVES)
-def from_the_left(mine):
-    """Send `mine` to the right with a blocking send; return the tensor that came from the left.
+@question("01")
+def one_receives_first(answer):
+    """In a ring of 8 ranks each sends to the right with `send` and receives from the left. Only rank 0 receives first.
+    How many messages follow one after the other?
 
-    The ranks stand in a ring: to the right of the last rank is rank 0.
+    Hint: Rank 7 can send at once. Which rank can send next, and why not before?
+    Hint: Rank 6 waits until rank 7 receives, which rank 7 does after its own send. Go on from there.
 
-    Hint: A receive may start before the send without waiting: `work = dist.irecv(theirs, src=left)`.
-    Hint: What `irecv` fills may be read after `work.wait()` only.
+    Why: 7 sends to 0; only then does 7 receive from 6, then 6 from 5, and so on, until 0 sends to 1: all 8 in a row.
     """
-    return _gathered(mine)[dist.get_rank() - 1]
+    reasons = {2: "That is the order by parity, where every second rank receives first.", 1: "Then no rank would wait."}
+    return answer == 8 or reasons.get(answer, "Write down who waits for whom: rank 6 cannot send before 7 receives.")
+
+
+@exercise(
+    "01",
+    worlds=(2, 3, 4),
+    cases=(1, 2, -1, 0, 7),
+    given=lambda rank, n, steps: (torch.arange(3.0) + 10 * rank, steps),
+    trial=returned,
+    forbids=COLLECTIVES,
+    limits=lambda n, length, item: Limits(messages=1, because="Can the tensor go straight to the rank that needs it?"),
+)
+def roll(tensor, steps):
+    """Shift the tensors round the ring by `steps` ranks: rank r returns that of rank r - steps.
+
+    No rank sends more than one message. `steps` may be 0, negative, or greater than `world_size`.
+
+    Hint: To which rank does mine go, and from which does one come? Both are numbers modulo `world_size`.
+    Hint: A rank cannot send to itself. When would it have to?
+    """
+    return _gathered(tensor)[(dist.get_rank() - steps) % dist.get_world_size()]
 
 
 @exercise(
     "01",
     worlds=(2,),
-    cases=(1, 2, 5),
-    given=lambda rank, n, rounds: (torch.tensor([10.0]), rounds),
+    cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)),
+    given=lambda rank, n, case: (
+        torch.arange(case[0] * case[1]).reshape(case[:2]) + 100.0 * rank,
+        case[2],
+    ),
+    trial=returned,
     forbids=COLLECTIVES,
 )
-def ping_pong(tensor, rounds):
-    """Send the tensor from rank 0 to rank 1, which adds 1 to it and sends it back, `rounds` times. Rank 0 returns it.
+def send_column(table, k):
+    """Send column k of rank 0's table to rank 1, which returns it; rank 1 has a table of the same shape.
 
-    Hint: Both ranks run the same loop; in it, rank 0 sends and then receives, and rank 1 receives and then sends.
-    Hint: Both may receive into `tensor` itself.
+    Hint: `table[:, k]` is a view whose elements do not lie side by side. `contiguous()` makes a copy in which they do.
+    Hint: The receiver's tensor must be contiguous, too: `torch.empty(len(table))`.
     """
-    tensor += rounds
-    return tensor if dist.get_rank() == 0 else None
+    column = table[:, k].clone()
+    dist.broadcast(column, src=0)
+    return column if dist.get_rank() == 1 else None
+
+
+@exercise("01", worlds=(2, 3, 4), forbids=COLLECTIVES)
+def from_the_left(mine):
+    """Send `mine` to the right with a blocking send; return the tensor that came from the left.
+
+    The ranks stand in a ring: to the right of the last rank is rank 0. `mine` must not change.
+
+    Hint: A receive may start before the send without waiting: `work = dist.irecv(theirs, src=left)`.
+    Hint: What `irecv` fills may be read after `work.wait()` only.
+    """
+    return _gathered(mine)[dist.get_rank() - 1]
 
 
 @exercise(
@@ -81,62 +253,94 @@ def deliver(numbers):
     Hint: A message of its own with the length goes first; then both know how many follow.
     Hint: An empty list is a list, too: its sum is 0.0.
     """
-    total = torch.tensor(sum(numbers or []))
+    total = torch.tensor(float(sum(numbers or [])))
     dist.broadcast(total, src=0)
     return total.item() if dist.get_rank() == 1 else None
+
+
+@question("01")
+def from_the_report(answer):
+    """The report in the lesson is all that is left of a program in which each rank passes a number to the rank before
+    it, and rank 0 receives first. One call names a wrong partner. Which rank makes it, and which partner is right?
+    Give both as a pair, such as (2, 3).
+
+    Hint: Write down each rank with the rank that it waits for. Which of them waits for a rank that wants another one?
+    Hint: Rank 1 sends to rank 0. Does rank 0 receive from rank 1?
+
+    Why: The number comes to rank 0 from rank 1, but rank 0 waits for rank 3: `src=(rank - 1) % 4` for `(rank + 1) % 4`.
+    """
+    rank, number = answer
+    if rank != 0:
+        return f"Rank {rank} sends to rank {rank - 1}, the rank before it, which is what it is meant to do."
+    return number == 1 or f"Rank 0 is the right one. Does a number come to it from rank {number}?"
 
 
 @exercise(
     "01",
     worlds=(2,),
-    cases=((2, 3), (4,), (1, 2, 3), ()),
-    given=lambda rank, n, shape: (
-        torch.arange(12.0)[: torch.Size(shape).numel()].reshape(shape) if rank == 0 else None,
-    ),
+    cases=(2, 1, 5),
+    given=lambda rank, n, rounds: (torch.tensor([10.0]), rounds),
+    trial=returned,
     forbids=COLLECTIVES,
 )
-def any_shape(tensor):
-    """Send a float32 tensor of any shape from rank 0 to rank 1, which returns it; on rank 1 `tensor` is None.
+def ping_pong(tensor, rounds):
+    """Send the tensor from rank 0 to rank 1, which adds 1 to it and sends it back, `rounds` times. Rank 0 returns it.
 
-    Hint: The shape has to be known before the receiver can allocate. `dist.send_object_list` sends any Python object.
-    Hint: `dist.send_object_list([tensor.shape], dst=1)`, and on rank 1 a list of one None to receive into.
+    Hint: Both ranks run the same loop; in it, rank 0 sends and then receives, and rank 1 receives and then sends.
+    Hint: Both may receive into `tensor` itself.
     """
-    box = [tensor]
-    dist.broadcast_object_list(box, src=0)
-    return box[0] if dist.get_rank() == 1 else None
-
-
-@exercise("01", worlds=(2, 3, 4), forbids=COLLECTIVES)
-def collect(tensor):
-    """Send every other rank's tensor to rank 0, which returns the sum of all, its own included.
-
-    Rank 0 takes the messages in whatever order they come. `tensor` must not change.
-
-    Hint: `dist.recv(t)` without `src` takes a message from any rank.
-    Hint: `world_size - 1` messages come.
-    """
-    everyone = _gathered(tensor)
-    return sum(everyone) if dist.get_rank() == 0 else None
-
-
-@question("01")
-def overwritten(answer):
-    """Rank 0 sets `t` to 1.0, calls `work = dist.isend(t, dst=1)`, then `t.fill_(99)`, and rank 1 receives only after
-    that. Which number does rank 1 receive?
-
-    Hint: `isend` makes no copy. When are the bytes read?
-
-    Why: Until `wait()` the tensor belongs to the send. The bytes are read when the receiver comes: then it is 99.
-    """
-    return float(answer) == 99.0
+    tensor += rounds
+    return tensor if dist.get_rank() == 0 else None
 
 
 @question("01")
 def half_of_the_bandwidth(answer):
     """A message of m bytes takes 20 µs + m * 0.5 ns. At which size in bytes is half of the full bandwidth reached?
 
-    Hint: At that size both terms are equal.
+    Hint: Half of the bandwidth means twice the time that the bytes alone would take.
+    Hint: At that size both terms are equal: 20 µs and m * 0.5 ns.
 
     Why: At alpha / beta bytes both terms are equal, so the message takes twice the time of its bytes alone.
     """
     return abs(float(answer) - 40_000) < 400 or f"20 µs + {answer} * 0.5 ns is not twice {answer} * 0.5 ns."
+
+
+@exercise(
+    "01",
+    worlds=(2,),
+    cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]),
+    given=lambda rank, n, shapes: (
+        [torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 99 * rank for shape in shapes],
+    ),
+    trial=returned,
+    forbids=COLLECTIVES,
+    limits=lambda n, length, item: Limits(messages=1, because="Is every tensor sent on its own?"),
+)
+def one_bucket(tensors):
+    """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns a list like rank 0's.
+
+    Rank 1 has a list of tensors of the same shapes.
+
+    Hint: `torch.cat([t.flatten() for t in tensors])` lays all of them end to end.
+    Hint: `bucket.split([t.numel() for t in tensors])` cuts the bucket again; `reshape` gives each part its shape.
+    """
+    box = [tensors]
+    dist.broadcast_object_list(box, src=0)
+    return box[0] if dist.get_rank() == 1 else None
+
+
+@question("01")
+def loop_against_tree(answer):
+    """Rank 0 has a tensor for 15 other ranks. In the loop it sends 15 messages, one after the other. In the tree every
+    rank that has the tensor sends it on in each step. How many times the tree's time does the loop take?
+
+    Every message takes alpha + beta m, whoever sends it, and several pairs of ranks may be busy at the same time.
+
+    Hint: After each step of the tree twice as many ranks have the tensor: 1, 2, 4 and so on. How many steps are that?
+    Hint: Every step takes as long as one message, and so does every message of the loop: 15 of these, 4 of those.
+
+    Why: The tree takes 4 steps, from 1 to 2, 4, 8 and 16 ranks, and the loop 15: 15 / 4 = 3.75, whatever alpha and beta
+    are.
+    """
+    reasons = {15: "The tree takes more than one step.", 4: "That is the number of steps in the tree."}
+    return abs(float(answer) - 3.75) < 0.04 or reasons.get(answer, "Steps of the loop, divided by steps of the tree.")

@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from distlab.course.exercises import exercise, nothing, question
+from distlab.course.exercises import exercise, nothing, question, returned
 
 
 @exercise("00", cases=(None,), given=nothing)
@@ -10,22 +10,26 @@ def my_square():
     """Return the square of this rank's number.
 
     Hint: On every rank, `rank` is its number.
+    Hint: `rank**2` is its square, and `return` hands it to whoever called the function; `print` does not.
     """
     return dist.get_rank() ** 2
 
 
-@exercise("00", cases=(None,), given=nothing)
-def my_role():
-    """Return "coordinator" on rank 0, and "worker 1", "worker 2" and so on, with the rank's number, on the others.
+@question("00")
+def whose_list(answer):
+    """The notebook has a list of one fruit and pushes it to four ranks. Then every rank appends a fruit to its list.
+    How many fruits are in the list of the notebook?
 
-    Hint: Every rank runs the same lines; `if rank == 0:` lets one of them do something else.
-    Hint: `f"worker {rank}"` puts the number into the text.
+    Hint: Did `push` send the list itself, or what was in it?
+    Hint: Print `basket` in a cell without `%%px`: that is the notebook's list.
+
+    Why: `push` sends a copy to each rank. Five processes have five lists, and the notebook's own still has one fruit.
     """
-    rank = dist.get_rank()
-    return "coordinator" if rank == 0 else f"worker {rank}"
+    reasons = {2: "On each rank there are two.", 5: "That would be one list that all processes share."}
+    return answer == 1 or reasons.get(answer, "It is a number of fruits.")
 
 
-@exercise("00")
+@exercise("00", worlds=(2, 3, 4))
 def scale_by_rank(tensor):
     """Multiply the tensor of each rank, in place, by the rank's number.
 
@@ -49,7 +53,18 @@ def sum_of_squares(tensor):
     return squares
 
 
-@exercise("00", worlds=(2, 3, 4))
+@exercise("00", cases=(None,), given=nothing)
+def my_role():
+    """Return "coordinator" on rank 0, and "worker 1", "worker 2" and so on, with the rank's number, on the others.
+
+    Hint: Every rank runs the same lines; `if rank == 0:` lets one of them do something else.
+    Hint: `f"worker {rank}"` puts the number into the text.
+    """
+    rank = dist.get_rank()
+    return "coordinator" if rank == 0 else f"worker {rank}"
+
+
+@exercise("00", worlds=(2, 3, 4), trial=returned)
 def last_to_first(tensor):
     """Send the tensor of the last rank to rank 0, which returns what it received; the others return nothing.
 
@@ -62,11 +77,25 @@ def last_to_first(tensor):
 
 
 @question("00")
+def the_culprit(answer):
+    """A report says: rank 3 raised IndexError; rank 1 waited in recv(src=3), and ranks 0 and 2 in barrier().
+    Which rank made the mistake?
+
+    Hint: Waiting is no mistake. Which rank does not wait?
+    Hint: Only one of them raised an exception.
+
+    Why: Rank 3 raised. Rank 1 waited for its message, and the others for both of them at the barrier.
+    """
+    return answer == 3 or f"Rank {answer} only waited. For whom?"
+
+
+@question("00")
 def who_waits_for_whom(answer):
     """Ranks 0 and 1 both call `dist.send` to each other first, and `dist.recv` only then. In which call are they stuck?
 
+    Hint: A send returns when its receiver has called `recv`. When does the other rank come to its `recv`?
     Hint: Run it, and read the first sentence of the report.
 
     Why: A send waits until its receiver has come, and neither of them comes to its receive.
     """
-    return str(answer).strip("`() ").removeprefix("dist.") == "send"
+    return str(answer).strip("`() ").removeprefix("dist.") == "send" or "Which of its two calls does a rank make first?"

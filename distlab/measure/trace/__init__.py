@@ -5,6 +5,7 @@ Made by `cluster.trace()` and `%%px --trace`, on the notebook's kernel. Times ar
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import statistics
@@ -15,13 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distlab.errors import ClusterError, grouped, rank_list, refuse
 from distlab.measure.tables import Table
-from distlab.measure.trace import virtual
 from distlab.measure.trace.chrome import chrome
-from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Event
-from distlab.measure.trace.reading import read
+from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Contents, Event
 from distlab.plotting.units import count, format_seconds
-from distlab.simulated.events import Result
-from distlab.wire.recorded import Recorded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,18 +68,11 @@ class Trace:
         self.missing: dict[int, str] = {}
         self.recording = True
 
-    def finish(self, recorded: dict[int, Recorded], missing: dict[int, str]) -> None:
-        """Take what the ranks recorded, by rank."""
+    def finish(self, contents: Contents, missing: dict[int, str]) -> None:
+        """Take what happened, as reading.py or virtual.py found it, and why there is nothing of some ranks."""
         self.missing = missing
-        self.events, self.messages, self.collectives, self.rows = read(recorded)
+        self.events, self.messages, self.collectives, self.rows = contents
         self.recording = False
-
-    def finish_virtual(self, result: Result | None, why: str = "") -> None:
-        """Take what happened on a simulated cluster; None: nothing is known, and why."""
-        self.missing = {} if result is not None else dict.fromkeys(self.ranks, why)
-        found = virtual.read(result, self.ranks) if result is not None else ([], [], [])
-        self.events, self.messages, self.collectives = found
-        self.rows, self.recording = {}, False
 
     # --- what it holds ---
 
@@ -165,7 +155,7 @@ class Trace:
         Args:
             path: of the file.
         """
-        Path(path).write_text(json.dumps(chrome(self.ranks, self.events, self.messages, self.rows)))
+        Path(path).write_text(json.dumps(chrome(self)))
         return Path(path)
 
     def notes(self) -> list[str]:
@@ -182,11 +172,9 @@ class Trace:
         if not self.events:
             return f"{ranks}, nothing recorded" + ("" if self.missing else ": nothing of torch's was called")
         lost = sum(message.traced and not message.matched for message in self.messages)
-        words = [self.simulated] if self.simulated else [ranks]
-        counts = [count(len(self.messages), "message"), f"{lost:,} without a partner"]
-        counts.append(count(len(self.collectives), "collective"))
-        words += [said for said in counts if not said.startswith("0")]
-        return ", ".join([*words, format_seconds(self.seconds).strip()])
+        words = [self.simulated or ranks, count(len(self.messages), "message"), f"{lost:,} without a partner"]
+        words += [count(len(self.collectives), "collective"), format_seconds(self.seconds).strip()]
+        return ", ".join(word for word in words if not word.startswith("0 "))
 
     def __repr__(self) -> str:
         if self.recording:
@@ -209,13 +197,11 @@ def _check_window(window: Any, last: float) -> tuple[float, float]:
     """A first and a last second, from milliseconds of which some lie within a trace that lasts `last` milliseconds."""
     rule = f"two times (start, end) in milliseconds, start before end, that overlap 0 to {last:.4g}"
     example = f"Call plot(window=({0.25 * last:.3g}, {0.5 * last:.3g}))."
-    try:
+    with contextlib.suppress(TypeError, ValueError):
         start, end = (time / 1e3 for time in window)
-    except (TypeError, ValueError):
-        refuse("window", rule, window, example, wrong_type=True)
-    if not start < end or end <= 0 or 1e3 * start >= last:
-        refuse("window", rule, window, example)
-    return start, end
+        if start < end and end > 0 and 1e3 * start < last:
+            return start, end
+    refuse("window", rule, window, example)
 
 
 def shares_of(events: Sequence[Event], rank: int) -> Shares:

@@ -6,10 +6,11 @@ trace, on one clock.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from distlab.wire.recorded import Call
+from distlab.wire.recorded import Call, Row
 
 COMPUTING = ("compute", "forward", "backward", "optimizer")
 COMMUNICATING = ("send", "recv", "collective")
@@ -129,3 +130,18 @@ class Collective:
         """When the last rank came, which all the others waited for; None for one in which they need the root alone."""
         last = max(event.start for event in self.events)
         return last if self.complete and all(event.ready == last for event in self.events) else None
+
+
+Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[Row]]]  # the rows by rank
+
+
+def pack(events: Sequence[Event], most: int | None = None) -> list[list[Event]]:
+    """As few rows as needed so that no events of a row overlap; what does not fit into `most` is in the last one."""
+    rows: list[list[Event]] = []
+    for event in sorted(events, key=lambda event: event.start):
+        row = next((row for row in rows if row[-1].end <= event.start), None)
+        if row is None and len(rows) != most:
+            rows.append([event])
+        else:
+            (row or rows[-1]).append(event)
+    return rows

@@ -1,19 +1,19 @@
 """From what the ranks recorded to the contents of a trace: calls and when they were over, computation, who met whom.
 
-Pure functions, called by `Trace`. Runs on the notebook's kernel.
+Pure functions, called by client/trace_recording.py. Runs on the notebook's kernel.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect, bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from math import inf
 
-from distlab.measure.trace.events import Collective, Event, Message
+from distlab.errors import grouped
+from distlab.measure.trace.events import Collective, Contents, Event, Message
 from distlab.wire.recorded import Call, Group, Recorded, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
@@ -24,7 +24,6 @@ BACKWARD = ("autograd::engine::evaluate_function", "torch.distributed.ddp.reduce
 OPAQUE = {"DistributedDataParallel.forward": "forward", "Optimizer.": "optimizer"}  # shown whole, by how they begin
 FUNCTIONAL = "_c10d_functional::"  # collectives that return new tensors, as DTensor makes them, and waits for these
 
-Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[Row]]]
 Block = tuple[str, list[Row]]  # torch calls of one kind that follow each other
 Clock = Callable[[float], float]  # from ns of the machine's clock to seconds of the trace
 
@@ -94,13 +93,11 @@ def find_ends(events: Sequence[Event], rows: Sequence[Row]) -> None:
 
     gloo makes a reduce_scatter out of all_reduces; its end is taken to be the end of the first one.
     """
-    queues: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.kind == "collective" and not event.blocking:
-            queues[family(event.call.method).replace("reducescatter", "allreduce")].append(event)
+    flying = [event for event in events if event.kind == "collective" and not event.blocking]
+    queues = grouped((family(event.call.method).replace("reducescatter", "allreduce"), event) for event in flying)
     group_of_thread: dict[int, Group] = {}
     for row in rows:
-        queue = queues[family(row.name)]
+        queue = queues.get(family(row.name), [])
         begun = (event for event in queue if event.start <= row.start + NEAR)
         event = next((e for e in begun if group_of_thread.get(row.thread, e.call.group) == e.call.group), None)
         if event is not None:
@@ -133,17 +130,11 @@ def find_waits(events: Sequence[Event], main: Sequence[Row]) -> None:
 
 def busy(main: Sequence[Row]) -> tuple[list[float], list[float]]:
     """Starts and ends of the times in which the main thread was in a torch call, whatever the program named."""
-    starts: list[float] = []
-    ends: list[float] = []
+    outer: list[Row] = []
     for row in main:
-        if row.annotated:
-            continue
-        if ends and row.start <= ends[-1]:
-            ends[-1] = max(ends[-1], row.end)
-        else:
-            starts.append(row.start)
-            ends.append(row.end)
-    return starts, ends
+        if not row.annotated and (not outer or row.start >= outer[-1].end):
+            outer.append(row)
+    return [row.start for row in outer], [row.end for row in outer]
 
 
 # --- the computation of one rank, as a person thinks of it: forward, backward, optimizer ---
@@ -197,11 +188,9 @@ def kinds_of(rows: Sequence[Row], main: Sequence[Row]) -> list[str]:
     last = {row.number: place for place, row in enumerate(rows) if not row.name.startswith(BACKWARD)}
     kinds = []
     for place, row in enumerate(rows):
-        opaque = next((kind for start, kind in OPAQUE.items() if row.name.startswith(start)), None)
-        if opaque or row.name.startswith(BACKWARD):
-            kinds.append(opaque or "backward")
-        else:
-            kinds.append("forward" if row.number in backward and last[row.number] == place else "compute")
+        followed = row.number in backward and last.get(row.number) == place
+        kind = "backward" if row.name.startswith(BACKWARD) else "forward" if followed else "compute"
+        kinds.append(next((whole for start, whole in OPAQUE.items() if row.name.startswith(start)), kind))
     return kinds
 
 
@@ -230,15 +219,13 @@ def match_messages(calls: Sequence[Event], traced: Collection[int]) -> list[Mess
         calls: of every rank, in the order of their starts.
         traced: the ranks that were recorded.
     """
-    queues: dict[tuple, tuple[list[Event], list[Event]]] = defaultdict(lambda: ([], []))
-    for event in calls:
-        if event.kind in ("send", "recv"):
-            # a call that raised took part in nothing: no partner is looked for
-            key = (*event.ends, event.tag, event.call.group, event if event.failed else None)
-            queues[key][event.kind == "recv"].append(event)
+    halves = [event for event in calls if event.kind in ("send", "recv")]
+    # a call that raised took part in nothing: no partner is looked for
+    alike = grouped(((*half.ends, half.tag, half.call.group, half if half.failed else None), half) for half in halves)
     messages = []
-    for (src, dst, tag, *_), (sends, recvs) in queues.items():
+    for (src, dst, tag, *_), both in alike.items():
         known = src is None or {src, dst} <= {*traced}
+        sends, recvs = ([half for half in both if half.kind == kind] for kind in ("send", "recv"))
         for send, recv in _pairs(sends, recvs):
             _settle(send, recv, known)
             half = send or recv
@@ -246,14 +233,14 @@ def match_messages(calls: Sequence[Event], traced: Collection[int]) -> list[Mess
     return sorted(messages, key=lambda message: message.left)
 
 
-def _pairs(sends: list[Event], recvs: list[Event]) -> Iterator[tuple[Event | None, Event | None]]:
+def _pairs(sends: list[Event], recvs: list[Event]) -> list[tuple[Event | None, Event | None]]:
     """Pair by number, which counts messages from before the trace too; by order where a recv has none."""
-    if any(event.call.sequence == 0 for event in recvs):
-        yield from zip_longest(sends, recvs)
-        return
-    by_number = [{event.call.sequence: event for event in events} for events in (sends, recvs)]
-    for number in sorted({*by_number[0], *by_number[1]}):
-        yield by_number[0].get(number), by_number[1].get(number)
+    counted = all(event.call.sequence for event in recvs)
+    first, second = (
+        {event.call.sequence if counted else place: event for place, event in enumerate(events)}
+        for events in (sends, recvs)
+    )
+    return [(first.get(number), second.get(number)) for number in sorted({*first, *second})]
 
 
 def _settle(send: Event | None, recv: Event | None, known: bool) -> None:
@@ -274,13 +261,9 @@ def match_collectives(calls: Sequence[Event], traced: Collection[int]) -> list[C
     The n-th collective of a group on one rank belongs to the n-th on the others; if these are different ones, no
     partner is known.
     """
-    counts: Counter[tuple[int, Group]] = Counter()
-    together: dict[tuple[Group, int, str], list[Event]] = defaultdict(list)
-    for event in calls:
-        if event.kind == "collective":
-            group = event.call.group
-            together[group, counts[event.rank, group], family(event.call.method)].append(event)
-            counts[event.rank, group] += 1
+    own = grouped(((event.rank, event.call.group), event) for event in calls if event.kind == "collective")
+    numbered = [(group, *pair) for (_, group), events in own.items() for pair in enumerate(events)]
+    together = grouped(((group, number, family(event.call.method)), event) for group, number, event in numbered)
     return meet([(group, alike) for ((*_, group), *_), alike in together.items()], traced)
 
 

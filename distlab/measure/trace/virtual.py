@@ -1,6 +1,7 @@
 """The contents of a trace of a simulated cluster: what simulation.py says, as events, messages and collectives.
 
-A pure function, called by `Trace`. Runs on the notebook's kernel. Nothing is estimated here: every time is the model's.
+A pure function, called by client/trace_recording.py. Runs on the notebook's kernel. Nothing is estimated here: every
+time is the model's.
 """
 
 from __future__ import annotations
@@ -10,30 +11,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from distlab.measure.trace.events import Collective, Event, Message
+from distlab.measure.trace.events import Contents, Event, Message
 from distlab.measure.trace.reading import meet
 from distlab.simulated import events as simulated
 
 ROOTED = ("broadcast", "scatter", "reduce", "gather")
 
 
-def read(result: simulated.Result, ranks: Sequence[int]) -> tuple[list[Event], list[Message], list[Collective]]:
+def read(result: simulated.Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
-    begun = [
-        simulated.Operation(rank, *one, inf)
-        for rank, rest in enumerate(result.unfinished)
-        for one in rest
-        if not isinstance(one[0], simulated.Callback)
-    ]
+    begun = (simulated.Operation(rank, *one, inf) for rank, rest in enumerate(result.unfinished) for one in rest)
     operations = [one for one in (*result.operations, *begun) if one.rank in ranks]
+    operations = [one for one in operations if not isinstance(one.event, simulated.Callback)]
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
     zero = min((one.begin for one in (*operations, *spans)), default=0.0)
     last = max((span.end for span in (*spans, *result.transfers)), default=zero)
-    waits = {(span.rank, span.op): span for span in spans}
+    waits = {(span.rank, span.op): span.begin for span in spans}
     calls = {}
     for one in operations:
-        wait = waits.get((one.rank, one.event.op))
-        blocking = wait is not None and wait.begin == one.begin
+        blocking = waits.get((one.rank, one.event.op)) == one.begin
         calls[one.rank, one.event.op] = _event(one, blocking, zero, last)
     events = list(calls.values())
     for span in spans:
@@ -48,7 +44,7 @@ def read(result: simulated.Result, ranks: Sequence[int]) -> tuple[list[Event], l
         if isinstance(one.event, simulated.Collective):
             together[one.event.group, one.event.count].append(calls[one.rank, one.event.op])
     collectives = meet([(alike[0].group, alike) for alike in together.values()], ranks)
-    return sorted(events, key=lambda event: (event.start, event.rank)), messages, collectives
+    return sorted(events, key=lambda event: (event.start, event.rank)), messages, collectives, {}
 
 
 def _event(one: simulated.Operation, blocking: bool, zero: float, last: float) -> Event:
@@ -58,7 +54,7 @@ def _event(one: simulated.Operation, blocking: bool, zero: float, last: float) -
         op, tag = kind if blocking else f"i{kind}", event.channel[1]
         return Event(one.rank, kind, op, start, end, blocking, inf, (), event.peer, tag, event.num_bytes)
     root = event.members[event.root] if event.name in ROOTED else None
-    size = sum(event.sent)
+    size = event.sent[0] if event.name == "all_reduce" else sum(event.sent)  # of the others by member, or one number
     return Event(one.rank, "collective", event.name, start, end, blocking, inf, event.members, root, None, size)
 
 

@@ -205,7 +205,7 @@ def test_a_sweep_says_that_it_is_simulated(cluster):
         timing = swept.timing(3 << 16, "ring", n)
         assert timing.repetitions == (close(algorithms.cost("ring", 3 << 16, n, ALPHA, BETA)),)
         assert timing.seconds == close(swept.timing(3 << 16, "gloo", n).seconds)
-    figure = swept.plot(ranks=3)
+    figure = swept.plot()
     told = [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
     assert "simulated: 3 ranks, 5 µs, 25 GB/s" in told
     assert repr(cluster).startswith("Cluster(3): backend gloo, simulated: 3 ranks, 5 µs, 25 GB/s")

@@ -89,10 +89,14 @@ def torch_of(*values, dtype=None):
 @pytest.mark.parametrize(
     ("expected", "actual", "why"),
     [
-        (torch_of(1, 2), None, "Nothing is returned: is a `return` missing?"),
+        (
+            torch_of(1, 2),
+            None,
+            "Nothing is returned: is a `return` missing? (`dist.all_reduce` and its like return nothing themselves.)",
+        ),
         (torch_of(1, 2), torch_of(1), "The shape is (1,) where (2,) is right."),
         (torch_of(1, 2), torch_of(1.0, 2.0), "The dtype is float32 where int64 is right."),
-        (torch_of(1, 2), torch_of(7, 7), "The tensor is still as it was given: the result has to be written into it."),
+        (torch_of(1, 2), torch_of(7, 7), "The tensor is still as it was given: the result has to be in it."),
         (torch_of(1, 2), torch_of(3, 6), "Every value is 3 times too large, and there are 3 ranks."),
         (torch_of(3.0, 6.0), torch_of(1.0, 2.0), "Every value is 3 times too small, and there are 3 ranks."),
         (torch_of(1, 2), torch_of(1, 3), "1 of 2 values are wrong, the first at index 1."),

@@ -75,8 +75,8 @@ def test_what_is_forbidden_is_named():
     [
         (Limits(num_bytes=16, messages=2, steps=2, calls=0), ""),
         (Limits(num_bytes=8, because="Twice?"), "with 2 ranks rank 0 sends 16 B where 8 B suffice. Twice?"),
-        (Limits(messages=1), "with 2 ranks rank 0 sends 2 messages where 1 suffice."),
-        (Limits(steps=1), "with 2 ranks 2 messages follow each other where 1 suffice."),
+        (Limits(messages=1), "with 2 ranks rank 0 sends 2 messages where 1 is enough."),
+        (Limits(steps=1), "with 2 ranks 2 messages follow each other where 1 is enough."),
     ],
 )
 def test_what_a_right_answer_does_too_much_is_counted(limits, words):
@@ -88,7 +88,7 @@ def test_calls_of_collectives_are_counted():
     """A limit on how many a rank calls."""
     events = [Collective(op, "broadcast", "0", op, (0, 1), 0, (8,), (8,)) for op in (1, 2)]
     words = verdict.too_much("2 ranks", [outcome(events=events)] * 2, Limits(calls=1))
-    assert words == "The values are right, but with 2 ranks rank 0 calls 2 collectives where 1 suffice."
+    assert words == "The values are right, but with 2 ranks rank 0 calls 2 collectives where 1 is enough."
 
 
 def test_an_error_is_told_as_of_a_world_of_its_own():

@@ -1,4 +1,4 @@
-"""Sweeps: arguments, table, fit, files and pictures, on points whose times are known."""
+"""Sweeps: arguments, table, fit and pictures, on points whose times are known."""
 
 import re
 import threading
@@ -6,12 +6,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
-import pandas
 import pytest
 import torch
 
 import distlab
-from distlab.measure.sweep import FIELDS, Point, Sweep
+from distlab.measure.sweep import Point, Sweep
 from distlab.measure.tables import Table
 from distlab.measure.timing import Timing
 from tests.refused import refused
@@ -32,12 +31,12 @@ def made(functions=("gloo", "ring"), counts=(2, 4), sizes=SIZES, cores=2, noise=
                 alpha, beta = COSTS[name]
                 t = scale * n * (alpha + beta * size)
                 points.append(Point(name, n, Timing(size, (t / noise, t, t * noise))))
-    return Sweep(tuple(points), "all_reduce", "float32", 4, cores)
+    return Sweep(tuple(points), "all_reduce", "float32", cores)
 
 
 def of_one(times):
     """A sweep of one function on 2 ranks, from its times by size."""
-    return Sweep(tuple(Point("f", 2, Timing(m, (t,))) for m, t in times.items()), "all_reduce", "float32", 4, 2)
+    return Sweep(tuple(Point("f", 2, Timing(m, (t,))) for m, t in times.items()), "all_reduce", "float32", 2)
 
 
 # --- what it holds
@@ -53,13 +52,11 @@ def test_a_timing_is_found():
 
 def test_rows_have_the_factors_of_nccl_tests():
     """1 GB of float32 in 0.5 s on 4 ranks: 250 million elements, 2 GB/s, and a half more on the bus."""
-    sweep = Sweep((Point("gloo", 4, Timing(10**9, (0.4, 0.5, 0.6))),), "all_reduce", "float32", 4, 8)
-    (row,) = sweep.rows()
-    assert tuple(row.items()) == tuple(
-        zip(FIELDS, ("gloo", 4, 10**9, 250_000_000, "float32", 0.5, 2.0, 3.0, row["low"], row["high"], 3), strict=True)
-    )
-    assert (row["low"], row["high"]) == (pytest.approx(0.45), pytest.approx(0.55))
-    assert replace(sweep, collective="broadcast").rows()[0]["busbw"] == 2.0
+    sweep = Sweep((Point("gloo", 4, Timing(10**9, (0.4, 0.5, 0.6))),), "all_reduce", "float32", 8)
+    (row,) = sweep.table().rows
+    cells = ["1 GB", "250000000", "float32", "gloo", "4", "500 ms", "2.00 GB/s", "3.00 GB/s", "450 ms to    550 ms"]
+    assert [cell.strip() for cell in row] == cells
+    assert replace(sweep, collective="broadcast").table().rows[0][7].strip() == "2.00 GB/s"
 
 
 def test_the_fit_finds_the_costs_that_made_the_times():
@@ -76,7 +73,6 @@ def test_the_fit_finds_the_costs_that_made_the_times():
     [
         (lambda s: s.fit(), "function must be one of 'gloo', 'ring', got None. Give the name that it was swept as."),
         (lambda s: s.fit("gloo", 3), "ranks must be one of 2, 4, got 3. Leave ranks out to mean the most."),
-        (lambda s: s.plot(3), "ranks must be one of 2, 4, got 3. Leave ranks out to mean the most."),
         (lambda s: s.timing(5, "gloo"), f"{SIZE} got 5. Measure it: distlab.sweep(cluster, fn, [size])."),
         (
             lambda s: replace(s, points=s.points[:1]).fit("gloo"),
@@ -126,10 +122,9 @@ def test_a_table_as_html_is_escaped():
 
 
 def test_a_sweep_of_nothing_shows_itself():
-    """What an interrupted sweep keeps may be empty: it still has a repr and rows."""
+    """What an interrupted sweep keeps may be empty: it still has a repr."""
     empty = of_one({})
     assert repr(empty).splitlines()[0] == "all_reduce: median time of the slowest rank, its quartiles as the spread"
-    assert empty.rows() == []
     with pytest.raises(distlab.ArgumentError, match=r"^points must be one or more to be drawn, got \(\)\."):
         empty.plot()
 
@@ -151,8 +146,8 @@ def test_the_plot(counts):
 
 
 def test_the_plot_of_some():
-    """One number of ranks can be chosen, fits left out, and lines of a model or a limit added with their names."""
-    figure = made().plot(4, fit=False, theory={"memory copy": (SIZES, [m / 8e9 for m in SIZES])})
+    """Fits can be left out, and lines of a model or a limit added with their names."""
+    figure = made(counts=[4]).plot(fit=False, theory={"memory copy": (SIZES, [m / 8e9 for m in SIZES])})
     (ax,) = figure.axes
     assert labels(ax) == ["gloo", "memory copy", "ring"]
     assert_tidy(figure)
@@ -166,14 +161,6 @@ def test_numbers_that_would_mislead_or_fill_the_figure_are_not_written():
     assert labels(figure.axes[0]) == [f"ring {k}" for k in range(6)]
     assert_tidy(figure)
     assert labels(of_one({4: 1e-3, 8: 1e-3, 16: 1e-3}).plot().axes[0]) == ["f", "f: α 1 ms"]
-
-
-# --- as a frame
-
-
-def test_a_dataframe():
-    """A frame has every row, with full precision."""
-    assert made().to_dataframe().equals(pandas.DataFrame(made().rows()))
 
 
 # --- arguments

@@ -8,14 +8,15 @@ import pytest
 from PIL import Image
 
 import distlab
-from distlab.measure.trace import Trace
+from distlab.measure.trace import Trace, reading
 from tests.unit.recordings import Rank
 
 
 def traced(*ranks, missing=None):
     """The trace of ranks 0, 1, ...; None for one of which nothing is there."""
     trace = Trace(range(len(ranks)))
-    trace.finish({r: rank.told for r, rank in enumerate(ranks) if rank is not None}, missing or {})
+    told = {r: rank.told for r, rank in enumerate(ranks) if rank is not None}
+    trace.finish(reading.read(told), missing or {})
     return trace
 
 

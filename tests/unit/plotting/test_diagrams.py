@@ -16,6 +16,7 @@ from tests.unit.plotting.conftest import assert_tidy, texts, visible_texts
 
 TOOL = load("diagrams")
 EXAMPLES = TOOL.EXAMPLES
+NAMES = [*EXAMPLES, *TOOL.BARRIERS]
 
 
 def cell_colors(figure):
@@ -27,10 +28,10 @@ def cell_colors(figure):
 def test_diagrams_follow_the_definitions():
     """What a diagram shows after a collective is what the torch formula of its definition gives."""
     ones, table = torch.arange(1, 5).reshape(4, 1), 10 * torch.arange(4).reshape(4, 1) + torch.arange(4)
-    root, rest = ones.T.tolist(), [[None] * 4] * 3
+    root, rest = ones.T.tolist(), [[]] * 3
     total = ones.sum(0, keepdim=True)
     expected = {
-        "send_recv": ([[1]] + [[None]] * 3, [[1], [1]] + [[None]] * 2),
+        "send_recv": ([[1], [0], [0], [0]], [[1], [1], [0], [0]]),
         "broadcast": ([[1]] + [[None]] * 3, torch.ones(4, 1).tolist()),
         "scatter": (root + rest, ones.tolist()),
         "gather": (ones.tolist(), root + rest),
@@ -43,7 +44,7 @@ def test_diagrams_follow_the_definitions():
     assert {name: (list(shown.before), list(shown.after)) for name, shown in EXAMPLES.items()} == expected
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", NAMES)
 def test_diagrams_are_tidy_and_read_at_half_width(name):
     """No text overlaps another or leaves its cell; at 400 pixels the names of the ranks are at least 8 pixels high."""
     figure = TOOL.diagram(name)
@@ -59,7 +60,7 @@ def test_figs_are_committed(tmp_path):
         pytest.skip(f"figs/ is drawn by matplotlib {tested[1]}, this is {matplotlib.__version__}")
     with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}):
         paths = TOOL.write_figs(tmp_path)
-    assert [path.name for path in paths] == [f"{name}.{kind}" for name in EXAMPLES for kind in ("svg", "png")]
+    assert [path.name for path in paths] == [f"{name}.{kind}" for name in [*NAMES, "ring"] for kind in ("svg", "png")]
     for path in paths:
         assert path.read_bytes() == (ROOT / "figs" / path.name).read_bytes(), f"{path.name} is stale: run `make figs`"
 
@@ -68,7 +69,7 @@ def test_grid_traces_origins():
     """A value has the colour of the one rank that had it, light grey if several had it, dark grey if none had it."""
     figure = before_after([1, torch.tensor([2.0, 7.0]), (3, 7)], [torch.tensor(3), 7, None], "call")
     empty = "#000000"  # what to_hex makes of a fill with no colour
-    own = [rank_color(0), empty, rank_color(1), rank_color(1), rank_color(2), rank_color(2)]
+    own = [rank_color(0), rank_color(1), rank_color(1), rank_color(2), rank_color(2)]
     assert cell_colors(figure) == [*own, rank_color(2), FAINT, empty]
     assert cell_colors(before_after([1, 2], [3, 3]))[2:] == [MIXED, MIXED]
 

@@ -98,7 +98,7 @@ def test_the_pictures_and_the_player_show_the_messages(states, messages):
     assert list(arrows) == []
     adding = [message for step in messages for message in step if message.operation == "reduce"]
     assert len(patches_of(player.figure, Circle)) == len(adding)
-    assert [picture["heading"] for picture in data["pictures"]][-2:] == [f"step {len(messages)}", "end"]
+    assert [picture["heading"] for picture in data["pictures"]][-2:] == [f"step {len(messages) - 1}", "end"]
     assert data["origin"] == [ax.get_xlim()[0], ax.get_ylim()[1]]
     assert data["cell"] == [cells[0, 0, 0].get_width(), CELL]
 
@@ -132,8 +132,8 @@ def test_values_have_the_colour_of_their_origin():
     figure = plotting.steps([first, last], [[(0, 1, 1)]])
     assert_tidy(figure)
     texts = [text.get_text() for text in figure.axes[0].texts]
-    assert [t for t in texts if t in ("1", "5", "10", "11", "x", "step 1", "end")] == [
-        *["step 1", "1", "1", "5", "10", "5"],  # the second "1" and the next row's are chunk and value
+    assert [t for t in texts if t in ("1", "5", "10", "11", "x", "step 0", "end")] == [
+        *["step 0", "1", "1", "5", "10", "5"],  # the second "1" and the next row's are chunk and value
         *["end", "1", "1", "11", "x"],
     ]
     colors = [color for _, color in filled(patches_of(figure, FancyBboxPatch))]

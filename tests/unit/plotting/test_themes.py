@@ -51,7 +51,8 @@ def many_ranks():
 
 
 FIGURES = {
-    **{name: lambda name=name: DIAGRAMS.diagram(name) for name in DIAGRAMS.EXAMPLES},
+    **{name: lambda name=name: DIAGRAMS.diagram(name) for name in (*DIAGRAMS.EXAMPLES, *DIAGRAMS.BARRIERS)},
+    "ring of messages": DIAGRAMS.ring,
     "grid": lambda: plotting.before_after([1, [2, 7], (3, 7)], [3, [7, "?", 14], None], "call", slots=["a", "b", "c"]),
     "latency": lambda: plotting.latency_bandwidth(*curve(FIT.alpha), fit=FIT, title="t"),
     "sizes": lambda: plotting.time_against_size({"a": curve(1e-5), "b": curve(2e-4)}).figure,

@@ -6,10 +6,10 @@ import random
 import pytest
 from matplotlib.colors import to_hex
 
-from distlab.measure.trace.events import Collective, Event, Message
+from distlab.measure.trace.events import Collective, Event, Message, pack
 from distlab.plotting import space_time
 from distlab.plotting.style import curve_color
-from distlab.plotting.timeline_layout import COLUMN, CROSSINGS, FEW, WIDE, compose, pack, remarks
+from distlab.plotting.timeline_layout import COLUMN, CROSSINGS, FEW, MOST_ROWS, WIDE, compose, remarks
 from distlab.plotting.timelines import LOST
 from tests.unit.plotting.conftest import assert_tidy, texts
 
@@ -75,7 +75,7 @@ def test_calls_in_flight_have_rows_of_their_own():
     """Overlapping ones lie below each other; what is too many for three rows is in the last one."""
     for count, rows in ((2, [1, 1]), (9, [1, 1, 7])):
         flying = halves(message(0, 1, start, start, 10, blocking=False) for start in range(count))
-        assert [len(row) for row in pack(flying[::2])] == rows
+        assert [len(row) for row in pack(flying[::2], MOST_ROWS)] == rows
         spans = scene_of([0], flying[::2]).spans.values()
         assert len({*spans}) == len(rows)
 

@@ -37,7 +37,7 @@ def layer(monkeypatch):
 def four(layer, monkeypatch):
     """This process is rank 1 of four that do not exist: every call ends at once."""
     monkeypatch.setattr(NOTES, "world_size", 4)
-    monkeypatch.setattr(FakeWork, "wait", call_hooks._waiting(FakeWork.wait))  # it does not inherit Work's
+    monkeypatch.setattr(FakeWork, "wait", call_hooks.waiting(FakeWork.wait))  # it does not inherit Work's
     dist.init_process_group("fake", store=dist.HashStore(), rank=1, world_size=4)
 
 

@@ -1,7 +1,5 @@
 """Checked mode with a store and without a group: what waits for what, in which order it is posted, and what is told."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -49,8 +47,8 @@ def store():
 
 @pytest.fixture
 def rank_of(monkeypatch, store):
-    """Gives the calls of a rank of the world or of a group of `members`, on whatever thread they are made."""
-    me = threading.local()
+    """Gives the calls of a rank of the world or of a group of `members`."""
+    me = SimpleNamespace()
     monkeypatch.setattr(dist, "get_rank", lambda: me.rank)
     monkeypatch.setattr(dist, "TCPStore", lambda *address, **options: store)
     monkeypatch.setattr(argument_checks.status, "describe", lambda note: note.record)
@@ -64,7 +62,7 @@ def rank_of(monkeypatch, store):
             self.checker = Checker("cell", "127.0.0.1", 1, 10.0)
             made.append(self)
 
-        def call(self, op="all_reduce", method="allreduce", peer=-1, tag=0, is_async=False, group="0", **record):
+        def call(self, op="all_reduce", method="allreduce", peer=-1, tag=0, group="0", **record):
             def original():
                 self.posted.append(op)
                 return PostedWork(op)
@@ -72,8 +70,11 @@ def rank_of(monkeypatch, store):
             me.rank = self.rank
             record = {"members": self.members, "collective": op, "tensors": FLOATS, **record}
             note = {"method": method, "peer": peer, "tag": tag, "group": group, "waits_shorter": False}
-            note |= {"is_async": is_async, "record": CallRecord(op, OTHER, **record)}
-            return self.checker.call(SimpleNamespace(**note), original)
+            note["record"] = CallRecord(op, OTHER, **record)
+            note = SimpleNamespace(**note)
+            work = self.checker.call(note, original)
+            NOTES.tie(work, note)
+            return work
 
         def send(self, peer, tag=0, **record):
             return self.call("send", "send", peer, tag, **record)
@@ -93,26 +94,23 @@ def test_a_collective_is_made_when_all_have_come(rank_of, store):
     """Nobody's data moves before; nothing is left in the store afterwards."""
     keys = store.num_keys()
     ranks = [rank_of(rank, (0, 1, 2)) for rank in range(3)]
-    with ThreadPoolExecutor(2) as pool:
-        early = [pool.submit(rank.call) for rank in ranks[:2]]
-        until(lambda: store.check(["cell/0/1/0", "cell/0/1/1"]))
-        assert [rank.posted for rank in ranks] == [[], [], []]
-        assert [ranks[2].call().value, *(call.result().value for call in early)] == ["all_reduce"] * 3
+    works = [rank.call() for rank in ranks[:2]]
+    assert [rank.posted for rank in ranks] == [[], [], []]
+    works.append(ranks[2].call())
+    assert [work.wait() for work in works] == ["all_reduce"] * 3
     assert store.num_keys() == keys
 
 
 def test_collectives_are_posted_in_their_order(rank_of, store):
-    """Also one that blocks, after asynchronous ones, which do not: gloo counts them. Nothing stays in the store."""
+    """However many were begun before the others came: gloo counts them. Nothing stays in the store."""
     keys = store.num_keys()
     one, other = rank_of(0), rank_of(1)
     names = [f"call {k}" for k in range(50)]
-    works = [one.call(name, is_async=True) for name in names]
-    last = one.call("last")
-    assert (last.is_completed(), one.posted) == (False, [])
-    for name in (*names, "last"):
-        other.call(name)
-    assert [work.wait() for work in (*works, last)] == [*names, "last"]
-    assert one.posted == other.posted == [*names, "last"]
+    works = [one.call(name) for name in names]
+    assert (works[-1].is_completed(), one.posted) == (False, [])
+    works += [other.call(name) for name in names]
+    assert [work.wait() for work in works] == names * 2
+    assert one.posted == other.posted == names
     until(lambda: store.num_keys() == keys)
 
 
@@ -162,7 +160,7 @@ def test_a_message_that_does_not_fit_is_not_received(rank_of, members, ends):
 def test_what_waits_at_the_end_of_a_cell_is_posted_unchecked(rank_of):
     """Its other end may come in a later cell, which tells nothing of it."""
     receiver = rank_of(0)
-    works = [receiver.recv(1, op="first"), receiver.recv(1, op="second"), receiver.call(is_async=True)]
+    works = [receiver.recv(1, op="first"), receiver.recv(1, op="second"), receiver.call()]
     receiver.checker.close()
     assert receiver.posted == [work.wait() for work in works] == ["first", "second", "all_reduce"]
 
@@ -188,23 +186,19 @@ def test_a_store_that_is_gone_ends_every_wait(rank_of, monkeypatch):
 def test_a_wait_is_no_longer_than_that_of_a_call(rank_of, limit):
     """The limit ends it, in gloo's own words."""
     rank_of(0).checker.close()
-    call = Deferred(SimpleNamespace(waits_shorter=False), PostedWork, 10.0 if limit else 0.02, [], str, print)
+    call = Deferred(None, PostedWork, 10.0 if limit else 0.02, [], str, print)
     with pytest.raises(RuntimeError, match=r"^Timed out waiting 20ms for recv operation to complete$"):
         call.wait(*([limit] if limit else []))
-    assert call._note.waits_shorter is bool(limit)
 
 
-def test_a_wait_says_what_is_waited_for(rank_of):
-    """As for a Work of torch's; to post the call counts as movement."""
+def test_to_post_a_call_counts_as_movement(rank_of):
+    """So do the begin and the end of its wait, as those of every Work."""
     receiver, sender = rank_of(0), rank_of(1)
     work, before = receiver.recv(1), NOTES.total
-    with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(work.wait)
-        until(lambda: work._note in NOTES.now.values())
-        sender.send(0)
-        assert waits.result() == "recv"
-    assert (work._note.done, work._note in NOTES.now.values()) == (True, False)
-    assert NOTES.total == before + 3
+    sender.send(0)
+    assert work.wait() == "recv"
+    until(lambda: NOTES.total == before + 3)
+    assert work._note.done
 
 
 @pytest.mark.parametrize("fits", [True, False])

@@ -15,7 +15,7 @@ def test_a_wait_says_what_is_waited_for(four):
     work, note = noted()
     before = NOTES.total
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(call_hooks._waiting(Slow.wait), work)
+        waits = pool.submit(call_hooks.waiting(Slow.wait), work)
         assert work.entered.wait(10)
         assert (note in NOTES.now.values(), note.done) == (True, False)
         work.end.set()

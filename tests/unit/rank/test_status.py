@@ -44,7 +44,7 @@ def doing():
 def test_a_rank_that_waits_says_in_which_call_and_where(four, doing):
     """The call with its arguments, the learner's lines outermost first, and how long."""
     work, _ = noted("send", [torch.ones(3)], 2, 7)
-    wait = call_hooks._waiting(Slow.wait)
+    wait = call_hooks.waiting(Slow.wait)
 
     def cell():
         wait(work)
