@@ -236,14 +236,16 @@ def seconds_of(
     for _ in range(repeat if differs else 1):
         cell, latest = NOTES.aligned
         align((cell, latest + 1))
+        NOTES.add(Mark())
         fn(*args)
         NOTES.add(Mark())
     measured = NOTES.cut()
     result = _exchange(measured, (), 0.0, group)
     NOTES.program.events[:0] = [event for event in (*before, *measured) if not isinstance(event, Mark)]
     marks = [result.marks[rank] for rank in dist.get_process_group_ranks(group or dist.group.WORLD)]
-    times = [0.0, *map(max, zip(*marks, strict=True))]  # each call begins when the slowest has ended the one before
-    return tuple(end - start for start, end in itertools.pairwise(times))
+    # ranks that have aligned with others before may have other numbers, and begin one after the other: the last counts
+    starts, ends = ([max(times) for times in zip(*(m[first::2] for m in marks), strict=True)] for first in (0, 1))
+    return tuple(end - start for start, end in zip(starts, ends, strict=True))
 
 
 def _exchange(

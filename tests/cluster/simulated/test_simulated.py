@@ -179,6 +179,23 @@ def test_computing_can_count_as_a_multiple_of_what_it_takes_here(cluster):
         assert 20 <= seconds(cluster, burn) < 100
 
 
+def test_groups_that_grow_are_measured_alike_in_one_run(cluster):
+    """What fewer ranks measured before has no part in what more of them measure, computing included."""
+
+    def grown(rank, world_size, sizes):
+        groups = {n: dist.new_group(list(range(n))) for n in range(1, world_size + 1)}
+        x = torch.ones(100, 100)
+
+        def step(n):
+            x @ x
+            dist.all_reduce(torch.zeros(1000), group=groups[n])
+
+        return [measure(step, n, group=groups[n]).seconds if rank < n else None for n in sizes][-1]
+
+    with cluster.network(Network("5 us", "25 GB/s", device=Device(flops="1 TFLOP/s"))):
+        assert cluster.run(grown, [1, 2, 3]) == close(cluster.run(grown, [3]))
+
+
 def test_what_some_ranks_measure_is_their_own_call(cluster):
     """Not what they and the others did before, of which they know only their half; the clocks have all of it."""
 
