@@ -1,4 +1,4 @@
-"""Runs every benchmark and prints its tables: `make bench`; options: --ranks, --repeat, --write (into benchmarks/README.md).
+"""Runs every benchmark and prints its tables: `make bench`; --ranks, --repeat, --write (into benchmarks/README.md).
 
 Every figure is a median. What is compared was measured in turns in the same run, so that ratios hold on a machine whose
 speed drifts. `--write` puts the tables and the plot of the start-up into benchmarks/README.md.
