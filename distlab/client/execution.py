@@ -1,4 +1,4 @@
-"""One cell on its way: wait for its ranks, free those that wait in vain, and tell what became of it.
+"""One cell on its way: wait for its ranks, free those that cannot go on, and say what became of it.
 
 Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py for %%px.
 """

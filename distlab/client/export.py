@@ -209,7 +209,7 @@ def write(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int)
         n, backend, threads: the cluster's.
     """
     parts, notes, missing, number, cells, gpu = [], [], [], 0, 0, ""
-    if backend == "nccl":  # objects and barriers travel by way of the current GPU, which is 0 at first
+    if backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
         gpu = 'torch.cuda.set_device(int(_os.environ["LOCAL_RANK"]))\n'
     elif backend == MPI_BACKEND:
         notes.append(f"left out: the backend {backend}, which needs mpiexec: under torchrun the script uses gloo")

@@ -2,8 +2,8 @@
 
 Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Notebook 05 builds the core of it.
 
-Rank 0 writes for all. It writes beside the old file and puts the new one in its place at the end, so that whoever is
-killed in between leaves the old one whole. Random numbers are each rank's own, so every rank's are saved.
+Rank 0 writes for all. It writes beside the old file and puts the new one in its place at the end, so that a rank
+that is killed in between leaves the old one whole. Random numbers are each rank's own, so every rank's are saved.
 """
 
 from __future__ import annotations

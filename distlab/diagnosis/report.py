@@ -72,7 +72,7 @@ def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
 def _complaint(
     state: RankStatus, gone: list[int], states: Mapping[int, RankStatus], targets: Sequence[int] | None
 ) -> str:
-    """What a rank waits for in vain, after its name."""
+    """What a rank waits for that cannot come, after its name."""
     call, who = state.call, rank_list(gone)
     if targets is not None and not set(gone) & set(targets):
         verb = "does" if len(gone) == 1 else "do"

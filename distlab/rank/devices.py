@@ -1,6 +1,6 @@
 """Where a rank computes: on a GPU of its own, on one that it shares, or on the CPU; decided in this one place.
 
-Called on the ranks, and by whoever starts them; it needs torch alone, and the same code runs under `torchrun`.
+Called on the ranks, and by the process that starts them; it needs torch alone, and the same code runs under `torchrun`.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def build(rank: int, meeting: Any) -> None:
 
         mpi_backend.register()
         call_hooks.install(mpi_backend.Group, mpi_queue.Work)
-    if meeting.backend == "nccl":  # objects and barriers travel by way of the current GPU, which is 0 at first
+    if meeting.backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
         torch.cuda.set_device(device_for(rank))
     dist.init_process_group(meeting.backend, timeout=limit, **where)
 

@@ -49,7 +49,7 @@ def _steps(event: Collective, me: int, n: int, network: Network) -> Iterable[Ste
         return _of_member(me, [[(k, (k + d) % n, 0) for k in range(n)] for d in distances])
     if name in ("gather", "scatter") or network.algorithms.get(name) == "linear":
         steps = [[(root, other) for other in range(n) if other != root]]
-    else:  # down a binomial tree: in each step, who has the data gives it to one more
+    else:  # down a binomial tree: in each step, every rank that has the data gives it to one more
         spans = [1 << k for k in reversed(range((n - 1).bit_length()))]
         steps = [[((k + root) % n, (k + d + root) % n) for k in range(0, n - d, 2 * d)] for d in spans]
     if name in ("broadcast", "scatter"):

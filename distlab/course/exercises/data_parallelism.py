@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.course.exercises import Limits, as_they_are, exercise, numbers, question
+from distlab.course.exercises import Limits, Seen, as_they_are, exercise, numbers, question
 
 SHAPES = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
 
@@ -42,6 +42,37 @@ def _in_two_buckets(fn, *gradients):
         fn([parameters[:1], parameters[1:]])
 
     return _averaged(in_two, *gradients)
+
+
+def _while_backward_runs(fn, images):
+    """The gradients, and whether all-reduces began in backward and went on beside it."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.5)
+    begun, all_reduce = [], dist.all_reduce
+
+    def noted(*args, **kwargs):
+        begun.append(bool(kwargs.get("async_op") or args[3:]))
+        return all_reduce(*args, **kwargs)
+
+    dist.all_reduce = noted
+    try:
+        finish = fn(model)
+        model(images.reshape(-1, 4)).sum().backward()
+        early = list(begun)
+        if callable(finish):
+            finish()
+    finally:
+        dist.all_reduce = all_reduce
+    if not callable(finish):
+        seen = Seen("nothing to call", "Return a function that waits; it is called after backward.")
+    elif not early:
+        seen = Seen("all-reduces after backward", "When backward had ended, no all-reduce had begun.")
+    elif not all(early):
+        seen = Seen("all-reduces that backward waits for", "With `async_op=True` backward would not wait for them.")
+    else:
+        seen = Seen("all-reduces beside backward")
+    return seen, [parameter.grad for parameter in model.parameters()]
 
 
 def _rounded(fn, gradient):
@@ -200,6 +231,32 @@ def average_buckets(buckets):
     for parameter in [parameter for bucket in buckets for parameter in bucket]:
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
+
+
+@exercise("04", cases=(8, 4, 12), trial=_while_backward_runs)
+def average_in_backward(model):
+    """From now on, have each backward average the gradients of `model`: every all-reduce begins as soon as its gradient
+    is there, and backward goes on. Return a function without arguments, called after backward, that ends the averages.
+
+    Hint: `parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when its gradient is there.
+    Hint: In the hook, `dist.all_reduce(parameter.grad, async_op=True)` returns a Work: keep it for later.
+    Hint: The function that you return waits for each Work, and only then divides that gradient by `world_size`.
+    """
+    begun = []
+
+    def hook(parameter):
+        begun.append((parameter, dist.all_reduce(parameter.grad, async_op=True)))
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(hook)
+
+    def finish():
+        for parameter, work in begun:
+            work.wait()
+            parameter.grad /= dist.get_world_size()
+        begun.clear()
+
+    return finish
 
 
 @exercise(

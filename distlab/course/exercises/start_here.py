@@ -10,7 +10,7 @@ def my_square():
     """Return the square of this rank's number.
 
     Hint: On every rank, `rank` is its number.
-    Hint: `rank**2` is its square, and `return` hands it to whoever called the function; `print` does not.
+    Hint: `rank**2` is its square, and `return` hands it to the caller of the function; `print` does not.
     """
     return dist.get_rank() ** 2
 
