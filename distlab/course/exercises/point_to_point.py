@@ -334,7 +334,7 @@ def loop_against_tree(answer):
     """Rank 0 has a tensor for 15 other ranks. In the loop it sends 15 messages, one after the other. In the tree every
     rank that has the tensor sends it on in each step. How many times the tree's time does the loop take?
 
-    Every message takes alpha + beta m, no matter which rank sends it, and several pairs of ranks may be busy at the same time.
+    Every message takes alpha + beta m, no matter which rank sends it, and several pairs of ranks may be busy at once.
 
     Hint: After each step of the tree twice as many ranks have the tensor: 1, 2, 4 and so on. How many steps are that?
     Hint: Every step takes as long as one message, and so does every message of the loop: 15 of these, 4 of those.
