@@ -100,7 +100,7 @@ def forbidden(outcomes: Sequence[Outcome], names: Sequence[str]) -> str:
     if not found:
         return ""
     listed = " and ".join(f"dist.{name}" for name in found)
-    return f"The values are right, but it calls {listed}, and to do without is the exercise."
+    return f"The values are right, but it calls {listed}. The exercise is to do it without."
 
 
 def too_much(where: str, outcomes: Sequence[Outcome], limits: Limits) -> str:

@@ -174,7 +174,7 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
         if any(isinstance(part, Tensor) and _alike(part, actual) for part in parts):
             return "The tensor is still as it was given: the result has to be in it."
         if bool(actual.isfinite().all() < expected.isfinite().all()):
-            return "Some values are infinite or no numbers: is one too large for its dtype, or divided by 0?"
+            return "Some values are infinite or NaN: is one too large for its dtype, or divided by 0?"
         if expected.ndim == 2 and _alike(expected.T, actual):
             return "Rows and columns have changed places."
         if _alike(expected * n, actual):

@@ -71,6 +71,9 @@ class Machine:
         subprocess.run([COLAB / "bin/python", "-m", "venv", "--without-pip", self.environment], check=True)
         (self.own_packages,) = self.environment.glob("lib/python*/site-packages")
         (self.own_packages / "colab_packages.pth").write_text(f"{packages}\n")
+        torchrun = self.environment / "bin/torchrun"  # Colab has it on PATH, beside its torch
+        torchrun.write_text(f'#!/bin/sh\nexec "{self.environment}/bin/python" -m torch.distributed.run "$@"\n')
+        torchrun.chmod(0o755)
         (self.own_packages / "google/colab").mkdir(parents=True)
         (self.own_packages / "google/colab/__init__.py").write_text("")
         (self.own_packages / "colab_kernel_launcher.py").write_text(LAUNCHER)

@@ -162,7 +162,7 @@ def exercise(
     trial: Callable[..., Any] = outcome,
     forbids: tuple[str, ...] | list[str] = (),
     limits: Callable[[int, int, int], Limits] | None = None,
-    seconds: float = 5.0,
+    seconds: float = 10.0,
     stuck: str = "",
 ) -> Callable[[Callable[..., Any]], Exercise]:
     """Make an exercise of its reference; see `Exercise` for the arguments."""

@@ -84,7 +84,7 @@ def test_a_right_answer_passes_and_is_remembered(usable, progress_file):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (called_it, "The values are right, but it calls dist.all_reduce, and to do without is the exercise."),
+        (called_it, "The values are right, but it calls dist.all_reduce. The exercise is to do it without."),
         (
             whole_ring,
             "The values are right, but with 3 ranks and 8 numbers of float32 rank 0 sends 64 B where 48 B suffice. "
