@@ -56,8 +56,7 @@ notebooks: setup
 
 figs: setup
 	@$(ENV_PYTHON) tools/diagrams.py
-	@$(ENV_PYTHON) tools/house.py
-	@$(ENV_PYTHON) tools/ranks.py
+	@$(ENV_PYTHON) tools/maps.py
 
 bench: setup
 	@$(ENV_PYTHON) -m pip install -q -c constraints.txt -e ".[bench]"

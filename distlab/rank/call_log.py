@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat.torch import ALL_GATHER_BASE, REDUCE_SCATTER_BASE, default_timeout
-from distlab.wire.source import is_learners
+from distlab.wire.source import is_shown
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
@@ -173,7 +173,7 @@ def _place(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
     op, lines = "", []
     while frame is not None:
         code = frame.f_code
-        if is_learners(code.co_filename):
+        if is_shown(code.co_filename):
             lines.append((code.co_filename, frame.f_lineno, code.co_name))
         elif lines:
             break

@@ -25,7 +25,7 @@ from distlab.rank.activity import frames
 from distlab.rank.call_log import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REMEMBERED, ROOTED, Note
 from distlab.wire import messages
 from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus
-from distlab.wire.source import is_learners, line_of
+from distlab.wire.source import is_learners, is_shown, line_of
 
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
 CELLS = {ipython.CELL, ipyparallel.CALL}
@@ -248,5 +248,5 @@ def _members(name: str) -> tuple[tuple[int, ...], bool]:
 
 def _lines(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
-    learners = [frame for frame in frames(thread) if is_learners(frame.f_code.co_filename)]
+    learners = [frame for frame in frames(thread) if is_shown(frame.f_code.co_filename)]
     return tuple(line_of(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in reversed(learners))

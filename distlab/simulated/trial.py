@@ -1,7 +1,7 @@
 """One call of a learner's function on some of the ranks, beside the reference, with notes of what it sent.
 
-Runs on every rank, called by client/check.py. `enter` makes the first n ranks a world of their own, on the simulated
-backend: a program in it sees n ranks, and what it sends is noted and can be counted.
+Runs on every rank, called by client/exercises.py. `enter` makes the first n ranks a world of their own, on the
+simulated backend: a program in it sees n ranks, and what it sends is noted and can be counted.
 """
 
 from __future__ import annotations

@@ -26,18 +26,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-# The modules of this folder, in the order of the course, by the number of their notebook.
-NOTEBOOKS = {
-    "00": "start_here",
-    "01": "point_to_point",
-    "02": "collectives",
-    "03": "ring_all_reduce",
-    "04": "data_parallelism",
-    "05": "distributed_data_parallel",
-    "06": "initialization",
-    "07": "launching",
-}
+# the modules of this folder, in the order of the course
+MODULES = (
+    "start_here",
+    "point_to_point",
+    "collectives",
+    "coordination",
+    "ring_all_reduce",
+    "data_parallelism",
+    "distributed_data_parallel",
+    "initialization",
+    "launching",
+)
 COLLECTIVES = [
     "all_reduce",
     "broadcast",
@@ -144,6 +146,18 @@ def as_they_are(rank: int, world_size: int, case: Any) -> tuple[Any, ...]:
     return case
 
 
+def all_but(*names: str) -> list[str]:
+    """The collectives that an answer must not call where it is to call these."""
+    return [name for name in COLLECTIVES if name not in names]
+
+
+def gathered(value: Any) -> list[Any]:
+    """The values of all ranks, in the order of the ranks. Runs on: every rank."""
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, value)
+    return everyone
+
+
 def outcome(fn: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     """What a function returns, and what is in its arguments afterwards."""
     return fn(*arguments), arguments
@@ -177,7 +191,7 @@ def question(notebook: str) -> Callable[[Callable[[Any], bool | str]], Question]
 @functools.cache
 def all_exercises() -> dict[str, Exercise | Question]:
     """Every exercise and question by name, in the order of the course."""
-    modules = [importlib.import_module(f"{__name__}.{module}") for module in NOTEBOOKS.values()]
+    modules = [importlib.import_module(f"{__name__}.{module}") for module in MODULES]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, (Exercise, Question))]
     return {one.name: one for one in found}
 

@@ -1,30 +1,16 @@
-"""The exercises of notebook 02: collectives, used and built."""
-
-import time
+"""The exercises of notebook 02, sections 1 to 3: data from one rank to all, from all to one, and from all to all."""
 
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import COLLECTIVES, Limits, exercise, nothing, numbers, question
-
-
-def _gathered(tensor):
-    """The tensors of all ranks, in the order of the ranks."""
-    everyone = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, tensor)
-    return everyone
-
-
-def _all_but(*names):
-    """The collectives that an answer must not call where it is to call these."""
-    return [name for name in COLLECTIVES if name not in names]
+from distlab.course.exercises import COLLECTIVES, Limits, all_but, exercise, gathered, numbers
 
 
 @exercise(
     "02",
     cases=((1, 0), (0, 2), (7, 3)),
     given=lambda rank, n, case: (*numbers(rank, n, 8), case[0], case[1] % n),
-    forbids=_all_but("broadcast"),
+    forbids=all_but("broadcast"),
     limits=lambda n, length, item: Limits(calls=1),
 )
 def broadcast_slot(tensor, slot, src):
@@ -65,7 +51,7 @@ def tree_broadcast(tensor):
         case[0],
         case[1] % n,
     ),
-    forbids=_all_but("scatter"),
+    forbids=all_but("scatter"),
     limits=lambda n, length, item: Limits(calls=1),
 )
 def my_row(matrix, length, src):
@@ -88,7 +74,7 @@ def gather_by_hand(tensor):
     Hint: Rank 0 needs a tensor for each piece: `torch.empty_like(tensor)`, once for every other rank.
     Hint: Its own piece needs no message.
     """
-    everyone = _gathered(tensor)
+    everyone = gathered(tensor)
     return everyone if dist.get_rank() == 0 else None
 
 
@@ -96,7 +82,7 @@ def gather_by_hand(tensor):
     "02",
     cases=(0, 1, 3),
     given=lambda rank, n, dst: (*numbers(rank, n, 6), dst % n),
-    forbids=_all_but("reduce"),
+    forbids=all_but("reduce"),
     limits=lambda n, length, item: Limits(calls=1),
 )
 def largest_on(tensor, dst):
@@ -107,7 +93,7 @@ def largest_on(tensor, dst):
     Hint: A reduction takes an operation: `op=dist.ReduceOp.MAX`.
     Hint: `dist.reduce` may write to the tensors of all ranks, so each rank gives it a copy: `tensor.clone()`.
     """
-    everyone = _gathered(tensor)
+    everyone = gathered(tensor)
     return torch.stack(everyone).amax(0) if dist.get_rank() == dst else None
 
 
@@ -128,7 +114,7 @@ def prefix_sum(tensor):
     Hint: What does rank r need from rank r - 1, and what from the ranks before it?
     Hint: Receive the sum so far from the rank before, add your own, send it to the rank after, return it.
     """
-    return sum(_gathered(tensor)[: dist.get_rank() + 1])
+    return sum(gathered(tensor)[: dist.get_rank() + 1])
 
 
 @exercise("02", cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),))
@@ -138,8 +124,7 @@ def gather_unequal(tensor):
     Hint: `dist.all_gather` needs pieces of one size. Gather the lengths first.
     Hint: Pad each tensor with zeros to the longest, gather, and cut off what was padded.
     """
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, tensor)
+    everyone = gathered(tensor)
     return torch.cat(everyone)
 
 
@@ -158,8 +143,7 @@ def rotate(pieces):
     Hint: Send and receive at the same time: if all send first, all wait for ever.
     Hint: `work = dist.isend(pieces[dst], dst=dst)`, then `dist.recv(...)`, then `work.wait()`.
     """
-    rank, everyone = dist.get_rank(), [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, pieces)
+    rank, everyone = dist.get_rank(), gathered(pieces)
     return [theirs[rank] for theirs in everyone]
 
 
@@ -181,225 +165,6 @@ def send_home(numbers):
     Hint: `dist.all_to_all_single` exchanges these counts first, in equal pieces, and then the numbers.
     Hint: The pieces lie in the order of the ranks, so sort the numbers before you send them.
     """
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, numbers)
+    everyone = gathered(numbers)
     everything = torch.cat(everyone)
     return everything[everything // 10 == dist.get_rank()].sort().values
-
-
-@exercise(
-    "02",
-    cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)),
-    given=lambda rank, n, lengths: ("dcba"[rank] * lengths[rank],),
-)
-def longest_text(text):
-    """Return, on every rank, the number of the rank with the longest text; the lowest where several are as long.
-
-    Hint: `dist.all_gather_object` needs a list with a place for every rank: `[None] * world_size`.
-    Hint: The index of a list's first largest number: `lengths.index(max(lengths))`.
-    """
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, text)
-    lengths = [len(theirs) for theirs in everyone]
-    return lengths.index(max(lengths))
-
-
-@question("02")
-def leaves_the_barrier(answer):
-    """Ranks 0, 1, 2 and 3 reach a barrier after 40, 80, 120 and 160 ms. After how many ms does rank 0 leave it?
-
-    Hint: Whom does rank 0 wait for?
-    Hint: It leaves when all have come, and rank 3 is the last.
-
-    Why: No rank leaves before the last one has come, and rank 3 comes after 160 ms. Rank 0 has waited for 120 of them.
-    """
-    early = {
-        40: "After 40 ms rank 0 comes to the barrier.",
-        120: "120 ms is how long rank 0 waits. It came after 40 ms.",
-    }
-    return early.get(float(answer)) or 160 <= float(answer) < 165
-
-
-@question("02")
-def named_by_rank_0(answer):
-    """Ranks 1 and 3 stay away from a `dist.monitored_barrier` without `wait_all_ranks`. Which ranks does the error on
-    rank 0 name? Answer with a list.
-
-    Hint: Change the cell above, and run it.
-    Hint: Rank 0 asks rank 1, then rank 2, then rank 3. What does it do when the first does not answer?
-
-    Why: Rank 0 asks the ranks one after the other, and gives up at the first that does not answer.
-    """
-    named = [int(rank) for rank in answer]
-    return "With `wait_all_ranks=True` it names both." if sorted(named) == [1, 3] else named == [1]
-
-
-@question("02")
-def bits_of_three(answer):
-    """Three ranks hold 7, 5 and 4. What do BAND, BOR and BXOR make of them? Answer with a list of three numbers.
-
-    Hint: In bits they are 111, 101 and 100. Look at one column after the other.
-    Hint: BXOR sets a bit where an odd number of ranks have it.
-
-    Why: Bit 2 is set three times, bit 1 once, bit 0 twice. All: 100 = 4. Any: 111 = 7. An odd number: 110 = 6.
-    """
-    found = [int(number) for number in answer]
-    wrong = [name for name, *both in zip(("BAND", "BOR", "BXOR"), found, [4, 7, 6], strict=True) if both[0] != both[1]]
-    return not wrong or f"{' and '.join(wrong)}: write the three numbers in bits below each other."
-
-
-@exercise(
-    "02",
-    cases=("same", "first", "last", "rising", "same again"),
-    given=lambda rank, n, case: (
-        torch.tensor([7 + ({"first": rank == 0, "last": rank == n - 1, "rising": rank}.get(case, 0))]),
-    ),
-    forbids=_all_but("all_reduce"),
-)
-def all_the_same(tensor):
-    """Return, on every rank, True if all ranks hold the same number, else False, with all-reduces of one number only.
-
-    Hint: Which two reductions give the same result only if all numbers are the same?
-    Hint: The largest and the smallest. `tensor` must not change, so each needs a copy.
-    """
-    everyone = [t.item() for t in _gathered(tensor)]
-    return len(set(everyone)) == 1
-
-
-@exercise(
-    "02",
-    worlds=(4,),
-    cases=(None,),
-    given=nothing,
-    stuck="Does every rank call `dist.new_group` for all four groups, and in the same order?",
-)
-def grid_sums():
-    """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column. Return (sum of the ranks in this row, in this column).
-
-    Hint: `dist.new_group` is called by every rank, for every group, in the same order.
-    Hint: Four groups: rows [0, 1] and [2, 3], columns [0, 2] and [1, 3]. Each rank is in two of them.
-    """
-    row, column = divmod(dist.get_rank(), 2)
-    return 4 * row + 1, 2 * column + 2
-
-
-@exercise(
-    "02",
-    cases=(1, 2, 0),
-    given=lambda rank, n, more: ([float(step + 1) for step in range(rank + more)],),
-)
-def sums_by_step(batches):
-    """Return, for each step, the sum of the batches of all ranks that still have one: a list, the same on all ranks.
-
-    `batches` is a list of floats, and its length differs from rank to rank. Make one all_reduce a step.
-
-    Hint: A collective needs every rank: one without a batch takes part with a zero.
-    Hint: First let all ranks agree on the number of steps, with `op=dist.ReduceOp.MAX`.
-    """
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, batches)
-    steps = max(map(len, everyone))
-    return [sum(theirs[step] for theirs in everyone if step < len(theirs)) for step in range(steps)]
-
-
-@exercise("02", cases=(1, 3, 0), given=lambda rank, n, more: (torch.ones(rank + more),))
-def ragged_all_reduce(tensor):
-    """Return the sum of all ranks' one-dimensional tensors, as long as the longest. `tensor` must not change.
-
-    A shorter one counts as if it ended in zeros.
-
-    Hint: How long is the longest? One all-reduce of one number tells every rank.
-    Hint: Put the tensor at the beginning of zeros of that length, and add those up.
-    """
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, tensor)
-    total = torch.zeros(max(map(len, everyone)))
-    for theirs in everyone:
-        total[: len(theirs)] += theirs
-    return total
-
-
-@exercise(
-    "02",
-    cases=(2, 4, 1),
-    given=lambda rank, n, count: (
-        {"abcd"[(rank + k) % count]: torch.tensor([10.0 ** ((rank + k) % count)]) for k in range(count)},
-    ),
-)
-def in_one_order(tensors):
-    """Replace each tensor of a dict by its sum over all ranks.
-
-    The dicts of all ranks have the same names, but not in the same order.
-
-    Hint: What do all ranks know that could give them the same order?
-    Hint: `sorted(tensors)` is the list of the names in alphabetical order.
-    """
-    for name in sorted(tensors):
-        dist.all_reduce(tensors[name])
-
-
-def _rank_0_late(fn, tensor):
-    """Call fn(tensor, compute) where rank 0 begins once rank 1 computes, and rank 1 computes until rank 0 has ended."""
-    rank, signal = dist.get_rank(), torch.zeros(1)
-
-    def compute():
-        if rank == 1:
-            dist.send(signal, dst=0)
-            dist.recv(signal, src=0)
-        return 0.5
-
-    if rank == 0:
-        dist.recv(signal, src=1)
-        time.sleep(0.02)  # longer than a rank that does not wait for the sum needs to return
-    result = fn(tensor, compute)
-    if rank == 0:
-        dist.send(signal, dst=1)
-    return result
-
-
-@exercise(
-    "02",
-    worlds=(2, 3, 4),
-    cases=(8, 1),
-    trial=_rank_0_late,
-    stuck="Rank 0 begins only when rank 1 computes. Does the all-reduce begin before `compute()`, and the wait after?",
-)
-def while_it_travels(tensor, compute):
-    """All-reduce `tensor`, call `compute()` while the numbers travel, and return the sum plus what `compute` returned.
-
-    The check lets rank 0 begin only when rank 1 computes, and rank 1 computes until rank 0 has ended.
-
-    Hint: `async_op=True` makes the call return at once, with a `Work`.
-    Hint: Three steps: start the all-reduce, call `compute()`, wait for the work. Only then read `tensor`.
-    """
-    work = dist.all_reduce(tensor, async_op=True)
-    more = compute()
-    work.wait()
-    return tensor + more
-
-
-@question("02")
-def bus_factor(answer):
-    """Bus bandwidth is algorithm bandwidth times a factor. What is the factor of an all-reduce on 8 ranks?
-
-    Hint: It is the share of the tensor that each rank sends in a ring.
-    Hint: 2 (n - 1) / n, once (n - 1) / n for each half.
-
-    Why: 2 (n - 1) / n is 1.75 for 8 ranks. With many ranks it comes near to 2.
-    """
-    if float(answer) == 0.875:
-        return "7 / 8 is the factor of an all-gather, and an all-reduce is a reduce-scatter and an all-gather."
-    return abs(float(answer) - 1.75) < 1e-9
-
-
-@exercise(
-    "02",
-    forbids=_all_but("reduce", "broadcast"),
-    limits=lambda n, length, item: Limits(calls=2),
-)
-def all_reduce_of_two(tensor):
-    """Replace the tensor, on every rank, by the sum over all ranks, with one `dist.reduce` and one `dist.broadcast`.
-
-    Hint: After the reduce, one rank has the sum, and what the others hold is unspecified.
-    """
-    dist.all_reduce(tensor)

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 from distlab.course import checkpoints
-from distlab.course.exercises import Seen
+from distlab.course.exercises import Seen, gathered
 
 RATE, BATCH = 0.1, 3
 
@@ -74,13 +74,6 @@ class Numbered(Dataset):
 def flat(tensors):
     """A copy of all numbers, in one dimension."""
     return nn.utils.parameters_to_vector(tensors).detach().clone()
-
-
-def gathered(value):
-    """The values of all ranks, in the order of the ranks."""
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, value)
-    return everyone
 
 
 def gradient(model):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from math import inf
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,20 @@ from distlab.errors import CheckpointError
 with_ddp = functools.partial(exercise, "05", seconds=20.0)  # the first DDP on a rank imports for seconds
 
 
+def _train(model, samples, batch, epochs, max_norm=inf, end_epoch=lambda: None):
+    """A training with DDP that shuffles in each epoch; the averaged gradient is clipped to `max_norm`."""
+    sampler, ddp = DistributedSampler(samples), DistributedDataParallel(model)
+    loader, optimizer = DataLoader(samples, batch, sampler=sampler), torch.optim.SGD(ddp.parameters(), lr=RATE)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for images, labels in loader:
+            optimizer.zero_grad()
+            cross_entropy(ddp(images), labels).backward()
+            nn.utils.clip_grad_norm_(ddp.parameters(), max_norm)
+            optimizer.step()
+        end_epoch()
+
+
 @with_ddp(worlds=(2, 3, 4), cases=(14, 24), given=given_number_of("samples"), trial=ddp_trials.trained)
 def three_lines(model, samples, batch, epochs):
     """Train `model` on all ranks together, as `train_alone` does in one process.
@@ -29,14 +44,7 @@ def three_lines(model, samples, batch, epochs):
     Hint: `DataLoader(samples, batch, sampler=sampler)`: a loader with a sampler takes no `shuffle`.
     Hint: The model goes into DDP before the optimizer is made, and `sampler.set_epoch(epoch)` begins each epoch.
     """
-    sampler, ddp = DistributedSampler(samples), DistributedDataParallel(model)
-    loader, optimizer = DataLoader(samples, batch, sampler=sampler), torch.optim.SGD(ddp.parameters(), lr=RATE)
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)
-        for images, labels in loader:
-            optimizer.zero_grad()
-            cross_entropy(ddp(images), labels).backward()
-            optimizer.step()
+    _train(model, samples, batch, epochs)
 
 
 @exercise("05", cases=(24, 14, 3), given=given_number_of("samples"), trial=ddp_trials.shared)
@@ -217,14 +225,9 @@ def five_faults(model, samples, batch, epochs, path):
     Hint: Does the forward go through DDP? And what is clipped: the average, or one rank's part of it?
     Hint: DDP sends the weights of rank 0 once, in its constructor. What happens to them afterwards?
     """
-    sampler, ddp = DistributedSampler(samples), DistributedDataParallel(model)
-    loader, optimizer = DataLoader(samples, batch, sampler=sampler), torch.optim.SGD(ddp.parameters(), lr=RATE)
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)
-        for images, labels in loader:
-            optimizer.zero_grad()
-            cross_entropy(ddp(images), labels).backward()
-            nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
-            optimizer.step()
+
+    def save():
         if dist.get_rank() == 0:
             torch.save(model.state_dict(), path)
+
+    _train(model, samples, batch, epochs, max_norm=1.0, end_epoch=save)

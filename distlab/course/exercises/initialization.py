@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat.torch import gloo_group
-from distlab.course.exercises import exercise, nothing, question
+from distlab.course.exercises import exercise, gathered, nothing, question
 
 LOGS = {"A": "rank missing", "B": "world size", "C": "port taken", "D": "stale keys", "E": "interface"}
 
@@ -89,9 +89,8 @@ def store_barrier(store, rank, world_size, name):
 
 def _all_numbers(take):
     """What two calls on each rank have given, sorted."""
-    store, everyone = _new_store(_Late), [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, [take(store), take(store)])
-    numbers = sorted(str(number) for numbers in everyone for number in numbers)
+    store = _new_store(_Late)
+    numbers = sorted(str(number) for numbers in gathered([take(store), take(store)]) for number in numbers)
     return ", ".join(numbers) + ("" if len(set(numbers)) == len(numbers) else " (the same number twice)")
 
 

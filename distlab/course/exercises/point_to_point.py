@@ -3,14 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import COLLECTIVES, Limits, exercise, question, returned
-
-
-def _gathered(tensor):
-    """The tensors of all ranks, in the order of the ranks."""
-    everyone = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, tensor)
-    return everyone
+from distlab.course.exercises import COLLECTIVES, Limits, exercise, gathered, question, returned
 
 
 @exercise("01", worlds=(2, 3, 4), trial=returned, forbids=COLLECTIVES)
@@ -22,7 +15,7 @@ def chain(tensor):
     Hint: Rank 0 receives nothing, and the last rank sends nothing: there is no rank before, and none after.
     Hint: `if rank > 0:` receive and add; `if rank < world_size - 1:` send; otherwise return.
     """
-    everyone = _gathered(tensor)
+    everyone = gathered(tensor)
     return sum(everyone) if dist.get_rank() == len(everyone) - 1 else None
 
 
@@ -135,7 +128,7 @@ def collect(tensor):
     Hint: `dist.recv(t)` without `src` takes a message from any rank.
     Hint: `world_size - 1` messages come.
     """
-    everyone = _gathered(tensor)
+    everyone = gathered(tensor)
     return sum(everyone) if dist.get_rank() == 0 else None
 
 
@@ -166,7 +159,7 @@ def swap(tensor):
     Hint: The partner of rank 2 is 3, and that of rank 3 is 2: `partner = rank ^ 1`.
     Hint: If both send first, both wait for ever. Let one of the two receive first, or use `isend`.
     """
-    return _gathered(tensor)[dist.get_rank() ^ 1]
+    return gathered(tensor)[dist.get_rank() ^ 1]
 
 
 @question("01")
@@ -200,7 +193,7 @@ def roll(tensor, steps):
     Hint: To which rank does mine go, and from which does one come? Both are numbers modulo `world_size`.
     Hint: A rank cannot send to itself. When would it have to?
     """
-    return _gathered(tensor)[(dist.get_rank() - steps) % dist.get_world_size()]
+    return gathered(tensor)[(dist.get_rank() - steps) % dist.get_world_size()]
 
 
 @exercise(
@@ -234,7 +227,7 @@ def from_the_left(mine):
     Hint: A receive may start before the send without waiting: `work = dist.irecv(theirs, src=left)`.
     Hint: What `irecv` fills may be read after `work.wait()` only.
     """
-    return _gathered(mine)[dist.get_rank() - 1]
+    return gathered(mine)[dist.get_rank() - 1]
 
 
 @exercise(
