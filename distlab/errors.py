@@ -119,11 +119,11 @@ class RankDied(RanksFailed):
 
 
 class DeadlockError(RanksFailed):
-    """No rank of a cell could go on: each waited for what the others would never do; the message says who for whom."""
+    """No rank of a cell could go on; the message says who waits for whom."""
 
 
 class RankTimeout(RanksFailed, TimeoutError):
-    """A rank was still busy when the time for its cell was over."""
+    """A rank was still busy when the time limit of its cell was reached."""
 
 
 class SweepError(RanksFailed):

@@ -41,12 +41,12 @@ class Cluster:
         n: number of ranks, 1 or more.
         backend: one of torch.distributed's that this torch has (nccl: a GPU a rank), or "mpi4py" with engines="mpi".
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file", or "tcp://" etc.
-        engines: ipyparallel engine launcher; None takes the best one here. "mpi" starts the ranks by mpiexec: `MPI`,
-            of mpi4py, is defined on every rank then, and a rank that dies takes the others with it.
+        engines: ipyparallel engine launcher; None takes the best one here. "mpi" starts the ranks by mpiexec: mpi4py's
+            `MPI` is then defined on every rank, and a rank that dies ends the others.
         timeout: seconds that a communication call waits for its peers before it raises.
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
-        network: of machines that are not there, a `Network`: messages take virtual time on its links, which `clock`
-            tells, and which is the same on every run; None for this machine, and its own time.
+        network: a `Network` of machines to simulate: messages take virtual time on its links, the same on every run,
+            and `clock` returns it; None for this machine and real time.
 
     Attributes:
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
@@ -54,7 +54,7 @@ class Cluster:
         targets, block: of %%px cells whose first line does not say it, as %pxconfig sets them; None for all ranks.
 
     Raises:
-        ArgumentError: an argument breaks its rule; a cluster that runs already goes on running.
+        ArgumentError: an argument breaks its rule; a cluster that is already running keeps running.
         ClusterError: the ranks could not be started.
     """
 
@@ -81,7 +81,7 @@ class Cluster:
 
     @interrupts.held()
     def restart(self) -> None:
-        """End every rank of the cluster that runs, and start new ones. The variables on the ranks are lost."""
+        """End every rank, and start new ones. The variables on the ranks are lost."""
         warm = Cluster.current._give_way(self._plan) if Cluster.current is not None else None
         self._why_stopped = "did not start"
         self._ranks = Ranks(self._plan, warm)
@@ -114,9 +114,9 @@ class Cluster:
 
     @interrupts.held()
     def heal(self) -> None:
-        """Rebuild the process group, whatever state it is in, with new processes for ranks that have died.
+        """Rebuild the process group, whatever state it is in, and replace ranks that have died by new processes.
 
-        The variables of the others are kept. Groups made with dist.new_group are gone: make them again.
+        The other ranks keep their variables. Groups made with dist.new_group are gone: make them again.
 
         Raises:
             ClusterError: a rank has died and this launcher cannot start a single one; restart() starts all.
@@ -125,9 +125,10 @@ class Cluster:
 
     @interrupts.held()
     def interrupt(self) -> None:
-        """Free every rank now, whatever it does, and rebuild the process group; variables are kept.
+        """Free every rank now, whatever it is doing, and rebuild the process group; variables are kept.
 
-        One that cannot be freed within two seconds is replaced by a new process; what was lost with it is printed.
+        A rank that cannot be freed within two seconds is replaced by a new process, and what was lost with it is
+        printed.
 
         Raises:
             ClusterError: a rank cannot be freed, and this launcher cannot replace it; restart() replaces all.
@@ -167,8 +168,8 @@ class Cluster:
 
         Args:
             ranks: those that call it, and may communicate in `fn`; None for all.
-            timeout: seconds before ranks that have not returned are freed; None leaves it to the cluster's own, which
-                ends communication calls alone.
+            timeout: seconds before ranks that have not returned are freed; None for no limit but the cluster's own,
+                which ends only communication calls.
             check: compare op, shape, dtype, root and reduce op of each collective, and size and dtype of each message,
                 between the ranks before data moves; a rank's call raises MismatchError where they do not fit.
 
@@ -227,9 +228,9 @@ class Cluster:
     def export(self, path: str | os.PathLike, force: bool = False) -> Export:
         """Write what has run on the ranks so far as a script for torchrun that prints the same: `%%px` cells and `run`.
 
-        The steps come in the order in which they ran, pushed numbers and text included. What failed is a comment. Of a
-        value that cannot be written down, such as a tensor that was pushed, the script says where to define it. A
-        function comes as its own source; the script names what it uses of the notebook, for you to add.
+        The steps come in the order in which they ran, pushed numbers and text included. What failed is a comment. Where
+        a value cannot be written down, such as a pushed tensor, the script says where to define it. A function is
+        written as its source; the script lists the names from the notebook that it uses, for you to add.
 
         Runs on: the notebook's kernel, which knows nothing of what was sent through `cluster.client`.
 
@@ -247,11 +248,11 @@ class Cluster:
     def trace(self, ranks: Sequence[int] | None = None) -> contextlib.AbstractContextManager[Trace]:
         """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().
 
-        What runs in the with block, `run` and %%px cells alike, is recorded by torch's profiler on every rank. If it
-        raises, what was recorded until then is kept. Outside of a trace nothing of it costs time. On a simulated
-        cluster it has what happened in virtual time, since the group was built last.
+        What runs in the with block, `run` and %%px cells alike, is recorded by torch's profiler on every rank. If the
+        block raises, what was recorded before is kept. Outside of a trace nothing is slowed down. On a simulated
+        cluster the trace holds what happened in virtual time since the group was last built.
 
-        Runs on: the notebook's kernel; `ranks` are recorded, all for None.
+        Runs on: the notebook's kernel; `ranks` are recorded, or all of them where it is None.
 
         Raises:
             ClusterError: the cluster is not running, or is being traced already, or a rank is being profiled.
@@ -324,7 +325,8 @@ class Cluster:
     def describe(self) -> list[dict[str, Any]]:
         """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes.
 
-        Memory counts shared pages by their share (PSS) where the system tells it, else whole (RSS); None after death.
+        Memory counts shared pages in proportion (PSS) where the system reports that, otherwise in full (RSS); None of a
+        dead rank.
         """
         return [] if self._ranks is None else self._ranks.describe()
 

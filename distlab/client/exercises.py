@@ -78,7 +78,7 @@ def hint(exercise: str, number: int = 1) -> str:
 
 
 def progress() -> Table:
-    """What has been passed, by notebook, as far as the file beside the notebooks knows.
+    """The exercises that have been passed, by notebook, as the file beside the notebooks has them.
 
     The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere. Delete it to begin
     anew. On Colab it goes with the session. Runs on: the notebook's kernel.

@@ -60,7 +60,7 @@ def failure(raised: Failure) -> Failure:
 
 
 def with_text(line: Line) -> Line:
-    """A line that a rank has told of, whose text it may not have."""
+    """A line that a rank has reported, with its text, which the rank may not have."""
     return replace(line, text=line.text or linecache.getline(line.file, line.number).strip())
 
 

@@ -80,9 +80,9 @@ REDUCTIONS = {f"{op} {dtype}": (op, dtype) for op in OPS for dtype in DTYPES}
 
 @dataclass(frozen=True, repr=False)
 class Probe:
-    """What came of every function of torch.distributed, and of every reduction, by backend and device.
+    """The outcome of every function of torch.distributed, and of every reduction, by backend and device.
 
-    Its text has every message, numbered.
+    Its text includes every error message, numbered.
 
     Attributes:
         torch: the version that was probed. ranks: how many processes took part.
@@ -94,7 +94,7 @@ class Probe:
     outcomes: Mapping[Column, Mapping[str, Outcome]]
 
     def outcome(self, name: str, backend: str = "gloo", device: str = "cpu") -> Outcome:
-        """What came of one case: `outcome("all_reduce")`, `outcome("SUM int16", "nccl", "cuda")`.
+        """The outcome of one case: `outcome("all_reduce")`, `outcome("SUM int16", "nccl", "cuda")`.
 
         Raises:
             ArgumentError: it was not tried.
@@ -127,7 +127,7 @@ class Probe:
         return heat_maps([*((title, then(title)) for title in HISTORY), (f"torch {self.torch}, probed", now)])
 
     def tables(self) -> list[Table]:
-        """What came of each function, and of the reductions of each column that is there; the messages below."""
+        """The outcome of each function, and of the reductions of each column that is there; the messages below."""
         said = [o.message for column in self.there for o in self.outcomes[column].values() if o.message]
         numbers = {message: number for number, message in enumerate(dict.fromkeys(said), 1)}
         away = [column for column in self.outcomes if column not in self.there]

@@ -19,7 +19,7 @@ SECONDS = 20.0  # that nvidia-smi may take
 def device_for(rank: int) -> torch.device:
     """The device of a rank: a GPU of its own where there is one for each rank, a shared GPU where there are fewer.
 
-    With a GPU for each rank the backend is nccl, otherwise gloo, which takes CUDA tensors as well: `backend_for` tells.
+    `backend_for` names the backend: nccl with a GPU for each rank, otherwise gloo, which takes CUDA tensors as well.
 
         model = model.to(distlab.device_for(rank))
 

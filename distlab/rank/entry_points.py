@@ -125,7 +125,7 @@ def last_failure() -> Failure | None:
 
 
 def describe_failure(error: BaseException) -> Failure:
-    """An exception as the notebook is told of it, with the learner's own lines."""
+    """An exception in the form in which the notebook gets it, with the learner's own lines."""
     from distlab.rank.call_log import NOTES
 
     stack = traceback.extract_tb(error.__traceback__, limit=200)

@@ -57,7 +57,7 @@ BYTES_PER_SECOND = {"B/s": 1.0, "b/s": 0.125, "bit/s": 0.125}
 
 @dataclass(frozen=True)
 class Link:
-    """What a message goes over: it arrives after `latency`, and holds a port for its bytes / `bandwidth`.
+    """What a message travels over: it arrives after `latency`, and occupies a port for its bytes / `bandwidth`.
 
     Args:
         latency: seconds, or a text such as "5 us".
@@ -85,7 +85,8 @@ class Device:
     Args:
         flops: floating-point operations a second, or a text such as "10 TFLOP/s": operations are counted as torch's
             FlopCounterMode counts them (matrix products, convolutions, attention), and elementwise ones cost nothing.
-        cpu: measured instead: virtual seconds for a second that this machine's CPU takes. Not equal on every run.
+        cpu: instead of counting: virtual seconds for each second of CPU time on this machine; not the same on every
+            run.
 
     Raises:
         ArgumentError: not such a number or text, or both.
@@ -128,10 +129,10 @@ class Network:
         device: how long computing takes. name: for pictures and tables; made from the links when it is "".
         handshake: whether a sender learns only after a latency that its receiver is there; see simulation.py.
         eager: bytes up to which a message leaves before its receiver waits for it; gloo's 0 is the default.
-        algorithms: by collective, how it goes; see ALGORITHMS. "auto" takes ring or tree, whichever is quicker by its
-            formula, as NCCL chooses.
-        jitter: a message's latency is longer by a random share up to this one. stragglers: by rank, how many times
-            longer it computes. seed: of the random shares, which are equal on every run.
+        algorithms: the algorithm of each collective, one of ALGORITHMS. "auto" takes ring or tree, whichever its
+            formula says is quicker, as NCCL does.
+        jitter: each message's latency grows by a random share of itself, at most this one. stragglers: by rank, how
+            many times longer it computes. seed: of the random shares, which are the same on every run.
 
     Raises:
         ArgumentError: an argument breaks its rule.
@@ -215,7 +216,7 @@ class Network:
         return Path(self.between.latency, 1 / self.between.bandwidth, ("host out", here), ("host in", there))
 
     def late(self, src: int, dst: int, count: int) -> float:
-        """By which factor the latency of the count-th message from src to dst is longer."""
+        """The factor by which the latency of the count-th message from src to dst is longer."""
         if not self.jitter:
             return 1.0
         return 1.0 + self.jitter * random.Random(f"{self.seed} {src} {dst} {count}").random()

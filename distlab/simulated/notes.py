@@ -179,7 +179,7 @@ def align(number: tuple[int, int]) -> None:
 
 
 def compute(seconds: float) -> None:
-    """Let this rank's virtual clock move on as if it had computed; without virtual clocks, sleep.
+    """Advance this rank's virtual clock as if it had computed; without virtual clocks, sleep.
 
     Runs on: a rank.
     """

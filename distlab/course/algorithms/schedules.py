@@ -53,7 +53,7 @@ def schedule(name: str, world_size: int, segments: int = 1) -> Schedule:
 
     Args:
         name: one of ALL_REDUCE but "best", which is one of the others.
-        segments: in how many the pipelined ring cuts each chunk; a segment counts as a chunk then.
+        segments: in how many the pipelined ring cuts each chunk; each segment then counts as a chunk.
 
     Raises:
         ArgumentError: no such algorithm, or no such number.

@@ -40,6 +40,7 @@ MODULES = (
     "initialization",
     "launching",
 )
+# as the notes of a rank name them, the forms for one tensor included
 COLLECTIVES = [
     "all_reduce",
     "broadcast",
@@ -50,7 +51,7 @@ COLLECTIVES = [
     "reduce_scatter",
     "all_to_all",
     "barrier",
-]  # as noted
+]
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Trace:
         """Draw what each rank did when, and its messages: a space-time diagram.
 
         A bar of communication is hatched while a partner that the call needs has not come. Where nothing is drawn, the
-        rank ran plain Python, or nothing. gloo tells that an irecv is complete when wait() is called, not before.
+        rank ran plain Python or was idle. gloo reports that an irecv is complete only when wait() is called.
 
         Runs on: client.
 
@@ -159,7 +159,7 @@ class Trace:
         return Path(path)
 
     def notes(self) -> list[str]:
-        """What has to be known of it: ranks of which nothing is there."""
+        """What its reader must know: which ranks it has nothing of, and why."""
         by_reason = grouped((why, rank) for rank, why in sorted(self.missing.items()))
         said = [f"Nothing is known of {rank_list(ranks)}: {why}." for why, ranks in by_reason.items()]
         outside = sum(not message.traced for message in self.messages)
