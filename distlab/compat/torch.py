@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -21,6 +22,7 @@ FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 DTENSOR_MODULE = "torch.distributed.tensor._api"
 # Methods of ProcessGroup: the private names of all_gather_single and reduce_scatter_single.
 ALL_GATHER_BASE, REDUCE_SCATTER_BASE = "_allgather_base", "_reduce_scatter_base"
+KEPT_WORKS, SMALL_BYTES = 32, 64  # of a group in Python
 
 PARTS = {
     "torch.distributed.distributed_c10d:_world.pg_names": "tell which group a call was made in",
@@ -132,13 +134,23 @@ class PythonGroup(dist.ProcessGroup):
     """A process group in Python, with what torch asks every group for and keeps only for those in C++.
 
     Attributes:
-        timeout: the limit of a wait that is given none otherwise.
+        timeout: the limit of a wait that is given none otherwise. small: Works that are kept; to be cleared at its end.
     """
 
     def __init__(self, backend: str, rank: int, size: int, timeout: timedelta):
         super().__init__(rank, size)
         self._backend, self._rank, self._size, self.timeout = backend, rank, size, timeout
         self._name = ""
+        self.small: deque[dist.Work] = deque(maxlen=KEPT_WORKS)
+
+    def keep_small(self, work: dist.Work, num_bytes: int) -> None:
+        """Keep the newest Works of small tensors alive.
+
+        Where DDP counts the ranks that have inputs left, only C++ holds the Work. It would wait for ever for one whose
+        part in Python is gone.
+        """
+        if num_bytes <= SMALL_BYTES:
+            self.small.append(work)
 
     def getBackendName(self) -> str:
         return self._backend

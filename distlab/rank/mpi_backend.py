@@ -90,6 +90,7 @@ class Group(PythonGroup):
         """What destroy_process_group calls; waits for nobody."""
         process_queue().give_up("the group was destroyed", self)
         self.broken = self.broken or "it was destroyed"
+        self.small.clear()
 
     abort = shutdown
 
@@ -256,6 +257,7 @@ class Group(PythonGroup):
         limit = limit if limit is not None and limit > timedelta(0) else self.timeout
         work = Work(self, what, limit.total_seconds(), begins, outputs, finish)
         process_queue().put(work)
+        self.keep_small(work, sum(output.nbytes for output in outputs))
         return work
 
 

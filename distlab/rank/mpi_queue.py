@@ -141,7 +141,10 @@ class Work(dist.Work):
             self._outcome.result()
             return self.result()
 
-        self._outcome.add_done_callback(ended)
+        if self._outcome.done():  # C++ may take the value at once
+            future.set_result(None)
+        else:
+            self._outcome.add_done_callback(ended)
         return future.then(value)  # C++, where DDP waits, sees an error of a callback; one that is set, it does not
 
     def is_completed(self) -> bool:

@@ -147,6 +147,7 @@ class Group(private.PythonGroup):
 
     def shutdown(self) -> None:
         self._gloo.shutdown()
+        self.small.clear()
 
     def abort(self) -> None:
         self._gloo.abort()
@@ -186,7 +187,9 @@ def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]
         self._count += 1
         count, members = self._count, self._members
         op = NOTES.begin(lambda op: Collective(op, name, self._name, count, members, root, sent, received))
-        return Work(work, op)
+        work = Work(work, op)
+        self.keep_small(work, sum(sent))
+        return work
 
     return begin
 

@@ -280,6 +280,21 @@ def training(rank, world_size):
     return tuple(trained[1].shape)
 
 
+def uneven_inputs(rank, world_size):
+    """Each rank has a batch more than the one before; C++ alone waits for the number of those that have one left."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    net = DistributedDataParallel(torch.nn.Linear(2, 1).double())
+    gradients = []
+    with net.join(divide_by_initial_world_size=False):
+        for step in range(1 + rank):
+            net.zero_grad()
+            net((torch.ones(1, 2) * (step + rank)).double()).sum().backward()
+            gradients.append(net.module.weight.grad.tolist())
+    return gradients
+
+
 def sharded_training(rank, world_size):
     """A step of FSDP, and the same by one process on the whole batch."""
     from torch.distributed.device_mesh import DeviceMesh
