@@ -159,6 +159,7 @@ def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> 
     begun = {r: {old.sequence: old for old in states[r].history if old.group == call.group} for r in others}
     missing = tuple(r for r in others if max(begun[r], default=0) < call.sequence)
     same = {r: calls[call.sequence] for r, calls in begun.items() if call.sequence in calls}
+    same = {r: theirs for r, theirs in same.items() if theirs.members}  # no group is left where a rank has destroyed it
     differ = disagreement({state.rank: call, **same})
     if differ:
         return Need(missing, clash=differ[:1].upper() + differ[1:])

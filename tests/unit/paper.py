@@ -29,7 +29,7 @@ class Paper:
     A step names ranks, what they call, a peer, and options: "4 ranks; 0 send 1 tag=7; 0-2 barrier; 1 irecv any".
     A rank waits in what it calls, but not in isend, irecv, and a collective with `async`; "1 waits" then waits for the
     first of these. Further options: own_limit, for a call that ends by itself; group=b:0,2 for a group, its name b, of
-    ranks 0 and 2; dropped, of an isend; gone, of a message whose group was destroyed; root and reduce_op, of a
+    ranks 0 and 2; dropped, of an isend; gone, of a call whose group was destroyed; root and reduce_op, of a
     collective; members and local, of new_group. "0 has_begun 3" counts collectives that C++ makes.
     """
 
@@ -111,6 +111,8 @@ class Paper:
         tensors = () if call.op == "barrier" else (("float32", (2,)),)
         call = replace(call, sequence=turn, tensors=tensors, root=root)
         call = replace(call, reduce_op=options.get("reduce_op", ""))
+        if "gone" in words:
+            call = replace(call, members=())
         self._change(rank, history=(*status.history, call))
         if "async" in words:
             self._begun[rank].append(call)

@@ -45,6 +45,7 @@ CAN_GO_ON = {
     "a collective that all have called": "3 ranks; 0-2 all_reduce",
     "a collective that was begun before": "2 ranks; 0 all_reduce async; 0 recv 1; 1 all_reduce",
     "a collective that a rank has left, and its cell": "2 ranks; 0 all_reduce; 0 finishes; 1 all_reduce",
+    "a collective of a group that a rank has destroyed since": "2 ranks; 0 all_reduce gone; 0 finishes; 1 all_reduce",
     "another part of an object collective": "2 ranks; 0-1 all_gather_object; 0 all_gather_object",
     "a collective of a group": "4 ranks; 0-3 all_reduce; 0,2 finishes; 1,3 barrier group=b:1,3",
     "new_group on all ranks": "2 ranks; 0-1 new_group",
