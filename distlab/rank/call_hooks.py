@@ -20,7 +20,16 @@ import torch.distributed as dist
 
 from distlab.compat.torch import members_of, name_of
 from distlab.errors import refuse
-from distlab.rank.call_log import COLLECTIVES, NOTES, POINT_TO_POINT, ROOTED, Note, completed_by, waiting_for
+from distlab.rank.call_log import (
+    COLLECTIVES,
+    NOTES,
+    POINT_TO_POINT,
+    REMOTE,
+    ROOTED,
+    Note,
+    completed_by,
+    waiting_for,
+)
 
 BLOCKING = ("send", "send_object_list")  # functions that wait for what they send
 FREED_SECONDS = 0.05  # how often a wait that only Python can end looks whether it was ended
@@ -121,7 +130,12 @@ def waiting(original: Callable[..., Any], in_python: bool = False) -> Callable[.
             make = functools.partial(original, self, *args, **kwargs)
             if note.method == "recv_anysource" and not in_python:
                 make = functools.partial(_wait_elsewhere, make)
-            outcome = make() if NOTES.tracer is None else NOTES.tracer.wait(note, self, make)
+            try:
+                outcome = make() if NOTES.tracer is None else NOTES.tracer.wait(note, self, make)
+            except RuntimeError as error:
+                if note.method != REMOTE:
+                    raise
+                raise note.readable(error) from None
         note.done = True
         return outcome
 
