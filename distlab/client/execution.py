@@ -179,6 +179,8 @@ class Cell:
                 failures.append(_failure_of_cell(rank, reply, told.get(rank)))
             elif _is_failure(reply):
                 failures.append(explanation.failure(reply[0]))
+        if failures and all(f.consequence for f in failures) and not self._died:
+            self._died = self._ranks.died_since(self._pids)
         return failures
 
     def _raise_failed(self, failures: list[Failure]) -> None:

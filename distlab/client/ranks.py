@@ -30,6 +30,7 @@ from distlab.wire.messages import COME_BACK, COMMUNICATING, FREE, VARIABLES, Ans
 
 BUILD_SECONDS = 60.0
 ANSWER_SECONDS = 0.5  # what a rank has to answer when its state is to be reported
+DEATH_SECONDS = 0.2  # for the launcher to see that a process has ended whose connections are lost
 KILL_SECONDS = 10.0  # for the notebook to hear that a rank that it ended has ended
 
 
@@ -297,6 +298,15 @@ class Ranks:
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.can_respawn:
             print(explanation.died_between_cells(died))
+
+    def died_since(self, pids: Sequence[int]) -> dict[int, str]:
+        """How the ranks have died, in words, whose processes these were and have ended: as one that served a call."""
+        deadline = time.monotonic() + DEATH_SECONDS
+        while not (died := [rank for rank, pid in enumerate(pids) if self._processes.has_ended(pid)]):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return {rank: self.note_death(rank, pids[rank]) for rank in died}
 
     def _unnoted(self) -> list[int]:
         """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""

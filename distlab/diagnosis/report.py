@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import html
 import linecache
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -67,18 +69,26 @@ def _remote(needs: Mapping[int, Need], states: Mapping[int, RankStatus], targets
     for _, state in sorted(states.items()):
         for one, handler in zip(state.serving, serving(state), strict=True):
             waiting.append((f", in {one.function}(...) for rank {one.caller},", handler))
-    sentences = []
+    found, served = [], Counter((s.rank, one.caller, one.function) for s in states.values() for one in s.serving)
     for within, state in waiting:
         call = state.call
         if call.kind == messages.REMOTE:
-            why = "".join(_unserved(state.rank, call, states[callee]) for callee in call.members if callee in states)
+            why = "".join(
+                _unserved(state.rank, call, states[callee], served) for callee in call.members if callee in states
+            )
             rest = f"waits for {_callee(call)}{why}."
         else:
-            gone = [o for o in need(state, states).ranks if states[o].doing == messages.IDLE]
-            rest = _complaint(state, gone, states, targets) if gone else f"waits in {call_words(call)}."
-        sentences.append(f"Rank {state.rank}{within} {rest}")
+            others = need(state, states).ranks
+            gone = [other for other in others if states[other].doing == messages.IDLE]
+            rest = f"waits in {call_words(call)}{f' for {rank_list(others)}' if others else ''}."
+            rest = _complaint(state, gone, states, targets) if gone else rest
+        found.append(((within, rest), state.rank))
+    sentences = []
+    for (within, rest), ranks in grouped(found).items():
+        rest = re.sub("^(wait|send)s ", r"\1 ", rest) if len(ranks) > 1 else rest
+        sentences.append(f"{rank_list(ranks).capitalize()}{within} {rest}")
     more = [f"And {len(sentences) - MOST_SENTENCES} more."] if len(sentences) > MOST_SENTENCES else []
-    return " ".join([*dict.fromkeys(sentences[:MOST_SENTENCES]), *more])
+    return " ".join([*sentences[:MOST_SENTENCES], *more])
 
 
 def _callee(call: CallRecord) -> str:
@@ -87,15 +97,21 @@ def _callee(call: CallRecord) -> str:
     return f"{rank_list(call.members)}{what}"
 
 
-def _unserved(caller: int, call: CallRecord, callee: RankStatus) -> str:
-    """Why a callee does not answer, where it does not serve the call; "" where it does."""
-    if any((one.caller, one.function) == (caller, call.function) for one in callee.serving):
+def _unserved(caller: int, call: CallRecord, callee: RankStatus, served: Counter[tuple[int, int, str]]) -> str:
+    """Why a callee does not answer, where it does not serve the call; "" where it does.
+
+    Args:
+        served: how many calls of a callee, caller and function are served and have no caller yet; one is taken out.
+    """
+    served[callee.rank, caller, call.function] -= 1
+    if served[callee.rank, caller, call.function] >= 0:
         return ""
     if not callee.serves:
         return f", but rank {callee.rank} has no RPC agent any more"
     if len(callee.serving) >= callee.threads > 0:
         threads = "the one thread" if callee.threads == 1 else f"all {callee.threads} threads"
-        return f", but {threads} of rank {callee.rank} that {'serves' if callee.threads == 1 else 'serve'} calls wait"
+        verbs = ("serves", "waits") if callee.threads == 1 else ("serve", "wait")
+        return f", but {threads} of rank {callee.rank} that {verbs[0]} calls {verbs[1]}"
     return ", which has returned a Future that nobody completes" if call.function else ""
 
 

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import itertools
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -47,13 +48,14 @@ class Agent:
     Attributes:
         worker: None while there is no agent. starts: how often one was begun to be started since the group was built.
         serving: what runs for other ranks, by thread. tell: takes what a served function has printed.
-        started: whether this process has had an agent. again: whether any worker's had one before this.
+        number: this process's worker id, None until it has one. again: whether any worker had an agent before this.
         abandoned: agents that did not end.
     """
 
     def __init__(self) -> None:
         self.worker: Worker | None = None
-        self.starts, self.started, self.again = 0, False, False
+        self.starts, self.again = 0, False
+        self.number: int | None = None
         self.serving: dict[int, Served] = {}
         self.tell: Callable[[str], None] = lambda text: None
         self.abandoned: list[Any] = []
@@ -91,6 +93,9 @@ def init_rpc(
         refuse("name", "at most 127 letters, digits, _, : and -", name, 'Use a name such as "worker0".')
     if number not in range(workers):
         refuse("rank", f"the worker's id, from 0 to {workers - 1}", number, "Use rank=rank, world_size=world_size.")
+    if AGENT.number not in (None, number):
+        advice = "Keep it, or call cluster.restart(): distributed autograd keeps the id of a process."
+        refuse("rank", f"the worker's id from before, {AGENT.number}", number, advice)
     if type(_get_default_store()) is not dist.PrefixStore:
         raise RuntimeError("RPC needs the cluster's store, and this group has another one.")
     AGENT.starts += 1
@@ -107,7 +112,7 @@ def _introduce(meeting: str, name: str, number: int, workers: int) -> tuple[tupl
     Returns:
         the cluster's rank and the name of every worker, in the order of their ids, and whether any had an agent before.
     """
-    own = json.dumps((NOTES.rank, name, AGENT.started))
+    own = json.dumps((NOTES.rank, name, AGENT.number is not None))
     store = dist.PrefixStore(meeting, _get_default_store())
     if (other := store.compare_set(f"worker{number}", "", own).decode()) != own:
         advice = "Use rank=rank, world_size=world_size."
@@ -131,11 +136,13 @@ def start(worker: Worker, options: Any = None) -> None:
         options = private.options(given, f"{SCHEME}://again/{AGENT.starts}")
     store = _get_default_store()
     limit = store.timeout  # torch gives the whole connection the limit of a remote call
+    AGENT.worker = worker  # others may call it before it knows that it has begun
     try:
         private.start(AGENT.init, worker.name, worker.number, len(worker.ranks), options)
+        AGENT.number = worker.number
     finally:
+        AGENT.worker = worker if private.there() else None
         store.set_timeout(limit)
-    AGENT.worker, AGENT.started = worker, True
 
 
 def rendezvous(url: str, *_: Any, **__: Any) -> Iterator[tuple[dist.Store, int, int]]:
@@ -151,10 +158,13 @@ def shutting_down(shutdown: Callable[..., Any]) -> Callable[..., Any]:
     def call(graceful: bool = True, timeout: float = 0) -> None:
         worker = AGENT.worker
         others = worker.ranks if worker and graceful else ()
+        logger = logging.getLogger(shutdown.__module__)
         with waiting_for(RemoteNote("shutdown", "", others, timeout > 0)):
             try:
+                logger.disabled = True  # it would tell of the error that is raised, at length
                 shutdown(graceful, timeout)
             finally:
+                logger.disabled = False
                 if not private.there():
                     AGENT.worker = None
 
@@ -175,6 +185,7 @@ def leave(shut: Callable[[], Any]) -> Worker | None:
     AGENT.starts = 0
     if not private.there():
         return worker
+    NOTES.freed += 1
     shut()
     deadline = time.monotonic() + END_SECONDS
     interrupted: set[int] = set()

@@ -161,6 +161,8 @@ def _serve(request: Any) -> Any:
     try:
         if isinstance(request, AttributeError):
             raise AttributeError(_not_there(request))
+        if AGENT.worker is None:  # the agent is being taken down, and this call had waited for a thread
+            raise RuntimeError("EOF: RPC is being ended on this rank.")
         return request.func(*request.args, **request.kwargs)
     except BaseException as error:  # an interrupt of the rank's is meant for this thread, too
         return private.failed(_told(error))

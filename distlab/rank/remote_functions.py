@@ -23,35 +23,46 @@ class Pickler(pickle.Pickler):
     """pickle's, but functions of a cell, and what no name leads to, travel by value."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type) and _is_local(obj):
-            return pickle.loads, (cloudpickle.dumps(obj),)
-        if isinstance(obj, types.FunctionType) and (_is_local(obj) or obj.__module__ == "__main__"):
-            stream = io.BytesIO()
-            _ByValue(stream).dump(obj)
-            return pickle.loads, (stream.getvalue(),)
-        return NotImplemented
+        if not isinstance(obj, (types.FunctionType, type)) or _has_name(obj):
+            return NotImplemented
+        stream = io.BytesIO()
+        _ByValue(stream).dump(obj)
+        return pickle.loads, (stream.getvalue(),)
 
 
-def _is_local(obj: Any) -> bool:
-    return "<locals>" in getattr(obj, "__qualname__", "")
+def _has_name(obj: Any) -> bool:
+    """Whether a function or a class goes by its name: the callee finds it, or is meant to have its own."""
+    if obj.__module__ == "__main__" and "<locals>" not in obj.__qualname__:
+        return isinstance(obj, type)
+    found: Any = sys.modules.get(obj.__module__)
+    for name in obj.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is obj
 
 
 class _ByValue(cloudpickle.Pickler):
-    """cloudpickle, with the callee's own namespace in the place of the one that a function was written in."""
+    """cloudpickle, but a function of a cell gets the callee's own namespace in the place of the caller's."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type) and obj.__module__ == "__main__" and not _is_local(obj):
+        if isinstance(obj, type) and _has_name(obj):
             return NotImplemented
         if not isinstance(obj, types.FunctionType):
             return super().reducer_override(obj)
-        self.globals_ref[id(obj.__globals__)] = _Namespace()
+        main = vars(sys.modules["__main__"])
+        of_cell = obj.__globals__ is main
+        if of_cell:
+            self.globals_ref[id(main)] = _Namespace()
         reduced = super().reducer_override(obj)
         if not isinstance(reduced, tuple):  # one that can be imported
             return reduced
         make, arguments, (state, slots), items, pairs, set_state = reduced
-        code = {name: value for name, value in slots["__globals__"].items() if isinstance(value, CODE)}
+        used = slots["__globals__"]
+        if of_cell:
+            come = {name: value for name, value in used.items() if isinstance(value, CODE)}
+        else:  # it came by value itself: what this rank lent it, the callee lends it, too
+            come = {name: value for name, value in used.items() if value is not main.get(name)}
         slots = {**slots, "__globals__": {}}
-        return make, arguments, (state, slots, code, set_state), items, pairs, _complete
+        return make, arguments, (state, slots, come, set_state), items, pairs, _complete
 
 
 class _Namespace:
@@ -66,8 +77,10 @@ def _namespace() -> dict[str, Any]:
 
 
 def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
-    """Give a function its attributes, and its namespace the code that it uses and the namespace lacks."""
-    attributes, slots, code, set_state = state
-    for name, value in code.items():
+    """Give a function its attributes, what came with it where its namespace lacks that, and this rank's names."""
+    attributes, slots, come, set_state = state
+    for name, value in come.items():
         function.__globals__.setdefault(name, value)
     set_state(function, (attributes, slots))
+    for name, value in _namespace().items():
+        function.__globals__.setdefault(name, value)

@@ -25,7 +25,7 @@ from typing import Any
 
 from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import activity, restoring, sockets, status
-from distlab.rank.call_log import NOTES
+from distlab.rank.call_log import MEETINGS, NOTES
 from distlab.wire.control_channel import hello, receive
 from distlab.wire.messages import COME_BACK, STATUS, VARIABLES, Answer, Printed, from_json, to_json
 
@@ -67,10 +67,14 @@ def _running() -> _Thread | None:
 
 
 def _leave_python(number: int, frame: Any) -> None:
-    """Ends a wait of the main thread in shared memory, which is Python code, unless Ctrl-C has just ended it."""
-    ended = isinstance(sys.exc_info()[1], KeyboardInterrupt)
-    if not ended and frame is not None and frame.f_globals.get("__name__") == SHARED_MEMORY:
+    """Ends a wait of the main thread that is Python code, unless Ctrl-C has just ended it."""
+    if isinstance(sys.exc_info()[1], KeyboardInterrupt) or frame is None:
+        return
+    module, note = frame.f_globals.get("__name__"), NOTES.now.get(threading.get_ident())
+    if module == SHARED_MEMORY:
         raise RuntimeError("Freed while it waited for other ranks in an all_reduce through shared memory.")
+    if module == "threading" and note is not None and note.op in MEETINGS:
+        raise RuntimeError("EOF: freed while it waited for other workers.")
 
 
 def settle() -> None:
