@@ -63,7 +63,7 @@ def collect(
     rows = [row for row in rows if row[1].text or row[1].data]
     if groupby == "engine":
         return [item for _, item in sorted(rows, key=lambda row: (row[1].ranks, row[0]))]
-    return _fold([item for _, item in sorted(rows, key=lambda row: row[0])])
+    return _fold([item for _, item in sorted(rows, key=lambda row: (row[0], row[1].ranks))])
 
 
 def _rich(kind: str, rank: int, data: dict[str, Any]) -> Item:

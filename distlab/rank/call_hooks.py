@@ -21,16 +21,8 @@ import torch.distributed as dist
 
 from distlab.compat.torch import members_of, name_of
 from distlab.errors import refuse
-from distlab.rank.call_log import (
-    COLLECTIVES,
-    NOTES,
-    POINT_TO_POINT,
-    REMOTE,
-    ROOTED,
-    Note,
-    completed_by,
-    waiting_for,
-)
+from distlab.rank.call_log import COLLECTIVES, NOTES, POINT_TO_POINT, ROOTED, Note, completed_by, waiting_for
+from distlab.wire.recorded import REMOTE
 
 BLOCKING = ("send", "send_object_list")  # functions that wait for what they send
 FREED_SECONDS = 0.05  # how often a wait that only Python can end looks whether it was ended

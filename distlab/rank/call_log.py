@@ -23,6 +23,7 @@ import torch.distributed as dist
 from distlab.compat.torch import ALL_GATHER_BASE, REDUCE_SCATTER_BASE, default_timeout
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord
+from distlab.wire.recorded import REMOTE
 from distlab.wire.source import is_shown, line_of
 
 C10D = dist.distributed_c10d.__name__
@@ -36,7 +37,6 @@ _GATHERING = ("allgather", "allgather_coalesced", ALL_GATHER_BASE, "gather")
 _EXCHANGING = ("broadcast", "scatter", "alltoall", "alltoall_base", "barrier", "monitored_barrier")
 _NEW = ("all_gather_single", "reduce_scatter_single", "all_to_all_single")
 COLLECTIVES = (*_REDUCING, *_GATHERING, *_EXCHANGING, *_NEW)
-REMOTE = "remote"  # the method of a note of a remote call
 MEETINGS = ("init_rpc", "shutdown")  # functions of RPC that wait for every worker to call them
 CPP = re.compile(r"\n\s*\n?At:\n.*|\nException raised from.*| \(this error originated at [^)]*\)", re.DOTALL)
 ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import re
 import sys
@@ -17,6 +18,7 @@ import traceback
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from time import time_ns
 from typing import Any
 
 from torch.distributed import autograd, rpc
@@ -26,10 +28,14 @@ from distlab.compat import torch_rpc as private
 from distlab.errors import Line, refuse
 from distlab.rank import remote_agent, remote_functions
 from distlab.rank.call_log import MEETINGS, NOTES, RemoteNote, waiting_for
+from distlab.rank.recording import ended
 from distlab.rank.remote_agent import AGENT, Served
+from distlab.wire.recorded import REMOTE, SERVED
 from distlab.wire.source import is_learners, line_of
 
-Request = namedtuple("Request", "func args kwargs caller")
+Request = namedtuple("Request", "func args kwargs caller number")
+_numbers = itertools.count(1)
+_sending = threading.local()  # .call: what a trace records of the request that this thread is about to send
 
 
 def install(tell: Callable[[str], None]) -> None:
@@ -49,7 +55,7 @@ def install(tell: Callable[[str], None]) -> None:
     private.keep_rrefs(lambda: AGENT.again)
     private.replace("_invoke_rpc", _noting)
     private.collect_with(_collecting)
-    private.serve_with(_serve, _raise_here, remote_functions.Pickler, lambda *call: Request(*call, NOTES.rank))
+    private.serve_with(_serve, _raise_here, remote_functions.Pickler, _request)
     rpc.PyRRef.to_here = _waiting_for_owner(rpc.PyRRef.to_here)
     autograd.backward = _waiting_for_all(autograd.backward)
     for name in ("stdout", "stderr"):
@@ -68,14 +74,35 @@ def _noting(invoke: Callable[..., Any]) -> Callable[..., Any]:
     def call(to: Any, func: Any, rpc_type: Any, args: Any = None, kwargs: Any = None, rpc_timeout: float = -1) -> Any:
         outer = NOTES.now.get(threading.get_ident())
         callee = rank_of(to) if AGENT.worker else -1
+        _sending.call = None
         future = invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
         if outer is None or outer.op not in MEETINGS:  # of which it is a part
             note = RemoteNote(f"rpc_{rpc_type.value}", name_of(func, args), [callee], rpc_timeout != private.UNSET)
             NOTES.total += 1
             NOTES.tie(future, note)
+            if NOTES.tracer is not None:
+                _record(future, note, callee)
         return future
 
     return call
+
+
+def _request(func: Any, args: Any, kwargs: Any) -> Request:
+    """What is sent of a call of a function in Python, in the place of torch's PythonUDF."""
+    number = next(_numbers)
+    if NOTES.tracer is not None:
+        _sending.call = NOTES.tracer.remote(REMOTE, name_of(func, args), number)
+        _sending.call.end = _sending.call.start  # all that is known of a call that only makes an RRef
+    return Request(func, args, kwargs, NOTES.rank, number)
+
+
+def _record(future: Any, note: RemoteNote, callee: int) -> None:
+    """Have a trace record this call, and when it was answered."""
+    call = _sending.call or NOTES.tracer.remote(REMOTE, "", 0)
+    call.op, call.peer, call.blocking, call.end = f"{note.op} {note.function}", callee, note.op == "rpc_sync", 0
+    call.posted = time_ns()
+    NOTES.tracer.calls[note] = call
+    future.add_done_callback(lambda _: ended(call))
 
 
 def rank_of(to: Any) -> int:
@@ -118,12 +145,17 @@ def _waiting_for_owner(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, timeout: float = private.UNSET) -> Any:
         if AGENT.worker is None:
             raise RuntimeError("This RRef belongs to an RPC that was shut down: make a new one with rpc.remote.")
-        note = RemoteNote("to_here", "", [rank_of(self.owner())], timeout != private.UNSET)
+        owner = rank_of(self.owner())
+        note = RemoteNote("to_here", "", [owner], timeout != private.UNSET)
+        trace = NOTES.tracer and NOTES.tracer.remote(REMOTE, note.op, 0, owner, blocking=True)
         with waiting_for(note):
             try:
                 return method(self, timeout)
             except RuntimeError as error:
                 raise note.readable(error) from None
+            finally:
+                if trace:
+                    ended(trace, trace.start)
 
     return call
 
@@ -156,6 +188,7 @@ def _serve(request: Any) -> Any:
     outer = AGENT.serving.get(thread)
     caller = getattr(request, "caller", -1)
     served = Served(caller, name_of(getattr(request, "func", request), getattr(request, "args", ())))
+    trace = NOTES.tracer and NOTES.tracer.remote(SERVED, served.function, getattr(request, "number", 0), caller)
     AGENT.serving[thread] = served
     NOTES.total += 1
     try:
@@ -169,6 +202,8 @@ def _serve(request: Any) -> Any:
     finally:
         if served.printed:
             AGENT.tell("".join(served.printed))
+        if trace:
+            ended(trace)
         NOTES.total += 1
         if outer is not None:
             AGENT.serving[thread] = outer
