@@ -96,8 +96,11 @@ def init_rpc(
     if AGENT.number not in (None, number):
         advice = "Keep it, or call cluster.restart(): distributed autograd keeps the id of a process."
         refuse("rank", f"the worker's id from before, {AGENT.number}", number, advice)
-    if type(_get_default_store()) is not dist.PrefixStore:
-        raise RuntimeError("RPC needs the cluster's store, and this group has another one.")
+    if dist.get_backend() == "simulated":
+        advice = "Make a Cluster without a network."
+        raise RuntimeError(
+            f"A simulated network has no remote calls: only what process groups send is simulated. {advice}"
+        )
     AGENT.starts += 1
     meeting = f"rpc/{workers}/{AGENT.starts}"
     with waiting_for(RemoteNote("init_rpc", "", range(NOTES.world_size))):

@@ -5,6 +5,7 @@ Each starts RPC anew on all ranks, so that every one of them is also a test of s
 
 import functools
 import os
+import sys
 import threading
 import time
 
@@ -356,10 +357,9 @@ def calls_of_itself(rank, n):
 
 @right
 def variables_of_the_callee(rank, n):
-    globals()["here"] = 10 * rank
+    vars(sys.modules["__main__"])["own"] = 10 * rank
     dist.barrier()
-    found = rpc.rpc_sync(f"w{(rank + 1) % n}", lambda: globals().get("here", dist.get_rank() * 10))
-    return found == 10 * ((rank + 1) % n)
+    return rpc.rpc_sync(f"w{(rank + 1) % n}", lambda: own) == 10 * ((rank + 1) % n)  # noqa: F821
 
 
 @right
