@@ -100,6 +100,7 @@ class Notes:
         self.traffic: dict[tuple[bool, str, int, int], int] = {}
         self.dropped: dict[tuple[bool, str, int, int], int] = {}
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
+        self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
 
     def add(self, note: Note) -> None:
         self.total += 1

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat.torch import forget_group_numbers, number_of_groups, set_default_timeout
-from distlab.rank import activity, argument_checks, call_hooks, sockets, watchdog
+from distlab.rank import activity, argument_checks, call_hooks, functional_calls, sockets, watchdog
 from distlab.rank.call_log import NOTES
 from distlab.rank.devices import device_for
 
@@ -33,6 +33,7 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
     NOTES.rank, NOTES.world_size = rank, meeting.world_size
     call_hooks.install()
+    functional_calls.install()
     before = sockets.there(), activity.threads()
     build(rank, meeting)
     watchdog.watch(before, meeting)
