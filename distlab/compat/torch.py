@@ -6,6 +6,7 @@ Runs on every rank, in the doctor's process, and in a notebook's kernel that has
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -128,6 +129,15 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
 def collectives_begun(group: dist.ProcessGroup) -> int:
     """How many collectives a group has begun, also those that C++ makes; raises where the backend does not count."""
     return group._get_sequence_number_for_group()
+
+
+def quiet_loggers() -> None:
+    """No traceback of what is raised anyway, and no word on what gloo lacks, with a process number and a time.
+
+    Private: the names of the loggers, of DTensor's two modules that do this.
+    """
+    for module in ("torch._subclasses.fake_tensor", "torch.distributed.tensor._collective_utils"):
+        logging.getLogger(module).setLevel(logging.CRITICAL)
 
 
 def functional_operator(name: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.compat.torch import forget_group_numbers, number_of_groups, set_default_timeout
+from distlab.compat.torch import forget_group_numbers, number_of_groups, quiet_loggers, set_default_timeout
 from distlab.rank import activity, argument_checks, call_hooks, functional_calls, sockets, watchdog
 from distlab.rank.call_log import NOTES
 from distlab.rank.devices import device_for
@@ -34,6 +34,7 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     NOTES.rank, NOTES.world_size = rank, meeting.world_size
     call_hooks.install()
     functional_calls.install()
+    quiet_loggers()
     before = sockets.there(), activity.threads()
     build(rank, meeting)
     watchdog.watch(before, meeting)
