@@ -17,6 +17,7 @@ from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
 from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
+from distlab.diagnosis.explanation import GROUPS_GONE
 from distlab.errors import ClusterError, refuse
 from distlab.launch import limits
 from distlab.rank import entry_points
@@ -116,12 +117,13 @@ class Cluster:
     def heal(self) -> None:
         """Rebuild the process group, whatever state it is in, and replace ranks that have died by new processes.
 
-        The other ranks keep their variables. Groups made with dist.new_group are gone: make them again.
+        The other ranks keep their variables. It says when groups or device meshes are gone.
 
         Raises:
             ClusterError: a rank has died and this launcher cannot start a single one; restart() starts all.
         """
-        self.ranks.rebuild()
+        if self.ranks.rebuild():
+            print(GROUPS_GONE)
 
     @interrupts.held()
     def interrupt(self) -> None:
@@ -134,7 +136,8 @@ class Cluster:
             ClusterError: a rank cannot be freed, and this launcher cannot replace it; restart() replaces all.
         """
         replaced = self.ranks.free_all()
-        self.ranks.rebuild()
+        if self.ranks.rebuild():
+            print(GROUPS_GONE)
         for rank, lost in replaced.items():
             print(f"Rank {rank} could not be freed: a new process took its place, {lost}.")
 

@@ -6,6 +6,7 @@ Runs on every rank, in the doctor's process, and in a notebook's kernel that has
 from __future__ import annotations
 
 import json
+import logging
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,6 +22,18 @@ FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 DTENSOR_MODULE = "torch.distributed.tensor._api"
 # Methods of ProcessGroup: the private names of all_gather_single and reduce_scatter_single.
 ALL_GATHER_BASE, REDUCE_SCATTER_BASE = "_allgather_base", "_reduce_scatter_base"
+# The operators that make functional collectives, and the method of ProcessGroup that does the same.
+_SINGLE = hasattr(dist.ProcessGroup, "all_gather_single")  # names that torch has since 2.13
+FUNCTIONAL_METHODS = {
+    "all_reduce": "allreduce",
+    "all_reduce_coalesced": "allreduce_coalesced",
+    "all_gather_into_tensor": "all_gather_single" if _SINGLE else ALL_GATHER_BASE,
+    "all_gather_into_tensor_coalesced": "allgather_coalesced",
+    "reduce_scatter_tensor": "reduce_scatter_single" if _SINGLE else REDUCE_SCATTER_BASE,
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all_single": "all_to_all_single" if _SINGLE else "alltoall_base",
+    "broadcast": "broadcast",
+}
 KEPT_WORKS, SMALL_BYTES = 32, 64  # of a group in Python
 
 PARTS = {
@@ -39,6 +52,8 @@ PARTS = {
     f"torch.distributed:ProcessGroup.{REDUCE_SCATTER_BASE}": "note calls of reduce_scatter_tensor",
     "torch.distributed:Work._source_rank": "trace whom a message from anybody came from",
     f"{FUNCTIONAL_MODULE}:wait_tensor": "find deadlocks of functional collectives",
+    "torch:ops._c10d_functional.all_reduce": "name the functional collective that a rank waits in",
+    "torch:ops._c10d_functional.wait_tensor": "name the functional collective that a rank waits in",
     DTENSOR_MODULE: "name the function of a DTensor that waits",
     "torch.distributed:ProcessGroup._set_default_backend": "simulate a cluster",
     "torch.distributed:ProcessGroup._register_backend": "simulate a cluster",
@@ -111,6 +126,33 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
 def collectives_begun(group: dist.ProcessGroup) -> int:
     """How many collectives a group has begun, also those that C++ makes; raises where the backend does not count."""
     return group._get_sequence_number_for_group()
+
+
+def quiet_loggers() -> None:
+    """No traceback of what is raised anyway, and no word on what gloo lacks, with a process number and a time.
+
+    Private: the names of the loggers, of DTensor's two modules that do this.
+    """
+    for module in ("torch._subclasses.fake_tensor", "torch.distributed.tensor._collective_utils"):
+        logging.getLogger(module).setLevel(logging.CRITICAL)
+
+
+def functional_operator(name: str) -> Any:
+    """An operator that makes, or waits for, functional collectives; None where this torch lacks it."""
+    return getattr(torch.ops._c10d_functional, name, None)
+
+
+def functional_count(name: Any) -> int | None:
+    """How many collectives the group of this name has begun in C++; None of a group in Python, or that is gone."""
+    for group, its_name in group_names():
+        if its_name == name and type(group) is dist.ProcessGroup:
+            return collectives_begun(group)
+    return None
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What tells a tensor's storage from all others that are alive, as C++ does where it keeps the Work of one."""
+    return tensor.untyped_storage()._cdata
 
 
 def sender_of(work: dist.Work) -> int:

@@ -42,6 +42,22 @@ ADVICE = {
         "A new process looks for its function in a file, and a cell is no file: write the function into one with "
         "%%writefile work.py, and import it (from work import f)."
     ),
+    r"Mesh should not be bigger than default world size": (
+        "The sizes of a mesh must multiply to the number of ranks: init_device_mesh('cpu', (world_size,)), or "
+        "(2, world_size // 2)."
+    ),
+    r"(?s)same reduction dim.*Sharding propagation failed": (
+        "Tensor parallel needs parts of equal size: the dimension that it shards, such as out_features of a "
+        "ColwiseParallel layer and in_features of the RowwiseParallel layer after it, must be a multiple of the "
+        "number of ranks."
+    ),
+    r"outputShape\[0\] \* worldSize == inputShape\[0\]|invalid output tensor list at index 0 \(expected length": (
+        "The larger tensor of this call must be exactly world_size times as long as the smaller one: cut it, or pad it."
+    ),
+    r"Failed to run stage backward": (
+        "The stages of a pipeline keep the shapes of their first step: give every step a batch of the same size, or "
+        "make the stages and the schedule again."
+    ),
     r"'NoneType' object has no attribute 'wait'": (
         "Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for."
     ),
@@ -67,6 +83,7 @@ def with_text(line: Line) -> Line:
 
 def readable(message: str) -> str:
     """A message without what means nothing to its reader: gloo's source paths, byte-swapped ports, addresses."""
+    message = re.sub(r"^\[rank\d+\]:\[\w[^\]]*\]\s*", "", message)
     message = re.sub(r"\[[^\]\s]*\.(cc|cpp|h):\d+\]\s*", "", message)
     message = re.sub(r" at 0x[0-9a-f]+>", ">", message)
     message = re.sub(r",?\s*(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)

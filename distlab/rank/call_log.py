@@ -125,7 +125,6 @@ class Notes:
 
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 1  # of the cluster; the environment, which says the same, is the learner's
-        self.now: dict[int, Note | None] = {}  # by thread: the call that it waits in
         self.total = 0  # of everything that is noted
         self.freed = 0  # how often the watchdog has freed this rank
         self.checker: Any = None  # argument_checks.Checker while a cell is checked
@@ -136,11 +135,14 @@ class Notes:
         """Forget every call; the group that they were made in is gone."""
         if self.tracer is not None:
             self.tracer.forget_groups()
+        # by thread: the call that it waits in; an interrupt that hit `waiting_for` itself has left its call there
+        self.now: dict[int, Note | None] = {}
         self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
         # messages by (is a send, group, peer, tag), the newest kind last, and sends whose Work was dropped undone
         self.traffic: dict[tuple[bool, str, int, int], int] = {}
         self.dropped: dict[tuple[bool, str, int, int], int] = {}
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
+        self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
 
     def add(self, note: Note) -> None:
         self.total += 1

@@ -14,8 +14,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.compat.torch import forget_group_numbers, number_of_groups, set_default_timeout
-from distlab.rank import activity, argument_checks, call_hooks, remote_agent, remote_calls, sockets, watchdog
+from distlab.compat.torch import forget_group_numbers, number_of_groups, quiet_loggers, set_default_timeout
+from distlab.rank import (
+    activity,
+    argument_checks,
+    call_hooks,
+    functional_calls,
+    remote_agent,
+    remote_calls,
+    sockets,
+    watchdog,
+)
 from distlab.rank.call_log import NOTES
 from distlab.rank.devices import device_for
 
@@ -33,6 +42,8 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
     NOTES.rank, NOTES.world_size = rank, meeting.world_size
     call_hooks.install()
+    functional_calls.install()
+    quiet_loggers()
     remote_calls.install(watchdog.tell)
     before = sockets.there(), activity.threads()
     build(rank, meeting)

@@ -196,7 +196,7 @@ def free(thread: int, mine: frozenset[sockets.Identity], store_port: int) -> Non
     NOTES.freed += 1
     if (mpi := sys.modules.get("distlab.rank.mpi_queue")) is not None:
         mpi.free()
-    sockets.shut(mine, spare=store_port)
+    sockets.shut(mine, socket.SHUT_RD, spare=store_port)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (waits := _position(thread) == before) and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -20,7 +20,9 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
         calls: by rank.
     """
     if len({call.collective for call in calls.values()}) > 1:
-        ops = _by_value({rank: call.op for rank, call in calls.items()}, ("calls", "call"))
+        differ = len({call.op for call in calls.values()}) > 1  # full_tensor may be one collective or the other
+        names = {rank: call.op if differ else f"{call.op} ({call.collective})" for rank, call in calls.items()}
+        ops = _by_value(names, ("calls", "call"))
         return f"the ranks do not call the same collective: {ops}."
     aspects: list[Callable[[CallRecord], str]] = [
         lambda call: f"op={call.reduce_op}" if call.reduce_op else "",

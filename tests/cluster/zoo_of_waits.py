@@ -39,7 +39,7 @@ def a_redistribution_without_rank_1(rank, n):
 
 @breaks(2)
 def a_functional_collective_nobody_joins(rank, n):
-    """Rank 0 waits in wait_tensor for rank 1, which has finished without calling it."""
+    """Rank 0 waits in all_reduce for rank 1, which has finished without calling it."""
     import torch.distributed._functional_collectives as functional
 
     if rank == 0:

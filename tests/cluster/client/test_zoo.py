@@ -3,7 +3,7 @@
 import pytest
 
 import distlab
-from tests.cluster import zoo_of_waits  # noqa: F401 - adds its programs
+from tests.cluster import zoo_of_pipelines, zoo_of_sharding, zoo_of_waits  # noqa: F401 - they add their programs
 from tests.cluster.conftest import sum_of_ranks
 from tests.cluster.programs import STEPS, correct_programs
 from tests.cluster.zoo import ZOO

@@ -53,6 +53,7 @@ def test_a_recursion_is_told_in_a_few_lines():
         (f"[/__w/pytorch/gloo/transport/tcp/unbound_buffer.cc:78] {TIMED_OUT}", TIMED_OUT),
         ("[a/pair.cc:553] Connection closed by peer [127.0.0.1]:13706", "Connection closed by peer"),
         ("plain [1, 2] text", "plain [1, 2] text"),
+        ("[rank3]:[F1123 13:17:28.055 ProcessGroupGloo.cpp:1537] Check failed: a == b", "Check failed: a == b"),
         ("first\nException raised from run at x.cpp:1\nframe #0", "first"),
         ("part of group <torch.ProcessGroup object at 0x7f5a3cf8aef0>", "part of group <torch.ProcessGroup object>"),
     ],
@@ -82,6 +83,16 @@ def test_known_messages_come_with_advice():
         ("ProcessRaisedException", "\n-- Process 0 terminated with the following error:\n1/0", ""),
         ("PicklingError", "Can't pickle <function f>: attribute lookup f on __main__ failed", "%%writefile work.py"),
         ("ValueError", "bad batch", ""),
+        ("RuntimeError", "Mesh should not be bigger than default world size 4, but found 8 ranks!", "(world_size,)"),
+        ("RuntimeError", "a and b must have same reduction dim, but got", ""),
+        (
+            "RuntimeError",
+            "a and b must have same reduction dim, but got [1, 8] X [6, 4].\n\nSharding propagation failed for",
+            "a multiple of the number of ranks",
+        ),
+        ("RuntimeError", "Check failed: outputShape[0] * worldSize == inputShape[0] (8 vs. 5).", "world_size times"),
+        ("RuntimeError", "invalid output tensor list at index 0 (expected length 4, got 3)", "world_size times"),
+        ("RuntimeError", "Failed to run stage backward:\n    Stage output: ", "a batch of the same size"),
     ],
 )
 def test_advice_fits_its_message(kind, message, advice):

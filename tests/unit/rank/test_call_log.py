@@ -1,5 +1,6 @@
 """What a rank notes of its calls, by torch's own functions, and how another process reads it."""
 
+import threading
 from dataclasses import astuple, replace
 from datetime import timedelta
 
@@ -189,3 +190,13 @@ def test_forget_leaves_nothing(four):
     assert work not in NOTES.ties
     dist.all_reduce(ones(1))
     assert newest().sequence == 1
+
+
+def test_an_interrupted_wait_does_not_outlive_its_group(four):
+    """An interrupt may hit the note of a wait itself, which would say for ever that its thread waits."""
+    dist.all_reduce(ones(2))
+    (note,) = NOTES.collectives["0"]
+    call_log.waiting_for(note).__enter__()
+    assert status.communication(threading.get_ident()) == "all_reduce"
+    NOTES.forget()
+    assert status.communication(threading.get_ident()) == ""

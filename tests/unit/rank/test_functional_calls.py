@@ -1,0 +1,67 @@
+"""What a rank notes of functional collectives, which C++ makes and waits for; zoo_of_sharding.py has DTensor's."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch._subclasses import FakeTensorMode
+
+from distlab.compat import torch as private
+from distlab.rank import functional_calls
+from distlab.rank.call_log import NOTES
+from tests.unit.rank.test_call_log import newest
+
+
+@pytest.fixture
+def group(alone):
+    """A gloo group of this process alone, with the layer on torch's operators."""
+    operators = [private.functional_operator(name) for name in (*private.FUNCTIONAL_METHODS, "wait_tensor")]
+    classes = [type(operator) for operator in operators]
+    functional_calls.install()
+    yield dist.group.WORLD
+    for operator, before in zip(operators, classes, strict=True):
+        operator.__class__ = before
+
+
+def ones(*shape):
+    return torch.ones(shape)
+
+
+@pytest.mark.parametrize(
+    ("call", "op", "fields"),
+    [
+        (lambda g: functional.all_reduce(ones(2), "max", g), "all_reduce", {"reduce_op": "MAX"}),
+        (lambda g: functional.all_gather_tensor(ones(2, 3), 0, g), "all_gather_", {"tensors": (("float32", (2, 3)),)}),
+        (lambda g: functional.reduce_scatter_tensor(ones(2), "avg", 0, g), "reduce_scatter_", {"reduce_op": "AVG"}),
+        (lambda g: functional.all_to_all_single(ones(4, 2), [4], [4], g), "all_to_all_single", {"sends": (8,)}),
+        (lambda g: functional.broadcast(ones(2), 0, g), "broadcast", {"root": 0}),
+        (lambda g: functional.all_reduce_coalesced([ones(2)], "sum", g)[0], "all_reduce_coalesced", {}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+def test_a_functional_collective_is_noted(group, call, op, fields):
+    """With its name, arguments and line; it is over when its result was waited for."""
+    result = call(group)
+    record = newest()
+    assert record.op.startswith(op)
+    assert {name: getattr(record, name) for name in fields} == fields
+    assert (record.collective != "", record.members, record.sequence) == (True, (0,), 1)
+    assert record.place[0] == "test_functional_calls.py"
+    note = NOTES.collectives[group.group_name][-1]
+    assert not note.done
+    result.wait()
+    assert note.done
+
+
+def test_what_torch_only_traces_is_not_noted(group):
+    """Tensors without numbers are not sent."""
+    with FakeTensorMode():
+        functional.all_reduce(ones(2), "sum", group)
+    assert not any(NOTES.collectives.values())
+
+
+def test_a_group_in_python_notes_its_calls_itself(group, monkeypatch):
+    """And so does one that is gone: torch refuses it."""
+    monkeypatch.setattr(private, "group_names", list)
+    functional.all_reduce(ones(2), "sum", group).wait()
+    assert not any(NOTES.collectives.values())
