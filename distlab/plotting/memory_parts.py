@@ -5,10 +5,11 @@ Called by notebook 09, with bytes that the ranks counted or a formula gave. Runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
@@ -61,10 +62,9 @@ def memory(bars: Mapping[str, Parts], title: str = "", unit: str = "MiB", limit:
                 left += width
             beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center_baseline", "fontsize": SMALL}
             ax.annotate(f"{left:.3g}", (left, place), **beside)
-        if limit is not None:
-            ax.axvline(limit / UNITS[unit], color=INK, linestyle="--", linewidth=1.5)
         write_in(ax, drawn)
-        _legend(ax, bars)
+        lines = [] if limit is None else [ax.axvline(limit / UNITS[unit], color=INK, linestyle="--", label="a device has")]
+        _legend(ax, bars, lines)
     return ax
 
 
@@ -125,8 +125,8 @@ def _look(part: str) -> dict[str, object]:
     return {**fill, "edgecolor": INK if gathered else "#FFFFFF", "linewidth": 0.8}
 
 
-def _legend(ax: Axes, bars: Mapping[str, Parts]) -> None:
-    """Say below the axes which fill is which part."""
+def _legend(ax: Axes, bars: Mapping[str, Parts], lines: Sequence[Line2D] = ()) -> None:
+    """Say below the axes which fill is which part, and what a line is."""
     parts = list(dict.fromkeys(part for bar in bars.values() for part, size in bar.items() if size))
-    handles = [Patch(**_look(part)) for part in parts]
-    ax.figure.legend(handles, parts, loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
+    handles = [*(Patch(**_look(part), label=part) for part in parts), *lines]
+    ax.figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
