@@ -129,4 +129,4 @@ def _legend(ax: Axes, bars: Mapping[str, Parts], lines: Sequence[Line2D] = ()) -
     """Say below the axes which fill is which part, and what a line is."""
     parts = list(dict.fromkeys(part for bar in bars.values() for part, size in bar.items() if size))
     handles = [*(Patch(**_look(part), label=part) for part in parts), *lines]
-    ax.figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
+    ax.figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)
