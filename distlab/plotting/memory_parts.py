@@ -63,8 +63,8 @@ def memory(bars: Mapping[str, Parts], title: str = "", unit: str = "MiB", limit:
             beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center_baseline", "fontsize": SMALL}
             ax.annotate(f"{left:.3g}", (left, place), **beside)
         write_in(ax, drawn)
-        lines = [] if limit is None else [ax.axvline(limit / UNITS[unit], color=INK, linestyle="--", label="a device has")]
-        _legend(ax, bars, lines)
+        look = {"color": INK, "linestyle": "--", "label": "a device has"}
+        _legend(ax, bars, [] if limit is None else [ax.axvline(limit / UNITS[unit], **look)])
     return ax
 
 
@@ -100,8 +100,8 @@ def memory_at(moments: Mapping[str, Parts], title: str = "", unit: str = "MiB") 
         ax.set_xticks(range(len(moments)), ticks)
         ax.tick_params(axis="x", length=0)
         middles = [(group[0][0] + group[-1][0]) / 2 for group in groups]
-        names = [group[0][1] if len(group) > 1 else "\n".join(f"{group[0][1]} {group[0][2]}".split()) for group in groups]
         below = ax.secondary_xaxis(-0.07)
+        names = [group[0][1] if len(group) > 1 else "\n".join(group[0][1:]).strip() for group in groups]
         below.set_xticks(middles, names)
         below.tick_params(length=0)
         below.spines["bottom"].set_visible(False)

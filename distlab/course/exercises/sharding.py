@@ -30,11 +30,15 @@ def _clipped(fn, shards, max_norm):
     """The norm that was found, and the shards afterwards."""
     n, lengths = dist.get_world_size(), [len(shard) for shard in shards]
     norms = [torch.cat([torch.zeros(1), *_shards(r, n, (lengths, 0))[0]]).norm().item() for r in range(n)]
-    found, why = fn(shards, max_norm), ""
-    if n > 1 and shards and isinstance(found, float):
-        why = "That is the sum of the ranks' norms. What may be added up?" if isclose(found, sum(norms), rel_tol=1e-5) else why
-        why = "That is the norm of this rank's own shards." if isclose(found, norms[dist.get_rank()], rel_tol=1e-5) else why
-    return (Seen(f"{found:.6g}", why) if why else found), shards
+    mistakes = {
+        norms[dist.get_rank()]: "That is the norm of this rank's own shards.",
+        sum(norms): "That is the sum of the ranks' norms. What may be added up?",
+    }
+    found = fn(shards, max_norm)
+    for wrong, why in mistakes.items() if n > 1 and shards and isinstance(found, float) else ():
+        if isclose(found, wrong, rel_tol=1e-5):
+            return Seen(f"{found:.6g}", why), shards
+    return found, shards
 
 
 def _first(total, parts, part):
@@ -66,7 +70,8 @@ def bytes_of_a_rank(parameters, ranks, stage):
     given=_state,
     trial=_stepped,
     limits=lambda n, length, item: Limits(
-        2 * (n - 1) * length // n * item, because="Which part of the average does a rank need, and which of the weights?"
+        2 * (n - 1) * length // n * item,
+        because="Which part of the average does a rank need, and which of the weights?",
     ),
 )
 def zero_2_step(weights, gradient, momentum):
