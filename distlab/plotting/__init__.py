@@ -12,6 +12,7 @@ HOMES = {
     "grids": ("before_after",),
     "handshakes": ("handshake",),
     "heat": ("heat_maps",),
+    "memory_parts": ("memory", "memory_at"),
     "more_ranks": ("scaling", "speedup", "time_against_ranks"),
     "stepping": ("play", "steps"),
     "style": ("rank_color",),

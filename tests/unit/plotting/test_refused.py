@@ -38,6 +38,17 @@ NEGATIVE = SimpleNamespace(compute=-1, hidden=0, communicate=0, wait=0, other=0)
         ("speedup", [{}], f"curves must be at least one curve, got {{}}. {RATES}"),
         ("scaling", [{"a": ([2], [1], [1], [1])}], "curves['a'] must be a curve that begins with 1 rank, got 2. Give"),
         ("overlap", [[]], f"bars must be at least one bar, got []. {BAR}"),
+        (
+            "memory",
+            [{}],
+            'bars must be at least one bar, with no part below 0, got {}. Give {"rank 0": {"parameters": ',
+        ),
+        ("memory", [{"rank 0": {"gradients": -1}}], "bars must be at least one bar, with no part below 0, got "),
+        (
+            "memory_at",
+            [{"at rest": {"gradients": 1}}, "", "kB"],
+            "unit must be one of MiB, GiB, GB, got 'kB'. Give unit",
+        ),
         ("overlap", [[("a", 0, 1, "sleep")]], "bars[0][3] must be one of compute, communicate, wait, got 'sleep'."),
         ("overlap", [[("a", 2, 1, "wait")]], f"bars[0] must be a bar that ends after its start 2, got 1. {BAR}"),
         ("time_shares", [{}], f"bars must be at least one bar that is longer than 0 s, {SHARES.format({})}"),
