@@ -123,7 +123,7 @@ def cuts(
         layers: in the order in which they are called: a name, the shape of the weight, and the dimension along which
             it is cut, or None where every rank has all of it.
         n: the number of ranks.
-        marks: by the name of a layer, what is called behind it.
+        marks: by the name of a layer, what is called behind it, in one or more lines.
         title: what is shown.
 
     Returns:
@@ -132,7 +132,8 @@ def cuts(
     sizes = [(shape[1] if len(shape) > 1 else 0, shape[0]) for _, shape, _ in layers]
     scale = TALL / max(side for size in sizes for side in size)
     boxes = [(max(0.12, wide * scale), high * scale) for wide, high in sizes]
-    gaps = [0.36 + (text_width(marks[name], SIZE) if name in marks else 0) for name, _, _ in layers]
+    words = [marks.get(name, "").splitlines() for name, _, _ in layers]
+    gaps = [0.28 + max((text_width(line, SIZE) for line in lines), default=0) for lines in words]
     captions = [max(text_width(_size(shape), SIZE), text_width(name, SMALL)) for name, shape, _ in layers]
     columns = [max(wide, caption) for (wide, _), caption in zip(boxes, captions, strict=True)]
     figure, ax = cells.canvas(sum(columns) + sum(gaps), TALL + 1.0, title)
@@ -148,9 +149,9 @@ def cuts(
         draw_text(ax, left + column / 2, y + high + 0.16, _size(shape), fontsize=SIZE)
         left += column + gap
         if name in marks:
-            draw_text(ax, left - gap / 2, middle - 0.16, marks[name], fontsize=SIZE)
+            draw_text(ax, left - gap / 2, middle - 0.08, marks[name], va="bottom", fontsize=SIZE)
         look = {"arrowstyle": "-|>", "mutation_scale": 11, "color": INK, "shrinkA": 0, "shrinkB": 0}
-        ax.add_patch(FancyArrowPatch((left - gap + 0.08, middle), (left - 0.08, middle), **look))
+        ax.add_patch(FancyArrowPatch((left - gap + 0.05, middle), (left - 0.05, middle), **look))
     key, place = [(f"rank {rank}", rank_color(rank)) for rank in range(n)] + [("every rank", FAINT)], 0.0
     for words, color in key:
         ax.add_patch(Rectangle((place, TALL + 0.8), 0.14, 0.14, facecolor=color, edgecolor="none"))

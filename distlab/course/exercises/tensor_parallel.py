@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.course.exercises import Limits, as_they_are, exercise, question, returned
+from distlab.course.exercises import Limits, as_they_are, exercise, question
 
 WORDS = 3  # of a rank, in `sharded_loss`
 
@@ -29,6 +29,12 @@ def _of_two_layers(rank, n, case):
     tokens, width = case
     x, first, bias, second, last = _small((tokens, 2), (2, width * n), (width * n,), (width * n, 2), (2,))
     return x, first.chunk(n, 1)[rank], bias.chunk(n)[rank], second.chunk(n)[rank], last
+
+
+def _number(fn, *arguments):
+    """What a function returns, as a number if it is one."""
+    value = fn(*arguments)
+    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
 
 
 def _from_all_ranks(rank, n, tokens):
@@ -87,7 +93,7 @@ def two_layers(x, columns, bias, rows, last):
     "09",
     cases=((2, 0), (7, 0), (5, 1000)),
     given=_all_words,
-    trial=returned,
+    trial=_number,
     limits=lambda n, length, item: Limits(
         largest=length // WORDS * item, because="Which three numbers of a token does its loss need from all ranks?"
     ),
