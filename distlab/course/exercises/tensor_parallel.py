@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.course.exercises import Limits, as_they_are, exercise, question
+from distlab.course.exercises import Limits, all_but, as_they_are, exercise, question
 
 WORDS = 3  # of a rank, in `sharded_loss`
 
@@ -31,17 +31,17 @@ def _of_two_layers(rank, n, case):
     return x, first.chunk(n, 1)[rank], bias.chunk(n)[rank], second.chunk(n)[rank], last
 
 
-def _number(fn, *arguments):
-    """What a function returns, as a number if it is one."""
+def _loss(fn, *arguments):
+    """What a function returns, as a tensor if it is a number."""
     value = fn(*arguments)
-    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+    return torch.tensor(value) if isinstance(value, float) else value
 
 
-def _from_all_ranks(rank, n, tokens):
-    """What arrived at the expert of this rank, where token i of rank r is 10 r + i; and whom this rank chose."""
-    choices = [torch.tensor([(i * i + i // 2 + r) % n for i in range(tokens + r)]) for r in range(n)]
-    came = [(choice == rank).nonzero().flatten() + 10.0 * r for r, choice in enumerate(choices)]
-    return torch.cat(came), [len(part) for part in came], choices[rank]
+def _to_two_experts(rank, n, tokens):
+    """Tokens, the two experts of each and their shares, and the factor of this rank's expert."""
+    place = torch.arange(tokens + rank)
+    choice = torch.stack([(place // 2 + rank) % n, (2 * place + rank + 1) % n], 1)
+    return torch.stack([place, 10 * place + rank], 1).float(), choice, torch.tensor([0.75, 0.25]), rank + 1.0
 
 
 @exercise(
@@ -93,7 +93,7 @@ def two_layers(x, columns, bias, rows, last):
     "09",
     cases=((2, 0), (7, 0), (5, 1000)),
     given=_all_words,
-    trial=_number,
+    trial=_loss,
     limits=lambda n, length, item: Limits(
         largest=length // WORDS * item, because="Which three numbers of a token does its loss need from all ranks?"
     ),
@@ -152,15 +152,23 @@ def groups_of(rank, shape):
     return [ranks[(*place[:dim], slice(None), *place[dim + 1 :])].tolist() for dim in range(len(shape))]
 
 
-@exercise("09", cases=(1, 4, 6), given=_from_all_ranks, limits=lambda n, length, item: Limits(calls=1))
-def from_experts(results, came, choice):
-    """Return the results of this rank's own tokens, in the order of the tokens.
+@exercise(
+    "09",
+    cases=(1, 2, 5),
+    given=_to_two_experts,
+    forbids=all_but("all_to_all"),
+    limits=lambda n, length, item: Limits(calls=3, because="Can the tokens for both experts travel together?"),
+)
+def two_experts(tokens, choice, shares, factor):
+    """Return, for each token, the sum of the results of its two experts, each times its share.
 
-    `results` are those of all tokens that came, in the order of the ranks that they came from, `came[r]` of rank r.
-    This rank sent its token i to rank `choice[i]`, and the tokens of one expert in their order.
+    Token i goes to the ranks `choice[i, 0]` and `choice[i, 1]`, and `shares[0]` and `shares[1]` are the shares of their
+    results. The expert of this rank multiplies what it gets by `factor`. Three calls of an all-to-all are enough.
 
-    Hint: What came is what this rank sends now. How many results does it get from each rank?
-    Hint: `torch.bincount(choice, minlength=world_size).tolist()` says how many tokens went to each rank.
-    Hint: The results arrive in the order of the experts: `choice.argsort(stable=True)` says whose each is.
+    Hint: Two experts are two tokens: `tokens.repeat_interleave(2, 0)` and `choice.flatten()` belong to each other.
+    Hint: `order = choice.flatten().argsort(stable=True)` is the order in which they go, and in which they come back.
+    Hint: `results[order] = back` restores the order; then `results.view(len(tokens), 2, -1)` has both of a token.
     """
-    return torch.arange(len(choice)) + 10.0 * dist.get_rank()
+    factors = [torch.tensor(0.0) for _ in range(dist.get_world_size())]
+    dist.all_gather(factors, torch.tensor(factor))
+    return tokens * (torch.stack(factors)[choice] * shares).sum(1, keepdim=True)
