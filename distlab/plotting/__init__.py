@@ -14,6 +14,7 @@ HOMES = {
     "heat": ("heat_maps",),
     "memory_parts": ("memory", "memory_at"),
     "more_ranks": ("scaling", "speedup", "time_against_ranks"),
+    "sharding": ("cuts", "mesh", "shards"),
     "stepping": ("play", "steps"),
     "style": ("rank_color",),
     "timelines": ("space_time",),

@@ -40,6 +40,7 @@ MODULES = (
     "initialization",
     "launching",
     "sharding",
+    "tensor_parallel",
 )
 # as the notes of a rank name them, the forms for one tensor included
 COLLECTIVES = [

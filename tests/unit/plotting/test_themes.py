@@ -80,6 +80,9 @@ FIGURES = {
     "handshake": lambda: plotting.handshake(CALLS, "t"),
     "steps": lambda: plotting.steps(*played("ring", 3), "t"),
     "values": lambda: plotting.steps([torch.tensor([[1.0, 5.0], [2.0, 5.0]]), [[1, 3], ["x", None]]], [[(0, 1, 1)]]),
+    "shards": lambda: plotting.shards([("a", [[[1], [None]], [[None], [2]]]), ("b", [[[3]], [[3]]])], ["sum"], "t"),
+    "cuts": lambda: plotting.cuts([("a", (8, 4), 0), ("b", (4, 8), 1), ("c", (4,), None)], 4, {"b": "sum"}, "t"),
+    "mesh": lambda: plotting.mesh((2, 2), [((0, 1), "1 sum"), ((0, 2), "a\nb")], "t"),
     "sweep": lambda: sweep_panels(
         {n: {"a": curve(6e-5), "b": curve(2e-4)} for n in (2, 4)}, {2: {"a": FIT}, 4: {"a": FIT}}, 2
     ),
