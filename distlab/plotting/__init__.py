@@ -13,6 +13,7 @@ HOMES = {
     "handshakes": ("handshake",),
     "heat": ("heat_maps",),
     "more_ranks": ("scaling", "speedup", "time_against_ranks"),
+    "pipelines": ("pipeline",),
     "stepping": ("play", "steps"),
     "style": ("rank_color",),
     "timelines": ("space_time",),

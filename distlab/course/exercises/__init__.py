@@ -39,6 +39,7 @@ MODULES = (
     "distributed_data_parallel",
     "initialization",
     "launching",
+    "pipelines",
 )
 # as the notes of a rank name them, the forms for one tensor included
 COLLECTIVES = [
