@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from distlab.errors import refuse
 from distlab.plotting.axes import even_ticks
@@ -20,8 +20,8 @@ from distlab.plotting.style import BACKWARD, FORWARD, HAZE, INK, OPTIMIZER, new_
 KINDS = {
     "F": (FORWARD, "forward"),
     "B": (BACKWARD, "backward"),
-    "I": (BACKWARD, "gradient of the input"),
-    "W": (OPTIMIZER, "gradient of the weights"),
+    "I": (BACKWARD, "backward, input only"),
+    "W": (OPTIMIZER, "backward, weights only"),
 }
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
 LEFT, WIDE, RIGHT, HEAD, FOOT, LEGEND = 0.75, 6.1, 0.75, 0.42, 0.3, 0.62
@@ -66,7 +66,9 @@ def pipeline(schedules: Mapping[str, Sequence[Sequence[Action]]], simulated: str
             draw_lanes(ax, ranks, lanes[name], 1.01 * last)
             top += height + FOOT
         kinds = {action[0] for ranks in schedules.values() for rank in ranks for action in rank}
-        handles = [Rectangle((0, 0), 1, 1, color=fill, label=words) for kind, (fill, words) in KINDS.items() if kind in kinds]
+        shown = {kind: KINDS[kind] for kind in KINDS if kind in kinds}
+        edge = {"edgecolor": "#FFFFFF", "linewidth": 0.8}
+        handles = [Patch(facecolor=fill, label=words, **edge) for fill, words in shown.values()]
         place = {"loc": "lower left", "bbox_to_anchor": (0.01, 0), "frameon": False}
         title = f"time ({simulated})" if simulated else "time, measured"
         figure.text(LEFT / wide, (LEGEND - 0.2) / high, title, fontsize=9.5, va="center")
