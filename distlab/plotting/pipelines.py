@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 from distlab.errors import refuse
 from distlab.plotting.axes import even_ticks
 from distlab.plotting.cells import text_width
-from distlab.plotting.style import BACKWARD, FORWARD, HAZE, INK, OPTIMIZER, new_figure, rank_color, style, text_color
+from distlab.plotting.style import BACKWARD, FORWARD, HAZE, OPTIMIZER, new_figure, rank_color, style, text_color
 
 # by kind of computing: its fill, and what the legend calls it
 KINDS = {
@@ -48,7 +48,9 @@ def pipeline(schedules: Mapping[str, Sequence[Sequence[Action]]], simulated: str
     """
     if not schedules or not all(any(ranks) for ranks in schedules.values()):
         refuse("schedules", "at least one, in which a rank computes", schedules, 'Give {"GPipe": actions_by_rank}.')
-    lanes = {name: [sorted({action[1] for action in rank}) or [0] for rank in ranks] for name, ranks in schedules.items()}
+    lanes = {
+        name: [sorted({action[1] for action in rank}) or [0] for rank in ranks] for name, ranks in schedules.items()
+    }
     heights = [sum(len(stages) * ROW + GAP for stages in lane) for lane in lanes.values()]
     high = sum(heights) + len(heights) * (HEAD + FOOT) + LEGEND
     wide, top = LEFT + WIDE + RIGHT, 0.0

@@ -31,7 +31,7 @@ def _order(fn, m):
     for send in sends:
         send.wait()
     alive = [sum(1 if call[0] == "F" else -1 for call in calls[:end]) for end in range(len(calls) + 1)]
-    why = f"At most {max(alive)} micro-batches are alive there; it may have {min(m, p - rank)}."
+    why = f"Alive at the same time: {max(alive)} of the micro-batches. It should be {min(m, p - rank)}."
     return Seen(" ".join(calls), why)
 
 
