@@ -24,7 +24,7 @@ KINDS = {
     "W": (OPTIMIZER, "backward, weights only"),
 }
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
-LEFT, WIDE, RIGHT, HEAD, FOOT, LEGEND = 0.75, 6.1, 0.75, 0.42, 0.3, 0.62
+LEFT, WIDE, RIGHT, HEAD, FOOT, LEGEND = 0.75, 6.0, 0.75, 0.42, 0.3, 0.62
 ROW, GAP, SMALL = 0.24, 0.06, 8.5  # heights of a row and between lanes; font size in points
 
 

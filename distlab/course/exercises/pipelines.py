@@ -82,7 +82,8 @@ def tie_weights(weight):
 def one_forward_one_backward(forward, backward, m):
     """Call `forward(i)` and `backward(i)` for each of the `m` micro-batches, in the order of 1F1B.
 
-    With p ranks, rank r has p - r micro-batches alive as soon as it can, and never more.
+    With p ranks, rank r may have p - r micro-batches alive, and never more. It calls a backward only when it has that
+    many, or when no forwards are left.
 
     Hint: Rank r begins with p - r forwards, or with m of them if there are no more.
     Hint: Then follow backward, forward, backward, forward ... until there are no forwards left.
