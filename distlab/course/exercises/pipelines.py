@@ -31,8 +31,9 @@ def _order(fn, m):
     for send in sends:
         send.wait()
     alive = [sum(1 if call[0] == "F" else -1 for call in calls[:end]) for end in range(len(calls) + 1)]
-    why = f"Alive at the same time: {max(alive)} of the micro-batches. It should be {min(m, p - rank)}."
-    return Seen(" ".join(calls), why)
+    right = min(m, p - rank)
+    why = f"Alive at the same time: {max(alive)} of the micro-batches. It should be {right}."
+    return Seen(" ".join(calls), why if max(alive) != right else "")
 
 
 @exercise("09", worlds=(1,), cases=((4, 0.25), (8, 0.05), (5, 0.3), (2, 0.75), (16, 0.1), (1, 0.2)), given=as_they_are)
