@@ -1,5 +1,7 @@
 """The exercises of notebook 09 on pipelines: bubbles, weights on two stages, schedules, and what to choose."""
 
+from itertools import combinations, pairwise
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -97,6 +99,23 @@ def one_forward_one_backward(forward, backward, m):
         backward(i)
         if i + ahead < m:
             forward(i + ahead)
+
+
+@exercise(
+    "09",
+    worlds=(1,),
+    cases=(([3, 1, 1, 1, 1, 1, 4], 3), ([1, 1, 1, 1, 1, 1, 1], 4), ([2, 3, 5, 1, 6, 2, 2, 4], 4), ([5, 2], 1)),
+    given=as_they_are,
+)
+def slowest_stage(costs, p):
+    """Cut the layers, whose times are `costs`, into `p` consecutive stages, none of them empty, so that the slowest
+    stage takes as little time as possible. Return the time of that stage. With 3, 1, 1, 1, 1, 1, 4 and p = 3 it is 4.
+
+    Hint: `itertools.combinations(range(1, len(costs)), p - 1)` gives all ways to cut.
+    Hint: Of each way, the slowest stage is the `max` of the sums; of all ways, the best is the `min` of these.
+    """
+    ways = (tuple(pairwise((0, *cuts, len(costs)))) for cuts in combinations(range(1, len(costs)), p - 1))
+    return min(max(sum(costs[a:b]) for a, b in way) for way in ways)
 
 
 @question("09")
