@@ -15,6 +15,7 @@ HOMES = {
     "memory_parts": ("memory", "memory_at"),
     "more_ranks": ("scaling", "speedup", "time_against_ranks"),
     "sharding": ("cuts", "mesh", "shards"),
+    "pipelines": ("pipeline",),
     "stepping": ("play", "steps"),
     "style": ("rank_color",),
     "timelines": ("space_time",),

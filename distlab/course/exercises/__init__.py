@@ -41,6 +41,7 @@ MODULES = (
     "launching",
     "sharding",
     "tensor_parallel",
+    "pipelines",
 )
 # as the notes of a rank name them, the forms for one tensor included
 COLLECTIVES = [

@@ -59,6 +59,8 @@ NEGATIVE = SimpleNamespace(compute=-1, hidden=0, communicate=0, wait=0, other=0)
         ("images", [[], []], "rows must be at least one row of images, got []. Give [x[:8]]."),
         ("images", [[torch.zeros(2, 8, 8)], [[1]]], "captions must be one for each image, [2] in the rows, got [[1]"),
         ("shards", [[]], "states must be one or more states, each of the same number of ranks, got []. Give shards("),
+        ("pipeline", [{}], 'schedules must be at least one, in which a rank computes, got {}. Give {"'),
+        ("pipeline", [{"a": [[], []]}], "schedules must be at least one, in which a rank computes, got {'a': [[]"),
         ("handshake", [[[], []]], "calls must be by rank, with a call of some rank, got [[], []]. Record them: see"),
         *[("steps", [states, []], f"{LISTS} {got}. {SCHEDULE}") for states, got in (([], []), (5, 5), ([[5]], 5))],
         ("play", [[[5]], []], f"{LISTS} 5. {SCHEDULE}"),

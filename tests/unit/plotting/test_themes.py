@@ -76,6 +76,9 @@ FIGURES = {
     "images": lambda: plotting.images(
         [torch.rand(6, 1, 8, 8), torch.rand(3, 3, 8, 8)], [range(6), range(3)], title="t"
     ),
+    "pipeline": lambda: plotting.pipeline(
+        {"t": [[("I", 0, 0, 0.0, 0.1), ("F", 1, 0, 0.1, 0.2), ("W", 0, 0, 0.2, 0.3)]]}
+    ),
     "heat": lambda: plotting.heat_maps([("today", TABLE)] * 5),
     "handshake": lambda: plotting.handshake(CALLS, "t"),
     "steps": lambda: plotting.steps(*played("ring", 3), "t"),
