@@ -42,14 +42,17 @@ class Item:
 # --- what ranks wrote ---
 
 
-def collect(result: Any, targets: Sequence[int], groupby: str = "type") -> list[Item]:
+def collect(
+    result: Any, targets: Sequence[int], groupby: str = "type", served: Mapping[int, str] | None = None
+) -> list[Item]:
     """The output in an ipyparallel AsyncResult as items, sorted, the identical ones folded.
 
     Args:
         groupby: "type" (all stdout, then stderr, displays and results), "engine" (all of one rank together) or
             "order" (like type, but the ranks' n-th displays side by side), as in ipyparallel's %%px.
+        served: what functions of remote calls have printed, by the rank that ran them.
     """
-    rows: list[tuple[tuple[int, int], Item]] = []
+    rows = [((0, 0), Item("stdout", (rank,), _shorten(text))) for rank, text in (served or {}).items()]
     for rank, written in zip(targets, written_by_engines(result), strict=True):
         rows.append(((0, 0), Item("stdout", (rank,), _shorten(written["stdout"]))))
         rows.append(((1, 0), Item("stderr", (rank,), _shorten(written["stderr"]))))
@@ -60,7 +63,7 @@ def collect(result: Any, targets: Sequence[int], groupby: str = "type") -> list[
     rows = [row for row in rows if row[1].text or row[1].data]
     if groupby == "engine":
         return [item for _, item in sorted(rows, key=lambda row: (row[1].ranks, row[0]))]
-    return _fold([item for _, item in sorted(rows, key=lambda row: row[0])])
+    return _fold([item for _, item in sorted(rows, key=lambda row: (row[0], row[1].ranks))])
 
 
 def _rich(kind: str, rank: int, data: dict[str, Any]) -> Item:
@@ -122,17 +125,23 @@ def chips(ranks: Sequence[int]) -> str:
 
 
 def show(
-    result: Any, targets: Sequence[int], groupby: str = "type", place: Place | None = None, patience: float = 1.0
+    result: Any,
+    targets: Sequence[int],
+    groupby: str = "type",
+    place: Place | None = None,
+    patience: float = 1.0,
+    served: Mapping[int, str] | None = None,
 ) -> None:
     """Show what the ranks wrote: in a notebook as a table, elsewhere as text on this process's stdout.
 
     Args:
         place: where the live view is that this takes the place of.
         patience: seconds to wait for output that is on its way; a rank that has died sends no end of it.
+        served: see `collect`.
     """
     result.wait_for_output(patience)
     place = place or Place()
-    items = collect(result, targets, groupby)
+    items = collect(result, targets, groupby, served)
     for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):  # what is rich stands alone
         block = list(block)
         place.leave(_rich_bundle(block[0]) if block[0].data else _bundle(block))

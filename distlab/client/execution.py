@@ -138,7 +138,9 @@ class Cell:
         whole = not self._sent.unfinished() and not any(map(_is_death, self._sent.so_far().values()))
         patience = OUTPUT_SECONDS if whole else 1.0
         with interrupts.allowed():
-            display.show(self.result, self._targets, self._options.groupby, self._place, patience)
+            display.show(
+                self.result, self._targets, self._options.groupby, self._place, patience, self._ranks.printed()
+            )
 
     def replies(self) -> list[Any]:
         """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed.
@@ -177,6 +179,8 @@ class Cell:
                 failures.append(_failure_of_cell(rank, reply, told.get(rank)))
             elif _is_failure(reply):
                 failures.append(explanation.failure(reply[0]))
+        if failures and all(f.consequence for f in failures) and not self._died:
+            self._died = self._ranks.died_since(self._pids)
         return failures
 
     def _raise_failed(self, failures: list[Failure]) -> None:

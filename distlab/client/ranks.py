@@ -12,6 +12,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from distlab.client import display, interrupts
@@ -25,10 +26,11 @@ from distlab.errors import ClusterError, rank_list
 from distlab.launch import mpiexec
 from distlab.rank import entry_points
 from distlab.simulated import entry_points as simulated
-from distlab.wire.messages import COME_BACK, COMMUNICATING, FREE, VARIABLES, Answer, RankStatus
+from distlab.wire.messages import COME_BACK, COMMUNICATING, FREE, VARIABLES, Answer, RankStatus, Worker
 
 BUILD_SECONDS = 60.0
 ANSWER_SECONDS = 0.5  # what a rank has to answer when its state is to be reported
+DEATH_SECONDS = 0.2  # for the launcher to see that a process has ended whose connections are lost
 KILL_SECONDS = 10.0  # for the notebook to hear that a rank that it ended has ended
 
 
@@ -75,6 +77,7 @@ class Ranks:
         self.last_lines: dict[int, str] = {}
         self.can_respawn = plan.engines == FORK
         self.cells = itertools.count(1)  # of a simulated cluster
+        self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks were told that they are on simulated machines
         self._owner = os.getpid()
         self._processes = warm
@@ -100,14 +103,33 @@ class Ranks:
             if plan.network is not None or self._simulates:
                 self.client.direct_view("all").apply_async(simulated.use, plan.network)
                 self._simulates = plan.network is not None
-            meet = [entry_points.join if rank in new else entry_points.rebuild for rank in everyone]
-            results = [self.client[rank].apply_async(meet[rank], rank, meeting) for rank in everyone]
+            whole = not self._cut and not new
+            results = [
+                self.client[rank].apply_async(entry_points.join, rank, meeting)
+                if rank in new
+                else self.client[rank].apply_async(entry_points.rebuild, rank, meeting, whole)
+                for rank in everyone
+            ]
             values = [result.get(timeout=BUILD_SECONDS) for result in results]
+            self._serve_again([values[rank]["worker"] for rank in everyone if rank not in new])
         except Exception as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
         self.pids = [values[rank]["pid"] if rank in new else self.pids[rank] for rank in everyone]
-        self.lost, self.broken = {}, False
-        return max((values[rank] for rank in everyone if rank not in new), default=0)
+        self.lost, self.broken, self._cut = {}, False, False
+        return max((values[rank]["subgroups"] for rank in everyone if rank not in new), default=0)
+
+    def _serve_again(self, workers: Sequence[Worker | None]) -> None:
+        """Start RPC again where connections of it were shut down, and say so; new ranks get the workers' names, too."""
+        known = next(filter(None, workers), None)
+        if known is None:
+            return
+        calls = []
+        for number, (rank, name) in enumerate(zip(known.ranks, known.names, strict=True)):
+            worker = replace(known, number=number, name=name)
+            calls.append(self.client[rank].apply_async(entry_points.serve_again, worker))
+        for call in calls:
+            call.get(timeout=BUILD_SECONDS)
+        print(explanation.SERVING_AGAIN)
 
     def release(self) -> Processes | None:
         """Give the processes away, to be used for another cluster; None when they have to be stopped instead."""
@@ -187,7 +209,7 @@ class Ranks:
         Returns:
             for every rank that had to be ended, what is lost with it, in words.
         """
-        self.broken = True
+        self.broken = self._cut = True
         with contextlib.suppress(KeyboardInterrupt), interrupts.allowed():
             if number != signal.SIGINT:
                 self._kill(sent.unfinished(), number)
@@ -219,7 +241,12 @@ class Ranks:
 
     def free(self, ranks: Iterable[int]) -> None:
         """Have the watchdogs of some ranks end their waits in communication."""
+        self._cut = True
         self._processes.channel.ask(ranks, 0, FREE)
+
+    def printed(self) -> dict[int, str]:
+        """What functions of remote calls have printed since this was asked last, by the rank that ran them."""
+        return {} if self.stopped else self._processes.channel.printed()
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, which begins now."""
@@ -271,6 +298,15 @@ class Ranks:
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.can_respawn:
             print(explanation.died_between_cells(died))
+
+    def died_since(self, pids: Sequence[int]) -> dict[int, str]:
+        """How the ranks have died, in words, whose processes these were and have ended: as one that served a call."""
+        deadline = time.monotonic() + DEATH_SECONDS
+        while not (died := [rank for rank, pid in enumerate(pids) if self._processes.has_ended(pid)]):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return {rank: self.note_death(rank, pids[rank]) for rank in died}
 
     def _unnoted(self) -> list[int]:
         """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""

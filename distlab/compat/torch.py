@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -64,8 +63,6 @@ PARTS = {
     "torch:_C._autograd._profiler_enabled": "record a trace",
     "torch:_C._distributed_c10d._dump_fr_trace_json": "show what DistributedDataParallel sends in a trace",
     "torch:Tensor._backward_hooks": "tell which tensors may be sent without pickling them",
-    "torch.distributed.rpc:api._is_current_rpc_agent_set": "tell a remote procedure call from a deadlock",
-    "torch.distributed.rpc:api._get_current_rpc_agent": "tell a remote procedure call from a deadlock",
 }
 
 
@@ -161,15 +158,6 @@ def storage_of(tensor: torch.Tensor) -> int:
 def sender_of(work: dist.Work) -> int:
     """Rank in the group that a received message came from. Private: a method of Work."""
     return work._source_rank()
-
-
-def calls_elsewhere() -> bool:
-    """Whether an answer to a remote procedure call is due here, or from here. Private: the agent of rpc."""
-    rpc = sys.modules.get("torch.distributed.rpc")
-    if rpc is None or not dist.rpc.is_available() or not rpc.api._is_current_rpc_agent_set():
-        return False
-    counts = rpc.api._get_current_rpc_agent().get_debug_info()
-    return any(int(count) for name, count in counts.items() if name.endswith("_active_calls"))
 
 
 class PythonGroup(dist.ProcessGroup):

@@ -40,9 +40,14 @@ def self_test() -> list[str]:
 
     Runs on: the doctor's process and the tests, never a notebook's kernel.
     """
-    from distlab.compat import ipyparallel, ipython, torch  # here, because Cluster asks this module without torch
+    from distlab.compat import (  # here, because Cluster asks this module without torch
+        ipyparallel,
+        ipython,
+        torch,
+        torch_rpc,
+    )
 
-    return missing({**torch.PARTS, **ipyparallel.PARTS, **ipython.PARTS})
+    return missing({**torch.PARTS, **torch_rpc.PARTS, **ipyparallel.PARTS, **ipython.PARTS})
 
 
 def missing(parts: Mapping[str, str]) -> list[str]:

@@ -57,9 +57,18 @@ def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
     if any(s.doing not in (messages.IDLE, messages.COMMUNICATING) for s in states.values()):
         return None
     needs = {r: need(s, states) for r, s in states.items() if s.doing == messages.COMMUNICATING}
-    if not needs or any(n is None for n in needs.values()):
+    served = [need(handler, states) for state in states.values() for handler in serving(state)]
+    if not needs or any(n is None for n in (*needs.values(), *served)):
         return None
     return needs
+
+
+def serving(state: RankStatus) -> list[RankStatus]:
+    """The remote calls that a rank has taken, each as if it were all that the rank does."""
+    return [
+        replace(state, doing=messages.COMMUNICATING, call=one.call, lines=one.lines, serving=())
+        for one in state.serving
+    ]
 
 
 def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
@@ -73,11 +82,13 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
         return _need_of_collective(state, states)
     if call.kind == messages.FUNCTIONAL:
         return _need_of_functional(state, states)
+    if call.kind == messages.REMOTE:  # whether a callee can answer, its own status tells
+        return Need(tuple(rank for rank in call.members if rank in states))
     others = [s for r, s in states.items() if r in call.members and r != state.rank]
     if call.op == "new_group" and call.sequence:
         return _need_of_new_group(state, others)
     elsewhere = tuple(s.rank for s in others if s.call is None or s.call.op != call.op)
-    if elsewhere or call.op == "new_group":
+    if elsewhere or call.op in ("new_group", "init_rpc", "shutdown"):
         return Need(elsewhere) if elsewhere else None
     what = "backward() for the others' gradients" if call.op == "backward" else f"{call.op} for the others"
     return Need(clash=f"Every rank waits in {what}.")

@@ -17,6 +17,7 @@ from distlab.errors import Failure, Line, RankDied, RankError, grouped, rank_lis
 PLAIN_WAIT = re.compile(r"Timed out waiting (\d+)ms for \w+ operation to complete")
 MOST_LINES = 10  # of one rank's way to its error
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
+SERVING_AGAIN = "RPC was started again, with the same names of workers: RRefs and futures from before are gone."
 # what others say on a rank, as "kind: message", and what to do about it: the first that fits
 ADVICE = {
     r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered": (

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import html
 import linecache
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from distlab.diagnosis.deadlock import Need
+from distlab.diagnosis.deadlock import Need, need, serving
 from distlab.diagnosis.explanation import GROUPS_GONE, with_text
 from distlab.errors import Line, grouped, rank_list
 from distlab.wire import messages
@@ -18,6 +20,7 @@ from distlab.wire.call_matching import tensor_words
 from distlab.wire.messages import CallRecord, RankStatus
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
+MOST_SENTENCES = 4
 WITHOUT_CALL = {  # what a rank does that is in no call
     messages.IDLE: "finished",
     messages.COMPUTING: "computes",
@@ -44,6 +47,8 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
     clashes = list(dict.fromkeys(n.clash for _, n in sorted(needs.items()) if n.clash))
     if clashes:
         return " ".join(clashes[:2])
+    if any(states[r].call.kind == messages.REMOTE for r in needs):
+        return _remote(needs, states, targets)
     tags = [_wrong_tag(states[r], states) for r in sorted(needs)]
     if any(tags):
         return " ".join([*filter(None, tags)][:2])
@@ -56,6 +61,58 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
         words = words.replace("s ", " ", 1) if len(ranks) > 1 else words  # they wait, or send
         sentences.append(f"{rank_list(ranks).capitalize()} {words}")
     return " ".join(sentences)
+
+
+def _remote(needs: Mapping[int, Need], states: Mapping[int, RankStatus], targets: Sequence[int] | None) -> str:
+    """Why remote calls never end: which call waits for which rank, and what that waits for where it serves the call."""
+    waiting = [("", state) for rank, state in sorted(states.items()) if rank in needs]
+    for _, state in sorted(states.items()):
+        for one, handler in zip(state.serving, serving(state), strict=True):
+            waiting.append((f", in {one.function}(...) for rank {one.caller},", handler))
+    found, served = [], Counter((s.rank, one.caller, one.function) for s in states.values() for one in s.serving)
+    for within, state in waiting:
+        call = state.call
+        if call.kind == messages.REMOTE:
+            why = "".join(
+                _unserved(state.rank, call, states[callee], served) for callee in call.members if callee in states
+            )
+            rest = f"waits for {_callee(call)}{why}."
+        else:
+            others = need(state, states).ranks
+            gone = [other for other in others if states[other].doing == messages.IDLE]
+            rest = f"waits in {call_words(call)}{f' for {rank_list(others)}' if others else ''}."
+            rest = _complaint(state, gone, states, targets) if gone else rest
+        found.append(((within, rest), state.rank))
+    sentences = []
+    for (within, rest), ranks in grouped(found).items():
+        rest = re.sub("^(wait|send)s ", r"\1 ", rest) if len(ranks) > 1 else rest
+        sentences.append(f"{rank_list(ranks).capitalize()}{within} {rest}")
+    more = [f"And {len(sentences) - MOST_SENTENCES} more."] if len(sentences) > MOST_SENTENCES else []
+    return " ".join([*sentences[:MOST_SENTENCES], *more])
+
+
+def _callee(call: CallRecord) -> str:
+    """What a remote call waits for: "rank 2: add(...)"."""
+    what = f": {call.function}(...)" if call.function else f", in {call.op}"
+    return f"{rank_list(call.members)}{what}"
+
+
+def _unserved(caller: int, call: CallRecord, callee: RankStatus, served: Counter[tuple[int, int, str]]) -> str:
+    """Why a callee does not answer, where it does not serve the call; "" where it does.
+
+    Args:
+        served: how many calls of a callee, caller and function are served and have no caller yet; one is taken out.
+    """
+    served[callee.rank, caller, call.function] -= 1
+    if served[callee.rank, caller, call.function] >= 0:
+        return ""
+    if not callee.serves:
+        return f", but rank {callee.rank} has no RPC agent any more"
+    if len(callee.serving) >= callee.threads > 0:
+        threads = "the one thread" if callee.threads == 1 else f"all {callee.threads} threads"
+        verbs = ("serves", "waits") if callee.threads == 1 else ("serve", "wait")
+        return f", but {threads} of rank {callee.rank} that {verbs[0]} calls {verbs[1]}"
+    return ", which has returned a Future that nobody completes" if call.function else ""
 
 
 def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
@@ -114,6 +171,8 @@ def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
 def call_words(call: CallRecord) -> str:
     """A call as the learner would write it, with what matters only: "recv(src=1, tag=3)", "all_reduce(op=MAX)"."""
     given = []
+    if call.kind == messages.REMOTE:
+        return f"waiting for {_callee(call)}"
     if call.kind == messages.MESSAGE:
         peer = "any" if call.peer is None else call.peer
         given.append(f"{'dst' if call.is_send else 'src'}={peer}")
@@ -130,14 +189,26 @@ def call_words(call: CallRecord) -> str:
 
 def rows(states: Mapping[int, RankStatus]) -> list[tuple[list[int], str, str, Line | None]]:
     """What the ranks do as rows of ranks that do the same: (ranks, call or activity, tensors, line)."""
-    alike = grouped((_row(state), rank) for rank, state in sorted(states.items()))
+    alike = grouped((row, rank) for rank, state in sorted(states.items()) for row in (_row(state), *_served(state)))
     return [(ranks, *row) for row, ranks in alike.items()]
+
+
+def _served(state: RankStatus) -> list[tuple[str, str, Line | None]]:
+    """What one rank does for others, by their remote calls, in the form of `_row`."""
+    found = []
+    for one, handler in zip(state.serving, serving(state), strict=True):
+        handler = handler if one.call else replace(handler, doing=messages.COMPUTING)
+        what, tensors, line = _row(handler)
+        found.append((f"serves rank {one.caller}, {one.function}(...): {what}", tensors, line))
+    return found
 
 
 def _row(state: RankStatus) -> tuple[str, str, Line | None]:
     """What one rank does: call or activity, tensors, line."""
     call, line = state.call, with_text(state.lines[-1]) if state.lines else None
     if call is None:  # the lines of an idle rank mean nothing
+        if state.doing == messages.IDLE and state.serves:
+            return "finished, and serves remote calls", "", None
         return WITHOUT_CALL[state.doing], "", line if state.doing == messages.COMPUTING else None
     begun = with_text(call.lines[-1]) if call.lines else line
     posted = f" of line {begun.number}" if line and begun != line else ""  # and waited for in another one
@@ -181,8 +252,10 @@ def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], su
 
 def activity(state: RankStatus) -> str:
     """What one rank does now: "idle", "computes, line 4", "recv(src=1), line 3"."""
+    if state.doing == messages.IDLE and state.serving:
+        return _served(state)[0][0]
     if state.doing == messages.IDLE:
-        return "idle"
+        return "serves remote calls" if state.serves else "idle"
     what, _, line = _row(state)
     return f"{what}, line {line.number}" if line else what
 

@@ -85,7 +85,7 @@ class Scene:
     @property
     def sizes(self) -> list[int]:
         """The sizes of the messages that are seen, in bytes."""
-        return sorted({size for arrow in self.arrows for size in arrow.sizes})
+        return sorted({size for arrow in self.arrows for size in arrow.sizes if size is not None})
 
     def x(self, seconds: float) -> float:
         """A time as pixels from the left."""
@@ -199,7 +199,7 @@ def remarks(scene: Scene) -> list[str]:
     """What the figure has to say of itself: sizes of messages, and what was taken together."""
     said = []
     counts = [len(arrow.sizes) for arrow in scene.arrows]
-    if counts:
+    if scene.sizes:
         sizes = [format_bytes(size) for size in scene.sizes]
         said.append(f"Each message is {sizes[0]}." if len(sizes) == 1 else f"Messages of {sizes[0]} to {sizes[-1]}.")
     if sum(counts) > len(counts):

@@ -29,6 +29,7 @@ from distlab.plotting.style import (
     HAZE,
     INK,
     OPTIMIZER,
+    SERVING,
     TRAVELLING,
     curve_color,
     new_figure,
@@ -56,6 +57,7 @@ LOOKS = {
     "forward": (FORWARD, "forward"),
     "backward": (BACKWARD, "backward"),
     "optimizer": (OPTIMIZER, "optimizer"),
+    "serve": (SERVING, "serving a remote call"),
     "move": (TRAVELLING, "communicating"),
     "wait": (FAINT, "waiting for a partner"),
 }
@@ -177,7 +179,12 @@ def legend_entries(scene: Scene) -> list[Patch | Line2D]:
         if look in looks
     ]
     lines = (
-        ("in flight, not blocking", any(not event.blocking for event in scene.spans), LOOKS["move"][0], {"lw": 4}),
+        (
+            "in flight, not blocking",
+            any(not event.blocking and event.kind != "serve" for event in scene.spans),
+            LOOKS["move"][0],
+            {"lw": 4},
+        ),
         ("message, coloured by sender", scene.arrows, curve_color(0), {"lw": 1.4, "marker": ">", "ms": 5}),
         ("everybody has come", scene.collectives, INK, {"lw": 1, "ls": DOTS}),
         ("without a partner", scene.lost, LOST, {"lw": 0, "marker": "x", "mew": 2}),
@@ -248,6 +255,8 @@ def texts_of(event: Event) -> list[str]:
         return [f"wait for {event.op}", "wait"]
     if event.kind == "collective" and event.num_bytes:
         return [f"{event.op} {format_bytes(event.num_bytes)}", event.op]
+    if event.kind in ("remote", "serve") and event.peer is not None:
+        return [f"{event.op} {'→' if event.kind == 'remote' else 'for'} {event.peer}", event.op, event.op.split()[-1]]
     if event.kind in ("send", "recv") and event.peer is not None:
         return [f"{event.op} {'→' if event.kind == 'send' else '←'} {event.peer}", event.op]
     return [event.op]
@@ -264,6 +273,8 @@ def label_arrows(ax: Axes, scene: Scene, taken: list[Place]) -> None:
         y = lane.bottom + lane.gap / 2 if down > 0 else lane.top - lane.gap / 2  # in the room beside its lane
         x = arrow.tail[0] + (y - arrow.tail[1]) / down * across
         flat = abs(across) > FLAT * abs(down)
+        if arrow.sizes == (None,):
+            continue
         text = format_bytes(arrow.sizes[0]) if len(arrow.sizes) == 1 else f"×{len(arrow.sizes)}"
         place = (x, y - 8) if flat else (x + 6, y)
         write(ax, taken, *place, text, curve_color(arrow.src), ha="center" if flat else "left")

@@ -19,7 +19,8 @@ from types import FrameType
 from typing import Any
 
 from distlab.compat.ipython import HISTORY
-from distlab.compat.torch import calls_elsewhere
+from distlab.rank.call_log import NOTES
+from distlab.rank.remote_agent import AGENT
 from distlab.wire.source import is_learners
 
 # gloo's name for its thread that reads from sockets; before torch 2.9 it has none, and counts as one that may compute
@@ -50,7 +51,8 @@ def actors(main: int, ours: set[int]) -> list[int]:
     """The threads besides the main one that may still communicate, or lend a hand to something that does.
 
     One that runs no code of the learner's now may run some later, as a timer does; only what waits for work is known
-    not to. C++ starts threads too, which threading does not know, and which have frames when they run Python.
+    not to. C++ starts threads too, which threading does not know, and which have frames when they run Python. A remote
+    call that is served and waits in a call itself does not count: status.py has it.
 
     Args:
         main: identifier of the main thread. ours: system numbers of threads that were there before the group.
@@ -58,13 +60,14 @@ def actors(main: int, ours: set[int]) -> list[int]:
     known = {thread.ident: thread for thread in threading.enumerate()}
     running = sys._current_frames()
     own = threading.get_ident()
+    serving = [thread for thread in AGENT.serving if NOTES.now.get(thread)]
     del running[own]  # a frame that holds itself would keep all the others
     # its first line is yet to run; but a thread of C++ that has run Python once may be known as a dummy ever after
     of_python = (ident for ident, thread in known.items() if not isinstance(thread, threading._DummyThread))  # noqa: SLF001
     may_act = [ident for ident in of_python if ident not in (*running, main, own)]
     for ident, innermost in running.items():
         thread = known.get(ident)
-        if ident == main or (thread is not None and thread.native_id in ours):
+        if ident == main or ident in serving or (thread is not None and thread.native_id in ours):
             continue
         stack = list(outwards(innermost))
         is_ours = thread is not None and thread.name.startswith("distlab-")
@@ -87,7 +90,7 @@ def plans(main: int, loop: asyncio.AbstractEventLoop | None) -> bool:
     handlers = {_learners_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     if handlers and (_has_children() or any(frame.f_code in handlers for frame in frames(main))):
         return True
-    return calls_elsewhere() or (loop is not None and _loop_has_plans(loop))
+    return loop is not None and _loop_has_plans(loop)
 
 
 def _loop_has_plans(loop: Any) -> bool:

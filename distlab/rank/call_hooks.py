@@ -10,6 +10,7 @@ pass here.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
@@ -21,6 +22,7 @@ import torch.distributed as dist
 from distlab.compat.torch import members_of, name_of
 from distlab.errors import refuse
 from distlab.rank.call_log import COLLECTIVES, NOTES, POINT_TO_POINT, ROOTED, Note, completed_by, waiting_for
+from distlab.wire.recorded import REMOTE
 
 BLOCKING = ("send", "send_object_list")  # functions that wait for what they send
 FREED_SECONDS = 0.05  # how often a wait that only Python can end looks whether it was ended
@@ -121,7 +123,14 @@ def waiting(original: Callable[..., Any], in_python: bool = False) -> Callable[.
             make = functools.partial(original, self, *args, **kwargs)
             if note.method == "recv_anysource" and not in_python:
                 make = functools.partial(_wait_elsewhere, make)
-            outcome = make() if NOTES.tracer is None else NOTES.tracer.wait(note, self, make)
+            elif note.method == REMOTE:
+                _wait_in_python(self)
+            try:
+                outcome = make() if NOTES.tracer is None else NOTES.tracer.wait(note, self, make)
+            except RuntimeError as error:
+                if note.method != REMOTE:
+                    raise
+                raise note.readable(error) from None
         note.done = True
         return outcome
 
@@ -140,6 +149,19 @@ def _wait_elsewhere(original: Callable[[], Any]) -> Any:
         if NOTES.freed != freed:
             raise RuntimeError("Connection closed: the wait for a message from any rank was ended.")
     return outcome.result()
+
+
+def _wait_in_python(future: torch.Future) -> None:
+    """Wait for a remote call so that the watchdog can end it.
+
+    C++ completes a call that failed on a thread that serves calls; where all of these wait for calls, it never does.
+    """
+    freed, done = NOTES.freed, threading.Event()
+    if not future.done():
+        future.add_done_callback(lambda _: done.set())
+        while not done.wait(FREED_SECONDS):
+            if NOTES.freed != freed:
+                raise RuntimeError("EOF: the wait for a remote call was ended.")
 
 
 def derived(original: Callable[..., Any]) -> Callable[..., Any]:

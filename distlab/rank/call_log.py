@@ -7,11 +7,12 @@ holds plain values, never a tensor.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -20,7 +21,10 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat.torch import ALL_GATHER_BASE, REDUCE_SCATTER_BASE, default_timeout
-from distlab.wire.source import is_shown
+from distlab.wire import messages
+from distlab.wire.messages import CallRecord
+from distlab.wire.recorded import REMOTE
+from distlab.wire.source import is_shown, line_of
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
@@ -33,6 +37,8 @@ _GATHERING = ("allgather", "allgather_coalesced", ALL_GATHER_BASE, "gather")
 _EXCHANGING = ("broadcast", "scatter", "alltoall", "alltoall_base", "barrier", "monitored_barrier")
 _NEW = ("all_gather_single", "reduce_scatter_single", "all_to_all_single")
 COLLECTIVES = (*_REDUCING, *_GATHERING, *_EXCHANGING, *_NEW)
+MEETINGS = ("init_rpc", "shutdown")  # functions of RPC that wait for every worker to call them
+CPP = re.compile(r"\n\s*\n?At:\n.*|\nException raised from.*| \(this error originated at [^)]*\)", re.DOTALL)
 ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 
 
@@ -50,7 +56,7 @@ class Note:
     def __init__(self, method: str, group: str, args: tuple, kwargs: dict[str, Any]):
         self.method, self.group = method, group
         self.peer, self.tag, self.sequence, self.args = -1, 0, 0, (None, None)
-        self.op, self.frame_lines = _place(sys._getframe(2))
+        self.op, self.frame_lines = place_of(sys._getframe(2))
         self.done = self.waits_shorter = False
         given = (*args, *kwargs.values()) if kwargs else args
         if method in POINT_TO_POINT:
@@ -77,6 +83,41 @@ class Note:
         """The number in the group of the rank that a collective goes out from, or ends at."""
         options = self.args[0]
         return getattr(options, "rootRank", options if isinstance(options, int) else 0)
+
+
+class RemoteNote:
+    """One remote call, or several that are waited for together, or a meeting of all workers.
+
+    Attributes:
+        op: what the learner called. function: its name on the callees, the ranks that it waits for.
+        ends_by_itself: whether the learner gave it a limit.
+    """
+
+    method = REMOTE
+
+    def __init__(self, op: str, function: str, callees: Iterable[int], ends_by_itself: bool = False):
+        self.op, self.function, self.callees = op, function, tuple(callees)
+        _, self.frame_lines = place_of(sys._getframe(2))
+        self.ends_by_itself, self.waits_shorter, self.done = ends_by_itself, False, False
+
+    def record(self) -> CallRecord:
+        """It as another process can read it."""
+        lines = tuple(line_of(*line) for line in reversed(self.frame_lines))
+        kind = messages.OTHER if self.op in MEETINGS else messages.REMOTE
+        limit = self.ends_by_itself or self.waits_shorter
+        return CallRecord(self.op, kind, self.callees, limit, function=self.function, lines=lines)
+
+    def readable(self, error: RuntimeError) -> RuntimeError:
+        """The error of this call without C++'s stack, and with what to do about it."""
+        message = CPP.sub("", str(error)).strip()
+        inner = re.match(r"RuntimeError: (.*)", message, re.DOTALL)
+        if re.match(r"\w+: [^\n]*(cannot|can't) pickle", message, re.IGNORECASE):
+            where = f"rank {self.callees[0]}" if len(self.callees) == 1 else "its rank"
+            message = f"The result of {self.function} on {where} cannot be sent ({message}). Return plain values or "
+            message += "tensors, or leave it there with rpc.remote, and pass its RRef around."
+        told = RuntimeError(inner[1] if inner else message)
+        told.is_remote = bool(inner)
+        return told
 
 
 class Notes:
@@ -173,7 +214,7 @@ def completed_by(call: Callable[[], Any], future: Any) -> Any:
     return future
 
 
-def _place(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
+def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
     """The outermost function of torch.distributed on the stack, and the learner's lines that led to it."""
     op, lines = "", []
     while frame is not None:

@@ -21,7 +21,7 @@ _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and distlab.course.algorithms.shared_memory, say on a rank whose peer did not come, or went away
 WAITED = re.compile(
     r"Timed out waiting|Connection (closed|reset|refused)|Broken pipe|pair closure|Read error|Write error|Socket closed"
-    r"|through (shared memory|MPI)"
+    r"|through (shared memory|MPI)|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
 )
 
 
@@ -32,11 +32,18 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     return group.join(rank, meeting)
 
 
-def rebuild(rank: int, meeting: Any) -> int:
+def rebuild(rank: int, meeting: Any, whole: bool) -> dict[str, Any]:
     """Leave the group and build it anew; see group.rebuild. Runs on: every rank."""
     from distlab.rank import group
 
-    return group.rebuild(rank, meeting)
+    return group.rebuild(rank, meeting, whole)
+
+
+def serve_again(worker: Any) -> None:
+    """Start this rank's RPC agent again; see remote_agent.start. Runs on: every rank that is a worker."""
+    from distlab.rank import remote_agent
+
+    remote_agent.start(worker)
 
 
 def settle() -> None:

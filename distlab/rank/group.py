@@ -15,7 +15,16 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat.torch import forget_group_numbers, number_of_groups, quiet_loggers, set_default_timeout
-from distlab.rank import activity, argument_checks, call_hooks, functional_calls, sockets, watchdog
+from distlab.rank import (
+    activity,
+    argument_checks,
+    call_hooks,
+    functional_calls,
+    remote_agent,
+    remote_calls,
+    sockets,
+    watchdog,
+)
 from distlab.rank.call_log import NOTES
 from distlab.rank.devices import device_for
 
@@ -35,6 +44,7 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     call_hooks.install()
     functional_calls.install()
     quiet_loggers()
+    remote_calls.install(watchdog.tell)
     before = sockets.there(), activity.threads()
     build(rank, meeting)
     watchdog.watch(before, meeting)
@@ -67,15 +77,19 @@ def build(rank: int, meeting: Any) -> None:
     dist.init_process_group(meeting.backend, timeout=limit, **where)
 
 
-def rebuild(rank: int, meeting: Any) -> int:
+def rebuild(rank: int, meeting: Any, whole: bool = True) -> dict[str, Any]:
     """Leave the group, whatever state it is in, and build it anew. Variables stay.
 
     Runs on: every rank of the group.
 
+    Args:
+        whole: whether the connections between the ranks are; where some were shut down, remote calls end, too.
+
     Returns:
-        the number of subgroups that went with the old group.
+        the number of subgroups that went with the old group, and the RPC worker that this rank was, None for none.
     """
     watchdog.settle()
+    worker = None if whole else remote_agent.leave(watchdog.shut)
     argument_checks.end()
     subgroups = max(0, number_of_groups() - 1)
     if dist.is_initialized():
@@ -83,7 +97,7 @@ def rebuild(rank: int, meeting: Any) -> int:
     forget_group_numbers()  # a learner's init_process_group that failed has used one up, on this rank alone
     NOTES.forget()
     build(rank, meeting)
-    return subgroups
+    return {"subgroups": subgroups, "worker": worker}
 
 
 def connect(host: str, port: int) -> dist.Store:

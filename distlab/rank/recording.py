@@ -24,7 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from distlab.compat.torch import flight_record, group_names, members_of, profiled_range, profiling, sender_of
 from distlab.rank.call_log import NOTES, ROOTED, Note
-from distlab.wire.recorded import Call, Group, Recorded, Row
+from distlab.wire.recorded import REMOTE, Call, Group, Recorded, Row
 
 MAIN = "distlab main"  # a range of the profiler's that tells the thread of the cells
 IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
@@ -39,6 +39,7 @@ class Recording:
         self.began = time_ns()
         self.calls: dict[Note, Call] = {}
         self._main = threading.get_ident()
+        self._remote: list[Call] = []
         self._groups: dict[tuple[str, int], Group] = {}  # by name and generation
         self._generations: list[int] = []  # when all groups were left, in ns
 
@@ -63,6 +64,14 @@ class Recording:
             if call.blocking or call.elsewhere:
                 call.end = call.posted
 
+    def remote(self, method: str, op: str, number: int, peer: int | None = None, blocking: bool = False) -> Call:
+        """Record a remote call that begins now, REMOTE or SERVED, for the one who knows when it ends."""
+        call = Call(op, method, ("", 0, ()), 0, peer, sequence=number, blocking=blocking)
+        call.elsewhere = threading.get_ident() != self._main
+        call.start = call.posted = time_ns()
+        self._remote.append(call)
+        return call
+
     def wait(self, note: Note, work: Any, make: Callable[[], Any]) -> Any:
         """Make a wait for the call of a note, and record it."""
         call = self.calls.get(note)
@@ -75,7 +84,9 @@ class Recording:
             call.failed = True
             raise
         finally:
-            if call.elsewhere or threading.get_ident() == self._main:
+            if call.method == REMOTE:  # its end was noted when the answer came
+                ended(call, began)
+            elif call.elsewhere or threading.get_ident() == self._main:
                 call.end = time_ns()
                 if not (call.elsewhere or call.blocking):
                     call.waits.append((began, call.end))
@@ -90,10 +101,12 @@ class Recording:
     def calls_by_python(self) -> list[Call]:
         """What was noted, without what is under way still."""
         for note, call in self.calls.items():
+            if call.method == REMOTE:
+                continue
             # a message that was received from anybody was not counted as its sender's
             from_anybody = note.method != "send" and (False, note.group, -1, note.tag) in NOTES.traffic
             call.sequence = 0 if from_anybody else note.sequence
-        return [call for call in self.calls.values() if call.posted]
+        return [call for call in {id(c): c for c in (*self.calls.values(), *self._remote)}.values() if call.posted]
 
     def calls_by_cpp(self, by_python: Sequence[Call]) -> list[Call]:
         """The collectives in torch's flight recorder that Python did not call.
@@ -122,6 +135,15 @@ class Recording:
                     key = (its_name, len(self._generations))
                     self._groups[key] = (*key, tuple(members_of(group) or ()))
         return self._groups.get((name, generation), (name, generation, ()))
+
+
+def ended(call: Call, waited_since: int = 0) -> None:
+    """Record that a remote call has ended, for its rank; `waited_since`: in ns, when it was waited for."""
+    call.end = call.end or time_ns()
+    if waited_since and call.blocking:
+        call.posted = time_ns()
+    elif waited_since:
+        call.waits.append((waited_since, time_ns()))
 
 
 def start() -> None:

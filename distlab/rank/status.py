@@ -17,14 +17,16 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distlab.compat import ipyparallel, ipython
+from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
 from distlab.errors import Line
 from distlab.rank import activity
 from distlab.rank.activity import frames
 from distlab.rank.call_log import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REMEMBERED, ROOTED, Note
+from distlab.rank.remote_agent import AGENT
 from distlab.wire import messages
-from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus
+from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, ServedCall
+from distlab.wire.recorded import REMOTE
 from distlab.wire.source import is_learners, is_shown, line_of
 
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
@@ -129,6 +131,8 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     moved, under_way = (0, True) if doing == messages.COMPUTING else traffic()
     rounds = None if doing == messages.COMPUTING else activity.rounds(ours)
     still = rounds is not None and set(others) <= {thread} and not under_way and not activity.plans(main, loop)
+    serving = _serving()
+    still = still and torch_rpc.threads_at_work() == len(serving)
     return RankStatus(
         rank=NOTES.rank,
         doing=doing,
@@ -144,7 +148,20 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         mark=(*((id(first), first.f_lasti) if call and note is None else ()), NOTES.total, moved),
         quiet=still,
         rounds=rounds or (),
+        serves=AGENT.worker is not None,
+        threads=AGENT.worker.threads if AGENT.worker else 0,
+        serving=serving,
     )
+
+
+def _serving() -> tuple[ServedCall, ...]:
+    """What this rank runs for others, by remote calls."""
+    found = []
+    for thread, served in list(AGENT.serving.items()):
+        note = NOTES.now.get(thread)
+        call = None if note is None else describe(note)
+        found.append(ServedCall(served.caller, served.function, call, _lines(thread)))
+    return tuple(found)
 
 
 def _what_is_known(thread: int, op: str) -> CallRecord:
@@ -203,6 +220,8 @@ def variables() -> tuple[str, ...]:
 
 def describe(note: Note, lines: bool = True) -> CallRecord:
     """A note as another process can read and compare it, with the learner's `lines` or without."""
+    if note.method == REMOTE:
+        return note.record()
     members, own = _members(note.group)
     options, splits = note.args
     ranks = dict(enumerate(members))

@@ -25,9 +25,9 @@ from typing import Any
 
 from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import activity, restoring, sockets, status
-from distlab.rank.call_log import NOTES
+from distlab.rank.call_log import MEETINGS, NOTES
 from distlab.wire.control_channel import hello, receive
-from distlab.wire.messages import COME_BACK, STATUS, VARIABLES, Answer, from_json, to_json
+from distlab.wire.messages import COME_BACK, STATUS, VARIABLES, Answer, Printed, from_json, to_json
 
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
@@ -39,6 +39,7 @@ TELLING = {  # functions that an exception from outside must not hit
     ("distlab.rank.entry_points", "describe_failure"),
     ("distlab.rank.watchdog", "settle"),
 }
+MOST_PRINTED = 100_000  # characters of what a served function has printed
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
 
@@ -66,10 +67,14 @@ def _running() -> _Thread | None:
 
 
 def _leave_python(number: int, frame: Any) -> None:
-    """Ends a wait of the main thread in shared memory, which is Python code, unless Ctrl-C has just ended it."""
-    ended = isinstance(sys.exc_info()[1], KeyboardInterrupt)
-    if not ended and frame is not None and frame.f_globals.get("__name__") == SHARED_MEMORY:
+    """Ends a wait of the main thread that is Python code, unless Ctrl-C has just ended it."""
+    if isinstance(sys.exc_info()[1], KeyboardInterrupt) or frame is None:
+        return
+    module, note = frame.f_globals.get("__name__"), NOTES.now.get(threading.get_ident())
+    if module == SHARED_MEMORY:
         raise RuntimeError("Freed while it waited for other ranks in an all_reduce through shared memory.")
+    if module == "threading" and note is not None and note.op in MEETINGS:
+        raise RuntimeError("EOF: freed while it waited for other workers.")
 
 
 def settle() -> None:
@@ -81,6 +86,18 @@ def settle() -> None:
     """
     while (acting := _running()) is not None and not acting.idle():
         time.sleep(0.001)
+
+
+def tell(printed: str) -> None:
+    """Send the notebook what a function has printed that this rank has run for another one. Runs on: any thread."""
+    if (thread := _running()) is not None:
+        thread.say(Printed(printed[:MOST_PRINTED]))
+
+
+def shut() -> None:
+    """Shut every connection to other ranks down. Runs on: a rank, when its group is to be built anew."""
+    if (thread := _running()) is not None:
+        thread.shut()
 
 
 class _Thread(threading.Thread):
@@ -97,7 +114,7 @@ class _Thread(threading.Thread):
         self._others = others | {sockets.identity(self._channel.fileno())}
         self._ours = ours - {threading.get_native_id()}  # a forked process's main_thread().native_id is its parent's
         self._main, self._port, self._loop = threading.get_ident(), meeting.port, asyncio._get_running_loop()
-        self._acting = threading.Lock()
+        self._acting, self._saying = threading.Lock(), threading.Lock()
         self._postponed = False  # whether the main thread is to be interrupted when its import is done
 
     def run(self) -> None:
@@ -139,9 +156,17 @@ class _Thread(threading.Thread):
             said: dict[str, Any] = {}
             with contextlib.suppress(Exception):  # frames and sockets may go away while they are looked at
                 said = self._serve(asked.want)
-            with contextlib.suppress(OSError):
-                self._channel.sendall(to_json(Answer(asked.number, **said)).encode() + b"\n")
+            self.say(Answer(asked.number, **said))
         return True
+
+    def say(self, message: Any) -> None:
+        """Send the notebook a message."""
+        with self._saying, contextlib.suppress(OSError):
+            self._channel.sendall(to_json(message).encode() + b"\n")
+
+    def shut(self) -> None:
+        """Shut every connection to other ranks down."""
+        sockets.shut(self._of_group(), spare=self._port)
 
     def _serve(self, want: str) -> dict[str, Any]:
         """The fields of an answer; or free the main thread, and interrupt it where that is wanted and it computes."""

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Iterable
 
-from distlab.wire.messages import STATUS, Answer, Question, from_json, to_json
+from distlab.wire.messages import STATUS, Answer, Printed, Question, from_json, to_json
 from distlab.wire.rendezvous import listen
 
 PATIENCE_SECONDS = 0.25  # what a rank has to answer; one that does not is stopped, or holds Python's lock
@@ -22,8 +22,8 @@ HELLO_BYTES = 100  # more than a rank says before it is known
 
 
 def hello(token: str, rank: int) -> bytes:
-    """The first that a rank says: so short that it comes in one piece."""
-    return f"{token} {rank}".encode()
+    """The first that a rank says, a line so short that it comes in one piece."""
+    return f"{token} {rank}\n".encode()
 
 
 class ControlChannel:
@@ -40,6 +40,7 @@ class ControlChannel:
         self._ends: dict[int, socket.socket] = {}
         self._half: dict[int, bytes] = {}  # of an answer, by rank
         self._strangers: list[socket.socket] = []
+        self._printed: dict[int, str] = {}
         self._number = 0
         self.address = (*self._listener.getsockname(), self._token)
 
@@ -69,13 +70,25 @@ class ControlChannel:
             waiting = [self._ends[rank] for rank in asked & set(self._ends) - set(answers)]
             select.select([self._listener, *self._strangers, *waiting], [], [], left)
 
+    def printed(self) -> dict[int, str]:
+        """What functions of remote calls have printed since this was asked last, by the rank that ran them."""
+        self._welcome()
+        for rank in list(self._ends):
+            self._hear(rank)
+        printed, self._printed = self._printed, {}
+        return printed
+
     def _hear(self, rank: int) -> list[Answer]:
         """The answers of a rank that have come since, whose end is forgotten when it is closed."""
         received = receive(self._ends[rank], 1 << 16)
         if received == b"":
             self._ends.pop(rank).close()
         *lines, self._half[rank] = (self._half[rank] + (received or b"")).split(b"\n")
-        return [from_json(line) for line in lines]
+        answers = [from_json(line) for line in lines]
+        for message in answers:
+            if isinstance(message, Printed):
+                self._printed[rank] = self._printed.get(rank, "") + message.text
+        return [message for message in answers if isinstance(message, Answer)]
 
     def _welcome(self) -> None:
         """Take in the ranks that have connected since; those without the token are turned away."""
@@ -88,13 +101,14 @@ class ControlChannel:
             if said is None:
                 continue
             self._strangers.remove(stranger)
-            token, _, rank = said.partition(b" ")
+            first, _, rest = said.partition(b"\n")
+            token, _, rank = first.partition(b" ")
             if not secrets.compare_digest(token, self._token.encode()):
                 stranger.close()
                 continue
             if int(rank) in self._ends:
                 self._ends[int(rank)].close()
-            self._ends[int(rank)], self._half[int(rank)] = stranger, b""
+            self._ends[int(rank)], self._half[int(rank)] = stranger, rest
 
     def close(self) -> None:
         """End every connection; the watchdogs forget the channel."""

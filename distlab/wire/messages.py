@@ -14,7 +14,7 @@ from distlab.errors import Line
 # what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
 # kinds of calls: functional collectives, and others such as new_group and backward, are made or waited for in C++
-MESSAGE, COLLECTIVE, FUNCTIONAL, OTHER = "message", "collective", "functional", "other"
+MESSAGE, COLLECTIVE, FUNCTIONAL, REMOTE, OTHER = "message", "collective", "functional", "remote", "other"
 # what the notebook may want of a rank's watchdog: two questions and two orders
 STATUS, VARIABLES, FREE, COME_BACK = "status", "variables", "free", "come back"
 
@@ -24,8 +24,9 @@ class CallRecord:
     """One call that communicates, begun on one rank.
 
     Attributes:
-        op: what the learner called. kind: MESSAGE, COLLECTIVE, FUNCTIONAL or OTHER. collective: its name below `op`.
-        members: ranks of its group; none when the group is gone. own_limit: whether it ends before the group's timeout.
+        op: what the learner called. kind: one of those above. collective: its name below `op`.
+        members: ranks of its group, none when the group is gone; of a remote call, the ranks that it waits for.
+        own_limit: whether it ends before the group's timeout. function: that is called remotely.
         sequence: its number among the collectives of its group, or the messages of its group, direction, peer and tag.
         tensors: (dtype, shape) of each. place: file and line of the call, for comparison. lines: outermost first.
         peer: rank, None for any. root: rank. reduce_op: "" without one. sends, receives: elements by rank.
@@ -48,6 +49,7 @@ class CallRecord:
     reduce_op: str = ""
     sends: tuple[int, ...] | None = None
     receives: tuple[int, ...] | None = None
+    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,16 @@ class Begun:
 
 
 @dataclass(frozen=True)
+class ServedCall:
+    """A function that a rank runs for another one, `caller`; `call`: what it waits in, None while it computes."""
+
+    caller: int
+    function: str
+    call: CallRecord | None = None
+    lines: tuple[Line, ...] = ()
+
+
+@dataclass(frozen=True)
 class RankStatus:
     """What one rank does.
 
@@ -81,6 +93,7 @@ class RankStatus:
         traffic: numbers of messages. mark: equal in two statuses when nothing happened between them.
         quiet: nothing is on its way, and nothing else computes or may act. importing: an import must not be torn.
         rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
+        serves: whether it takes remote calls. threads: how many at a time. serving: those that it has taken.
     """
 
     rank: int
@@ -96,6 +109,9 @@ class RankStatus:
     quiet: bool = False
     importing: bool = False
     rounds: tuple[int, ...] = ()
+    serves: bool = False
+    threads: int = 0
+    serving: tuple[ServedCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,8 +131,33 @@ class Answer:
     variables: tuple[str, ...] | None = None
 
 
+@dataclass(frozen=True)
+class Worker:
+    """A rank as a worker of RPC: what is needed to start its agent again.
+
+    Args:
+        name: its own. number: its worker id. ranks, names: of all workers, by id. threads: of its pool.
+        timeout: seconds of a call that is given none.
+    """
+
+    name: str
+    number: int
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+    threads: int
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a function has printed that a rank has run for another one; sent without being asked."""
+
+    text: str
+
+
 # what one side may send to the other as JSON
-SENT = {kind.__name__: kind for kind in (Line, CallRecord, MessageCount, Begun, RankStatus, Question, Answer)}
+KINDS = (Line, CallRecord, MessageCount, Begun, ServedCall, RankStatus, Question, Answer, Printed)
+SENT = {kind.__name__: kind for kind in KINDS}
 
 
 def to_json(message: Any) -> str:

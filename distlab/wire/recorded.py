@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+REMOTE, SERVED = "remote", "served"
 Group = tuple[str, int, tuple[int, ...]]  # the same on every rank: name, how often all were rebuilt, ranks in the world
 
 
@@ -27,7 +28,8 @@ class Call:
     """One call that communicates.
 
     Attributes:
-        op: the function that the program called: "send", "all_gather_object". method: of ProcessGroup.
+        op: the function that the program called: "send", "all_gather_object". method: of ProcessGroup; of remote calls
+            REMOTE, of those that this rank answered SERVED, with the caller's number of the call as the sequence.
         num_bytes: what this rank gives, or receives into; of scatter and reduce_scatter the whole, on every rank.
         peer: the other rank of a message, the root of a collective, in the world; None when there is none.
         sequence: among the messages of this group, direction, peer and tag since the group was built; 0 for unknown.

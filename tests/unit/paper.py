@@ -5,7 +5,7 @@ from typing import Any
 
 from distlab.errors import Line
 from distlab.wire import messages
-from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus
+from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, ServedCall
 
 DOES = {
     "computes": messages.COMPUTING,
@@ -14,7 +14,7 @@ DOES = {
     "finishes": messages.IDLE,
 }
 MESSAGES = ("send", "isend", "recv", "irecv")
-IN_C = ("backward", "DistributedDataParallel", "init_process_group", "full_tensor")
+IN_C = ("init_rpc", "backward", "DistributedDataParallel", "init_process_group", "full_tensor")
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
@@ -31,12 +31,16 @@ class Paper:
     first of these. Further options: own_limit, for a call that ends by itself; group=b:0,2 for a group, its name b, of
     ranks 0 and 2; dropped, of an isend; gone, of a call whose group was destroyed; root and reduce_op, of a
     collective; members and local, of new_group. "0 has_begun 3" counts collectives that C++ makes.
+    "0 calls 1 add" waits for a remote call; in "1 for 0 add recv 2" rank 1 serves it and waits in recv, in
+    "1 for 0 add" it computes. A rank has one thread for that.
     """
 
     def __init__(self, text: str):
         size, *steps = text.split("; ")
         everyone = range(int(size.split()[0]))
-        self._statuses = {rank: RankStatus(rank, messages.IDLE, groups=1) for rank in everyone}
+        self._statuses = {
+            rank: RankStatus(rank, messages.IDLE, groups=1, serves=" for " in text, threads=1) for rank in everyone
+        }
         self._begun: dict[int, list[CallRecord]] = {rank: [] for rank in everyone}
         for step in steps:
             ranks, what, *rest = step.split()
@@ -61,7 +65,11 @@ class Paper:
         members = ranks_of(group.partition(":")[2]) if ":" in group else tuple(self._statuses)
         kind = messages.FUNCTIONAL if what == "full_tensor" else messages.OTHER
         call = CallRecord(what, kind, members, "own_limit" in words)
-        if what in DOES:
+        if what == "for":
+            self._serve(rank, int(words[0]), words[1], words[2:], options)
+        elif what == "calls":
+            self._wait(rank, replace(call, kind=messages.REMOTE, members=ranks_of(words[0]), function=words[1]))
+        elif what in DOES:
             self._change(rank, doing=DOES[what], call=None)
         elif what == "waits":
             self._wait(rank, self._begun[rank][0])
@@ -81,6 +89,14 @@ class Paper:
 
     def _wait(self, rank: int, call: CallRecord) -> None:
         self._change(rank, doing=messages.COMMUNICATING, call=call)
+
+    def _serve(self, rank: int, caller: int, function: str, does: list[str], options: dict[str, str]) -> None:
+        before = self._statuses[rank]
+        if does:
+            self._step(rank, does[0], does[1:], options)
+        inner = self._statuses[rank]
+        serving = (*before.serving, ServedCall(caller, function, inner.call if does else None, inner.lines))
+        self._statuses[rank] = replace(inner, doing=before.doing, call=before.call, serving=serving)
 
     def _new_group(self, rank: int, call: CallRecord, is_local: bool, options: dict[str, str]) -> None:
         members = ranks_of(options["members"]) if "members" in options else call.members

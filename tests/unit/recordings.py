@@ -1,6 +1,6 @@
 """What a rank records for a trace, written by hand, with times in milliseconds."""
 
-from distlab.wire.recorded import Call, Recorded, Row
+from distlab.wire.recorded import REMOTE, SERVED, Call, Recorded, Row
 
 BEGIN = 1_700_000_000_000_000_000  # ns of a machine's clock
 MAIN, WORKER = 1, 2
@@ -44,6 +44,15 @@ class Rank:
         key = (method, peer, tag, group)
         self.counts[key] = what.setdefault("sequence", self.counts.get(key, 0) + 1)
         return self.call(method, method, start, end, blocking, peer=peer, tag=tag, group=group, **what)
+
+    def remote(self, function, number, start, end, waited=None, **what):
+        """A remote call, for whose answer the rank waits from `waited` on; blocking where that is left out."""
+        return self.call(f"rpc {function}", REMOTE, start, end, waited is None, waited, sequence=number, **what)
+
+    def served(self, function, caller, number, start, end):
+        self.call(function, SERVED, start, end, blocking=True, peer=caller, sequence=number, elsewhere=True)
+        self.told.calls[-1].blocking = False
+        return self
 
     def send(self, peer, start, end, **what):
         return self.message("send", peer, start, end, **what)

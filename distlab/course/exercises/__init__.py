@@ -39,6 +39,9 @@ MODULES = (
     "distributed_data_parallel",
     "initialization",
     "launching",
+    "sharding",
+    "tensor_parallel",
+    "pipelines",
 )
 # as the notes of a rank name them, the forms for one tensor included
 COLLECTIVES = [

@@ -121,7 +121,8 @@ class Trace:
         """
 
         def what(event: Event) -> tuple[Any, ...]:
-            op = event.kind if event.kind in COMPUTING else event.op
+            op = f"serves {event.op}" if event.kind == "serve" else event.op
+            op = event.kind if event.kind in COMPUTING[:-1] else op
             return op, event.group, event.ends, event.num_bytes
 
         alike = grouped((what(event), event) for event in self.events if event.kind != "wait")

@@ -12,8 +12,8 @@ from math import inf
 
 from distlab.wire.recorded import Call, Row
 
-COMPUTING = ("compute", "forward", "backward", "optimizer")
-COMMUNICATING = ("send", "recv", "collective")
+COMPUTING = ("compute", "forward", "backward", "optimizer", "serve")
+COMMUNICATING = ("send", "recv", "collective", "remote")
 
 
 @dataclass(eq=False)
@@ -23,7 +23,8 @@ class Event:
     Args:
         rank: in the world.
         kind: "send", "recv" or "collective", whose `end` is when it was complete; "wait" for a call that was made
-            before; "compute", "forward", "backward" or "optimizer", many torch calls taken together.
+            before; "compute", "forward", "backward" or "optimizer", many torch calls taken together; "remote" for a
+            remote call, "serve" for a function that is run for another rank.
         op: what the program called, for example "isend" or "all_reduce".
         start: in seconds.
         end: in seconds.
@@ -74,8 +75,8 @@ class Event:
     @property
     def ends(self) -> tuple[int | None, ...]:
         """Source and destination of a message; the root of a collective, if it has one."""
-        if self.kind in ("send", "recv"):
-            return (self.rank, self.peer) if self.kind == "send" else (self.peer, self.rank)
+        if self.kind in ("send", "recv", "remote", "serve"):
+            return (self.rank, self.peer) if self.kind in ("send", "remote") else (self.peer, self.rank)
         return () if self.peer is None else (self.peer,)
 
 
@@ -83,6 +84,7 @@ class Event:
 class Message:
     """One send and the recv that took it, or one of them alone: nobody received it, or nothing came.
 
+    A remote call has two: to the function's start, and from its end back; `times` are their start and end in seconds.
     `src` is None for a recv from anybody that got nothing. `traced` tells whether both ranks were recorded: if not, the
     other half is not missing but unknown.
     """
@@ -91,10 +93,11 @@ class Message:
     dst: int
     tag: int
     group: tuple[int, ...]
-    num_bytes: int
+    num_bytes: int | None
     send: Event | None
     recv: Event | None
     traced: bool = True
+    times: tuple[float, float] | None = None
 
     @property
     def matched(self) -> bool:
@@ -104,13 +107,15 @@ class Message:
     @property
     def left(self) -> float:
         """When its data could leave, in seconds: from when on both sides were there."""
+        if self.times:
+            return self.times[0]
         half = self.send or self.recv
         return half.start if half.ready in (None, inf) else half.ready
 
     @property
     def arrived(self) -> float:
         """When the receiver knew that it had come, in seconds; for a message that is not matched, its only end."""
-        return (self.recv or self.send).end
+        return self.times[1] if self.times else (self.recv or self.send).end
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from math import inf
 
 from distlab.errors import grouped
 from distlab.measure.trace.events import Collective, Contents, Event, Message
-from distlab.wire.recorded import Call, Group, Recorded, Row
+from distlab.wire.recorded import REMOTE, SERVED, Call, Group, Recorded, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back
@@ -46,7 +46,7 @@ def read(recorded: Mapping[int, Recorded]) -> Contents:
         find_waits(of_rank, main)
         calls += of_rank
         computation += computation_of(rank, main, of_rank)
-    messages = match_messages(calls, recorded)
+    messages = sorted([*match_messages(calls, recorded), *match_remote(calls)], key=lambda message: message.left)
     collectives = match_collectives(calls, recorded)
     last = max((row.end for of_rank in rows.values() for row in of_rank), default=0.0)
     waits = []
@@ -74,12 +74,12 @@ def event_of(rank: int, told: Call, clock: Clock) -> Event:
     """A call as an event; its end is infinite where this rank never knew that it was complete."""
     waits = [(clock(start), clock(end)) for start, end in told.waits]
     call = replace(told, start=clock(told.start), posted=clock(told.posted), waits=waits)
-    kind, op, tag = "collective", call.op, None
+    kind, op, tag = {REMOTE: "remote", SERVED: "serve"}.get(call.method, "collective"), call.op, None
     if call.method in ("send", "recv", "recv_anysource"):
         kind, tag = call.method[:4], call.tag
         op = kind if call.blocking else f"i{kind}"
-    end = clock(told.end) if told.end else inf
-    what = {"group": call.group[2], "peer": call.peer, "tag": tag, "num_bytes": call.num_bytes, "failed": call.failed}
+    end, size = clock(told.end) if told.end else inf, None if kind in ("remote", "serve") else call.num_bytes
+    what = {"group": call.group[2], "peer": call.peer, "tag": tag, "num_bytes": size, "failed": call.failed}
     return Event(rank, kind, op, call.start, end, call.blocking, call=call, **what)
 
 
@@ -253,6 +253,23 @@ def _settle(send: Event | None, recv: Event | None, known: bool) -> None:
         send.end = min(send.end, max(recv.end, send.call.posted))
     if recv.end == inf:
         recv.end = send.end
+
+
+def match_remote(calls: Sequence[Event]) -> list[Message]:
+    """The two messages of each remote call that was traced on both sides; it fills in `ready`, and the callee."""
+    served = {(event.peer, event.call.sequence): event for event in calls if event.kind == "serve"}
+    messages = []
+    for asked in calls:
+        answer = served.get((asked.rank, asked.call.sequence)) if asked.kind == "remote" else None
+        if answer is None:
+            continue
+        ends = {"tag": 0, "group": (), "num_bytes": None}
+        asked.peer, there = answer.rank, (asked.start, max(asked.start, answer.start))
+        messages.append(Message(asked.rank, answer.rank, send=asked, recv=answer, times=there, **ends))
+        if asked.end > asked.start:  # and not only an RRef
+            asked.ready, back = answer.end, (answer.end, max(asked.end, answer.end))
+            messages.append(Message(answer.rank, asked.rank, send=answer, recv=asked, times=back, **ends))
+    return messages
 
 
 def match_collectives(calls: Sequence[Event], traced: Collection[int]) -> list[Collective]:

@@ -8,6 +8,7 @@ from tests.cluster.conftest import sum_of_ranks
 from tests.cluster.programs import STEPS, correct_programs
 from tests.cluster.zoo import ZOO
 from tests.cluster.zoo_of_peers import RIGHT
+from tests.cluster.zoo_of_remote_calls import RIGHT_REMOTELY, remotely
 from tests.refused import raised
 
 ROWS = sorted(ZOO, key=lambda row: row[0])
@@ -47,6 +48,13 @@ def test_right_programs_are_not_refused(sized, check):
     """They run on four ranks, checked too, and give what they must."""
     for program in RIGHT:
         assert sized.run(program, check=check) == [True] * 4, program
+
+
+@pytest.mark.parametrize("sized", [4, 2], indirect=True)
+def test_right_remote_calls_are_not_refused(sized):
+    """They run on four ranks and on two, and give what they must."""
+    for program in RIGHT_REMOTELY:
+        assert sized.run(remotely(program)) == [True] * sized.n, program
 
 
 @pytest.mark.parametrize("sized", [4, 3, 2], indirect=True)

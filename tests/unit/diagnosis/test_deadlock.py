@@ -153,6 +153,48 @@ DEADLOCKS = {  # what ranks do, and what is said of it; more of them, with real 
 }
 
 
+REMOTE = {
+    "2 ranks; 0 calls 1 add; 1 for 0 add recv 0": (
+        "Rank 0 waits for rank 1: add(...). Rank 1, in add(...) for rank 0, waits in recv(src=0) for rank 0."
+    ),
+    "3 ranks; 0 calls 1 add; 1 for 0 add recv 2": (
+        "Rank 0 waits for rank 1: add(...). "
+        "Rank 1, in add(...) for rank 0, waits for a message from rank 2, which has finished without sending it."
+    ),
+    "3 ranks; 0,2 calls 1 add; 1 for 0 add calls 2 twice; 2 for 1 twice calls 1 add": (
+        "Rank 0 waits for rank 1: add(...). "
+        "Rank 2 waits for rank 1: add(...), but the one thread of rank 1 that serves calls waits. "
+        "Rank 1, in add(...) for rank 0, waits for rank 2: twice(...). "
+        "Rank 2, in twice(...) for rank 1, waits for rank 1: add(...), "
+        "but the one thread of rank 1 that serves calls waits."
+    ),
+    "3 ranks; 0-1 calls 2 add": "Ranks 0-1 wait for rank 2: add(...), but rank 2 has no RPC agent any more.",
+    "2 ranks; 0 init_rpc": "Rank 0 waits in init_rpc for rank 1, which has finished without calling it.",
+}
+
+
+@pytest.mark.parametrize(("steps", "headline"), REMOTE.items())
+def test_remote_calls_that_never_end(steps, headline):
+    """Each call is named with its callee, with what that waits for in it, and why it has not begun."""
+    states = Paper(steps).states()
+    assert report.headline(proof(states), states) == headline
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "2 ranks; 0 calls 1 add; 1 for 0 add",
+        "3 ranks; 0 recv 2; 1 for 2 add",
+        "2 ranks; 0 calls 1 add own_limit",
+        "3 ranks; 0 calls 1 add; 1 for 0 add recv 2; 2 computes",
+        "2 ranks; 0-1 init_rpc",
+    ],
+)
+def test_remote_calls_that_may_go_on(steps):
+    """A function that computes for another rank, a call with a limit, and a meeting of all: no deadlock."""
+    assert proof(Paper(steps).states()) is None
+
+
 @pytest.mark.parametrize(("steps", "headline"), DEADLOCKS.items())
 def test_a_deadlock_is_proven_and_told(steps, headline):
     """The headline in full: who waits for whom, and why it will not end."""

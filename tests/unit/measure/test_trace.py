@@ -34,6 +34,29 @@ def of(trace, rank, *kinds):
 # --- messages
 
 
+def test_a_remote_call_is_two_messages():
+    """One to the start of the function, one from its end back; the caller waits until that end."""
+    caller = Rank(2).remote("add", 7, 0, 4).remote("add", 8, 5, 9, waited=6)
+    trace = traced(caller, Rank(2).served("add", 0, 7, 1, 3).served("add", 0, 8, 6, 7))
+    assert [(m.src, m.dst, round(1e3 * m.left, 3), round(1e3 * m.arrived, 3)) for m in trace.messages] == [
+        (0, 1, 0, 1),
+        (1, 0, 3, 4),
+        (0, 1, 5, 6),
+        (1, 0, 7, 9),
+    ]
+    assert of(trace, 1, "serve") == [("add", 1, 3), ("add", 6, 7)]
+    assert [round(1e3 * event.waiting, 3) for event in trace.events if event.kind == "remote"] == [3, 2]
+    assert "0 → 1" in str(trace.table())
+    assert trace.shares()[1].compute == pytest.approx(3e-3)
+
+
+def test_a_remote_call_whose_callee_was_not_traced():
+    """It is there, without messages, and nothing is called lost."""
+    trace = traced(Rank(2).remote("add", 7, 0, 4), None, missing={1: "it was not asked"})
+    assert of(trace, 0, "remote") == [("rpc add", 0, 4)]
+    assert trace.messages == []
+
+
 def test_a_blocking_message():
     """The n-th send meets the n-th recv; both wait until the later of the two has come, and data move from then on."""
     trace = traced(Rank(2).send(1, 0, 3), Rank(2).recv(0, 2, 3.5))

@@ -164,3 +164,28 @@ def test_axes_that_are_given_are_used():
     figure, ax = plt.subplots(layout="constrained")
     assert plotting.time_against_size({"a": curve(1e-5)}, ax=ax) is ax
     assert plt.get_fignums() == [figure.number]
+
+
+# --- memory
+
+
+def test_memory():
+    """A bar is as long as all of its parts; wide parts say their size, and the sum stands beside the bar."""
+    parts = {"parameters": 8 * 2**20, "gradients": 2**20, "optimizer states": 16 * 2**20}
+    ax = plotting.memory({"replica": parts, "shard": {"parameters": 2 * 2**20}}, "t", limit=32 * 2**20)
+    assert [bar.get_width() for bars in ax.containers for bar in bars] == [8, 1, 16, 2]
+    assert {"25", "16", "8", "2"} <= set(labels(ax))
+    assert legend(ax) == ["parameters", "gradients", "optimizer states", "a device has"]
+    assert_tidy(ax.figure)
+
+
+def test_memory_at_moments():
+    """Moments that differ in the last word share a label below; a part that is empty everywhere is not explained."""
+    parts = {"parameters": 2**20, "gathered parameters": 2**20, "gradients": 0}
+    moments = {"at rest": {"parameters": 2**20}, "forward 0": parts, "forward 1": parts, "after forward": parts}
+    ax = plotting.memory_at(moments, "t")
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["", "0", "1", ""]
+    (below,) = ax.child_axes
+    assert [text.get_text() for text in below.get_xticklabels()] == ["at\nrest", "forward", "after\nforward"]
+    assert legend(ax) == ["parameters", "gathered parameters"]
+    assert_tidy(ax.figure)

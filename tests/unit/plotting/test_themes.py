@@ -31,6 +31,10 @@ RATES = {f"model {i}": ([1, 2, 4], [100, 120, 80 + i], [90, 100, 70], [110, 180,
 BARS = [("a", 0.0, 1.0, "communicate"), ("a", 1.0, 2.0, "compute"), ("b", 0.0, 1.0, "wait"), ("b", 1.0, 1.01, "wait")]
 
 
+PARTS = ("parameters", "gathered parameters", "gradients", "optimizer states", "activations", "another part")
+MEMORY = dict.fromkeys(PARTS, 2**20)
+
+
 def one_step():
     """A space-time diagram with every kind of mark."""
     whole = collective([0, 4, 2], 6)
@@ -58,6 +62,8 @@ FIGURES = {
     "sizes": lambda: plotting.time_against_size({"a": curve(1e-5), "b": curve(2e-4)}).figure,
     "ranks": lambda: plotting.time_against_ranks({"a": curve(1e-5, xs=[2, 4])}, cores=2).figure,
     "overlap": lambda: plotting.overlap(BARS, "t").figure,
+    "memory": lambda: plotting.memory({"rank 0": MEMORY, "rank 1": {"parameters": 2**21}}, "t", limit=2**23).figure,
+    "moments": lambda: plotting.memory_at({"at rest": {}, "forward 0": MEMORY, "forward 1": MEMORY}, "t").figure,
     "training": lambda: plotting.training_curves({"loss": losses(8), "accuracy, %": accuracies(4), "c": losses(2)}),
     "scaling": lambda: plotting.scaling(RATES, "t", cores=2),
     "speedup": lambda: plotting.speedup(RATES, "t", cores=2).figure,
@@ -70,10 +76,16 @@ FIGURES = {
     "images": lambda: plotting.images(
         [torch.rand(6, 1, 8, 8), torch.rand(3, 3, 8, 8)], [range(6), range(3)], title="t"
     ),
+    "pipeline": lambda: plotting.pipeline(
+        {"t": [[("I", 0, 0, 0.0, 0.1), ("F", 1, 0, 0.1, 0.2), ("W", 0, 0, 0.2, 0.3)]]}
+    ),
     "heat": lambda: plotting.heat_maps([("today", TABLE)] * 5),
     "handshake": lambda: plotting.handshake(CALLS, "t"),
     "steps": lambda: plotting.steps(*played("ring", 3), "t"),
     "values": lambda: plotting.steps([torch.tensor([[1.0, 5.0], [2.0, 5.0]]), [[1, 3], ["x", None]]], [[(0, 1, 1)]]),
+    "shards": lambda: plotting.shards([("a", [[[1], [None]], [[None], [2]]]), ("b", [[[3]], [[3]]])], ["sum"], "t"),
+    "cuts": lambda: plotting.cuts([("a", (8, 4), 0), ("b", (4, 8), 1), ("c", (4,), None)], 4, {"b": "sum"}, "t"),
+    "mesh": lambda: plotting.mesh((2, 2), [((0, 1), "1 sum"), ((0, 2), "a\nb")], "t"),
     "sweep": lambda: sweep_panels(
         {n: {"a": curve(6e-5), "b": curve(2e-4)} for n in (2, 4)}, {2: {"a": FIT}, 4: {"a": FIT}}, 2
     ),

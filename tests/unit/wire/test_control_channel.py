@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distlab.wire.control_channel import HELLO_BYTES, ControlChannel, hello
-from distlab.wire.messages import STATUS, VARIABLES, Answer, Question, from_json, to_json
+from distlab.wire.messages import STATUS, VARIABLES, Answer, Printed, Question, from_json, to_json
 
 PATIENCE = 0.05  # seconds for a rank that will not answer
 LONG = 10.0  # for one that will
@@ -179,3 +179,12 @@ def test_closing_ends_every_connection():
     assert list(rank.questions())[1:] == []
     with pytest.raises(ConnectionRefusedError):
         connect(channel, b"")
+
+
+def test_what_served_functions_print_comes_unasked(channel):
+    """It is kept until somebody asks for it, in the order of each rank, and is no answer to a question."""
+    rank = Watchdog(channel, 0)
+    rank.socket.sendall(to_json(Printed("one ")).encode() + b"\n" + to_json(Printed("two")).encode() + b"\n")
+    assert channel.ask([0], PATIENCE) == {}
+    assert channel.printed() == {0: "one two"}
+    assert channel.printed() == {}

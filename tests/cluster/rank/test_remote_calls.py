@@ -1,0 +1,177 @@
+"""Remote procedure calls on a cluster's ranks: started again and again, served between cells, printed, interrupted."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from torch.distributed import rpc
+
+import distlab
+from distlab.errors import Interrupted
+from tests.cluster.conftest import wait_until_gone
+from tests.refused import raised
+
+
+def here():
+    """The names of a rank's cells."""
+    return vars(sys.modules["__main__"])
+
+
+AGAIN = "RPC was started again, with the same names of workers: RRefs and futures from before are gone."
+
+
+def start(rank, world_size):
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size)
+
+
+def add_up(rank, world_size):
+    """A call to the next rank, a value that it keeps, and one passed on."""
+    to = f"worker{(rank + 1) % world_size}"
+    kept = rpc.remote(to, torch.add, (torch.ones(2), rank))
+    passed = rpc.rpc_sync(f"worker{(rank + 2) % world_size}", lambda held: held.to_here().sum(), (kept,))
+    return float(passed), kept.owner().id
+
+
+@pytest.fixture
+def calling(cluster):
+    """The module's cluster with RPC on all ranks, which it leaves."""
+    cluster.run(start)
+    yield cluster
+    cluster.run(lambda rank, world_size: rpc.shutdown())
+
+
+def right(cluster):
+    n = cluster.n
+    return cluster.run(add_up) == [(2.0 + 2 * rank, (rank + 1) % n) for rank in range(n)]
+
+
+def test_it_starts_again_after_everything(capsys):
+    """After a shutdown, heal, a rank that was freed, one that died, and restart; by itself only where it was broken."""
+    with distlab.Cluster(3, timeout=20) as cluster:
+        cluster.run(start)
+        assert right(cluster)
+        cluster.run(lambda rank, world_size: rpc.shutdown())
+        cluster.run(start)
+        assert right(cluster)
+        cluster.heal()
+        assert right(cluster)
+        assert AGAIN not in capsys.readouterr().out
+        raised(distlab.RankTimeout, cluster.run, lambda rank, n: rpc.rpc_sync("worker1", time.sleep, (60,)), timeout=1)
+        assert AGAIN in capsys.readouterr().out
+        assert right(cluster)
+        os.kill(cluster.describe()[1]["pid"], signal.SIGKILL)
+        assert (
+            wait_until_gone(
+                lambda: [1 for row in cluster.describe() if row["rank"] == 1 and "killed" not in row["state"]]
+            )
+            == []
+        )
+        assert right(cluster)
+        assert AGAIN in capsys.readouterr().out
+        cluster.restart()
+        raised(distlab.RankError, cluster.run, add_up)
+        cluster.run(start)
+        assert right(cluster)
+
+
+@pytest.mark.parametrize("init_method", ["env", "file"])
+def test_it_starts_however_the_group_was_built(init_method):
+    """By the cluster's store, whatever the group met at."""
+    with distlab.Cluster(3, init_method=init_method) as cluster:
+        cluster.run(start)
+        assert right(cluster)
+
+
+def test_a_simulated_network_has_none():
+    """It would look as if it cost no time."""
+    with distlab.Cluster(2, network=distlab.Network("5 us", "1 GB/s")) as cluster:
+        assert "A simulated network has no remote calls" in str(raised(distlab.RankError, cluster.run, start))
+
+
+def test_a_remote_exception_is_told_once_and_keeps_references(calling):
+    """Callee, line and error, then the caller's line; no process number, no path of torch's; RRefs live on."""
+
+    def keep(rank, world_size):
+        here()["kept"] = rpc.remote("worker1", torch.add, (torch.zeros(2), 1))
+
+    def fail(x):
+        raise ValueError(f"no {x}")
+
+    def call(rank, world_size):
+        if rank == 0:
+            rpc.rpc_sync("worker2", fail, ("way",))
+
+    calling.run(keep)
+    said = str(raised(distlab.RankError, calling.run, call))
+    first, second, third, *_ = said.splitlines()
+    assert first == "rank 0 raised RuntimeError: ValueError: no way"
+    assert second.startswith("  rank 2   line ")
+    assert second.endswith('in fail   raise ValueError(f"no {x}")')
+    assert third.startswith("  rank 0   line ")
+    assert "/torch/" not in said
+    assert str(os.getpid()) not in said
+    assert calling.run(lambda rank, world_size: kept.to_here().tolist()) == [[1.0, 1.0]] * 4  # noqa: F821
+
+
+def test_a_rank_that_serves_between_cells_is_shown(calling, capsys):
+    """While the function runs and afterwards; what it prints comes under its rank with the next cell."""
+
+    def begin(rank, world_size):
+        def long(seconds):
+            time.sleep(seconds)
+            print("done")
+
+        if rank == 0:
+            here()["pending"] = rpc.rpc_async("worker2", long, (1.0,))
+
+    calling.run(begin)
+    states = [row["state"] for row in calling.describe()]
+    assert states[2] == "serves rank 0, long(...): computes"
+    assert states[3] == "serves remote calls"
+    capsys.readouterr()
+    calling.run(lambda rank, world_size: pending.wait() if rank == 0 else None)  # noqa: F821
+    assert capsys.readouterr().out == "rank 2: done\n"
+
+
+def test_interrupting_frees_who_waits_and_who_serves(calling):
+    """Ctrl-C while a rank waits for a function that computes for ever: both are free, variables are kept."""
+
+    def forever():
+        while True:
+            time.sleep(0.01)
+
+    def call(rank, world_size):
+        here()["own"] = rank
+        if rank == 0:
+            rpc.rpc_sync("worker1", forever)
+
+    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    said = str(raised(Interrupted, calling.run, call))
+    assert "rank 0  " in said
+    assert "waiting for rank 1: forever(...)" in said
+    assert "serves rank 0, forever(...): computes" in said
+    assert calling.run(lambda rank, world_size: own) == [0, 1, 2, 3]  # noqa: F821
+    assert calling.run(lambda rank, world_size: rpc.rpc_sync("worker1", pow, (2, 3))) == [8] * 4
+
+
+def test_a_trace_has_calls_and_what_they_ran(calling):
+    """Two messages for each call of a function in Python, the bar of the function on the callee."""
+
+    def work(rank, world_size):
+        if rank == 0:
+            rpc.rpc_sync("worker3", lambda: time.sleep(0.02))
+            rpc.rpc_async("worker1", time.sleep, (0.01,)).wait()
+
+    with calling.trace() as trace:
+        calling.run(work)
+    served = {event.rank: event.seconds for event in trace.events if event.kind == "serve"}
+    assert served[3] > 0.02
+    assert served[1] > 0.01
+    assert sorted((message.src, message.dst) for message in trace.messages) == [(0, 1), (0, 3), (1, 0), (3, 0)]
+    waited = [event for event in trace.events if event.kind == "remote"]
+    assert all(event.seconds >= served[event.peer] for event in waited)

@@ -1,0 +1,108 @@
+"""How functions travel in a remote call: by name, or by value with the variables of the rank where they run."""
+
+import io
+import math
+import pickle
+import sys
+import textwrap
+
+import pytest
+
+from distlab.rank.remote_functions import Pickler
+
+
+def sent(value):
+    """The bytes of a value, as torch would send it."""
+    stream = io.BytesIO()
+    Pickler(stream).dump(value)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """Runs source in a __main__ that is empty at first, and gives its names; `cell.elsewhere()` begins another rank."""
+
+    class Cell:
+        def __init__(self):
+            self.elsewhere()
+
+        def elsewhere(self):
+            self.module = type(sys)("__main__")
+            monkeypatch.setitem(sys.modules, "__main__", self.module)
+            return self
+
+        def __call__(self, source):
+            exec(compile(textwrap.dedent(source), "cell.py", "exec"), vars(self.module))
+            return vars(self.module)
+
+    return Cell()
+
+
+def test_what_is_installed_goes_by_name():
+    """The callee has it, too."""
+    assert pickle.loads(sent(math.gcd)) is math.gcd
+    assert pickle.loads(sent(textwrap.dedent)) is textwrap.dedent
+    assert b"def dedent" not in sent(textwrap.dedent)
+
+
+def test_a_function_of_a_cell_finds_the_callees_variables(cell):
+    """Its code is the caller's; `rank` and what else it reads are the callee's, and it may set them."""
+    source = """
+        rank, count = 0, 10
+        def add(n):
+            global count
+            count += n
+            return rank, count
+    """
+    data = sent(cell(source)["add"])
+    there = cell.elsewhere()("rank, count = 1, 20")
+    assert pickle.loads(data)(5) == (1, 25)
+    assert there["count"] == 25
+
+
+def test_functions_that_it_uses_come_along_and_values_do_not(cell):
+    """A helper is there where the callee has none of that name; a value that it lacks is a NameError."""
+    source = """
+        import math
+        secret = 3
+        def helper(x):
+            return math.sqrt(x)
+        def outer(x):
+            return helper(x) + (0 if x else secret)
+    """
+    data = sent(cell(source)["outer"])
+    cell.elsewhere()
+    function = pickle.loads(data)
+    assert function(16) == 4
+    with pytest.raises(NameError, match="secret"):
+        function(0)
+
+
+def test_the_callees_own_function_is_not_replaced(cell):
+    """Where the callee has a helper of that name, that is used."""
+    data = sent(cell("def helper(): return 'mine'\ndef outer(): return helper()")["outer"])
+    cell.elsewhere()("def helper(): return 'yours'")
+    assert pickle.loads(data)() == "yours"
+
+
+def test_a_closure_takes_its_values_along(cell):
+    """What a function has from the function around it is the caller's."""
+    data = sent(cell("def outer(x):\n    return lambda y: x + y\nadd = outer(3)")["add"])
+    cell.elsewhere()
+    assert pickle.loads(data)(4) == 7
+
+
+def test_a_class_of_a_cell_is_the_callees(cell):
+    """It goes by its name, so that all ranks mean one class; where it is not there, the name is in the error."""
+    data = sent(cell("class Model: pass")["Model"])
+    there = cell.elsewhere()("class Model: pass")
+    assert pickle.loads(data) is there["Model"]
+    cell.elsewhere()
+    with pytest.raises(AttributeError, match="Model"):
+        pickle.loads(data)
+
+
+def test_a_function_that_came_by_value_goes_on_with_its_values():
+    """Its module is not the callee's __main__: what it reads comes along."""
+    function = eval("lambda x: x * FACTOR", {"FACTOR": 7, "__name__": "elsewhere"})
+    assert pickle.loads(sent(function))(6) == 42
