@@ -16,7 +16,7 @@ from distlab.plotting.style import INK, curve_color, rank_color, style
 
 LABEL, SIZE = 11, 10  # of the fonts, in points
 NODE, ROW, GAP, PAD = 0.3, 0.44, 0.16, 0.1  # heights of a node, of a row in a lane; between lanes; around a text
-ARROW = 0.5  # width of the room for arrows between columns
+ARROW = 0.42  # width of the room for arrows between columns
 
 
 def graph(

@@ -98,18 +98,16 @@ def threads_of_ping(answer):
     waits for the next. Which is the smallest `num_worker_threads` with which it ends?
 
     Hint: Rank 0's first call is made by its cell, and not by a thread that serves.
-    Hint: There are ten calls, and no one of them has ended before the last has begun. How many does each rank serve?
+    Hint: How many of the ten calls does each rank serve at the same time, and which thread takes in an answer?
 
-    Why: ping(9), ping(7), ... ping(1) are served by rank 1 at the same time, and the other five by rank 0.
+    Why: Rank 1 serves ping(9), ping(7), ... ping(1), five calls that all wait, and a sixth thread takes in the answer.
     """
     reasons = {
-        10: "Those are all calls. Who serves which?",
+        5: "Five calls wait on rank 1 when ping(0) returns. Which thread of rank 1 takes in its answer?",
+        10: "Those are all calls. Which rank serves which?",
         9: "The calls take turns between two ranks.",
-        4: "One more.",
     }
-    return answer == 5 or reasons.get(
-        answer, f"With {answer}, count the calls that rank 1 has not answered at ping(0)."
-    )
+    return answer == 6 or reasons.get(answer, "At ping(0), how many calls has rank 1 begun and not ended?")
 
 
 def _split(rank, n, case):
