@@ -39,6 +39,7 @@ MODULES = (
     "distributed_data_parallel",
     "initialization",
     "launching",
+    "remote_calls",
     "sharding",
     "tensor_parallel",
     "pipelines",

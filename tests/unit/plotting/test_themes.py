@@ -80,6 +80,7 @@ FIGURES = {
         {"t": [[("I", 0, 0, 0.0, 0.1), ("F", 1, 0, 0.1, 0.2), ("W", 0, 0, 0.2, 0.3)]]}
     ),
     "heat": lambda: plotting.heat_maps([("today", TABLE)] * 5),
+    "graph": lambda: plotting.graph({"a": 0, "b\n": 3, "c": 3}, [("a", "b\n")], "t", hollow={"c"}),
     "handshake": lambda: plotting.handshake(CALLS, "t"),
     "steps": lambda: plotting.steps(*played("ring", 3), "t"),
     "values": lambda: plotting.steps([torch.tensor([[1.0, 5.0], [2.0, 5.0]]), [[1, 3], ["x", None]]], [[(0, 1, 1)]]),
