@@ -1,4 +1,4 @@
-"""A remote call on a cluster's ranks beside one of plain torch, which mp.spawn starts: the same program, timed on rank 0."""
+"""A remote call on a cluster beside one of plain torch that mp.spawn starts: the same program, timed on rank 0."""
 
 from __future__ import annotations
 
