@@ -39,6 +39,7 @@ MODULES = (
     "distributed_data_parallel",
     "initialization",
     "launching",
+    "parameter_server",
     "sharding",
     "tensor_parallel",
     "pipelines",
