@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from distlab.errors import refuse
 from distlab.plotting.axes import SMALL, new_axes
 from distlab.plotting.bars import set_lanes, write_in
-from distlab.plotting.style import PAGES, new_figure, rank_color, style
+from distlab.plotting.style import INK, new_figure, rank_color, style
 
 Bar = tuple[float, float, str]  # start, end, text; times in seconds
 ROW = 0.3  # height of a bar, in inches
@@ -48,12 +48,12 @@ def served(lanes: Mapping[str, Sequence[Bar]], title: str = "") -> Axes:
         top, middles, drawn = 0.0, [], []
         for place, (name, lane) in enumerate(rows.items()):
             for row, (start, end, text) in lane:
-                look = {"color": rank_color(place), "edgecolor": PAGES[0], "linewidth": 0.6}
+                look = {"color": rank_color(place), "edgecolor": INK, "linewidth": 0.6}
                 bar = ax.barh(top + row + 0.5, end - start, left=start - zero, height=0.9, **look)
                 drawn.append((bar, text))
             middles.append(top + most[name] / 2)
             top += most[name] + 0.4
-        ax.set(ylim=(top - 0.3, -0.1), yticks=middles)
+        ax.set(ylim=(top - 0.3, -0.1), yticks=middles, yticklabels=lanes)
         write_in(ax, drawn)
     return ax
 
@@ -97,7 +97,7 @@ def staleness(panels: Mapping[str, Mapping[int, Sequence[int]]], title: str = ""
             for rank, ages in trainers.items():
                 counts = Counter(ages)
                 bottom = [below[age] for age in counts]
-                ax.bar(counts, counts.values(), bottom=bottom, color=rank_color(rank), label=f"rank {rank}")
+                ax.bar([*counts], [*counts.values()], bottom=bottom, color=rank_color(rank), label=f"rank {rank}")
                 below += counts
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -149,33 +149,24 @@ def answer_in_one(model, length):
         dist.send(answer, dst=client)
 
 
-@exercise(
-    "08",
-    worlds=(2,),
-    cases=((1, 2, 1, 1), (2, 3, 2, 1), (4, 2, 5, 3)),
-    given=lambda rank, n, sizes: (
-        torch.linspace(-1, 1, sizes[1 + rank] * sizes[2]).reshape(sizes[1 + rank], -1)
-        if rank == 0
-        else torch.linspace(-1, 1, sizes[2] * sizes[3]).reshape(sizes[2], -1),
-        torch.linspace(0.2, 1, sizes[0] * sizes[1 + 2 * rank]).reshape(sizes[0], -1),
-    ),
-    trial=lambda fn, weight, data: fn(weight.requires_grad_(), data),
-    stuck="Each rank waits once for the other: rank 1 for the hidden values, rank 0 for their gradient.",
-)
-def split_backward(weight, data):
-    """Return the gradient of this rank's `weight`, for a model that is split over ranks 0 and 1, without RPC.
+@question("08")
+def bytes_of_hidden(answer):
+    """The hidden values of a step are 8 x 44 x 64 numbers of float32. They go from rank 1 to rank 2, and their gradient
+    comes back from there. How many bytes travel in a step if rank 0 passes on both of them, and how many if rank 2
+    fetches them from rank 1 itself? Give a pair of numbers.
 
-    Rank 0 has `data`, the inputs x, and computes the hidden values h = tanh(x @ weight). Rank 1 computes the loss
-    `(h @ weight - data).square().mean()`, where its `data` are the targets. `weight` requires a gradient on both.
+    Hint: A float32 has 4 bytes. How many messages of that size are on each of the two ways?
 
-    Hint: Rank 0 sends `h.detach()`; rank 1 receives into a tensor of [len(data), len(weight)], and then has it require
-    a gradient: `h.requires_grad_()`.
-    Hint: After `loss.backward()` rank 1 sends `h.grad`. On rank 0, `h.backward(gradient)` goes on from there.
+    Why: Through rank 0 there are four messages of 90,112 bytes, 1-0-2 forward and 2-0-1 backward; without it, two.
     """
-    everyone = gathered((weight.detach(), data))
-    (first, x), (second, targets) = [(part.requires_grad_(), data) for part, data in everyone]
-    (torch.tanh(x @ first) @ second - targets).square().mean().backward()
-    return (first, second)[dist.get_rank()].grad
+    size = 8 * 44 * 64 * 4
+    said = {
+        (2 * size, size): "The gradient of the hidden values is as large as they are.",
+        (size, 0): "The hidden values have to come to rank 2 on either way.",
+        (2 * size, 0): "The hidden values have to come to rank 2 on either way.",
+        (size, size // 2): "Those are numbers: how many bytes does one have?",
+    }
+    return tuple(answer) == (4 * size, 2 * size) or said.get(tuple(answer), "Count the messages, forward and backward.")
 
 
 @exercise(
