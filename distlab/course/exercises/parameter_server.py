@@ -21,6 +21,21 @@ def mean_staleness(answer):
     return answer == 4 or said.get(answer, "How many updates do the others make while one trainer makes one?")
 
 
+@exercise("08", worlds=(1,), cases=((1.0, 0.5, 0, 4), (1.0, 0.5, 2, 8), (-3.0, 0.1, 5, 12)), given=as_they_are)
+def delayed_descent(w, lr, delay, steps):
+    """Return the list of `w` after each of the steps of gradient descent on w² / 2, whose gradient at w is w itself.
+
+    Each step uses the gradient of `delay` steps ago; the first steps use that of the first `w`.
+
+    Hint: Keep all values of w in a list. At which place is the one of `delay` steps ago?
+    Hint: `max(0, step - delay)` is a place in it, also in the first steps.
+    """
+    path = [w]
+    for step in range(steps):
+        path.append(path[-1] - lr * path[max(0, step - delay)])
+    return path[1:]
+
+
 def _in_this_order(fn, parameter, lr, order):
     """The server on rank 0, and trainers that push in this order, whatever it does; what each of them got back."""
     dist.barrier()  # no trainer runs ahead into the next call
@@ -33,17 +48,17 @@ def _in_this_order(fn, parameter, lr, order):
                 dist.recv(torch.zeros(1), src=order[turn - 1])
             dist.send(torch.full_like(parameter, 2.0**turn), dst=0)
             dist.recv(reply := torch.empty_like(parameter), src=0)
-            replies.append(Seen(reply.tolist(), "A trainer gets the parameters after its own update."))
+            replies.append(reply.tolist())
             if order[turn + 1 : turn + 2] not in ([], [rank]):
                 dist.send(torch.zeros(1), dst=order[turn + 1])
-    return replies
+    return Seen(f"gets {replies}", "A trainer gets the parameters with all updates so far, its own included.")
 
 
 @exercise(
     "08",
     worlds=(2, 3, 4),
     cases=([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3]),
-    given=lambda rank, n, order: (torch.zeros(2), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]),
+    given=lambda rank, n, order: (torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]),
     trial=_in_this_order,
     stuck="The trainers push in whatever order they are ready: from whom does the server receive?",
 )
@@ -69,21 +84,6 @@ def serve_trainers(parameter, lr, pushes):
     return staleness
 
 
-@exercise("08", worlds=(1,), cases=((1.0, 0.5, 0, 4), (1.0, 0.5, 2, 8), (-3.0, 0.1, 5, 12)), given=as_they_are)
-def delayed_descent(w, lr, delay, steps):
-    """Return the list of `w` after each of the steps of gradient descent on w² / 2, whose gradient at w is w itself.
-
-    Each step uses the gradient of `delay` steps ago; the first steps use that of the first `w`.
-
-    Hint: Keep all values of w in a list. At which place is the one of `delay` steps ago?
-    Hint: `max(0, step - delay)` is a place in it, also in the first steps.
-    """
-    path = [w]
-    for step in range(steps):
-        path.append(path[-1] - lr * path[max(0, step - delay)])
-    return path[1:]
-
-
 @question("08")
 def requests_a_second(answer):
     """A forward takes 9 ms, and 1 ms more for each request in it. Eight clients have each one request under way, and
@@ -97,7 +97,7 @@ def requests_a_second(answer):
     one, batched = answer
     if abs(one - 100) > 1:
         return "One by one, a forward of one request takes 10 ms."
-    said = {800: "Eight requests in a batch take longer than one: 17 ms.", 59: "Those are the batches, 8 requests each."}
+    said = {800: "Eight requests in a batch take 17 ms.", 59: "Those are batches, of 8 requests each."}
     return abs(batched - 8000 / 17) < 5 or said.get(round(batched), "8 requests in 9 + 8 ms: how many in a second?")
 
 
