@@ -158,20 +158,20 @@ def answer_in_one(model, length):
 
 @question("08")
 def bytes_of_hidden(answer):
-    """The hidden values of a step are 8 x 44 x 64 numbers of float32. They go from rank 1 to rank 2, and their gradient
+    """The hidden values of a step are 8 x 44 x 64 numbers of float64. They go from rank 1 to rank 2, and their gradient
     comes back from there. How many bytes travel in a step if rank 0 passes on both of them, and how many if rank 2
     fetches them from rank 1 itself? Give a pair of numbers.
 
-    Hint: A float32 has 4 bytes. How many messages of that size are on each of the two ways?
+    Hint: A float64 has 8 bytes. How many messages of that size are on each of the two ways?
 
-    Why: Through rank 0 there are four messages of 90,112 bytes, 1-0-2 forward and 2-0-1 backward; without it, two.
+    Why: Through rank 0 there are four messages of 180,224 bytes, 1-0-2 forward and 2-0-1 backward; without it, two.
     """
-    size = 8 * 44 * 64 * 4
+    size = 8 * 44 * 64 * 8
     said = {
         (2 * size, size): "The gradient of the hidden values is as large as they are.",
         (size, 0): "The hidden values have to come to rank 2 on either way.",
         (2 * size, 0): "The hidden values have to come to rank 2 on either way.",
-        (size, size // 2): "Those are numbers: how many bytes does one have?",
+        (size // 2, size // 4): "Those are numbers: how many bytes does one have?",
     }
     return tuple(answer) == (4 * size, 2 * size) or said.get(tuple(answer), "Count the messages, forward and backward.")
 
