@@ -9,6 +9,7 @@ from importlib import import_module
 HOMES = {
     "bars": ("overlap", "step_times", "time_shares"),
     "curves": ("badge", "latency_bandwidth", "time_against_size"),
+    "graphs": ("graph",),
     "grids": ("before_after",),
     "handshakes": ("handshake",),
     "heat": ("heat_maps",),

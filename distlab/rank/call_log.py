@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat.torch import ALL_GATHER_BASE, REDUCE_SCATTER_BASE, default_timeout
+from distlab.errors import rank_list
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord
 from distlab.wire.recorded import REMOTE
@@ -111,8 +112,10 @@ class RemoteNote:
         """The error of this call without C++'s stack, and with what to do about it."""
         message = CPP.sub("", str(error)).strip()
         inner = re.match(r"RuntimeError: (.*)", message, re.DOTALL)
+        where = rank_list(self.callees)
+        if late := re.search(r"ran for more than set timeout \((\d+) ms\)", message):
+            message = f"RPC timeout: {self.function or self.op}(...) on {where} did not answer within {late[1]} ms."
         if re.match(r"\w+: [^\n]*(cannot|can't) pickle", message, re.IGNORECASE):
-            where = f"rank {self.callees[0]}" if len(self.callees) == 1 else "its rank"
             message = f"The result of {self.function} on {where} cannot be sent ({message}). Return plain values or "
             message += "tensors, or leave it there with rpc.remote, and pass its RRef around."
         told = RuntimeError(inner[1] if inner else message)
@@ -137,6 +140,7 @@ class Notes:
             self.tracer.forget_groups()
         # by thread: the call that it waits in; an interrupt that hit `waiting_for` itself has left its call there
         self.now: dict[int, Note | None] = {}
+        self.closed = False  # whether the watchdog frees this rank: it begins no more calls
         self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
         # messages by (is a send, group, peer, tag), the newest kind last, and sends whose Work was dropped undone
         self.traffic: dict[tuple[bool, str, int, int], int] = {}
@@ -145,6 +149,8 @@ class Notes:
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
 
     def add(self, note: Note) -> None:
+        if self.closed:
+            raise RuntimeError("Connection closed: this rank was freed from a call of its group before.")
         self.total += 1
         if note.method in POINT_TO_POINT:
             self.traffic[kind(note)] = note.sequence = self.traffic.pop(kind(note), 0) + 1
