@@ -17,6 +17,7 @@ HOMES = {
     "more_ranks": ("scaling", "speedup", "time_against_ranks"),
     "sharding": ("cuts", "mesh", "shards"),
     "pipelines": ("pipeline",),
+    "serving": ("served", "staleness"),
     "stepping": ("play", "steps"),
     "style": ("rank_color",),
     "timelines": ("space_time",),

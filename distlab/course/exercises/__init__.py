@@ -40,6 +40,7 @@ MODULES = (
     "initialization",
     "launching",
     "remote_calls",
+    "parameter_server",
     "sharding",
     "tensor_parallel",
     "pipelines",
