@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.compat.torch import members_of, name_of
+from distlab.compat.torch import members_of, name_of, sender_of
 from distlab.errors import refuse
 from distlab.rank.call_log import COLLECTIVES, NOTES, POINT_TO_POINT, ROOTED, Note, completed_by, waiting_for
 from distlab.wire.recorded import REMOTE
@@ -131,6 +131,8 @@ def waiting(original: Callable[..., Any], in_python: bool = False) -> Callable[.
                 if note.method != REMOTE:
                     raise
                 raise note.readable(error) from None
+        if type(self) is dist.Work and note.method == "recv_anysource" and not note.done:
+            NOTES.came_from(note, sender_of(self))
         note.done = True
         return outcome
 

@@ -166,6 +166,12 @@ class Notes:
         elif note in self.collectives[note.group]:
             self.collectives[note.group].remove(note)
 
+    def came_from(self, note: Note, source: int) -> None:
+        """Count a message that was received from anybody as one of its sender, a rank of the group."""
+        key = (False, note.group, source, note.tag)
+        self.traffic[kind(note)] -= 1
+        self.traffic[key] = self.traffic.pop(key, 0) + 1
+
     def tie(self, work: Any, note: Note, is_message: bool = False) -> None:
         """Remember the note of a Work or Future for as long as that lives; a sent message counts if it dies undone."""
         self.ties[work] = note

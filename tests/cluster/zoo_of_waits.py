@@ -138,3 +138,18 @@ def processes_that_only_answer(rank, n):
         return len(list(batches))
     finally:
         child.kill()
+
+
+@breaks(3)
+def a_circle_after_messages_from_anybody(rank, n):
+    """rank 0 in recv for rank 1, rank 1 in recv for rank 2, rank 2 in send for rank 0."""
+    if rank == 0:
+        for _ in range(2):
+            dist.recv(ones())
+        dist.recv(ones(), src=1)
+    else:
+        dist.send(ones(), dst=0)
+        if rank == 1:
+            dist.recv(ones(), src=2)
+        else:
+            dist.send(ones(), dst=0)

@@ -11,7 +11,7 @@ EDGES = [("rref\n2", "object"), ("rref", "object"), ("object", "alone")]
 
 
 def test_a_graph_over_ranks_is_drawn():
-    """Each node stands in its rank's lane and right of what leads to it; arrows between ranks have the first's colour."""
+    """Each node stands in its rank's lane, right of what leads to it; arrows between ranks have the first's colour."""
     figure = plotting.graph(NODES, EDGES, "who holds what", hollow={"rref"})
     assert sorted(texts(figure)) == sorted(
         ["who holds what", "rank 0", "rank 1", "rank 2", "rref", "rref", "object", "alone"]
