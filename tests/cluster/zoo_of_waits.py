@@ -143,13 +143,14 @@ def processes_that_only_answer(rank, n):
 @breaks(3)
 def a_circle_after_messages_from_anybody(rank, n):
     """rank 0 in recv for rank 1, rank 1 in recv for rank 2, rank 2 in send for rank 0."""
+    for _ in range(n - 1) if rank == 0 else ():
+        dist.recv(ones())
+    if rank > 0:
+        dist.send(ones(), dst=0)
+    dist.barrier()
     if rank == 0:
-        for _ in range(2):
-            dist.recv(ones())
         dist.recv(ones(), src=1)
+    elif rank == 1:
+        dist.recv(ones(), src=2)
     else:
         dist.send(ones(), dst=0)
-        if rank == 1:
-            dist.recv(ones(), src=2)
-        else:
-            dist.send(ones(), dst=0)
