@@ -155,6 +155,8 @@ def _cluster(exercise: Exercise) -> Cluster:
 
 def _try(exercise: Exercise, fn: Callable[..., Any], sent: str | Exercise, cluster: Cluster) -> Verdict:
     """Try the function in one world after the other, until it fails."""
+    if getattr(getattr(fn, "__code__", None), "co_names", ()) == ("NotImplementedError",):  # a stub
+        return Verdict(exercise.name, False, attempted=False)
     try:
         for n in exercise.worlds:
             cluster.call(trial.enter, n)

@@ -249,6 +249,11 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
+def is_fake(kind: type) -> bool:
+    """Whether a class of tensors has shapes and no numbers. Private: torch's FakeTensor."""
+    return kind.__name__ == "FakeTensor"
+
+
 def flops_of(operator: Any, value: Any, args: tuple, kwargs: dict[str, Any]) -> int:
     """What an operator has computed, as torch's FlopCounterMode counts it."""
     count = flop_registry.get(operator._overloadpacket)

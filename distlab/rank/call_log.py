@@ -137,6 +137,7 @@ class Notes:
             self.tracer.forget_groups()
         # by thread: the call that it waits in; an interrupt that hit `waiting_for` itself has left its call there
         self.now: dict[int, Note | None] = {}
+        self.closed = False  # whether the watchdog frees this rank: it begins no more calls
         self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
         # messages by (is a send, group, peer, tag), the newest kind last, and sends whose Work was dropped undone
         self.traffic: dict[tuple[bool, str, int, int], int] = {}
@@ -145,6 +146,8 @@ class Notes:
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
 
     def add(self, note: Note) -> None:
+        if self.closed:
+            raise RuntimeError("Connection closed: this rank was freed from a call of its group before.")
         self.total += 1
         if note.method in POINT_TO_POINT:
             self.traffic[kind(note)] = note.sequence = self.traffic.pop(kind(note), 0) + 1

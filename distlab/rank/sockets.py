@@ -61,9 +61,7 @@ def shut(identities: frozenset[Identity], how: int = socket.SHUT_RDWR, spare: in
     """Shut these sockets down: a call that waits on one of them raises at once.
 
     Args:
-        how: SHUT_RD is enough for gloo, whose thread always reads, and loses none of its waits. A send for which the
-            word of its receiver has come, but is yet to be read, is forgotten by gloo where it cannot be written then:
-            handleRemotePendingRecv in gloo/transport/tcp/pair.cc.
+        how: SHUT_RD is enough for gloo, whose thread always reads, and lets it write what it has in hand.
     """
     for end in ends(identities, spare):
         with contextlib.suppress(OSError):  # its peer has closed it

@@ -191,11 +191,19 @@ class _Thread(threading.Thread):
 
 
 def free(thread: int, mine: frozenset[sockets.Identity], store_port: int) -> None:
-    """Bring back a thread that waits in communication: from gloo and MPI first, from the store if that did not help."""
+    """Bring back a thread that waits in communication: from gloo and MPI first, from the store if that did not help.
+
+    Nothing may be under way when the sockets are shut, or gloo forgets to end the wait for a send: signalException in
+    its transport/tcp/pair.cc passes over those that are yet to be written.
+    """
     before = _position(thread)
     NOTES.freed += 1
+    NOTES.closed = True
     if (mpi := sys.modules.get("distlab.rank.mpi_queue")) is not None:
         mpi.free()
+    moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
+    while moved != (moved := sockets.traffic(mine, store_port)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     sockets.shut(mine, socket.SHUT_RD, spare=store_port)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (waits := _position(thread) == before) and time.monotonic() < deadline:

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import distlab
+from distlab.diagnosis.explanation import GROUPS_GONE
 from tests.cluster.conftest import stuck
+from tests.cluster.zoo_of_pipelines import pipeline, step
 from tests.refused import raised
 
 
@@ -80,7 +82,26 @@ def test_a_run_that_takes_too_long_is_freed(usable, no_proof, how):
     assert re.match(r"Freed after \d+\.\d s\. Variables are kept and the process group is rebuilt: ", said[3])
 
 
-def test_a_device_mesh_is_made_again_after_heal(usable):
+def test_training_that_is_ended_in_its_midst_keeps_every_rank(usable):
+    """Messages of a pipeline come and go all the time: wherever they are cut, no rank is lost, and none stays behind.
+
+    gloo forgets a send that it cannot write any more; with both ways of its sockets shut, one try in ten lost a rank.
+    """
+
+    def train(rank, world_size):
+        schedule = pipeline(rank, world_size)
+        while True:
+            step(schedule, rank, world_size)
+
+    assert len(usable.run(lambda rank, n: str(pipeline(rank, n)))) == 4  # imports it, which would not be torn
+    usable.push({"kept": 1})
+    for tries in range(12):
+        said = str(raised(distlab.RankTimeout, usable.run, train, timeout=0.2 + tries / 50))
+        assert "Variables are kept" in said
+    assert usable.pull("kept") == [1] * 4
+
+
+def test_a_device_mesh_is_made_again_after_heal(usable, capsys):
     """One that was made before belongs to groups that are gone: the error says so, and what it says to do works."""
 
     def make(rank, world_size):
@@ -96,6 +117,7 @@ def test_a_device_mesh_is_made_again_after_heal(usable):
     usable.run(make)
     assert usable.run(add_rows) == [4, 6, 4, 6]
     usable.heal()
+    assert capsys.readouterr().out == f"{GROUPS_GONE}\n"
     said = str(raised(distlab.RankError, usable.run, add_rows))
     assert "RuntimeError: Could not resolve the process group registered under the name" in said
     assert "a device mesh with mesh = init_device_mesh(...)" in said

@@ -8,7 +8,8 @@ from tests.cluster.conftest import sum_of_ranks
 from tests.cluster.programs import STEPS, correct_programs
 from tests.cluster.zoo import ZOO
 from tests.cluster.zoo_of_peers import RIGHT
-from tests.cluster.zoo_of_remote_calls import RIGHT_REMOTELY, remotely
+from tests.cluster.zoo_of_remote_calls import remotely
+from tests.cluster.zoo_of_right_calls import RIGHT_REMOTELY
 from tests.refused import raised
 
 ROWS = sorted(ZOO, key=lambda row: row[0])

@@ -200,3 +200,13 @@ def test_an_interrupted_wait_does_not_outlive_its_group(four):
     assert status.communication(threading.get_ident()) == "all_reduce"
     NOTES.forget()
     assert status.communication(threading.get_ident()) == ""
+
+
+def test_a_rank_that_is_freed_begins_no_more_calls(four):
+    """Until its group is built anew: what it sent then would be cut off in its midst."""
+    NOTES.closed = True
+    with pytest.raises(RuntimeError, match="Connection closed: this rank was freed"):
+        dist.all_reduce(ones(2))
+    assert not any(NOTES.collectives.values())
+    NOTES.forget()
+    dist.all_reduce(ones(2))
