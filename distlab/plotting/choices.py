@@ -48,9 +48,11 @@ def bubbles(shares: Mapping[str, Mapping[int, float]], p: int, stages: Sequence[
     labels = {"xlabel": "micro-batches m", "ylabel": "idle share of the time"}
     with new_axes(6, 4, title=f"the bubble of {p} ranks", **labels) as ax:
         ends = []
-        for place, ((name, points), v) in enumerate(zip(shares.items(), stages, strict=True)):
-            fine = np.geomspace(min(points), max(points), 41)
+        for v in dict.fromkeys(stages):
+            ours = [m for points, of in zip(shares.values(), stages, strict=True) if of == v for m in points]
+            fine = np.geomspace(min(ours), max(ours), 41)
             draw_theory(ax, fine, 100 * (p - 1) / (v * fine + p - 1))
+        for place, (name, points) in enumerate(shares.items()):
             marker, color = MARKERS[place % len(MARKERS)], curve_color(place)
             look = {"color": color, "mfc": "none", "mew": 2, "ms": 11 if marker == "+" else 6}
             ax.plot(list(points), [100 * share for share in points.values()], marker, **look)
@@ -93,7 +95,7 @@ def alive(over_time: Mapping[str, tuple], most: Mapping[str, Mapping[int, int]],
         badge(left, simulated)
         right.set_title("the most on any rank", pad=19)
         counts = sorted({m for points in most.values() for m in points})
-        right.set(xlabel="micro-batches m", xticks=counts, ylim=(0, 1.15 * counts[-1]))
+        right.set(xlabel="micro-batches m", xticks=counts, yticks=[0, *counts], ylim=(0, 1.15 * counts[-1]))
     return figure
 
 

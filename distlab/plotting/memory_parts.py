@@ -58,7 +58,8 @@ def memory(bars: Mapping[str, Parts], title: str = "", unit: str = "MiB", limit:
             left = 0.0
             for part, size in parts.items():
                 width = size / UNITS[unit]
-                drawn.append((ax.barh(place, width, left=left, height=0.68, **_look(part)), f"{width:.3g}"))
+                bar = ax.barh(place, width, left=left, height=0.68, **_look(part))
+                drawn += [(bar, f"{width:.3g}")] if len(parts) > 1 else []  # the sum beside the bar says the same
                 left += width
             beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center_baseline", "fontsize": SMALL}
             ax.annotate(f"{left:.3g}", (left, place), **beside)

@@ -15,9 +15,9 @@ def test_bubbles_lie_on_their_lines():
     shares = {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved1F1B": {m: 3 / (2 * m + 3) for m in M[2:]}}
     ax = plotting.bubbles(shares, 4, (1, 2), "simulated: 4 ranks")
     lines = [line.get_xydata() for line in ax.lines]
-    assert [len(line) for line in lines] == [41, 4, 41, 2]
-    assert lines[0][[0, -1]] == pytest.approx(lines[1][[0, -1]])
-    assert lines[2][[0, -1]] == pytest.approx(lines[3][[0, -1]])
+    assert [len(line) for line in lines] == [41, 41, 4, 2]
+    assert lines[0][[0, -1]] == pytest.approx(lines[2][[0, -1]])
+    assert lines[1][[0, -1]] == pytest.approx(lines[3][[0, -1]])
     assert {"GPipe", "Interleaved1F1B", "simulated: 4 ranks; dashed: 3 / (v m + 3)"} <= {*texts(ax.figure)}
     assert_tidy(ax.figure)
 
