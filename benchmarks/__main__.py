@@ -22,6 +22,7 @@ from benchmarks import (
     plot,
     point_to_point,
     rebuild,
+    remote_calls,
     shaped,
     startup,
     stuck,
@@ -113,6 +114,7 @@ def main() -> None:
         **tensors.measure(n, repeat),
         **stuck.measure(n, repeat * 20),
         **traces.measure(n, repeat * 4),
+        **remote_calls.measure(repeat),
         **mpi.measure(n, repeat * 20),
     }
     for title, contestants in measured.items():

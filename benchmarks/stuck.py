@@ -97,6 +97,7 @@ def stuck_cells(n: int, repeat: int) -> dict[str, list[float]]:
     import distlab
 
     rows: dict[str, list[float]] = {"a deadlock, from the block": [], "Ctrl-C in a blocked cell": []}
+    rows["a circle of remote calls, from the block"] = []
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with distlab.Cluster(n) as cluster:
         for _ in range(repeat):
@@ -114,6 +115,12 @@ def stuck_cells(n: int, repeat: int) -> dict[str, list[float]]:
             with contextlib.suppress(KeyboardInterrupt):
                 cluster.run(everybody_receives)
             rows["Ctrl-C in a blocked cell"].append(time.perf_counter() - pressed[0])
+        cluster.run(start_rpc)
+        for _ in range(repeat):
+            began = time.perf_counter()
+            with contextlib.suppress(distlab.DeadlockError):
+                cluster.run(call_in_a_circle)
+            rows["a circle of remote calls, from the block"].append(time.perf_counter() - began)
     return rows
 
 
@@ -122,3 +129,22 @@ def everybody_receives(rank: int, world_size: int) -> None:
     import torch.distributed as dist
 
     dist.recv(torch.zeros(1), src=(rank + 1) % world_size)
+
+
+def start_rpc(rank: int, world_size: int) -> None:
+    from torch.distributed import rpc
+
+    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=1)
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+
+
+def call_in_a_circle(rank: int, world_size: int) -> None:
+    """Rank 0 calls rank 1, which calls rank 0 from its only thread for that, and so on."""
+    from torch.distributed import rpc
+
+    def ask(turns: int) -> int:
+        mine = rpc.get_worker_info().id
+        return turns and rpc.rpc_sync(f"worker{1 - mine}", ask, (turns - 1,))
+
+    if rank == 0:
+        rpc.rpc_sync("worker1", ask, (3,))

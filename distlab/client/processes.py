@@ -179,6 +179,7 @@ class Processes:
         try:
             self.launcher.signal_engines(unwanted, signal.SIGKILL)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
+            self.channel.forget(unwanted)
             self.launcher.fork(ids, settings.thread_variables(threads))
             self._wait(lambda: self.client.ids == all_ids, old=old)
         except ClusterError as error:

@@ -5,6 +5,7 @@ Runs on every rank, where torch has imported its rpc already.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ PARTS = {
     "torch.distributed.rpc:internal._pickler": "send functions of a cell",
     "torch.distributed.rpc:internal._InternalRPCPickler._py_rref_reducer": "pass RRefs on after RPC was started again",
     "torch.distributed.rpc:api._delete_all_user_and_unforked_owner_rrefs": "shut RPC down that was started again",
+    "torch.distributed.optim.optimizer:functional_optim_map": "use DistributedOptimizer after RPC was started again",
     "torch:_C._collect_all": "tell what wait_all waits for",
 }
 TRANSPORTS, CHANNELS = ["uv"], ["basic"]  # shared memory would busy-poll, hide deadlocks, and not be freed
@@ -121,6 +123,16 @@ def keep_rrefs(again: Callable[[], bool]) -> None:
             drop(*args)
 
     pickler._py_rref_reducer, rpc.api._delete_all_user_and_unforked_owner_rrefs = reduced, dropped
+
+
+def use_plain_optimizers() -> None:
+    """Have DistributedOptimizer use optimizers in plain Python, once it is imported.
+
+    Those in TorchScript are deprecated, and pass RRefs on in C++, where `keep_rrefs` does not reach.
+    """
+    optimizers = sys.modules.get("torch.distributed.optim.optimizer")
+    if optimizers is not None:
+        optimizers.functional_optim_map = {}
 
 
 def abandon() -> Any:

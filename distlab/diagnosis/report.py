@@ -73,9 +73,8 @@ def _remote(needs: Mapping[int, Need], states: Mapping[int, RankStatus], targets
     for within, state in waiting:
         call = state.call
         if call.kind == messages.REMOTE:
-            why = "".join(
-                _unserved(state.rank, call, states[callee], served) for callee in call.members if callee in states
-            )
+            callees = [states[callee] for callee in call.members if callee in states]
+            why = "".join(_unserved(states[state.rank], call, callee, served) for callee in callees)
             rest = f"waits for {_callee(call)}{why}."
         else:
             others = need(state, states).ranks
@@ -84,7 +83,9 @@ def _remote(needs: Mapping[int, Need], states: Mapping[int, RankStatus], targets
             rest = _complaint(state, gone, states, targets) if gone else rest
         found.append(((within, rest), state.rank))
     sentences = []
-    for (within, rest), ranks in grouped(found).items():
+    for (within, rest), calls in grouped(found).items():
+        ranks = sorted(set(calls))
+        within = within.replace(", in ", f", in {len(calls)} calls of ") if len(calls) > len(ranks) else within
         rest = re.sub("^(wait|send)s ", r"\1 ", rest) if len(ranks) > 1 else rest
         sentences.append(f"{rank_list(ranks).capitalize()}{within} {rest}")
     more = [f"And {len(sentences) - MOST_SENTENCES} more."] if len(sentences) > MOST_SENTENCES else []
@@ -97,22 +98,27 @@ def _callee(call: CallRecord) -> str:
     return f"{rank_list(call.members)}{what}"
 
 
-def _unserved(caller: int, call: CallRecord, callee: RankStatus, served: Counter[tuple[int, int, str]]) -> str:
+def _unserved(caller: RankStatus, call: CallRecord, callee: RankStatus, served: Counter[tuple[int, int, str]]) -> str:
     """Why a callee does not answer, where it does not serve the call; "" where it does.
 
     Args:
         served: how many calls of a callee, caller and function are served and have no caller yet; one is taken out.
     """
-    served[callee.rank, caller, call.function] -= 1
-    if served[callee.rank, caller, call.function] >= 0:
+    served[callee.rank, caller.rank, call.function] -= 1
+    if served[callee.rank, caller.rank, call.function] >= 0:
         return ""
     if not callee.serves:
         return f", but rank {callee.rank} has no RPC agent any more"
     if len(callee.serving) >= callee.threads > 0:
-        threads = "the one thread" if callee.threads == 1 else f"all {callee.threads} threads"
-        verbs = ("serves", "waits") if callee.threads == 1 else ("serve", "wait")
-        return f", but {threads} of rank {callee.rank} that {verbs[0]} calls {verbs[1]}"
+        return f", but {_threads(callee.threads, f'of rank {callee.rank} that ')}"
+    if len(caller.serving) >= caller.threads > 0:  # C++ takes an answer in on one of these, too
+        return f", whose answer cannot come in, because {_threads(caller.threads, f'of rank {caller.rank} that ')}"
     return ", which has returned a Future that nobody completes" if call.function else ""
+
+
+def _threads(count: int, whose: str) -> str:
+    """A pool of threads that is full: "all 2 threads of rank 1 that serve calls wait"."""
+    return f"the one thread {whose}serves calls waits" if count == 1 else f"all {count} threads {whose}serve calls wait"
 
 
 def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
@@ -198,9 +204,12 @@ def _served(state: RankStatus) -> list[tuple[str, str, Line | None]]:
     found = []
     for one, handler in zip(state.serving, serving(state), strict=True):
         handler = handler if one.call else replace(handler, doing=messages.COMPUTING)
-        what, tensors, line = _row(handler)
-        found.append((f"serves rank {one.caller}, {one.function}(...): {what}", tensors, line))
-    return found
+        found.append(((one, _row(handler)), handler))
+    rows = []
+    for (one, (what, tensors, line)), alike in grouped(found).items():
+        times = f"{len(alike)} calls of " if len(alike) > 1 else ""
+        rows.append((f"serves rank {one.caller}, {times}{one.function}(...): {what}", tensors, line))
+    return rows
 
 
 def _row(state: RankStatus) -> tuple[str, str, Line | None]:

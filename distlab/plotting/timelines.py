@@ -98,7 +98,7 @@ def space_time(
     lines = [line for note in (*notes, *remarks(scene)) for line in textwrap.wrap(note, 102)]
     legend = legend_entries(scene)
     head, lanes = 14 + 22 * bool(title) + LINE * len(lines), scene.bottom + 2 * ROOM
-    columns = 4 if len(legend) <= 4 else 3
+    columns = 4 if len(legend) <= 4 and not any(box.look == "serve" for box in scene.boxes) else 3
     foot = FOOT + ROW * -(-len(legend) // columns)
     wide, high = LEFT + WIDE + RIGHT, head + lanes + foot
     figure = new_figure(wide / DPI, high / DPI)

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat.torch import ALL_GATHER_BASE, REDUCE_SCATTER_BASE, default_timeout
+from distlab.errors import rank_list
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord
 from distlab.wire.recorded import REMOTE
@@ -111,8 +112,10 @@ class RemoteNote:
         """The error of this call without C++'s stack, and with what to do about it."""
         message = CPP.sub("", str(error)).strip()
         inner = re.match(r"RuntimeError: (.*)", message, re.DOTALL)
+        where = rank_list(self.callees)
+        if late := re.search(r"ran for more than set timeout \((\d+) ms\)", message):
+            message = f"RPC timeout: {self.function or self.op}(...) on {where} did not answer within {late[1]} ms."
         if re.match(r"\w+: [^\n]*(cannot|can't) pickle", message, re.IGNORECASE):
-            where = f"rank {self.callees[0]}" if len(self.callees) == 1 else "its rank"
             message = f"The result of {self.function} on {where} cannot be sent ({message}). Return plain values or "
             message += "tensors, or leave it there with rpc.remote, and pass its RRef around."
         told = RuntimeError(inner[1] if inner else message)

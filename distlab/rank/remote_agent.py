@@ -139,6 +139,7 @@ def start(worker: Worker, options: Any = None) -> None:
         options = private.options(given, f"{SCHEME}://again/{AGENT.starts}")
     store = _get_default_store()
     limit = store.timeout  # torch gives the whole connection the limit of a remote call
+    private.use_plain_optimizers()
     AGENT.worker = worker  # others may call it before it knows that it has begun
     try:
         private.start(AGENT.init, worker.name, worker.number, len(worker.ranks), options)

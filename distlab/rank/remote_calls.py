@@ -74,13 +74,14 @@ def _noting(invoke: Callable[..., Any]) -> Callable[..., Any]:
     def call(to: Any, func: Any, rpc_type: Any, args: Any = None, kwargs: Any = None, rpc_timeout: float = -1) -> Any:
         outer = NOTES.now.get(threading.get_ident())
         callee = rank_of(to) if AGENT.worker else -1
+        private.use_plain_optimizers()
         _sending.call = None
         future = invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
         if outer is None or outer.op not in MEETINGS:  # of which it is a part
             note = RemoteNote(f"rpc_{rpc_type.value}", name_of(func, args), [callee], rpc_timeout != private.UNSET)
             NOTES.total += 1
             NOTES.tie(future, note)
-            if NOTES.tracer is not None:
+            if NOTES.tracer is not None and not _is_torchs(func):
                 _record(future, note, callee)
         return future
 
@@ -89,11 +90,19 @@ def _noting(invoke: Callable[..., Any]) -> Callable[..., Any]:
 
 def _request(func: Any, args: Any, kwargs: Any) -> Request:
     """What is sent of a call of a function in Python, in the place of torch's PythonUDF."""
-    number = next(_numbers)
-    if NOTES.tracer is not None:
+    number = 0
+    if (
+        NOTES.tracer is not None and getattr(func, "__module__", "") != rpc.api.__name__
+    ):  # which workers call as they start
+        number = next(_numbers)
         _sending.call = NOTES.tracer.remote(REMOTE, name_of(func, args), number)
         _sending.call.end = _sending.call.start  # all that is known of a call that only makes an RRef
     return Request(func, args, kwargs, NOTES.rank, number)
+
+
+def _is_torchs(func: Any) -> bool:
+    """Whether workers call this function as they meet, and no learner does."""
+    return getattr(func, "__module__", "") == rpc.api.__name__
 
 
 def _record(future: Any, note: RemoteNote, callee: int) -> None:
@@ -167,11 +176,15 @@ def _waiting_for_all(backward: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         others = [rank for rank in (AGENT.worker.ranks if AGENT.worker else ()) if rank != NOTES.rank]
         note = RemoteNote("dist_autograd.backward", "", others)
+        trace = NOTES.tracer and NOTES.tracer.remote(REMOTE, note.op, 0, blocking=True)
         with waiting_for(note):
             try:
                 return backward(*args, **kwargs)
             except RuntimeError as error:
                 raise note.readable(error) from None
+            finally:
+                if trace:
+                    ended(trace, trace.start)
 
     return call
 
@@ -186,9 +199,9 @@ def _serve(request: Any) -> Any:
     """
     thread = threading.get_ident()
     outer = AGENT.serving.get(thread)
-    caller = getattr(request, "caller", -1)
+    caller, number = getattr(request, "caller", -1), getattr(request, "number", 0)
     served = Served(caller, name_of(getattr(request, "func", request), getattr(request, "args", ())))
-    trace = NOTES.tracer and NOTES.tracer.remote(SERVED, served.function, getattr(request, "number", 0), caller)
+    trace = NOTES.tracer and number and NOTES.tracer.remote(SERVED, served.function, number, caller)
     AGENT.serving[thread] = served
     NOTES.total += 1
     try:

@@ -110,6 +110,11 @@ class ControlChannel:
                 self._ends[int(rank)].close()
             self._ends[int(rank)], self._half[int(rank)] = stranger, rest
 
+    def forget(self, ranks: Iterable[int]) -> None:
+        """Close the connections to ranks whose processes have ended."""
+        for rank in set(ranks) & set(self._ends):
+            self._ends.pop(rank).close()
+
     def close(self) -> None:
         """End every connection; the watchdogs forget the channel."""
         for end in (*self._ends.values(), *self._strangers, self._listener):

@@ -39,6 +39,8 @@ MODULES = (
     "distributed_data_parallel",
     "initialization",
     "launching",
+    "remote_calls",
+    "parameter_server",
     "sharding",
     "tensor_parallel",
     "pipelines",

@@ -80,7 +80,8 @@ def event_of(rank: int, told: Call, clock: Clock) -> Event:
         op = kind if call.blocking else f"i{kind}"
     end, size = clock(told.end) if told.end else inf, None if kind in ("remote", "serve") else call.num_bytes
     what = {"group": call.group[2], "peer": call.peer, "tag": tag, "num_bytes": size, "failed": call.failed}
-    return Event(rank, kind, op, call.start, end, call.blocking, call=call, **what)
+    blocking = call.blocking and not (kind == "remote" and call.elsewhere)  # but a function that is served waits for it
+    return Event(rank, kind, op, call.start, end, blocking, call=call, **what)
 
 
 def family(name: str) -> str:

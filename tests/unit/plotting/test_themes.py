@@ -79,7 +79,12 @@ FIGURES = {
     "pipeline": lambda: plotting.pipeline(
         {"t": [[("I", 0, 0, 0.0, 0.1), ("F", 1, 0, 0.1, 0.2), ("W", 0, 0, 0.2, 0.3)]]}
     ),
+    "served": lambda: (
+        plotting.served({"rank 0": [(0.0, 0.5, "a")], "rank 1": [(0.0, 1.0, ""), (0.5, 1.0, "b")]}, "t").figure
+    ),
+    "staleness": lambda: plotting.staleness({"a": {1: [0, 1], 2: [1]}, "b": {1: [5]}}, "t"),
     "heat": lambda: plotting.heat_maps([("today", TABLE)] * 5),
+    "graph": lambda: plotting.graph({"a": 0, "b\n": 3, "c": 3}, [("a", "b\n")], "t", hollow={"c"}),
     "handshake": lambda: plotting.handshake(CALLS, "t"),
     "steps": lambda: plotting.steps(*played("ring", 3), "t"),
     "values": lambda: plotting.steps([torch.tensor([[1.0, 5.0], [2.0, 5.0]]), [[1, 3], ["x", None]]], [[(0, 1, 1)]]),
