@@ -8,6 +8,7 @@ from importlib import import_module
 
 HOMES = {
     "bars": ("overlap", "step_times", "time_shares"),
+    "choices": ("alive", "bubbles", "predictions", "quickest"),
     "curves": ("badge", "latency_bandwidth", "time_against_size"),
     "graphs": ("graph",),
     "grids": ("before_after",),

@@ -18,7 +18,7 @@ from distlab.plotting.axes import SMALL, new_axes
 from distlab.plotting.bars import write_in
 from distlab.plotting.style import COMPUTING, FAINT, FORWARD, INK, MIXED, OPTIMIZER, TRAVELLING
 
-UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 1e9}
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
 # the fills of parts: greys from light to dark, and sand, so that no part looks like a rank
 FILLS = {
     "parameters": COMPUTING,
@@ -38,7 +38,7 @@ def memory(bars: Mapping[str, Parts], title: str = "", unit: str = "MiB", limit:
     Args:
         bars: by name, for example "rank 0", bytes in parts: {"parameters": 8 * 2**20, "gradients": 8 * 2**20}.
         title: whose memory.
-        unit: "MiB", "GiB" or "GB".
+        unit: "KiB", "MiB", "GiB" or "GB".
         limit: the bytes that a device has, drawn as a line.
 
     Returns:
@@ -58,12 +58,13 @@ def memory(bars: Mapping[str, Parts], title: str = "", unit: str = "MiB", limit:
             left = 0.0
             for part, size in parts.items():
                 width = size / UNITS[unit]
-                drawn.append((ax.barh(place, width, left=left, height=0.68, **_look(part)), f"{width:.3g}"))
+                bar = ax.barh(place, width, left=left, height=0.68, **_look(part))
+                drawn += [(bar, f"{width:.3g}")] if len(parts) > 1 else []  # the sum beside the bar says the same
                 left += width
             beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center_baseline", "fontsize": SMALL}
             ax.annotate(f"{left:.3g}", (left, place), **beside)
         write_in(ax, drawn)
-        look = {"color": INK, "linestyle": "--", "label": "a device has"}
+        look = {"color": INK, "linestyle": "--", "label": f"device: {(limit or 0) / UNITS[unit]:g} {unit}"}
         _legend(ax, bars, [] if limit is None else [ax.axvline(limit / UNITS[unit], **look)])
     return ax
 

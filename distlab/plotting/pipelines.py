@@ -24,7 +24,7 @@ KINDS = {
     "W": (OPTIMIZER, "backward, weights only"),
 }
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
-LEFT, WIDE, RIGHT, HEAD, FOOT, LEGEND = 0.75, 6.0, 0.75, 0.42, 0.3, 0.62
+LEFT, WIDE, RIGHT, HEAD, FOOT, LEGEND = 0.75, 6.0, 0.75, 0.42, 0.3, 0.5
 ROW, GAP, SMALL = 0.24, 0.06, 8.5  # heights of a row and between lanes; font size in points
 
 
@@ -73,7 +73,7 @@ def pipeline(schedules: Mapping[str, Sequence[Sequence[Action]]], simulated: str
         handles = [Patch(facecolor=fill, label=words, **edge) for fill, words in shown.values()]
         place = {"loc": "lower left", "bbox_to_anchor": (0.01, 0), "frameon": False}
         title = f"time ({simulated})" if simulated else "time, measured"
-        figure.text(LEFT / wide, (LEGEND - 0.2) / high, title, fontsize=9.5, va="center")
+        figure.text(LEFT / wide, (LEGEND - 0.07) / high, title, fontsize=9.5, va="center")
         figure.legend(handles=handles, ncols=4, fontsize=9.5, **place)
     return figure
 

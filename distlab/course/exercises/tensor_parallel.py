@@ -1,4 +1,4 @@
-"""The exercises of notebook 09 on tensors in parts: placements, tensor parallel, meshes, experts."""
+"""The exercises of notebook 09 on tensors in parts: placements, tensor parallelism, meshes, experts."""
 
 import math
 
@@ -55,8 +55,8 @@ def _to_two_experts(rank, n, tokens):
 def rows_to_columns(rows):
     """Return this rank's columns of a matrix, of which it is given its rows.
 
-    All ranks have as many rows, and the columns divide by the number of ranks. No rank may send more than (n - 1) / n
-    of its own part.
+    Every rank has the same number of rows, and the columns divide by the number of ranks. No rank may send more than
+    (n - 1) / n of its own part.
 
     Hint: `rows.chunk(world_size, dim=1)` are blocks: which rank needs which of them?
     Hint: `dist.all_to_all(arriving, sending)` takes two lists of tensors; those it sends must be `contiguous()`.
@@ -115,8 +115,8 @@ def sharded_loss(logits, labels):
 
 @question("09")
 def block_traffic(answer):
-    """A model of 24 blocks is trained with tensor parallel. A step has 8192 tokens of 4096 numbers, 2 bytes each. How
-    many MiB do all the all-reduces of a step carry, forward and backward, counting each tensor once?
+    """A model of 24 blocks is trained with tensor parallelism. A step has 8192 tokens of 4096 numbers, 2 bytes each.
+    How many MiB do all the all-reduces of a step carry, forward and backward, counting each tensor once?
 
     Hint: How many all-reduces has a block, in both directions together? And how large is the tensor of each?
     Hint: 8192 x 4096 x 2 bytes are 64 MiB.

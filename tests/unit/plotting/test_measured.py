@@ -175,7 +175,7 @@ def test_memory():
     ax = plotting.memory({"replica": parts, "shard": {"parameters": 2 * 2**20}}, "t", limit=32 * 2**20)
     assert [bar.get_width() for bars in ax.containers for bar in bars] == [8, 1, 16, 2]
     assert {"25", "16", "8", "2"} <= set(labels(ax))
-    assert legend(ax) == ["parameters", "gradients", "optimizer states", "a device has"]
+    assert legend(ax) == ["parameters", "gradients", "optimizer states", "device: 32 MiB"]
     assert_tidy(ax.figure)
 
 

@@ -47,7 +47,7 @@ NEGATIVE = SimpleNamespace(compute=-1, hidden=0, communicate=0, wait=0, other=0)
         (
             "memory_at",
             [{"at rest": {"gradients": 1}}, "", "kB"],
-            "unit must be one of MiB, GiB, GB, got 'kB'. Give unit",
+            "unit must be one of KiB, MiB, GiB, GB, got 'kB'. Give unit",
         ),
         ("overlap", [[("a", 0, 1, "sleep")]], "bars[0][3] must be one of compute, communicate, wait, got 'sleep'."),
         ("overlap", [[("a", 2, 1, "wait")]], f"bars[0] must be a bar that ends after its start 2, got 1. {BAR}"),
