@@ -133,6 +133,7 @@ def use_plain_optimizers() -> None:
     optimizers = sys.modules.get("torch.distributed.optim.optimizer")
     if optimizers is not None:
         optimizers.functional_optim_map = {}
+        optimizers.logger.setLevel("ERROR")  # it would advise TorchScript
 
 
 def abandon() -> Any:
