@@ -125,7 +125,7 @@ class Cell:
                     return True
             self._ranks.check()
             seconds = time.monotonic() - self._began
-            if any(_is_failure(reply) for reply in self._sent.so_far().values()):
+            if any(_is_failure(reply) for reply in self._sent.so_far().values()) or self._ranks.unnoted_deaths():
                 self._ranks.free(self._sent.unfinished())
             elif seconds < limit and self._deadlock_watch.look():
                 return False

@@ -265,7 +265,7 @@ class Ranks:
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
-        lost = self.lost | {rank: self._processes.how_ended(self.pids[rank]) for rank in self._unnoted()}
+        lost = self.lost | {rank: self._processes.how_ended(self.pids[rank]) for rank in self.unnoted_deaths()}
         states = self.states([rank for rank in range(self.plan.n) if rank not in lost], patient=True)
         does = {rank: report.activity(status) for rank, status in states.items()} | lost
         return [{"rank": r, "pid": pid, "state": does[r], "megabytes": _memory(pid)} for r, pid in enumerate(self.pids)]
@@ -293,7 +293,7 @@ class Ranks:
             ClusterError: the process that carries messages to and from them has ended.
         """
         self._processes.check_controller()
-        died = {rank: self.note_death(rank) for rank in self._unnoted()}
+        died = {rank: self.note_death(rank) for rank in self.unnoted_deaths()}
         if died:  # a cell that nobody waits for now may wait for them
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.can_respawn:
@@ -308,7 +308,7 @@ class Ranks:
             time.sleep(0.01)
         return {rank: self.note_death(rank, pids[rank]) for rank in died}
 
-    def _unnoted(self) -> list[int]:
+    def unnoted_deaths(self) -> list[int]:
         """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""
         there, ended = set(self.client.ids), self._processes.has_ended
         return [r for r, pid in enumerate(self.pids) if (r not in there or ended(pid)) and r not in self.lost]

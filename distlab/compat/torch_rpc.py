@@ -11,9 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed import rpc
 
 PARTS = {
+    "torch.distributed.distributed_c10d:_get_default_store": "start RPC at the cluster's store",
     "torch.distributed.rpc:api._is_current_rpc_agent_set": "tell whether this rank serves remote calls",
     "torch.distributed.rpc:api._get_current_rpc_agent": "tell a remote call from a deadlock",
     "torch.distributed.rpc:api._invoke_rpc": "note remote calls",
@@ -40,12 +43,22 @@ def there() -> bool:
     return rpc.is_available() and rpc.api._is_current_rpc_agent_set()
 
 
+def default_store() -> dist.Store:
+    """The store at which the default group has met."""
+    return c10d._get_default_store()
+
+
 def threads_at_work() -> int:
     """How many threads of the agent's pool run something, in Python or in C++; 0 where there is no agent."""
     if not there():
         return 0
     counts = rpc.api._get_current_rpc_agent().get_debug_info()
     return int(counts["agent.thread_pool_size"]) - int(counts["agent.num_idle_threads"])
+
+
+def open_calls() -> int:
+    """How many remote calls of this process have no answer yet; 0 where there is no agent."""
+    return int(rpc.api._get_current_rpc_agent().get_debug_info()["agent.client_active_calls"]) if there() else 0
 
 
 def replace(name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
@@ -134,6 +147,11 @@ def use_plain_optimizers() -> None:
     if optimizers is not None:
         optimizers.functional_optim_map = {}
         optimizers.logger.setLevel("ERROR")  # it would advise TorchScript
+
+
+def drop_rrefs() -> None:
+    """Tell the owners that this process holds no RRef any more, and wait until nobody holds its own."""
+    rpc.api._delete_all_user_and_unforked_owner_rrefs()
 
 
 def abandon() -> Any:

@@ -51,7 +51,7 @@ def install(tell: Callable[[str], None]) -> None:
         return
     register_rendezvous_handler(remote_agent.SCHEME, remote_agent.rendezvous)
     AGENT.init = private.replace("init_rpc", lambda _: remote_agent.init_rpc)
-    AGENT.shutdown = private.replace("shutdown", remote_agent.shutting_down)
+    AGENT.shutdown = private.replace("shutdown", lambda _: remote_agent.shutdown)
     private.keep_rrefs(lambda: AGENT.again)
     private.replace("_invoke_rpc", _noting)
     private.collect_with(_collecting)
@@ -91,9 +91,7 @@ def _noting(invoke: Callable[..., Any]) -> Callable[..., Any]:
 def _request(func: Any, args: Any, kwargs: Any) -> Request:
     """What is sent of a call of a function in Python, in the place of torch's PythonUDF."""
     number = 0
-    if (
-        NOTES.tracer is not None and getattr(func, "__module__", "") != rpc.api.__name__
-    ):  # which workers call as they start
+    if NOTES.tracer is not None and not _is_torchs(func):
         number = next(_numbers)
         _sending.call = NOTES.tracer.remote(REMOTE, name_of(func, args), number)
         _sending.call.end = _sending.call.start  # all that is known of a call that only makes an RRef

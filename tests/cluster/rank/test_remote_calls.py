@@ -72,6 +72,11 @@ def test_it_starts_again_after_everything(capsys):
         )
         assert right(cluster)
         assert AGAIN in capsys.readouterr().out
+        cluster.run(
+            lambda rank, n: rpc.shutdown()
+        )  # torch's own would wait for ever: rank 1 has never ended one before
+        cluster.run(start)
+        assert right(cluster)
         cluster.restart()
         raised(distlab.RankError, cluster.run, add_up)
         cluster.run(start)
@@ -84,6 +89,47 @@ def test_it_starts_however_the_group_was_built(init_method):
     with distlab.Cluster(3, init_method=init_method) as cluster:
         cluster.run(start)
         assert right(cluster)
+
+
+def test_workers_on_some_ranks_and_then_on_all():
+    """Each meeting is one of its own, also where some ranks have come to fewer of them than others."""
+
+    def meet(rank, world_size, workers):
+        if rank >= workers:
+            return None
+        rpc.init_rpc(f"worker{rank}", rank=rank, world_size=workers)
+        answer = rpc.rpc_sync(f"worker{workers - 1}", pow, (2, rank))
+        rpc.shutdown()
+        return answer
+
+    with distlab.Cluster(3) as cluster:
+        for workers in (2, 3, 1, 2, 3):
+            assert cluster.run(meet, workers) == [2**rank if rank < workers else None for rank in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"name": "a b"}, "name must be at most 127 letters, digits, _, : and -, got 'a b'."),
+        ({"name": "w", "rank": "0"}, "rank must be a number, and world_size, too, got ('0', None)."),
+        ({"name": "w", "rank": 7}, "rank must be the worker's id, from 0 to 2, got 7."),
+        (
+            {"name": "w", "rpc_backend_options": {}},
+            "rpc_backend_options must be rpc.TensorPipeRpcBackendOptions, got {}.",
+        ),
+    ],
+)
+def test_what_init_rpc_refuses(three, given, words):
+    """At once, on every rank, with what to write instead."""
+    said = str(raised(distlab.RankError, three.run, lambda rank, world_size: rpc.init_rpc(**given)))
+    assert words in said
+    assert "Use " in said
+
+
+@pytest.fixture(scope="module")
+def three(nothing_left):
+    with distlab.Cluster(3) as cluster:
+        yield cluster
 
 
 def test_a_simulated_network_has_none():
