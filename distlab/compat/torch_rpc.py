@@ -48,6 +48,20 @@ def default_store() -> dist.Store:
     return c10d._get_default_store()
 
 
+def shared_store(store: Any) -> dist.Store:
+    """The store below the prefixes of this one: the same for all groups that are built at it."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store
+
+
+def skip_rrefs(count: int) -> None:
+    """Leave out so many numbers of RRefs. Owners remember those of the process that this one replaces: a value under
+    a number that they know would never be there."""
+    for _ in range(count):
+        rpc.PyRRef(None)
+
+
 def threads_at_work() -> int:
     """How many threads of the agent's pool run something, in Python or in C++; 0 where there is no agent."""
     if not there():

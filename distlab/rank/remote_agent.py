@@ -28,6 +28,7 @@ from distlab.rank.call_log import NOTES, RemoteNote, waiting_for
 from distlab.wire.messages import Worker
 
 SCHEME = "distlab"  # of the init method under which an agent finds the cluster's store
+RREFS_OF_PROCESS = 10_000  # numbers of RRefs that are left to a process which this one replaces
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.05  # seconds between two looks whether the others are there
 END_SECONDS = 2.0  # for functions that are being served to end, when the agent is taken down
 NAME = re.compile(r"[\w:-]{1,127}", re.ASCII)
@@ -162,6 +163,9 @@ def start(worker: Worker, options: Any = None) -> None:
     AGENT.worker = worker  # others may call it before it knows that it has begun
     try:
         private.start(AGENT.init, worker.name, worker.number, len(worker.ranks), options)
+        if AGENT.number is None:
+            before = private.shared_store(store).add(f"rpc/processes/{worker.number}", 1) - 1
+            private.skip_rrefs(before * RREFS_OF_PROCESS if AGENT.again else 0)
         AGENT.number = worker.number
     finally:
         AGENT.worker = worker if private.there() else None
