@@ -171,7 +171,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any], sent: str | Exercise, clust
         if isinstance(error, RankError) and kinds == {"NotImplementedError"}:
             return Verdict(exercise.name, False, attempted=False)
         if isinstance(error, RankDied):
-            cluster.heal()
+            cluster.ranks.rebuild()
         stuck = [exercise.stuck] if exercise.stuck and isinstance(error, (DeadlockError, RankTimeout)) else []
         return Verdict(exercise.name, False, words="\n".join([verdict.raised(words, error, n, cluster.n), *stuck]))
     finally:
@@ -186,7 +186,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any], sent: str | Exercise, clust
 def _leave(cluster: Cluster) -> None:
     """Have all ranks in the world of the cluster again."""
     if any(cluster.call(trial.leave)):
-        cluster.heal()
+        cluster.ranks.rebuild()
 
 
 def _case_words(n: int, case: Any, exercise: Exercise) -> str:
