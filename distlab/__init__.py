@@ -26,6 +26,7 @@ HOMES = {
     "client.exercises": ["check", "exercises", "hint", "progress"],
     "client.probe": ["probe"],
     "errors": errors.NAMES,
+    "launch.practice_hosts": ["practice_hosts"],
     "measure.probe_result": ["Probe"],
     "measure.sweep": ["Sweep", "sweep"],
     "measure.trace": ["Trace"],

@@ -35,9 +35,10 @@ PARTS = {
     ],
     "notebooks": [*PYTEST, "--durations=10", "tests/notebooks"],
     "browser": [*PYTEST, "tests/browser"],
+    "network": [*PYTEST, "--durations=10", "tests/network"],
 }
 # each takes about as long as the others
-LANES = (("lint", "unit", "cluster/client"), ("cluster/others", "notebooks"), ("nbval", "browser"))
+LANES = (("lint", "unit", "cluster/client"), ("cluster/others", "notebooks"), ("nbval", "browser", "network"))
 
 
 def run(name: str) -> tuple[bool, str]:

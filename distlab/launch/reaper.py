@@ -44,7 +44,13 @@ def find(tag: str) -> list[psutil.Process]:
 def leftovers() -> list[psutil.Process]:
     """Processes of clusters whose notebook is gone; not those of a container, which count their pids anew."""
     here = _pid_namespace("self")
-    return [p for p in find("") if _pid_namespace(p.pid) == here and not _owner_lives(p)]
+    return [p for p in find("") if _pid_namespace(p.pid) == here and not owner_lives(_tag(p))]
+
+
+def _tag(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error, OSError):
+        return process.environ().get(TAG, "")
+    return ""
 
 
 def _pid_namespace(pid: int | str) -> str:
@@ -75,11 +81,12 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def _owner_lives(process: psutil.Process) -> bool:
+def owner_lives(owner: str) -> bool:
+    """Whether the process is there that `owner`, or a tag that begins with it, was made by."""
     try:
-        pid, start, _ = process.environ()[TAG].split("-", 2)
+        pid, start = owner.split("-")[:2]
         return abs(psutil.Process(int(pid)).create_time() - float(start)) < CLOCK_SECONDS
-    except (psutil.Error, OSError, KeyError, ValueError):
+    except (psutil.Error, ValueError):
         return False
 
 

@@ -7,52 +7,19 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import math
 import random
-import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from distlab.errors import refuse
+from distlab.quantities import BYTES_PER_SECOND, PREFIXES, SECONDS, quantity
 
-PREFIXES = {"n": -9, "u": -6, "µ": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}  # powers of ten
-QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*([numµkMGTP]?)(\S*)\s*")
 ALGORITHMS = {
     "all_reduce": ("auto", "ring", "tree", "naive", "halving doubling", "recursive doubling", "whole ring"),
     "broadcast": ("tree", "linear"),
     "reduce": ("tree", "linear"),
 }
-
-
-def quantity(name: str, value: Any, units: Mapping[str, float], example: str, zero: bool = False) -> float:
-    """A number from a text such as "25 GB/s", or as it stands.
-
-    Args:
-        units: what each unit without its prefix counts; a plain number counts in the first.
-        zero: whether 0 is allowed.
-
-    Raises:
-        ArgumentError: neither a number nor a text of a number and a unit, or not above 0.
-    """
-    number = value
-    if isinstance(value, str):
-        found = QUANTITY.fullmatch(value)
-        number = math.nan
-        if found and found[3] in units:
-            number = float(Fraction(found[1]) * Fraction(10) ** PREFIXES[found[2]]) * units[found[3]]
-    wrong_type = isinstance(number, bool) or not isinstance(number, (int, float))
-    if wrong_type or not 0 <= number < math.inf or (number == 0 and not zero):
-        rule, example = "0 or more" if zero else "above 0", f"{name}={example}"
-        if "" not in units:
-            rule, example = f"{rule}, as a number or with a unit ({', '.join(units)})", example.replace("=", '="') + '"'
-        refuse(name, rule, value, f"Give for example {example}.", wrong_type)
-    return float(number)
-
-
-SECONDS = {"s": 1.0}
-BYTES_PER_SECOND = {"B/s": 1.0, "b/s": 0.125, "bit/s": 0.125}
 
 
 @dataclass(frozen=True)

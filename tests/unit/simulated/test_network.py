@@ -10,6 +10,7 @@ def test_quantities_have_units():
     assert Link("5 us", "25 GB/s") == Link(5e-6, 25e9)
     assert Link("1.5 ms", "100 Gb/s") == Link(1.5e-3, 12.5e9)
     assert Link("0 s", "1 kB/s") == Link(0, 1000)
+    assert Link(0, "100 Mbit/s") == Link(0, 12.5e6)
     assert Device(flops="10 TFLOP/s").flops == 1e13
 
 

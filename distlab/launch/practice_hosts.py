@@ -1,0 +1,257 @@
+"""Hosts that this machine makes itself, so that one laptop is enough to try several machines.
+
+Called in the notebook's kernel. As root on Linux a host is a network namespace: it has a host name, an address and a
+cable of its own, and shares files, users and processes with the notebook's machine. The cables meet in one bridge.
+Elsewhere a host is no more than an address of the loopback interface.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from distlab.errors import ClusterError, refuse
+from distlab.launch import reaper
+from distlab.quantities import BYTES_PER_SECOND, SECONDS, quantity
+
+NETWORKS = Path("/run/distlab")  # a folder for each network, "NUMBER-OWNER", with /etc/hosts of its hosts
+NAMESPACES = Path("/run/netns")  # where `ip netns` has them
+HOST_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
+AS_HOST = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
+SLOW_LINK = str(Path(__file__).with_name("slow_link.py"))
+BURST_SECONDS = 0.0025  # for so long a link that was idle may be quicker than its rate
+EXAMPLE = 'Call practice_hosts({"nodeA": 2, "nodeB": 2}).'
+
+
+def practice_hosts(hosts: Mapping[str, int]) -> PracticeHosts:
+    """Make hosts on this machine: network namespaces where it may, which takes root on Linux, else loopback addresses.
+
+        with distlab.practice_hosts({"nodeA": 2, "nodeB": 2}) as hosts:
+            subprocess.run([*hosts.command("nodeA"), "hostname"])
+
+    They and all that runs on them are taken away by close(), at the interpreter's exit, and, where the process that
+    made them was killed, by the next call of practice_hosts() on this machine.
+
+    Runs on: client.
+
+    Args:
+        hosts: number of ranks by the host's name.
+
+    Raises:
+        ArgumentError: no hosts, a name that is no host's, or a number below 1.
+    """
+    if not isinstance(hosts, Mapping) or not 1 <= len(hosts) <= 200:
+        rule = "a dict of 1 to 200 host names, each with its number of ranks"
+        refuse("hosts", rule, hosts, EXAMPLE, wrong_type=not isinstance(hosts, Mapping))
+    for name, ranks in hosts.items():
+        if not isinstance(name, str) or not HOST_NAME.fullmatch(name):
+            refuse("name of a host", "letters, digits and hyphens", name, EXAMPLE, wrong_type=not isinstance(name, str))
+        if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+            refuse(f"hosts[{name!r}]", "a whole number of ranks above 0", ranks, EXAMPLE)
+    return PracticeHosts(hosts)
+
+
+class PracticeHosts(Mapping[str, int]):
+    """Number of ranks by host, as `Cluster(hosts=...)` takes it; made by `practice_hosts`.
+
+    Attributes:
+        kind: "network namespaces" or "loopback addresses".
+        here: the address of the notebook's machine on the network of the hosts.
+    """
+
+    def __init__(self, hosts: Mapping[str, int]):
+        self._ranks = dict(hosts)
+        self._slow: dict[str, subprocess.Popen] = {}
+        self._folder: Path | None = None
+        self.kind = "network namespaces"
+        try:
+            self._make_namespaces()
+        except (ClusterError, OSError) as error:
+            self.close()
+            self.kind, self.here, self._why = "loopback addresses", "127.0.0.1", error
+            several = sys.platform == "linux"  # elsewhere loopback has one address
+            self._addresses = {name: f"127.0.0.{i if several else 1}" for i, name in enumerate(self, 2)}
+
+    def _make_namespaces(self) -> None:
+        NETWORKS.mkdir(exist_ok=True)
+        with open(NETWORKS / "lock", "w") as lock:  # of all processes one at a time clears up and takes a number
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for folder in NETWORKS.glob("*-*"):
+                if not reaper.owner_lives(folder.name.partition("-")[2]):
+                    _remove(folder)
+            used = [f"10.77.{folder.name.partition('-')[0]}." for folder in NETWORKS.glob("*-*")]
+            used += [one.address for addresses in psutil.net_if_addrs().values() for one in addresses]
+            number = next(x for x in range(256) if not any(one.startswith(f"10.77.{x}.") for one in used))
+            self._folder = NETWORKS / f"{number}-{reaper.owner_of_this_process()}"
+            self._folder.mkdir()
+            atexit.register(self.close)
+        self._bridge, self.here = f"distlab{number}", f"10.77.{number}.254"
+        self._addresses = {name: f"10.77.{number}.{i}" for i, name in enumerate(self, 1)}
+        names = {"127.0.0.1": "localhost", self.here: socket.gethostname()}
+        names |= {address: name for name, address in self._addresses.items()}
+        (self._folder / "hosts").write_text("".join(f"{address} {name}\n" for address, name in names.items()))
+        hardware = f"02:00:10:77:{number:02x}:fe"  # else it is that of a port, and another one when ports change
+        _call("ip", "link", "add", self._bridge, "address", hardware, "type", "bridge")
+        _call("ip", "address", "add", f"{self.here}/24", "dev", self._bridge)
+        _call("ip", "link", "set", self._bridge, "up")
+        for name in self:
+            self._make_namespace(name)
+
+    def _make_namespace(self, name: str) -> None:
+        namespace, link = self._namespace(name), self._link(name)
+        _call("ip", "netns", "add", namespace)
+        _call("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        _call("ip", "link", "set", link, "master", self._bridge, "up")
+        _call("ip", "-n", namespace, "address", "add", f"{self.address(name)}/24", "dev", "eth0")
+        _call("ip", "-n", namespace, "link", "set", "eth0", "up")
+        _call("ip", "-n", namespace, "link", "set", "lo", "up")
+        _call(*self.command(name), "true")
+
+    def _namespace(self, name: str) -> str:
+        return f"{self._bridge}-{name}"
+
+    def _link(self, name: str) -> str:
+        """The end of a host's cable that is in the bridge; of at most 15 characters, as each interface's name."""
+        return f"{self._bridge}h{self.address(name).rpartition('.')[2]}"
+
+    def __getitem__(self, name: str) -> int:
+        return self._ranks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ranks)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __repr__(self) -> str:
+        lines = [f"{name}: {self.address(name)}, {ranks} rank{'s'[: ranks > 1]}" for name, ranks in self.items()]
+        return "\n  ".join([f"PracticeHosts, {self.kind}, seen from {self.here}", *lines])
+
+    def __enter__(self) -> PracticeHosts:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what runs on the hosts, and take the hosts away; once they are, nothing more is done."""
+        atexit.unregister(self.close)
+        if self._folder:
+            _remove(self._folder)
+        self._folder = None
+        for process in self._slow.values():
+            process.communicate()
+
+    def address(self, name: str) -> str:
+        """The IP address of a host."""
+        if name not in self._ranks:
+            refuse("name", f"one of the hosts {', '.join(self)}", name, f"Give for example {next(iter(self))!r}.")
+        return self._addresses[name]
+
+    def command(self, name: str) -> list[str]:
+        """What to put before the words of a command, so that it runs on a host; empty for loopback addresses."""
+        self.address(name)
+        if self.kind == "loopback addresses":
+            return []
+        enter = ["nsenter", f"--net={NAMESPACES / self._namespace(name)}", "unshare", "--uts", "--mount"]
+        # slave: a namespace that is deleted outside disappears here, too
+        return [*enter, "--propagation", "slave", "sh", "-c", AS_HOST, name, f"{self._folder}/hosts"]
+
+    def shape(self, name: str, bandwidth: float | str | None = None, latency: float | str | None = None) -> None:
+        """Make the link of a host slow, each way, instead of how it was before; `mend` takes it back.
+
+        Args:
+            bandwidth: bytes a second, or a text such as "100 Mbit/s"; the kernel's token bucket (tc tbf) keeps it.
+            latency: seconds, or a text such as "5 ms", of each way: a round trip takes twice that. Linux kernels are
+                often without tc netem, so a program of our own carries the packets (slow_link.py), at most about
+                1 Gbit a second.
+
+        Raises:
+            ArgumentError: no such host, not such numbers or texts, or neither of them.
+            ClusterError: the hosts are loopback addresses.
+        """
+        if bandwidth is None and latency is None:
+            refuse("bandwidth", "given, or latency", None, f"Or call hosts.mend({name!r}).")
+        rate = None if bandwidth is None else quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "100 Mbit/s")
+        seconds = None if latency is None else quantity("latency", latency, SECONDS, "5 ms", zero=True)
+        self.mend(name)
+        ends = [self._link(name), "eth0"] if seconds is None else self._carry_slowly(name, seconds)
+        if rate is not None:
+            bucket = ["tbf", "rate", f"{round(8 * rate)}bit", "burst", str(max(4000, round(rate * BURST_SECONDS)))]
+            for tc, end in zip((["tc"], ["tc", "-n", self._namespace(name)]), ends, strict=True):
+                _call(*tc, "qdisc", "replace", "dev", end, "root", *bucket, "latency", "400ms")
+
+    def _carry_slowly(self, name: str, seconds: float) -> list[str]:
+        """Put slow_link.py between bridge and host; names of its ends. The host's own link keeps the address."""
+        namespace, link, ends = self._namespace(name), self._link(name), [f"{self._link(name)}s", "slow0"]
+        command = [sys.executable, SLOW_LINK, str(NAMESPACES / namespace), *ends, str(seconds)]
+        self._slow[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if not self._slow[name].stdout.readline():
+            raise ClusterError(f"The slow link of {name} did not start: {' '.join(command)}.")
+        hardware = _call("ip", "-n", namespace, "-brief", "link", "show", "eth0").split()[2]
+        _call("ip", "-n", namespace, "link", "set", "slow0", "address", hardware, "up")
+        network = f"{self.here.rpartition('.')[0]}.0/24"
+        _call("ip", "-n", namespace, "route", "prepend", network, "dev", "slow0", "src", self.address(name))
+        _call("ip", "link", "set", link, "nomaster")
+        _call("ip", "link", "set", ends[0], "master", self._bridge, "up")
+        return ends
+
+    def cut(self, name: str) -> None:
+        """Pull the cable of a host: what is sent over it is lost. `mend` puts it back. Raises as `shape` does."""
+        self.mend(name)
+        _call("ip", "link", "set", self._link(name), "down")
+
+    def mend(self, name: str) -> None:
+        """Put the cable of a host back, as quick as it was at first. Raises as `shape` does."""
+        self.address(name)
+        if self.kind == "loopback addresses":
+            why = f"network namespaces, which have links, take root on Linux ({str(self._why).rstrip('.')})"
+            instead = "distlab.Network describes slow links for Cluster(n, network=...)"
+            raise ClusterError(f"Loopback addresses have no links to shape or cut, and {why}; {instead}.")
+        if name in self._slow:
+            self._slow.pop(name).communicate()
+        _call("ip", "link", "set", self._link(name), "master", self._bridge, "up")
+        _call("tc", "qdisc", "replace", "dev", self._link(name), "root", "noqueue")
+        _call("tc", "-n", self._namespace(name), "qdisc", "replace", "dev", "eth0", "root", "noqueue")
+
+
+def processes_in(namespace: Path) -> list[psutil.Process]:
+    """The processes that run in a network namespace."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError):
+            if os.path.samefile(f"/proc/{process.pid}/ns/net", namespace):
+                found.append(process)
+    return found
+
+
+def _remove(folder: Path) -> None:
+    """End what runs on the hosts of one network; take their namespaces, links and folder away."""
+    bridge = f"distlab{folder.name.partition('-')[0]}"
+    for namespace in NAMESPACES.glob(f"{bridge}-*"):
+        while processes := processes_in(namespace):  # some may have been started meanwhile
+            reaper.end(processes)
+        _call("ip", "netns", "delete", namespace.name)
+    for link in psutil.net_if_addrs():
+        if re.fullmatch(rf"{bridge}(h\d+)?", link):
+            with contextlib.suppress(ClusterError):  # it may go away with its namespace
+                _call("ip", "link", "delete", link)
+    shutil.rmtree(folder)
+
+
+def _call(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise ClusterError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
