@@ -6,6 +6,7 @@ Runs on the notebook's kernel. Every check raises `ArgumentError` in the house f
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,14 @@ from importlib import metadata
 from typing import Any
 
 from distlab.errors import refuse
-from distlab.launch import mpiexec
+from distlab.launch import mpiexec, slurm
+from distlab.launch.hosts import SSH_NAME, Host, Hosts
+from distlab.launch.practice_hosts import PracticeHosts
 from distlab.simulated.network import Network
 from distlab.wire.rendezvous import INIT_METHODS
 
+EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
+WORDS = {"partition": "debug", "time": "10:00"}
 STOCK, FORK = "local", "fork"  # launchers of ipyparallel, and of distlab
 MPI_BACKEND = "mpi4py"  # distlab's own, in mpi_backend.py
 GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
@@ -36,21 +41,29 @@ class Plan:
     init_method: str
     engines: str
     timeout: float
-    threads: int
+    threads: int | None
     network: Network | None = None
+    hosts: Hosts | None = None
 
 
-def check_plan(n: Any, backend: Any, init_method: Any, engines: Any, timeout: Any, threads: Any, network: Any) -> Plan:
-    """The arguments of `Cluster`, all of them."""
-    engines = check_launcher(engines)
+def check_plan(
+    n: Any, backend: Any, init_method: Any, engines: Any, timeout: Any, threads: Any, network: Any, where: Mapping
+) -> Plan:
+    """The arguments of `Cluster`, all of them; `where` has those that are for several hosts."""
+    hosts, engines, n = check_where(n, engines, **where)
+    threads = check_threads(threads)
+    init_method = check_init_method(init_method)
+    if hosts is not None and init_method == "file":
+        refuse("init_method", '"tcp" or "env" for several hosts, which share no file', init_method, "Leave it out.")
     return Plan(
         n=check_size(n),
         backend=check_backend(backend, n, engines),
-        init_method=check_init_method(init_method),
+        init_method=init_method,
         engines=engines,
         timeout=check_seconds("timeout", timeout),
-        threads=check_threads(threads) or max(1, (os.cpu_count() or 1) // n),
+        threads=threads or (max(1, (os.cpu_count() or 1) // n) if hosts is None else None),
         network=check_network(network, n, backend),
+        hosts=hosts,
     )
 
 
@@ -65,6 +78,84 @@ def check_launcher(engines: str | None) -> str:
     if engines.lower() == mpiexec.NAME:
         mpiexec.check()
     return engines.lower()
+
+
+def check_where(
+    n: Any, engines: Any, *, hosts: Any, python: Any, interface: Any, job: Mapping[str, Any]
+) -> tuple[Hosts | None, str, Any]:
+    """The hosts, None for this machine alone; the launcher's name; and the number of ranks."""
+    given = [name for name, value in {"python": python, "interface": interface}.items() if value is not None]
+    options = {name: value for name, value in job.items() if value is not None}
+    if engines is None and hosts is not None:
+        engines = SSH_NAME
+    engines = check_launcher(engines)
+    if options and engines != slurm.NAME:
+        name = min(options)
+        refuse(name, f'given with engines="{slurm.NAME}" alone', options[name], "Leave it out.")
+    extra = {"python": python or sys.executable, "interface": interface}
+    if engines == slurm.NAME:
+        if hosts is not None:
+            refuse("hosts", "left out with Slurm, which chooses them", hosts, "Give nodes= and partition=.")
+        check_size(n)
+        return check_job(n, options, extra), engines, n
+    if hosts is None:
+        if engines == SSH_NAME:
+            refuse("hosts", "given for ssh", hosts, EXAMPLE)
+        if given:
+            refuse(given[0], "given with hosts alone", {"python": python, "interface": interface}[given[0]], EXAMPLE)
+        if n is None:
+            refuse("n", "a whole number of ranks", n, "Call Cluster(4).", wrong_type=True)
+        return None, engines, n
+    if engines not in (SSH_NAME, mpiexec.NAME):
+        refuse("engines", f'"{SSH_NAME}" or "{mpiexec.NAME}" with hosts, or left out', engines, EXAMPLE)
+    found = check_hosts(hosts, extra)
+    total = len(found.homes)
+    if n is not None and n != total:
+        refuse("n", f"left out, or {total} as hosts have it", n, EXAMPLE)
+    return found, engines, total
+
+
+def check_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
+    """Hosts by name with their numbers of ranks, or the path of a file that mpiexec would take."""
+    if isinstance(hosts, (str, os.PathLike)):
+        if not os.path.isfile(hosts):
+            refuse("hosts", "a mapping of names to numbers of ranks, or the path of a hostfile", hosts, EXAMPLE)
+        return check_hosts(mpiexec.read_hostfile(os.fspath(hosts)), extra)
+    if not isinstance(hosts, Mapping):
+        refuse("hosts", "a mapping of host names to numbers of ranks", hosts, EXAMPLE, wrong_type=True)
+    for name, count in hosts.items():
+        if not isinstance(name, str) or not re.fullmatch(r"(?!-)[\w.@:%-]+", name):
+            refuse("hosts", "names of hosts, as ssh takes them", name, EXAMPLE, wrong_type=not isinstance(name, str))
+        if not _is_whole(count) or count < 1:
+            refuse(f"the number of ranks of {name}", "a whole number, 1 or more", count, f"{EXAMPLE} Leave out others.")
+    if not hosts:
+        refuse("hosts", "one host or more", hosts, EXAMPLE)
+    made = isinstance(hosts, PracticeHosts)
+    places = [
+        Host(name, count, tuple(hosts.cable(name)), hosts.address(name))
+        if made
+        else Host(name, count, () if name == "localhost" else None)
+        for name, count in hosts.items()
+    ]
+    return Hosts(tuple(places), here=hosts.here if made else None, **extra)
+
+
+def check_job(n: int, options: Mapping[str, Any], extra: Mapping[str, Any]) -> Hosts:
+    """The nodes that Slurm is asked for, and the ranks on each: as many on each as on the others, or one more."""
+    slurm.check()
+    nodes = options.get("nodes", slurm.nodes_of_allocation() or 1)
+    if not _is_whole(nodes) or not 1 <= nodes <= n:
+        refuse("nodes", f"a whole number from 1 to the number of ranks, {n}", nodes, "Call Cluster(8, nodes=2, ...).")
+    for name in ("partition", "time"):
+        if not isinstance(options.get(name, ""), str):
+            refuse(name, "text, as srun takes it", options[name], f'Give for example {name}="{WORDS[name]}".', True)
+    more = options.get("options", ())
+    if isinstance(more, str) or not all(isinstance(word, str) for word in more):
+        refuse("options", "a list of words for srun", more, 'Give for example options=["--account=me"].', True)
+    seconds = check_seconds("queue_timeout", options.get("queue_timeout", 60.0))
+    counts = [n // nodes + (number < n % nodes) for number in range(nodes)]
+    job = slurm.Job(nodes, counts[0], options.get("partition"), options.get("time"), tuple(more), seconds)
+    return Hosts(tuple(Host(f"node {number}", count) for number, count in enumerate(counts)), job=job, **extra)
 
 
 def check_size(n: Any) -> int:

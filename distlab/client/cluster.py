@@ -39,7 +39,7 @@ class Cluster:
     Runs on: the notebook's kernel, or any Python process.
 
     Args:
-        n: number of ranks, 1 or more.
+        n: number of ranks, 1 or more; left out with hosts.
         backend: one of torch.distributed's that this torch has (nccl: a GPU a rank), or "mpi4py" with engines="mpi".
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file", or "tcp://" etc.
         engines: ipyparallel engine launcher; None takes the best one here. "mpi" starts the ranks by mpiexec: mpi4py's
@@ -48,6 +48,16 @@ class Cluster:
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
         network: a `Network` of machines to simulate: messages take virtual time on its links, the same on every run,
             and `clock` returns it; None for this machine and real time.
+        hosts: machines reached by ssh and the ranks on each, {"nodeA": 4, "nodeB": 4}, rank 0 on the first; or the path
+            of a hostfile. They need the same Python, torch and distlab as here. With engines="mpi", for mpiexec.
+        python: the Python on the hosts; None for the path of the one that runs here.
+        interface: the network interface of the hosts that ranks talk over; None for the one that leads here.
+        nodes, partition, time, options, queue_timeout: with engines="slurm", what is asked of srun: a number of nodes,
+            the partition, a time limit such as "10:00", more words for srun, and the seconds to wait in the queue. In
+            an allocation, its nodes are the default.
+
+    On several hosts, notebook and ranks talk encrypted, but what gloo, RPC and the store send from host to host is open
+    to their network, as with torchrun: use one that you trust.
 
     Attributes:
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
@@ -64,7 +74,7 @@ class Cluster:
 
     def __init__(
         self,
-        n: int,
+        n: int | None = None,
         *,
         backend: str = "gloo",
         init_method: str = "tcp",
@@ -72,11 +82,22 @@ class Cluster:
         timeout: float = 30.0,
         threads: int | None = None,
         network: Network | None = None,
+        hosts: Mapping[str, int] | str | os.PathLike | None = None,
+        python: str | None = None,
+        interface: str | None = None,
+        nodes: int | None = None,
+        partition: str | None = None,
+        time: str | None = None,
+        options: Sequence[str] | None = None,
+        queue_timeout: float | None = None,
     ):
+        job = {"nodes": nodes, "partition": partition, "time": time, "options": options, "queue_timeout": queue_timeout}
+        where = {"hosts": hosts, "python": python, "interface": interface, "job": job}
         self._ranks: Ranks | None = None
         self.steps: list[export.Step] = []
-        self._plan = arguments.check_plan(n, backend, init_method, engines, timeout, threads, network)
-        limits.check(n, self._plan.engines)
+        self._plan = arguments.check_plan(n, backend, init_method, engines, timeout, threads, network, where)
+        if self._plan.hosts is None:
+            limits.check(self._plan.n, self._plan.engines)
         warn_of_newer_torch()
         self.restart()
 
@@ -86,6 +107,7 @@ class Cluster:
         warm = Cluster.current._give_way(self._plan) if Cluster.current is not None else None
         self._why_stopped = "did not start"
         self._ranks = Ranks(self._plan, warm)
+        self._plan = self._ranks.plan
         self.steps.clear()
         self.targets, self.block = None, True
         Cluster.current = self
@@ -95,7 +117,8 @@ class Cluster:
 
     def _give_way(self, plan: arguments.Plan) -> Processes | None:
         """End for the sake of another cluster; what it can use goes on, which saves it most of the time to start."""
-        warm = self._ranks.release() if self._ranks is not None and plan.engines == self.engines else None
+        same = (plan.engines, plan.hosts) == (self.engines, self._plan.hosts)
+        warm = self._ranks.release() if self._ranks is not None and same else None
         self._end(f"was replaced by Cluster({plan.n})")
         return warm
 
@@ -326,10 +349,10 @@ class Cluster:
         return arguments.check_ranks(ranks, self.ranks.plan.n)
 
     def describe(self) -> list[dict[str, Any]]:
-        """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes.
+        """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes, host.
 
         Memory counts shared pages in proportion (PSS) where the system reports that, otherwise in full (RSS); None of a
-        dead rank.
+        dead rank. Only the ranks of several hosts have a "host".
         """
         return [] if self._ranks is None else self._ranks.describe()
 
@@ -346,4 +369,6 @@ class Cluster:
         if self._ranks is None:
             return f"Cluster({self.n}) {self._why_stopped}"
         engines = "" if self.engines == arguments.check_launcher(None) else f", engines {self.engines}"
-        return f"Cluster({self.n}): backend {self.backend}{engines}" + (f", {self.simulated}" if self.simulated else "")
+        hosts = f" on {' and '.join(dict.fromkeys(self._ranks.hosts))}" if self._ranks.hosts else ""
+        more = f", {self.simulated}" if self.simulated else ""
+        return f"Cluster({self.n}){hosts}: backend {self.backend}{engines}{more}"

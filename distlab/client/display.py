@@ -203,5 +203,6 @@ def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     items = []
     for row in rows:
         memory = "-" if row["megabytes"] is None else f"{row['megabytes']:.0f} MB"
-        items.append(Item("state", (row["rank"],), f"{row['state']:<{width}}  {memory:>7}  pid {row['pid']}"))
+        host = f"  {row['host']}" if "host" in row else ""
+        items.append(Item("state", (row["rank"],), f"{row['state']:<{width}}  {memory:>7}{host}  pid {row['pid']}"))
     return _bundle(items, headline)

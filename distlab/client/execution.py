@@ -63,7 +63,7 @@ class Cell:
 
     def __init__(self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options):
         self._ranks, self._targets, self._options = ranks, targets, options
-        ranks.ready()
+        ranks.ready(targets)
         view = ranks.client.direct_view(targets)
         if ranks.plan.network is not None:
             view.apply_async(begin_cell, next(ranks.cells))

@@ -29,10 +29,11 @@ class Patience:
     """With some ranks, from now on, by a clock for each that stands still while the rank waits for a CPU.
 
     Args:
-        channel: to their watchdogs. pids: their process numbers by rank.
+        channel: to their watchdogs. pids: their process numbers by rank; None of one on another host, whose own time
+            is the clock's.
     """
 
-    def __init__(self, channel: ControlChannel, pids: Mapping[int, int]):
+    def __init__(self, channel: ControlChannel, pids: Mapping[int, int | None]):
         self._channel, self._pids, self._began = channel, pids, time.monotonic()
         self._before = {rank: _queued(pid) for rank, pid in pids.items()}
         self._excused: dict[int, float] = {}  # of its own time, when a rank was last about to come back
@@ -73,9 +74,11 @@ class Patience:
         return time.monotonic() - self._began
 
 
-def _queued(pid: int) -> dict[str, float]:
+def _queued(pid: int | None) -> dict[str, float]:
     """The seconds that each thread of a process has waited for a CPU since it began."""
-    waits = {}
+    waits: dict[str, float] = {}
+    if pid is None:
+        return waits
     with contextlib.suppress(OSError, ValueError, IndexError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{task}/schedstat") as file:

@@ -20,33 +20,33 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from distlab.client import interrupts
-from distlab.client.arguments import FORK
+from distlab.client.arguments import FORK, Plan
 from distlab.compat.ipyparallel import forget_engine, waiting_threads
 from distlab.diagnosis import explanation
-from distlab.errors import ClusterError, namesake
-from distlab.launch import fork_server, mpiexec, reaper, settings
+from distlab.errors import ClusterError, namesake, rank_list
+from distlab.launch import fork_server, hosts, mpiexec, reaper, settings, slurm
+from distlab.launch.fork_connection import Connection
 from distlab.wire.control_channel import ControlChannel
 from distlab.wire.rendezvous import Rendezvous
 
 START_SECONDS = 60.0
 THREAD_SECONDS = 5.0  # for a thread to end whose process has ended
-LOG_END_BYTES = 1 << 16
 
 
-def start_processes(n: int, engines: str, threads: int) -> Processes:
+def start_processes(plan: Plan) -> Processes:
     """Processes, as the class makes them; once more where the controller did not survive its start.
 
     ipyparallel chooses its ports some time before it binds them, and another program can be quicker.
     """
     try:
-        return Processes(n, engines, threads)
+        return Processes(plan)
     except ControllerEndedError:
-        return Processes(n, engines, threads)
+        return Processes(plan)
 
 
 class ControllerEndedError(ClusterError):
@@ -57,9 +57,10 @@ class Processes:
     """A controller and its engines, connected when the constructor returns: engine ids are 0 to n - 1.
 
     Args:
-        n: number of engines. engines: name of their launcher. threads: OpenMP threads of each.
+        plan: how many there are, how they are started, and where.
 
     Attributes:
+        threads: OpenMP threads of each engine. names: of the hosts, where there are any.
         client: ipyparallel's Client. folder: private folder for connection files and logs, removed by `stop`.
         tag: the value of `reaper.TAG` in the environment of every process.
         rendezvous: where the engines meet as ranks, for as long as these processes live.
@@ -69,8 +70,9 @@ class Processes:
         ClusterError: a process ended, or did not register in time; with the last lines it wrote. Nothing is left then.
     """
 
-    def __init__(self, n: int, engines: str, threads: int):
-        self.engines = engines
+    def __init__(self, plan: Plan):
+        self._plan, self.threads, self.names = plan, plan.threads, ()
+        self._connections: list[Connection] = []
         self.client: Any = None
         self._controller: Any = None
         self._guard: subprocess.Popen | None = None
@@ -79,7 +81,10 @@ class Processes:
         self._ends = contextlib.ExitStack()  # what is to be done when the processes have ended
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
-            self._start(n, settings.environment(threads, self.tag))
+            self._start(plan.n, settings.environment(plan.threads, self.tag, plan.hosts is None))
+        except hosts.HostsError:
+            self.stop()
+            raise
         except BaseException as error:
             logs, died = self._last_lines(), self.controller_died()
             self.stop()
@@ -89,37 +94,44 @@ class Processes:
             raise
 
     def _start(self, n: int, environment: dict[str, str]) -> None:
-        self.channel = self._ends.enter_context(contextlib.closing(ControlChannel()))
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         self._guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
         cluster_id = self.tag.rsplit("-", 1)[1]
-        engine_options = {}
-        if self.engines == FORK:  # before all that takes time: it imports torch, which takes longer than all the rest
-            names = {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
-            output_file = os.path.join(self.folder, "log", "fork.log")
-            process, orders = fork_server.start({**environment, **names}, ["--log-level=WARN"], output_file)
-            self._ends.enter_context(orders)
-            self._ends.enter_context(process)
-            engine_options["server"] = (process, orders)
+        environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
+        plan, self._environment, engine_options, address = self._plan, environment, {}, "127.0.0.1"
+        if self._forks:  # before all that takes time: it imports torch, which takes longer than all the rest
+            if plan.hosts is None:
+                output_file = os.path.join(self.folder, "log", "fork.log")
+                told = {"arguments": ["--log-level=WARN"], "stay": True, "environment": environment}
+                command = fork_server.command(fork_server.__name__)
+                self._use([Connection(*fork_server.start(command, told, output_file))])
+            else:
+                address = self._reach(plan.hosts, environment)
+            engine_options = {"connections": self._connections, "homes": plan.hosts.homes if plan.hosts else ()}
+        elif plan.hosts is not None:
+            address, self.names = mpiexec.address_for(plan.hosts), tuple(host.name for host in plan.hosts.hosts)
+        self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
         import ipyparallel
 
         loop = self._ends.enter_context(_running_loop())
         ipp_cluster = ipyparallel.Cluster(
-            engines=self.engines,
+            engines=FORK if self._forks else plan.engines,
             profile_dir=self.folder,
             cluster_id=cluster_id,
             cluster_file="",
             load_profile=False,
-            config=settings.config(environment, self.engines),
+            config=settings.config(environment, plan.engines, plan.hosts),
             log=logging.Logger("a cluster's, which says nothing", logging.CRITICAL + 1),
             shutdown_atexit=False,
             delay=0,
         )
         self._ends.callback(_end_threads, ipp_cluster)
         command = fork_server.command("ipyparallel.controller")
+        if plan.hosts is not None:
+            settings.encrypt(self.folder)
         # ipyparallel puts that folder first on the path
-        arguments = [f"--work-dir={self.folder}", *settings.controller_arguments()]
+        arguments = [f"--work-dir={self.folder}", *settings.controller_arguments(address)]
         self._do(loop, ipp_cluster.start_controller(controller_cmd=command, controller_args=arguments))
         self._controller = ipp_cluster.controller
         Path(self.folder, reaper.CONTROLLER).write_text(str(self._controller.process.pid))
@@ -129,8 +141,34 @@ class Processes:
         # engines of other launchers have nannies for it
         self.launcher.when_ended = functools.partial(forget_engine, self.client)
         with interrupts.allowed():
-            self._wait(lambda: self.client.ids == list(range(n)) and getattr(self.launcher, "store_port", True))
-        self.rendezvous = Rendezvous(self.folder, self.channel.address, getattr(self.launcher, "store_port", 0))
+            self._wait(lambda: self.client.ids == list(range(n)) and (not self._forks or self.launcher.store))
+        homes = self._plan.hosts.homes if self._plan.hosts is not None else ()
+        store = self.launcher.store if self._forks else None  # of the first host, else here
+        self.rendezvous = Rendezvous(self.folder, self.channel.address, store, homes)
+
+    @property
+    def _forks(self) -> bool:
+        return self._plan.engines in (FORK, hosts.SSH_NAME, slurm.NAME)
+
+    def _use(self, connections: Iterable[Connection]) -> None:
+        for connection in connections:
+            self._connections.append(connection)
+            self._ends.enter_context(connection.process)
+
+    def _reach(self, wanted: hosts.Hosts, environment: dict[str, str]) -> str:
+        """Start a fork server on each host; the address of this machine that they reach.
+
+        Raises:
+            ClusterError: a host cannot be used; what is wrong with each.
+        """
+        self._use(hosts.connect(wanted, range(len(wanted.hosts)), environment, self.folder))
+        with interrupts.allowed():
+            hellos, troubles = hosts.answers(wanted, self._connections, self.folder, print)
+        hosts.check(wanted, troubles)
+        self.names = tuple(hellos[n]["name"] if wanted.job else host.name for n, host in enumerate(wanted.hosts))
+        free = [hellos[number]["cores"] // host.ranks for number, host in enumerate(wanted.hosts)]
+        self.threads = self.threads or max(1, min(free))
+        return hellos[0]["here"]
 
     def _do(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
         """Do asynchronous work of ipyparallel's launchers, which the notebook's own thread waits for."""
@@ -148,16 +186,16 @@ class Processes:
         if self.controller_died():
             raise ClusterError("The controller process has ended, and with it the ranks: call cluster.restart().")
 
-    def _wait(self, condition: Callable[[], bool], old: Iterable[int] = ()) -> None:
-        """Wait for a change of the registered engines; `old` are the processes that may end meanwhile."""
+    def _wait(self, condition: Callable[[], bool], old: Collection[tuple[int, int]] = ()) -> None:
+        """Wait for a change of the registered engines; `old` are the engines and processes that may end meanwhile."""
         deadline = time.monotonic() + START_SECONDS
         while not condition():
             self.check_controller()
+            codes = self._exit_codes()
             for rank, pid in getattr(self.launcher, "pids", {}).items():
-                if pid in self.launcher.exit_codes and pid not in old:
-                    words = explanation.exit_words(self.launcher.exit_codes[pid])
-                    raise ClusterError(f"rank {rank} {words} before it was ready.")
-            if not self.launcher.running:
+                if (rank, pid) in codes and (rank, pid) not in old:
+                    raise ClusterError(f"rank {rank} {explanation.exit_words(codes[rank, pid])} before it was ready.")
+            if not self.launcher.running or (self._forks and any(map(self.launcher.why_lost, range(self.launcher.n)))):
                 raise ClusterError("a process ended before all engines were there.")
             if time.monotonic() > deadline:
                 raise ClusterError(f"only the engines {self.client.ids} were there after {START_SECONDS:g} s.")
@@ -175,35 +213,83 @@ class Processes:
             threads: OpenMP threads of each new one. all_ids: the engines that there are to be afterwards, these too.
         """
         unwanted = {*ids, *(set(self.client.ids) - set(all_ids))}
-        old = {*self.launcher.pids.values()}
+        old = {*self.launcher.pids.items()}
         try:
+            self._reach_again({self.launcher.home_of(rank) for rank in ids if self.launcher.why_lost(rank)})
             self.launcher.signal_engines(unwanted, signal.SIGKILL)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
             self.channel.forget(unwanted)
             self.launcher.fork(ids, settings.thread_variables(threads))
             self._wait(lambda: self.client.ids == all_ids, old=old)
+        except hosts.HostsError as error:
+            others = [rank for rank in all_ids if not self.launcher.why_lost(rank)]
+            advice = "heal() tries again, and restart() starts all ranks anew."
+            if others:
+                left = f"{rank_list(others).capitalize()} and their variables are left, without a group: pull and run"
+                advice = f"{left} with ranks={others} work. {advice}"
+            raise hosts.HostsError(f"{error} {advice}") from error
         except ClusterError as error:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
 
-    def has_ended(self, pid: int) -> bool:
-        """Whether the launcher knows that the engine with this process number, or the fork server, has ended."""
-        return pid in self._exit_codes() or getattr(self.launcher, "server_ended", False)
+    def _reach_again(self, lost: Collection[int]) -> None:
+        """Start fork servers on hosts that were lost; ClusterError where one cannot be reached still."""
+        if lost and (wanted := self._plan.hosts) is not None:
+            if wanted.job is not None:
+                raise hosts.HostsError("A node of Slurm's was lost, and the job has no other one.")
+            for connection in self._connections:
+                if lost & set(connection.hosts):
+                    connection.process.kill()  # what may be left on the host hears that nobody is here
+            new = hosts.connect(wanted, sorted(lost), self._environment, self.folder)
+            self._use(new)
+            with interrupts.allowed():
+                hosts.check(wanted, hosts.answers(wanted, new, self.folder)[1])
+            self.launcher.use([*self.launcher.connections, *new])
+            self._wait(lambda: self.launcher.store)
+            self.rendezvous.address = self.launcher.store
 
-    def how_ended(self, pid: int) -> str:
+    def host_is_lost(self, rank: int) -> bool:
+        """Whether the host of an engine is not reached any more, so that no new engine takes its place soon."""
+        return self._plan.hosts is not None and self._forks and bool(self.launcher.why_lost(rank))
+
+    def has_ended(self, rank: int, pid: int) -> bool:
+        """Whether the launcher knows that an engine with this process number, or its fork server, has ended."""
+        return (rank, pid) in self._exit_codes() or (self._forks and bool(self._why_lost(rank, pid)))
+
+    def _why_lost(self, rank: int, pid: int) -> str:
+        """Why this process of an engine cannot be reached any more, in words; "" where it can."""
+        found = [c for c in self._connections if c.pids.get(rank) == pid]
+        return next((c.lost[c.homes[rank]] for c in found if c.homes[rank] in c.lost), "")
+
+    def how_ended(self, rank: int, pid: int) -> str:
         """How an engine has died, in words."""
-        with_server = pid not in self._exit_codes() and self.has_ended(pid)
-        whose = self.launcher.pid if with_server else pid
         deadline = time.monotonic() + 1.0  # ipyparallel may tell of the death before the launcher has seen it
-        while whose not in (known := self._exit_codes()) and time.monotonic() < deadline:
+        while not self.has_ended(rank, pid) and time.monotonic() < deadline:
             time.sleep(0.02)
-        how = explanation.exit_words(known.get(whose))
-        return f"ended with the process that forks the ranks, which {how}" if with_server else how
+        code = self._exit_codes().get((rank, pid))
+        if code is not None or not self._forks or not (why := self._why_lost(rank, pid)):
+            return explanation.exit_words(code)
+        if self.names:
+            return f"was lost with host {self.names[self.launcher.home_of(rank)]}, {why}"
+        server = self._connections[0].process
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(1.0)
+        return f"ended with the process that forks the ranks, which {explanation.exit_words(server.returncode)}"
 
-    def _exit_codes(self) -> dict[int, int]:
-        """Exit status of each process that the launcher has seen end (negative: killed by that signal)."""
+    def _exit_codes(self) -> dict[tuple[int, int], int]:
+        """Exit status of each engine and process that the launcher has seen end (negative: killed by that signal)."""
+        if self._forks:
+            return self.launcher.exit_codes
         ended = getattr(self.launcher, "stop_data", None) or {}
-        engines = [data for data in (ended, *ended.get("engines", {}).values()) if "pid" in data]
-        return {data["pid"]: data["exit_code"] for data in engines} | getattr(self.launcher, "exit_codes", {})
+        engines = {int(number): data for number, data in ended.get("engines", {}).items() if "pid" in data}
+        return {(number, data["pid"]): data["exit_code"] for number, data in engines.items()}
+
+    def signal(self, rank: int, pid: int, number: int) -> None:
+        """Send a signal to an engine's process, where it is; one that has ended is passed over."""
+        if self._plan.hosts is not None and self._forks:
+            self.launcher.signal_engines([rank], number)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others; where they do not say it, `otherwise`."""
@@ -214,10 +300,8 @@ class Processes:
         return otherwise if first is None else first
 
     def log_of(self, engine_id: int) -> str:
-        """The end of what an engine's process has written outside of cells, where this is known."""
-        if self.engines != FORK:
-            return ""
-        return Path(fork_server.log_of(self.folder, engine_id)).read_bytes()[-LOG_END_BYTES:].decode(errors="replace")
+        """The end of what an engine that has ended has written outside of cells, where this is known."""
+        return next((c.said[engine_id] for c in reversed(self._connections) if engine_id in c.said), "")
 
     def stop(self) -> None:
         """End every process of the cluster and remove its folder. Safe to repeat."""
@@ -225,6 +309,8 @@ class Processes:
             self.client.close()
         if self._guard is not None:
             self._guard.terminate()  # it would take the folder away from launchers that still look for its logs
+        for connection in self._connections:
+            connection.close()
         # nothing that they hold outlives them: no need to ask politely for long
         reaper.end(reaper.find(self.tag), patience=0.2)
         self._ends.close()

@@ -23,14 +23,18 @@ from distlab.compat.ipyparallel import answers, engines_with_work
 from distlab.diagnosis import explanation, report
 from distlab.diagnosis.deadlock import heard
 from distlab.errors import ClusterError, rank_list
-from distlab.launch import mpiexec
+from distlab.launch import mpiexec, slurm
+from distlab.launch.hosts import SSH_NAME
 from distlab.rank import entry_points
 from distlab.simulated import entry_points as simulated
-from distlab.wire.messages import COME_BACK, COMMUNICATING, FREE, VARIABLES, Answer, RankStatus, Worker
+from distlab.wire.machine import clock_of, this_machine, used_megabytes
+from distlab.wire.messages import CLOCK, COME_BACK, COMMUNICATING, FREE, MEMORY, VARIABLES, Answer, RankStatus, Worker
+from distlab.wire.recorded import Offset
 
 BUILD_SECONDS = 60.0
 ANSWER_SECONDS = 0.5  # what a rank has to answer when its state is to be reported
 DEATH_SECONDS = 0.2  # for the launcher to see that a process has ended whose connections are lost
+CLOCK_ROUNDS = 20  # questions to a rank for the time that its clock shows
 KILL_SECONDS = 10.0  # for the notebook to hear that a rank that it ended has ended
 
 
@@ -75,7 +79,7 @@ class Ranks:
         self.plan = plan
         self.lost: dict[int, str] = {}
         self.last_lines: dict[int, str] = {}
-        self.can_respawn = plan.engines == FORK
+        self.can_respawn = plan.engines in (FORK, SSH_NAME, slurm.NAME)
         self.cells = itertools.count(1)  # of a simulated cluster
         self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks were told that they are on simulated machines
@@ -94,7 +98,7 @@ class Ranks:
         if new and old is not None and old.can_fork:
             old.replace(new, plan.threads, everyone)
         elif new:  # all of them: the first time, or because all have ended with the process that forks them
-            self._processes = start_processes(plan.n, plan.engines, plan.threads)
+            self._processes = start_processes(plan)
             if old is not None:
                 old.stop()
         backend = plan.backend if plan.network is None else "simulated"
@@ -115,6 +119,8 @@ class Ranks:
         except Exception as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
         self.pids = [values[rank]["pid"] if rank in new else self.pids[rank] for rank in everyone]
+        self._machines = [values[rank]["machine"] if rank in new else self._machines[rank] for rank in everyone]
+        self.plan = replace(plan, threads=self._processes.threads)
         self.lost, self.broken, self._cut = {}, False, False
         return max((values[rank]["subgroups"] for rank in everyone if rank not in new), default=0)
 
@@ -236,8 +242,7 @@ class Ranks:
     def _kill(self, ranks: Iterable[int], number: int) -> None:
         """Send a signal to the processes of some ranks; one that has ended is passed over."""
         for rank in ranks:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pids[rank], number)
+            self._processes.signal(rank, self.pids[rank], number)
 
     def free(self, ranks: Iterable[int]) -> None:
         """Have the watchdogs of some ranks end their waits in communication."""
@@ -250,7 +255,7 @@ class Ranks:
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, which begins now."""
-        return Patience(self._processes.channel, {rank: self.pids[rank] for rank in ranks})
+        return Patience(self._processes.channel, {rank: self._local_pid(rank) for rank in ranks})
 
     def states(self, ranks: Sequence[int], patient: bool = False) -> dict[int, RankStatus]:
         """What these ranks do now; with `patient`, one that only waits for a CPU gets more time to answer."""
@@ -265,10 +270,47 @@ class Ranks:
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
-        lost = self.lost | {rank: self._processes.how_ended(self.pids[rank]) for rank in self.unnoted_deaths()}
-        states = self.states([rank for rank in range(self.plan.n) if rank not in lost], patient=True)
-        does = {rank: report.activity(status) for rank, status in states.items()} | lost
-        return [{"rank": r, "pid": pid, "state": does[r], "megabytes": _memory(pid)} for r, pid in enumerate(self.pids)]
+        lost = self.lost | {r: self._processes.how_ended(r, self.pids[r]) for r in self.unnoted_deaths()}
+        there = [rank for rank in range(self.plan.n) if rank not in lost]
+        does = {rank: report.activity(status) for rank, status in self.states(there, patient=True).items()} | lost
+        far = [rank for rank in there if self._local_pid(rank) is None]
+        told = self._processes.channel.ask(far, ANSWER_SECONDS, MEMORY)
+        memory = {rank: told[rank].megabytes if rank in told else None for rank in far}
+        rows = [{"rank": rank, "pid": pid, "state": does[rank]} for rank, pid in enumerate(self.pids)]
+        for rank, row in enumerate(rows):
+            row["megabytes"] = memory[rank] if rank in far else used_megabytes(row["pid"]) if rank in there else None
+            if self.hosts:
+                row["host"] = self.hosts[rank]
+        return rows
+
+    @property
+    def hosts(self) -> list[str]:
+        """Name of each rank's host, by rank; none where all are on this machine."""
+        if self.stopped or self.plan.hosts is None:
+            return []
+        return [self._processes.names[home] for home in self.plan.hosts.homes]
+
+    def _local_pid(self, rank: int) -> int | None:
+        """Process number of a rank, where it has one on this machine; None on another host."""
+        return self.pids[rank] if self._machines[rank] == this_machine() else None
+
+    def clock_offsets(self, ranks: Iterable[int]) -> dict[int, Offset]:
+        """How much the clocks of ranks on other machines are ahead of this machine's.
+
+        Of several questions the one that was answered soonest is believed: the rank looked at its clock at some time
+        between question and answer.
+
+        Source: F. Cristian, Probabilistic clock synchronization, 1989.
+        """
+        far = [rank for rank in ranks if clock_of(self._machines[rank]) != clock_of(this_machine())]
+        found: dict[int, Offset] = {}
+        for rank in far * CLOCK_ROUNDS:
+            asked = time.time_ns()
+            answer = self._processes.channel.ask([rank], want=CLOCK).get(rank)
+            half = (time.time_ns() - asked) / 2
+            if answer is not None and (rank not in found or half / 1e9 < found[rank].error):
+                found[rank] = Offset((answer.clock - asked - half) / 1e9, half / 1e9)
+        return found
 
     def checks(self) -> tuple[str, str, int, float]:
         """Arguments for entry_points.begin_checks, new for every cell that is checked."""
@@ -280,10 +322,14 @@ class Ranks:
             raise ClusterError("The cluster was stopped before this cell had ended, and its results are lost.")
         self._processes.check_controller()
 
-    def ready(self) -> None:
-        """Before a cell: every rank is there and the group is sound; healed where it was left broken."""
+    def ready(self, targets: Sequence[int]) -> None:
+        """Before a cell: every rank is there and the group is sound; healed where it was left broken.
+
+        Targets on hosts that are left are used without a group as long as another host is lost.
+        """
         self.note_deaths()
-        if self.broken:
+        without = any(map(self._processes.host_is_lost, self.lost)) and not set(targets) & set(self.lost)
+        if self.broken and not without:
             self.rebuild()
 
     def note_deaths(self) -> None:
@@ -302,7 +348,7 @@ class Ranks:
     def died_since(self, pids: Sequence[int]) -> dict[int, str]:
         """How the ranks have died, in words, whose processes these were and have ended: as one that served a call."""
         deadline = time.monotonic() + DEATH_SECONDS
-        while not (died := [rank for rank, pid in enumerate(pids) if self._processes.has_ended(pid)]):
+        while not (died := [rank for rank, pid in enumerate(pids) if self._processes.has_ended(rank, pid)]):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.01)
@@ -311,18 +357,18 @@ class Ranks:
     def unnoted_deaths(self) -> list[int]:
         """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""
         there, ended = set(self.client.ids), self._processes.has_ended
-        return [r for r, pid in enumerate(self.pids) if (r not in there or ended(pid)) and r not in self.lost]
+        return [r for r, pid in enumerate(self.pids) if (r not in there or ended(r, pid)) and r not in self.lost]
 
     def note_death(self, rank: int, pid: int | None = None) -> str:
         """Remember that a rank has died; how, in words. Where `pid` is of a process before, nothing is remembered."""
         if pid is not None and pid != self.pids[rank]:
-            return self._processes.how_ended(pid)
+            return self._processes.how_ended(rank, pid)
         self.broken = True
         if self.plan.engines == mpiexec.NAME and not self.lost:  # one has ended, and mpiexec ended the others
             self.lost = dict.fromkeys(range(self.plan.n), explanation.WITH_ANOTHER)
             self.lost[self._processes.first_to_end(rank)] = explanation.exit_words(None)
         if rank not in self.lost:
-            self.lost[rank] = self._processes.how_ended(self.pids[rank])
+            self.lost[rank] = self._processes.how_ended(rank, self.pids[rank])
             self.last_lines[rank] = self._processes.log_of(rank)
         return self.lost[rank]
 
@@ -338,13 +384,3 @@ def _loss(answer: Answer | None) -> str:
     if names is None:
         return "and its variables are lost"
     return f"and its variables are lost: {', '.join(names)}" if names else "and it had no variables"
-
-
-def _memory(pid: int) -> float | None:
-    """The memory of a process in megabytes; None where the system does not say, or it has ended."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        memory = psutil.Process(pid).memory_full_info()
-        return getattr(memory, "pss", memory.rss) / 1e6
-    return None

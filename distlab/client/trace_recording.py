@@ -26,7 +26,7 @@ def recorded(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
     if cluster.last_trace is not None and cluster.last_trace.recording:
         raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
     ranks = cluster.ranks
-    ranks.ready()
+    ranks.ready(targets)
     if cluster.simulated:
         cluster.call(settle)  # what has happened before is left out
     else:
@@ -59,11 +59,12 @@ def _start(ranks: Ranks, targets: list[int]) -> None:
 
 def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
     """End the recording, and give the trace what was recorded, whatever happens meanwhile."""
-    told, missing = {}, dict.fromkeys(targets, "that was interrupted")
+    told, missing, offsets = {}, dict.fromkeys(targets, "that was interrupted"), {}
     try:
         told, missing = _ask(ranks, targets, entry_points.stop_recording)
+        offsets = ranks.clock_offsets(told) if told else {}
     finally:
-        trace.finish(reading.read(told), missing)
+        trace.finish(reading.read(told, offsets), missing, offsets)
 
 
 def _ask(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> tuple[dict[int, Any], dict[int, str]]:

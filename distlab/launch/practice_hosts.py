@@ -29,6 +29,7 @@ NETWORKS = Path("/run/distlab")  # a folder for each network, "NUMBER-OWNER", wi
 NAMESPACES = Path("/run/netns")  # where `ip netns` has them
 HOST_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 AS_HOST = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
+CABLE = str(Path(__file__).with_name("practice_cable.py"))
 SLOW_LINK = str(Path(__file__).with_name("slow_link.py"))
 BURST_SECONDS = 0.0025  # for so long a link that was idle may be quicker than its rate
 EXAMPLE = 'Call practice_hosts({"nodeA": 2, "nodeB": 2}).'
@@ -167,6 +168,11 @@ class PracticeHosts(Mapping[str, int]):
         enter = ["nsenter", f"--net={NAMESPACES / self._namespace(name)}", "unshare", "--uts", "--mount"]
         # slave: a namespace that is deleted outside disappears here, too
         return [*enter, "--propagation", "slave", "sh", "-c", AS_HOST, name, f"{self._folder}/hosts"]
+
+    def cable(self, name: str) -> list[str]:
+        """As `command`, with stdin and stdout over the cable of the host: when it is cut, both are silent."""
+        enter = self.command(name)
+        return [sys.executable, CABLE, self.here, *enter, "--"] if enter else []
 
     def shape(self, name: str, bandwidth: float | str | None = None, latency: float | str | None = None) -> None:
         """Make the link of a host slow, each way, instead of how it was before; `mend` takes it back.

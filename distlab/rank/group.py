@@ -27,6 +27,8 @@ from distlab.rank import (
 )
 from distlab.rank.call_log import NOTES
 from distlab.rank.devices import device_for
+from distlab.wire.machine import this_machine
+from distlab.wire.rendezvous import INTERFACES, address_towards, interface_of
 
 
 def join(rank: int, meeting: Any) -> dict[str, Any]:
@@ -35,10 +37,17 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     Runs on: every rank of the group (a rank that skips it hangs the rest until the timeout).
 
     Returns:
-        what the notebook shows of this rank: pid, threads.
+        what the notebook knows of this rank: pid, threads, machine.
     """
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(meeting.world_size), LOCAL_RANK=str(rank))
-    os.environ.update(LOCAL_WORLD_SIZE=str(meeting.world_size))
+    homes = meeting.hosts or (0,) * meeting.world_size
+    neighbours = [other for other, home in enumerate(homes) if home == homes[rank]]
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(meeting.world_size))
+    os.environ.update(
+        LOCAL_RANK=str(neighbours.index(rank)), LOCAL_WORLD_SIZE=str(len(neighbours)), GROUP_RANK=str(homes[rank])
+    )
+    if meeting.hosts and INTERFACES[0] not in os.environ:
+        interface = interface_of(address_towards(meeting.channel[0]))
+        os.environ.update(dict.fromkeys(INTERFACES, interface))
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
     NOTES.rank, NOTES.world_size = rank, meeting.world_size
     call_hooks.install()
@@ -49,7 +58,8 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     build(rank, meeting)
     watchdog.watch(before, meeting)
     sys.modules["__main__"].__dict__.update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)
-    return {"rank": dist.get_rank(), "pid": os.getpid(), "threads": torch.get_num_threads()}
+    told = {"rank": dist.get_rank(), "pid": os.getpid(), "threads": torch.get_num_threads()}
+    return told | {"machine": this_machine()}
 
 
 def build(rank: int, meeting: Any) -> None:
@@ -97,6 +107,7 @@ def rebuild(rank: int, meeting: Any, whole: bool = True) -> dict[str, Any]:
     forget_group_numbers()  # a learner's init_process_group that failed has used one up, on this rank alone
     NOTES.forget()
     build(rank, meeting)
+    watchdog.note_store(meeting.port)
     return {"subgroups": subgroups, "worker": worker}
 
 

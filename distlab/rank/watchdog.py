@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import select
 import signal
 import socket
@@ -27,7 +28,18 @@ from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import activity, restoring, sockets, status
 from distlab.rank.call_log import MEETINGS, NOTES
 from distlab.wire.control_channel import hello, receive
-from distlab.wire.messages import COME_BACK, STATUS, VARIABLES, Answer, Printed, from_json, to_json
+from distlab.wire.machine import used_megabytes
+from distlab.wire.messages import (
+    CLOCK,
+    COME_BACK,
+    MEMORY,
+    STATUS,
+    VARIABLES,
+    Answer,
+    Printed,
+    from_json,
+    to_json,
+)
 
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
@@ -94,6 +106,12 @@ def tell(printed: str) -> None:
         thread.say(Printed(printed[:MOST_PRINTED]))
 
 
+def note_store(port: int) -> None:
+    """Know the store's port, which is another one when its host was lost. Runs on: a rank."""
+    if (thread := _running()) is not None:
+        thread.store_port = port
+
+
 def shut() -> None:
     """Shut every connection to other ranks down. Runs on: a rank, when its group is to be built anew."""
     if (thread := _running()) is not None:
@@ -113,7 +131,7 @@ class _Thread(threading.Thread):
         others, ours = before
         self._others = others | {sockets.identity(self._channel.fileno())}
         self._ours = ours - {threading.get_native_id()}  # a forked process's main_thread().native_id is its parent's
-        self._main, self._port, self._loop = threading.get_ident(), meeting.port, asyncio._get_running_loop()
+        self._main, self.store_port, self._loop = threading.get_ident(), meeting.port, asyncio._get_running_loop()
         self._acting, self._saying = threading.Lock(), threading.Lock()
         self._postponed = False  # whether the main thread is to be interrupted when its import is done
 
@@ -166,10 +184,14 @@ class _Thread(threading.Thread):
 
     def shut(self) -> None:
         """Shut every connection to other ranks down."""
-        sockets.shut(self._of_group(), spare=self._port)
+        sockets.shut(self._of_group(), spare=self.store_port)
 
     def _serve(self, want: str) -> dict[str, Any]:
         """The fields of an answer; or free the main thread, and interrupt it where that is wanted and it computes."""
+        if want == CLOCK:
+            return {"clock": time.time_ns()}
+        if want == MEMORY:
+            return {"megabytes": used_megabytes(os.getpid())}
         if want == STATUS:
             return {"status": status.summary(self._main, self._ours, self._traffic, self._loop)}
         if want == VARIABLES:
@@ -177,13 +199,13 @@ class _Thread(threading.Thread):
         signal.pthread_kill(self._main, LEAVE)
         thread = status.waiter(self._main, activity.actors(self._main, self._ours))
         if status.communication(thread):
-            free(thread, self._of_group(), self._port)
+            free(thread, self._of_group(), self.store_port)
         elif want == COME_BACK:
             self._come_back()
         return {}
 
     def _traffic(self) -> tuple[int, bool]:
-        return sockets.traffic(self._of_group(), self._port)
+        return sockets.traffic(self._of_group(), self.store_port)
 
     def _of_group(self) -> frozenset[sockets.Identity]:
         """gloo's sockets, those that the learner has opened, and the connection to the store."""

@@ -1,13 +1,14 @@
 """The control channel to the ranks' watchdogs: what a rank does, asked and answered while the rank is blocked.
 
-Runs on the notebook's kernel, called by execution.py and ranks.py. It listens on the loopback interface only, on a port
-that the system chose, and takes no thread: connections and answers are looked at when something is asked. A rank shows
-a token that only this cluster's ranks know.
+Runs on the notebook's kernel, called by execution.py and ranks.py. It listens at one address, of the loopback interface
+where all ranks are on this machine, on a port that the system chose, and takes no thread: connections and answers are
+looked at when something is asked. A rank proves that it knows a token that only this cluster's ranks know.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import secrets
 import select
 import socket
@@ -18,12 +19,20 @@ from distlab.wire.messages import STATUS, Answer, Printed, Question, from_json, 
 from distlab.wire.rendezvous import listen
 
 PATIENCE_SECONDS = 0.25  # what a rank has to answer; one that does not is stopped, or holds Python's lock
-HELLO_BYTES = 100  # more than a rank says before it is known
+HELLO_BYTES = 200  # more than a rank says before it is known
 
 
 def hello(token: str, rank: int) -> bytes:
-    """The first that a rank says, a line so short that it comes in one piece."""
-    return f"{token} {rank}\n".encode()
+    """The first that a rank says, a line so short that it comes in one piece; different each time, without the token.
+
+    Whoever hears it on a network can do nothing with it, because a channel takes each nonce once.
+    """
+    said = f"{rank} {secrets.token_hex(16)}"
+    return f"{said} {_proof(token, said)}\n".encode()
+
+
+def _proof(token: str, said: str) -> str:
+    return hmac.digest(token.encode(), said.encode(), "sha256").hex()
 
 
 class ControlChannel:
@@ -33,13 +42,14 @@ class ControlChannel:
         address: host, port and token, for `rendezvous.Meeting`.
     """
 
-    def __init__(self) -> None:
-        self._listener = listen()
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self._listener = listen(address)
         self._listener.setblocking(False)
         self._token = secrets.token_hex(16)
         self._ends: dict[int, socket.socket] = {}
         self._half: dict[int, bytes] = {}  # of an answer, by rank
         self._strangers: list[socket.socket] = []
+        self._said: set[str] = set()  # by ranks that were let in
         self._printed: dict[int, str] = {}
         self._number = 0
         self.address = (*self._listener.getsockname(), self._token)
@@ -48,7 +58,7 @@ class ControlChannel:
         """What the ranks answer within `patience` seconds; one that does not is left out.
 
         Args:
-            want: STATUS, VARIABLES, FREE or COME_BACK.
+            want: a question or an order, see messages.py.
         """
         deadline = time.monotonic() + patience
         self._number += 1
@@ -102,13 +112,15 @@ class ControlChannel:
                 continue
             self._strangers.remove(stranger)
             first, _, rest = said.partition(b"\n")
-            token, _, rank = first.partition(b" ")
-            if not secrets.compare_digest(token, self._token.encode()):
+            asks, _, proof = first.decode(errors="replace").rpartition(" ")
+            if asks in self._said or not secrets.compare_digest(proof.encode(), _proof(self._token, asks).encode()):
                 stranger.close()
                 continue
-            if int(rank) in self._ends:
-                self._ends[int(rank)].close()
-            self._ends[int(rank)], self._half[int(rank)] = stranger, rest
+            self._said.add(asks)
+            rank = int(asks.split()[0])
+            if rank in self._ends:
+                self._ends[rank].close()
+            self._ends[rank], self._half[rank] = stranger, rest
 
     def forget(self, ranks: Iterable[int]) -> None:
         """Close the connections to ranks whose processes have ended."""

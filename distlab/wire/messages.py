@@ -15,8 +15,9 @@ from distlab.errors import Line
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
 # kinds of calls: functional collectives, and others such as new_group and backward, are made or waited for in C++
 MESSAGE, COLLECTIVE, FUNCTIONAL, REMOTE, OTHER = "message", "collective", "functional", "remote", "other"
-# what the notebook may want of a rank's watchdog: two questions and two orders
-STATUS, VARIABLES, FREE, COME_BACK = "status", "variables", "free", "come back"
+# what the notebook may want of a rank's watchdog: four questions and two orders
+STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
+FREE, COME_BACK = "free", "come back"
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class Question:
-    """What the notebook wants of a rank's watchdog: STATUS, VARIABLES, FREE or COME_BACK."""
+    """What the notebook wants of a rank's watchdog, one of those above."""
 
     number: int
     want: str = STATUS
@@ -124,11 +125,17 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The watchdog's answer to the question of the same number; without a status when it could not look."""
+    """The watchdog's answer to the question of the same number; without what was wanted when it could not look.
+
+    Attributes:
+        megabytes: of the rank's process. clock: in ns.
+    """
 
     number: int
     status: RankStatus | None = None
     variables: tuple[str, ...] | None = None
+    megabytes: float | None = None
+    clock: int = 0
 
 
 @dataclass(frozen=True)

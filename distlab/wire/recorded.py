@@ -62,3 +62,11 @@ class Recorded:
     calls: list[Call]
     rows: list[Row]
     main: int
+
+
+@dataclass(frozen=True)
+class Offset:
+    """How much a rank's clock is ahead of that of the trace: `seconds`, right to within `error` seconds."""
+
+    seconds: float = 0.0
+    error: float = 0.0

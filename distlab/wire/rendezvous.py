@@ -1,7 +1,8 @@
 """Where the ranks meet: one TCPStore, served by the notebook's process or by the process that forks the ranks.
 
-Called by ranks.py in the notebook's kernel, and by fork_server.py. The store listens on the loopback interface only, on
-a port that the system chose, so any number of clusters run side by side. Every (re)build of the process group is a
+Called by ranks.py in the notebook's kernel, and by fork_server.py. The store listens on the loopback interface only, or
+with several hosts on one interface of the first, on a port that the system chose: any number of clusters run side by
+side. Every (re)build of the process group is a
 *generation* with keys of its own: gloo reads stale addresses, and hangs, when a group is rebuilt under used keys.
 """
 
@@ -17,6 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 INIT_METHODS = ("tcp", "env", "file")
+INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # what gloo, and RPC, read the network interface from
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,11 @@ class Meeting:
         backend: torch.distributed's backend name.
         world_size: number of ranks.
         timeout: seconds that a communication call may wait for its peers.
-        host, port: the store in the notebook's process.
+        host, port: the store.
         prefix: the generation's name, which starts all its keys in the store.
         path: the generation's file, for init_method "file".
         channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they do.
+        hosts: number of each rank's host, by rank; none where all are on one machine.
     """
 
     init_method: str
@@ -43,6 +46,7 @@ class Meeting:
     prefix: str
     path: str
     channel: tuple[str, int, str]
+    hosts: tuple[int, ...] = ()
 
 
 class Rendezvous:
@@ -53,23 +57,32 @@ class Rendezvous:
     Args:
         folder: a private folder for the files of init_method "file".
         channel: address of the notebook's `ControlChannel`, for the meetings.
-        store_port: port of a store that serves on 127.0.0.1 already; 0 serves one here.
+        store: address and port of a store that serves already; None serves one here.
+        hosts: see `Meeting`.
 
     Attributes:
         address: host and port of the store.
     """
 
-    def __init__(self, folder: str, channel: tuple[str, int, str], store_port: int = 0):
-        self._folder, self._channel = folder, channel
+    def __init__(
+        self,
+        folder: str,
+        channel: tuple[str, int, str],
+        store: tuple[str, int] | None = None,
+        hosts: tuple[int, ...] = (),
+    ):
+        self._folder, self._channel, self._hosts = folder, channel, hosts
         self._generation = 0
-        self._store = None if store_port else serve(listen())
-        self.address = ("127.0.0.1", store_port or self._store.port)
+        self._store = serve(listen(channel[0])) if store is None else None
+        self.address = store or (channel[0], self._store.port)
 
     def next_meeting(self, init_method: str, backend: str, world_size: int, timeout: float) -> Meeting:
         """A meeting whose keys no rank has used before."""
         self._generation += 1
         prefix, path = f"distlab/{self._generation}", os.path.join(self._folder, f"group-{self._generation}")
-        return Meeting(init_method, backend, world_size, timeout, *self.address, prefix, path, self._channel)
+        return Meeting(
+            init_method, backend, world_size, timeout, *self.address, prefix, path, self._channel, self._hosts
+        )
 
 
 def loopback_interface() -> str:
@@ -80,8 +93,31 @@ def loopback_interface() -> str:
     return "lo0" if sys.platform == "darwin" else "lo"
 
 
+def address_towards(host: str) -> str:
+    """The address of this machine from which it reaches another one; nothing is sent. Runs on: anywhere."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return probe.getsockname()[0]
+
+
+def addresses() -> dict[str, list[str]]:
+    """The IPv4 addresses of this machine by network interface. Runs on: anywhere."""
+    import psutil
+
+    found = {
+        name: [one.address for one in all if one.family == socket.AF_INET]
+        for name, all in psutil.net_if_addrs().items()
+    }
+    return {name: some for name, some in found.items() if some}
+
+
+def interface_of(address: str) -> str:
+    """Name of the network interface of this machine that has an address. Runs on: anywhere."""
+    return next((name for name, some in addresses().items() if address in some), loopback_interface())
+
+
 def serve(listener: socket.socket) -> Any:
-    """A TCPStore on 127.0.0.1, at `listener`. Given only an address torch would listen on every interface.
+    """A TCPStore at the address of `listener`. Given only an address torch would listen on every interface.
 
     Runs on: the notebook's kernel, or the process that forks the ranks.
     """
@@ -92,13 +128,13 @@ def serve(listener: socket.socket) -> Any:
     return TCPStore(host, port, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=fd)
 
 
-def listen() -> socket.socket:
-    """A listening socket on 127.0.0.1, at a port that the system chose."""
-    return socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
+def listen(address: str = "127.0.0.1") -> socket.socket:
+    """A listening socket at one address of this machine, at a port that the system chose."""
+    return socket.create_server((address, 0), backlog=socket.SOMAXCONN)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports on loopback that are free now, and that nobody else is likely to take before the controller binds them.
+def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
+    """Ports of an address that are free now, and that nobody else is likely to take before the controller binds them.
 
     They lie below the range of outgoing connections, in the first free block of an order that is this process's own:
     clusters of several notebooks that start at the same moment hardly ever meet.
@@ -109,6 +145,6 @@ def free_ports(count: int) -> list[int]:
         ports = range(start, start + count)
         with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
             for port in ports:
-                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                probes.enter_context(socket.socket()).bind((address, port))
             return list(ports)
     return []

@@ -19,6 +19,7 @@ from distlab.measure.tables import Table
 from distlab.measure.trace.chrome import chrome
 from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Contents, Event
 from distlab.plotting.units import count, format_seconds
+from distlab.wire.recorded import Offset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,6 +58,8 @@ class Trace:
         ranks: those that were recorded. recording: whether they still are.
         simulated: on which machines in virtual time, in words; "" for what really happened.
         missing: why there is nothing of a rank, in words, by rank.
+        offsets: how much a rank's clock was ahead of the notebook's, by which its times are corrected, of ranks on
+            other machines.
         events: what the ranks did, in the order of the starts.
         messages: point-to-point messages in the order in which they left, those without a partner included.
         collectives: in the order in which they began.
@@ -66,11 +69,12 @@ class Trace:
     def __init__(self, ranks: Sequence[int], simulated: str = ""):
         self.ranks, self.simulated = list(ranks), simulated
         self.missing: dict[int, str] = {}
+        self.offsets: dict[int, Offset] = {}
         self.recording = True
 
-    def finish(self, contents: Contents, missing: dict[int, str]) -> None:
+    def finish(self, contents: Contents, missing: dict[int, str], offsets: dict[int, Offset] | None = None) -> None:
         """Take what happened, as reading.py or virtual.py found it, and why there is nothing of some ranks."""
-        self.missing = missing
+        self.missing, self.offsets = missing, offsets or {}
         self.events, self.messages, self.collectives, self.rows = contents
         self.recording = False
 
@@ -166,6 +170,9 @@ class Trace:
         outside = sum(not message.traced for message in self.messages)
         if outside:
             said.append(f"{count(outside, 'message')} to or from ranks of which nothing is known.")
+        if self.offsets:
+            worst = format_seconds(max(offset.error for offset in self.offsets.values())).strip()
+            said.append(f"The clocks of {rank_list([*self.offsets])} are estimated, right to within {worst}.")
         return said
 
     def _headline(self) -> str:

@@ -14,7 +14,7 @@ from math import inf
 
 from distlab.errors import grouped
 from distlab.measure.trace.events import Collective, Contents, Event, Message
-from distlab.wire.recorded import REMOTE, SERVED, Call, Group, Recorded, Row
+from distlab.wire.recorded import REMOTE, SERVED, Call, Group, Offset, Recorded, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back
@@ -25,20 +25,23 @@ OPAQUE = {"DistributedDataParallel.forward": "forward", "Optimizer.": "optimizer
 FUNCTIONAL = "_c10d_functional::"  # collectives that return new tensors, as DTensor makes them, and waits for these
 
 Block = tuple[str, list[Row]]  # torch calls of one kind that follow each other
-Clock = Callable[[float], float]  # from ns of the machine's clock to seconds of the trace
+Clock = Callable[[float], float]  # from ns of a rank's clock to seconds of the trace
 
 
-def read(recorded: Mapping[int, Recorded]) -> Contents:
-    """Put together what each rank recorded, by rank; the first of it begins at 0."""
-    zero = min((item.start for told in recorded.values() for item in (*told.rows, *told.calls)), default=0)
+def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None = None) -> Contents:
+    """Put together what each rank recorded, by rank, on the notebook's clock; the first of it begins at 0."""
+    ahead = {rank: round(1e9 * offset.seconds) for rank, offset in (offsets or {}).items()}
+    starts = [i.start - ahead.get(rank, 0) for rank, told in recorded.items() for i in (*told.rows, *told.calls)]
+    zero = min(starts, default=0)
     rows: dict[int, list[Row]] = {}
     calls: list[Event] = []
     computation: list[Event] = []
 
-    def clock(time: float) -> float:
-        return (time - zero) / 1e9
-
     for rank, told in recorded.items():
+
+        def clock(time: float, began: float = zero + ahead.get(rank, 0)) -> float:
+            return (time - began) / 1e9
+
         rows[rank] = rows_of(told, clock)
         main = [row for row in rows[rank] if row.thread == 0]
         of_rank = sorted((event_of(rank, call, clock) for call in told.calls), key=lambda event: event.start)

@@ -1,0 +1,100 @@
+"""Slurm as the program that reaches hosts: what srun is told, what it says while a job waits, and why it refuses.
+
+Runs on the notebook's kernel, called by hosts.py. One srun starts one fork server on each node; its stdin goes to all
+of them, and their reports come over its stdout. ipyparallel's own launcher submits a batch file that starts every
+engine by itself, and drops `options`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from distlab.errors import refuse
+
+NAME = "slurm"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked of Slurm.
+
+    Args:
+        nodes: how many. ranks: of the node that has most. partition, time: as srun takes them; None for its defaults.
+        options: more words for srun, which override these. queue_timeout: seconds in the queue, at most.
+    """
+
+    nodes: int
+    ranks: int
+    partition: str | None = None
+    time: str | None = None
+    options: tuple[str, ...] = ()
+    queue_timeout: float = 60.0
+
+
+def check() -> None:
+    """ArgumentError where Slurm's commands are not installed."""
+    if shutil.which("srun") is None:
+        advice = "srun was not found: run this on a machine of the Slurm cluster, or call Cluster(n)."
+        refuse("engines", "a launcher whose programs are installed here", NAME, advice)
+
+
+def nodes_of_allocation() -> int | None:
+    """How many nodes the allocation has that this process is in; None outside of one."""
+    return int(os.environ["SLURM_JOB_NUM_NODES"]) if "SLURM_JOB_NUM_NODES" in os.environ else None
+
+
+def command(job: Job) -> list[str]:
+    """srun's command line, without the program."""
+    words = ["srun", "--job-name=distlab", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1"]
+    words += [f"--cpus-per-task={min(job.ranks, _cpus(job.partition) or job.ranks)}"]
+    words += ["--no-kill", "--kill-on-bad-exit=0", "--input=all", "--unbuffered"]
+    if nodes_of_allocation() is not None:
+        words += ["--overlap"]
+    words += [f"--partition={job.partition}"] if job.partition else []
+    words += [f"--time={job.time}"] if job.time else []
+    return [*words, *job.options]
+
+
+def _cpus(partition: str | None) -> int | None:
+    """CPUs of the smallest node of a partition, or of all; None where Slurm does not say."""
+    words = _ask("sinfo", "-h", "-o", "%c", *(["-p", partition] if partition else []))
+    return min((int(number) for number in re.findall(r"\d+", words)), default=None)
+
+
+def _ask(*words: str) -> str:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(words, capture_output=True, text=True, timeout=10).stdout.strip()
+    return ""
+
+
+def waiting(written: str) -> str:
+    """For which job srun waits, in words; "" when it does not. `written`: what it has written so far."""
+    queued = re.findall(r"job (\d+) (queued|has been allocated)", written)
+    return f"job {queued[-1][0]} waits in Slurm's queue" if queued and queued[-1][1] == "queued" else ""
+
+
+def trouble(job: Job, written: str, waited: float | None) -> str:
+    """Why no ranks came, from what srun has written; `waited`: seconds in the queue, when they were too many."""
+    if waited is not None:
+        number = (re.findall(r"job (\d+) queued", written) or [""])[-1]
+        reason = _ask("squeue", "-h", "-j", number, "-o", "%r") if number else ""
+        if number:
+            _ask("scancel", number)
+        what = f"job {number} did not start" if number else "Slurm did not answer"
+        return (
+            f"{what} within {waited:g} s{f' (Slurm says: {reason})' if reason else ''}, and was cancelled. `squeue` "
+            "shows the queue. Give queue_timeout=600 to wait longer, or ask for fewer nodes or another partition."
+        )
+    said = "; ".join(line.removeprefix("srun: ").removeprefix("error: ") for line in written.splitlines()[-3:])
+    partitions = ", ".join(dict.fromkeys(_ask("sinfo", "-h", "-o", "%R").split()))
+    if re.search("invalid partition", written, re.IGNORECASE):
+        return f"Slurm has no partition {job.partition!r}, but {partitions}."
+    if re.search("configuration is not available|More processors requested|node count", written, re.IGNORECASE):
+        shape = "; ".join(_ask("sinfo", "-h", "-o", "%R: %D nodes with %c CPUs").splitlines())
+        return f"no partition has {job.nodes} nodes with {job.ranks} CPUs each for as many ranks ({shape})."
+    return f"srun ended: {said or 'it wrote nothing'}"
