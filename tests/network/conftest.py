@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-import distlab
 from distlab.launch import practice_hosts
 from distlab.launch.reaper import owner_of_this_process
+from tests.network import daemons
 from tests.processes import wait_until_gone
 
 
 def networks_left(owner: str = "") -> list[str]:
-    """What is there of practice hosts that a process made: folders, namespaces, links, mounts; this one by default."""
+    """What is there of practice hosts that a process made, by default this one: folders, namespaces, links, mounts."""
     owner = owner or owner_of_this_process()
     numbers = [folder.name.partition("-")[0] for folder in practice_hosts.NETWORKS.glob(f"*-{owner}")]
     places = [*os.listdir("/sys/class/net"), *(path.name for path in practice_hosts.NAMESPACES.glob("*"))]
@@ -30,7 +30,40 @@ def no_network_left():
 @pytest.fixture
 def hosts(no_network_left):
     """Two hosts, each a network namespace."""
-    with distlab.practice_hosts({"nodeA": 2, "nodeB": 2}) as made:
-        if made.kind != "network namespaces":
-            pytest.skip(f"network namespaces cannot be made here: {made._why}")
+    with daemons.namespaces(nodeA=2, nodeB=2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """The environment of this process, for the tests of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def ssh_hosts(no_network_left, environment, tmp_path_factory):
+    """Two hosts that `ssh nodeA` and `ssh nodeB` reach, with 4 ranks each, and BAD_HOSTS that it does not."""
+    with daemons.ssh_hosts(tmp_path_factory.mktemp("ssh")) as made:
+        environment.setenv("PATH", str(made.programs), prepend=os.pathsep)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def mpi_hosts(ssh_hosts, environment):
+    """The same; PyPI's mpiexec starts processes there through ssh, with `-hosts nodeA:2,nodeB:2`."""
+    mpiexec = pytest.importorskip("distlab.launch.mpiexec")
+    if not mpiexec.find():
+        pytest.skip(f"mpiexec is not installed here: {mpiexec.INSTALL}")
+    environment.setenv("HYDRA_LAUNCHER", "ssh")
+    environment.setenv("HYDRA_LAUNCHER_EXEC", str(ssh_hosts.programs / "ssh"))
+    return ssh_hosts
+
+
+@pytest.fixture(scope="module")
+def slurm(no_network_left, environment, tmp_path_factory):
+    """The hosts of a Slurm that srun, sbatch and the others find: nodes nodeA and nodeB, partitions debug and down."""
+    folder = tmp_path_factory.mktemp("slurm")
+    with daemons.slurm(folder) as made:
+        environment.setenv("SLURM_CONF", str(folder / "slurm.conf"))
         yield made
