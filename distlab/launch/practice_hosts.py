@@ -63,7 +63,7 @@ def practice_hosts(hosts: Mapping[str, int]) -> PracticeHosts:
     return PracticeHosts(hosts)
 
 
-class PracticeHosts(Mapping[str, int]):
+class PracticeHosts(Mapping[str, int], contextlib.AbstractContextManager):
     """Number of ranks by host, as `Cluster(hosts=...)` takes it; made by `practice_hosts`.
 
     Attributes:
@@ -77,16 +77,18 @@ class PracticeHosts(Mapping[str, int]):
         self._folder: Path | None = None
         self.kind = "network namespaces"
         try:
-            self._make_namespaces()
+            self._make_network()
+            for name in self:
+                self._make_namespace(name)
         except (ClusterError, OSError) as error:
             self.close()
-            self.kind, self.here, self._why = "loopback addresses", "127.0.0.1", error
+            self.kind, self.here, self.why = "loopback addresses", "127.0.0.1", str(error).rstrip(".")
             several = sys.platform == "linux"  # elsewhere loopback has one address
             self._addresses = {name: f"127.0.0.{i if several else 1}" for i, name in enumerate(self, 2)}
 
-    def _make_namespaces(self) -> None:
+    def _make_network(self) -> None:
         NETWORKS.mkdir(exist_ok=True)
-        with open(NETWORKS / "lock", "w") as lock:  # of all processes one at a time clears up and takes a number
+        with open(NETWORKS / "lock", "w") as lock:  # one process at a time clears up and takes a number
             fcntl.flock(lock, fcntl.LOCK_EX)
             for folder in NETWORKS.glob("*-*"):
                 if not reaper.owner_lives(folder.name.partition("-")[2]):
@@ -106,11 +108,9 @@ class PracticeHosts(Mapping[str, int]):
         _call("ip", "link", "add", self._bridge, "address", hardware, "type", "bridge")
         _call("ip", "address", "add", f"{self.here}/24", "dev", self._bridge)
         _call("ip", "link", "set", self._bridge, "up")
-        for name in self:
-            self._make_namespace(name)
 
     def _make_namespace(self, name: str) -> None:
-        namespace, link = self._namespace(name), self._link(name)
+        namespace, link = self.namespace(name).name, self._link(name)
         _call("ip", "netns", "add", namespace)
         _call("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", namespace)
         _call("ip", "link", "set", link, "master", self._bridge, "up")
@@ -118,13 +118,6 @@ class PracticeHosts(Mapping[str, int]):
         _call("ip", "-n", namespace, "link", "set", "eth0", "up")
         _call("ip", "-n", namespace, "link", "set", "lo", "up")
         _call(*self.command(name), "true")
-
-    def _namespace(self, name: str) -> str:
-        return f"{self._bridge}-{name}"
-
-    def _link(self, name: str) -> str:
-        """The end of a host's cable that is in the bridge; of at most 15 characters, as each interface's name."""
-        return f"{self._bridge}h{self.address(name).rpartition('.')[2]}"
 
     def __getitem__(self, name: str) -> int:
         return self._ranks[name]
@@ -138,9 +131,6 @@ class PracticeHosts(Mapping[str, int]):
     def __repr__(self) -> str:
         lines = [f"{name}: {self.address(name)}, {ranks} rank{'s'[: ranks > 1]}" for name, ranks in self.items()]
         return "\n  ".join([f"PracticeHosts, {self.kind}, seen from {self.here}", *lines])
-
-    def __enter__(self) -> PracticeHosts:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -160,12 +150,20 @@ class PracticeHosts(Mapping[str, int]):
             refuse("name", f"one of the hosts {', '.join(self)}", name, f"Give for example {next(iter(self))!r}.")
         return self._addresses[name]
 
+    def namespace(self, name: str) -> Path:
+        """The file that stands for the network namespace of a host."""
+        return NAMESPACES / f"{self._bridge}-{name}"
+
+    def _link(self, name: str) -> str:
+        """The end of a host's cable that is in the bridge; of at most 15 characters, as each interface's name."""
+        return f"{self._bridge}h{self.address(name).rpartition('.')[2]}"
+
     def command(self, name: str) -> list[str]:
         """What to put before the words of a command, so that it runs on a host; empty for loopback addresses."""
         self.address(name)
         if self.kind == "loopback addresses":
             return []
-        enter = ["nsenter", f"--net={NAMESPACES / self._namespace(name)}", "unshare", "--uts", "--mount"]
+        enter = ["nsenter", f"--net={self.namespace(name)}", "unshare", "--uts", "--mount"]
         # slave: a namespace that is deleted outside disappears here, too
         return [*enter, "--propagation", "slave", "sh", "-c", AS_HOST, name, f"{self._folder}/hosts"]
 
@@ -184,31 +182,34 @@ class PracticeHosts(Mapping[str, int]):
                 1 Gbit a second.
 
         Raises:
-            ArgumentError: no such host, not such numbers or texts, or neither of them.
+            ArgumentError: no such host, or not such numbers or texts.
             ClusterError: the hosts are loopback addresses.
         """
-        if bandwidth is None and latency is None:
-            refuse("bandwidth", "given, or latency", None, f"Or call hosts.mend({name!r}).")
         rate = None if bandwidth is None else quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "100 Mbit/s")
         seconds = None if latency is None else quantity("latency", latency, SECONDS, "5 ms", zero=True)
         self.mend(name)
-        ends = [self._link(name), "eth0"] if seconds is None else self._carry_slowly(name, seconds)
+        ends = (self._link(name), "eth0") if seconds is None else self._carry_slowly(name, seconds)
         if rate is not None:
-            bucket = ["tbf", "rate", f"{round(8 * rate)}bit", "burst", str(max(4000, round(rate * BURST_SECONDS)))]
-            for tc, end in zip((["tc"], ["tc", "-n", self._namespace(name)]), ends, strict=True):
-                _call(*tc, "qdisc", "replace", "dev", end, "root", *bucket, "latency", "400ms")
+            burst = max(4000, round(rate * BURST_SECONDS))
+            self._queue(name, ends, "tbf", "rate", f"{round(8 * rate)}bit", "burst", str(burst), "latency", "400ms")
 
-    def _carry_slowly(self, name: str, seconds: float) -> list[str]:
+    def _queue(self, name: str, ends: tuple[str, str], *discipline: str) -> None:
+        """How packets wait at the two ends of a cable."""
+        _call("tc", "qdisc", "replace", "dev", ends[0], "root", *discipline)
+        _call("tc", "-n", self.namespace(name).name, "qdisc", "replace", "dev", ends[1], "root", *discipline)
+
+    def _carry_slowly(self, name: str, seconds: float) -> tuple[str, str]:
         """Put slow_link.py between bridge and host; names of its ends. The host's own link keeps the address."""
-        namespace, link, ends = self._namespace(name), self._link(name), [f"{self._link(name)}s", "slow0"]
-        command = [sys.executable, SLOW_LINK, str(NAMESPACES / namespace), *ends, str(seconds)]
+        namespace, link, ends = self.namespace(name), self._link(name), (f"{self._link(name)}s", "slow0")
+        command = [sys.executable, SLOW_LINK, str(namespace), *ends, str(seconds)]
         self._slow[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if not self._slow[name].stdout.readline():
             raise ClusterError(f"The slow link of {name} did not start: {' '.join(command)}.")
-        hardware = _call("ip", "-n", namespace, "-brief", "link", "show", "eth0").split()[2]
-        _call("ip", "-n", namespace, "link", "set", "slow0", "address", hardware, "up")
+        inside = ("ip", "-n", namespace.name)
+        hardware = _call(*inside, "-brief", "link", "show", "eth0").split()[2]
+        _call(*inside, "link", "set", "slow0", "address", hardware, "up")
         network = f"{self.here.rpartition('.')[0]}.0/24"
-        _call("ip", "-n", namespace, "route", "prepend", network, "dev", "slow0", "src", self.address(name))
+        _call(*inside, "route", "prepend", network, "dev", "slow0", "src", self.address(name))
         _call("ip", "link", "set", link, "nomaster")
         _call("ip", "link", "set", ends[0], "master", self._bridge, "up")
         return ends
@@ -222,14 +223,13 @@ class PracticeHosts(Mapping[str, int]):
         """Put the cable of a host back, as quick as it was at first. Raises as `shape` does."""
         self.address(name)
         if self.kind == "loopback addresses":
-            why = f"network namespaces, which have links, take root on Linux ({str(self._why).rstrip('.')})"
+            why = f"network namespaces, which have links, take root on Linux ({self.why})"
             instead = "distlab.Network describes slow links for Cluster(n, network=...)"
             raise ClusterError(f"Loopback addresses have no links to shape or cut, and {why}; {instead}.")
         if name in self._slow:
             self._slow.pop(name).communicate()
         _call("ip", "link", "set", self._link(name), "master", self._bridge, "up")
-        _call("tc", "qdisc", "replace", "dev", self._link(name), "root", "noqueue")
-        _call("tc", "-n", self._namespace(name), "qdisc", "replace", "dev", "eth0", "root", "noqueue")
+        self._queue(name, (self._link(name), "eth0"), "noqueue")
 
 
 def processes_in(namespace: Path) -> list[psutil.Process]:
@@ -246,8 +246,8 @@ def _remove(folder: Path) -> None:
     """End what runs on the hosts of one network; take their namespaces, links and folder away."""
     bridge = f"distlab{folder.name.partition('-')[0]}"
     for namespace in NAMESPACES.glob(f"{bridge}-*"):
-        while processes := processes_in(namespace):  # some may have been started meanwhile
-            reaper.end(processes)
+        for _ in range(3):  # a process that was being started while we looked is found in the next round
+            reaper.end(processes_in(namespace))
         _call("ip", "netns", "delete", namespace.name)
     for link in psutil.net_if_addrs():
         if re.fullmatch(rf"{bridge}(h\d+)?", link):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distlab.launch import practice_hosts
+from distlab.launch import mpiexec, practice_hosts
 from distlab.launch.reaper import owner_of_this_process
 from tests.network import daemons
 from tests.processes import wait_until_gone
@@ -52,7 +52,6 @@ def ssh_hosts(no_network_left, environment, tmp_path_factory):
 @pytest.fixture(scope="module")
 def mpi_hosts(ssh_hosts, environment):
     """The same; PyPI's mpiexec starts processes there through ssh, with `-hosts nodeA:2,nodeB:2`."""
-    mpiexec = pytest.importorskip("distlab.launch.mpiexec")
     if not mpiexec.find():
         pytest.skip(f"mpiexec is not installed here: {mpiexec.INSTALL}")
     environment.setenv("HYDRA_LAUNCHER", "ssh")

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import distlab
-from distlab.launch.practice_hosts import NAMESPACES, PracticeHosts, processes_in
+from distlab.launch.practice_hosts import PracticeHosts, processes_in
 from tests.processes import wait_until_gone
 
 PLACES = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
@@ -37,8 +37,8 @@ Host *
     IdentitiesOnly yes
     UserKnownHostsFile {folder}/known_hosts
 """
-# hosts that cannot be used, all at the address of nodeA: it asks for a password, nobody knows the key that it shows, nobody
-# listens there, nobody answers
+# hosts that cannot be used, all at the address of nodeA: one asks for a password, one shows a key that nobody knows, at
+# one nobody listens, and one never answers
 BAD_HOSTS = {
     "locked": "PubkeyAuthentication no",
     "stranger": "UserKnownHostsFile /dev/null",
@@ -79,7 +79,7 @@ def namespaces(*programs: str, **ranks: int) -> Iterator[PracticeHosts]:
         pytest.skip(f"not installed here: {', '.join(missing)}")
     with distlab.practice_hosts(ranks) as hosts:
         if hosts.kind != "network namespaces":
-            pytest.skip(f"network namespaces cannot be made here: {hosts._why}")
+            pytest.skip(f"network namespaces cannot be made here: {hosts.why}")
         yield hosts
 
 
@@ -128,7 +128,7 @@ class SshHosts:
 
     def processes(self, name: str) -> list[psutil.Process]:
         """All that runs on a host, sshd too."""
-        return processes_in(NAMESPACES / self.hosts._namespace(name))
+        return processes_in(self.hosts.namespace(name))
 
     def kill(self, name: str) -> None:
         """Kill all that runs on a host: its connections are closed, but for those that `hosts.cut` has cut before."""

@@ -7,6 +7,7 @@ import pytest
 
 from distlab.launch import mpiexec
 from tests.network.conftest import networks_left
+from tests.processes import until
 
 
 def run(*words, **options):
@@ -52,12 +53,9 @@ def test_a_host_dies_and_comes_back(ssh_hosts):
 
 def test_mpiexec_starts_processes_on_both_hosts(mpi_hosts):
     """And they are of one MPI_COMM_WORLD."""
-    code = (
-        "from mpi4py import MPI; import socket; w = MPI.COMM_WORLD; print(w.allgather((w.rank, socket.gethostname())))"
-    )
+    code = "from mpi4py.MPI import COMM_WORLD as w; import socket; print(w.gather((w.rank, socket.gethostname())))"
     done = run(mpiexec.find(), "-hosts", "nodeA:2,nodeB:2", "-n", "4", sys.executable, "-c", code)
-    everyone = [(0, "nodeA"), (1, "nodeA"), (2, "nodeB"), (3, "nodeB")]
-    assert done.stdout == f"{everyone}\n" * 4
+    assert "[(0, 'nodeA'), (1, 'nodeA'), (2, 'nodeB'), (3, 'nodeB')]" in done.stdout, done.stderr
 
 
 def test_slurm_runs_on_both_nodes(slurm):
@@ -65,7 +63,7 @@ def test_slurm_runs_on_both_nodes(slurm):
     done = run("srun", "-N2", "--ntasks-per-node=2", "hostname")
     assert sorted(done.stdout.split()) == ["nodeA", "nodeA", "nodeB", "nodeB"], done.stderr
     job = run("sbatch", "--parsable", "-p", "down", "--wrap=true", "-o", "/dev/null").stdout.strip()
-    assert run("squeue", "-h", "-j", job, "-o", "%T %r").stdout == "PENDING PartitionDown\n"
+    until(lambda: run("squeue", "-h", "-j", job, "-o", "%T %r").stdout == "PENDING PartitionDown\n")
     assert run("scancel", job).returncode == 0
 
 

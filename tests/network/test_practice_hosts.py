@@ -143,10 +143,11 @@ def test_a_cable_is_pulled_and_put_back(hosts, port, latency):
 
 
 def test_two_networks_side_by_side(hosts):
-    """A second network has other addresses, and goes without the first one."""
-    with distlab.practice_hosts({"nodeA": 1}) as others:
+    """A second network has other addresses and any names, and goes without the first one."""
+    name = "a" * 63
+    with distlab.practice_hosts({"nodeA": 1, name: 1}) as others:
         assert others.here != hosts.here
-        assert output(others, "nodeA", "hostname") == "nodeA\n"
+        assert output(others, name, "hostname") == f"{name}\n"
     assert output(hosts, "nodeA", "hostname") == "nodeA\n"
 
 

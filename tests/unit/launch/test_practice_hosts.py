@@ -57,8 +57,7 @@ def test_loopback_addresses(hosts):
 @pytest.mark.parametrize("call", ["cut", "mend", "shape"])
 def test_loopback_has_no_cables(hosts, call):
     """The error says why, and what takes their place."""
-    arguments = {"bandwidth": "100 Mbit/s"} if call == "shape" else {}
-    error = refused(getattr(hosts, call), "nodeA", **arguments, kind=distlab.ClusterError)
+    error = refused(getattr(hosts, call), "nodeA", kind=distlab.ClusterError)
     assert str(error).startswith("Loopback addresses have no links to shape or cut, and network namespaces, ")
     assert str(error).endswith("; distlab.Network describes slow links for Cluster(n, network=...).")
 
@@ -75,7 +74,4 @@ def test_arguments_of_hosts(hosts):
     )
     assert str(refused(hosts.shape, "nodeA", latency=-1)) == (
         'latency must be 0 or more, as a number or with a unit (s), got -1. Give for example latency="5 ms".'
-    )
-    assert str(refused(hosts.shape, "nodeA")) == (
-        "bandwidth must be given, or latency, got None. Or call hosts.mend('nodeA')."
     )
