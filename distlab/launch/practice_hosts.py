@@ -202,9 +202,11 @@ class PracticeHosts(Mapping[str, int], contextlib.AbstractContextManager):
         """Put slow_link.py between bridge and host; names of its ends. The host's own link keeps the address."""
         namespace, link, ends = self.namespace(name), self._link(name), (f"{self._link(name)}s", "slow0")
         command = [sys.executable, SLOW_LINK, str(namespace), *ends, str(seconds)]
-        self._slow[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}  # no Ctrl-C reaches it
+        self._slow[name] = subprocess.Popen(command, **pipes)
         if not self._slow[name].stdout.readline():
-            raise ClusterError(f"The slow link of {name} did not start: {' '.join(command)}.")
+            advice = f"Without it, call hosts.shape({name!r}, bandwidth=...) alone."
+            raise ClusterError(f"The slow link of {name} did not start: it needs /dev/net/tun. {advice}")
         inside = ("ip", "-n", namespace.name)
         hardware = _call(*inside, "-brief", "link", "show", "eth0").split()[2]
         _call(*inside, "link", "set", "slow0", "address", hardware, "up")
