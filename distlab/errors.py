@@ -7,6 +7,7 @@
     ├── DataError (OSError)                 a file of a data set is missing, damaged or cannot be downloaded
     ├── CheckpointError (RuntimeError)      a checkpoint cannot be written or read, or is of another model
     ├── ClusterError                        the cluster cannot start, or is no longer there
+    │   └── HostError                       a host of the cluster cannot be reached, or used
     └── RanksFailed                         a cell or a run failed on some ranks
         ├── RankError                       a rank raised
         ├── RankDied                        a rank's process ended
@@ -60,6 +61,10 @@ class CheckpointError(DistlabError, RuntimeError):
 
 class ClusterError(DistlabError, RuntimeError):
     """The cluster cannot be started, or is not running any more."""
+
+
+class HostError(ClusterError):
+    """A host of the cluster cannot be reached or used; the message says of each what is wrong with it."""
 
 
 @dataclass(frozen=True)

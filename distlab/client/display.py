@@ -200,9 +200,10 @@ def starting(n: int, backend: str) -> Iterator[None]:
 def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The cluster as text and as HTML, one line a rank, from `Cluster.describe`."""
     width = max((len(row["state"]) for row in rows), default=0)
+    names = max((len(row.get("host", "")) for row in rows), default=0)
     items = []
     for row in rows:
         memory = "-" if row["megabytes"] is None else f"{row['megabytes']:.0f} MB"
-        host = f"  {row['host']}" if "host" in row else ""
+        host = f"  {row['host']:<{names}}" if "host" in row else ""
         items.append(Item("state", (row["rank"],), f"{row['state']:<{width}}  {memory:>7}{host}  pid {row['pid']}"))
     return _bundle(items, headline)

@@ -163,7 +163,8 @@ class Cell:
             raise explanation.all_died(lost)
         if self._died:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
-            raise explanation.rank_died(self._died, survivors, self._ranks.can_respawn, self._ranks.last_lines)
+            how = self._ranks.can_respawn, self._ranks.last_lines, self._ranks.host_is_lost
+            raise explanation.rank_died(self._died, survivors, *how)
 
     def _failures(self) -> list[Failure]:
         """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""

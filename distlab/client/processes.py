@@ -28,9 +28,9 @@ from distlab.client import interrupts
 from distlab.client.arguments import FORK, Plan
 from distlab.compat.ipyparallel import forget_engine, waiting_threads
 from distlab.diagnosis import explanation
-from distlab.errors import ClusterError, namesake, rank_list
+from distlab.errors import ClusterError, HostError, namesake, rank_list
 from distlab.launch import fork_server, hosts, mpiexec, reaper, settings, slurm
-from distlab.launch.fork_connection import Connection
+from distlab.launch.fork_connection import Connection, close
 from distlab.wire.control_channel import ControlChannel
 from distlab.wire.rendezvous import Rendezvous
 
@@ -82,7 +82,7 @@ class Processes:
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
             self._start(plan.n, settings.environment(plan.threads, self.tag, plan.hosts is None))
-        except hosts.HostsError:
+        except HostError:
             self.stop()
             raise
         except BaseException as error:
@@ -161,14 +161,19 @@ class Processes:
         Raises:
             ClusterError: a host cannot be used; what is wrong with each.
         """
-        self._use(hosts.connect(wanted, range(len(wanted.hosts)), environment, self.folder))
-        with interrupts.allowed():
-            hellos, troubles = hosts.answers(wanted, self._connections, self.folder, print)
-        hosts.check(wanted, troubles)
+        numbers, here, hellos = range(len(wanted.hosts)), None, {}
+        for some in (sorted({*numbers} - {*wanted.near}), wanted.near):  # these get the address that those have seen
+            new = hosts.connect(wanted, some, environment, self.folder, here)
+            self._use(new)
+            with interrupts.allowed():
+                told, troubles = hosts.answers(wanted, new, self.folder, print)
+            hosts.check(wanted, troubles)
+            hellos |= told
+            here = here or next((hello["here"] for hello in told.values()), "127.0.0.1")
         self.names = tuple(hellos[n]["name"] if wanted.job else host.name for n, host in enumerate(wanted.hosts))
         free = [hellos[number]["cores"] // host.ranks for number, host in enumerate(wanted.hosts)]
         self.threads = self.threads or max(1, min(free))
-        return hellos[0]["here"]
+        return here
 
     def _do(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
         """Do asynchronous work of ipyparallel's launchers, which the notebook's own thread waits for."""
@@ -221,13 +226,13 @@ class Processes:
             self.channel.forget(unwanted)
             self.launcher.fork(ids, settings.thread_variables(threads))
             self._wait(lambda: self.client.ids == all_ids, old=old)
-        except hosts.HostsError as error:
+        except HostError as error:
             others = [rank for rank in all_ids if not self.launcher.why_lost(rank)]
             advice = "heal() tries again, and restart() starts all ranks anew."
             if others:
                 left = f"{rank_list(others).capitalize()} and their variables are left, without a group: pull and run"
                 advice = f"{left} with ranks={others} work. {advice}"
-            raise hosts.HostsError(f"{error} {advice}") from error
+            raise HostError(f"{error} {advice}") from error
         except ClusterError as error:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
 
@@ -235,11 +240,12 @@ class Processes:
         """Start fork servers on hosts that were lost; ClusterError where one cannot be reached still."""
         if lost and (wanted := self._plan.hosts) is not None:
             if wanted.job is not None:
-                raise hosts.HostsError("A node of Slurm's was lost, and the job has no other one.")
+                raise HostError("A node of Slurm's was lost, and the job has no other one.")
             for connection in self._connections:
                 if lost & set(connection.hosts):
                     connection.process.kill()  # what may be left on the host hears that nobody is here
-            new = hosts.connect(wanted, sorted(lost), self._environment, self.folder)
+            here = self.channel.address[0]
+            new = hosts.connect(wanted, sorted(lost), self._environment, self.folder, here)
             self._use(new)
             with interrupts.allowed():
                 hosts.check(wanted, hosts.answers(wanted, new, self.folder)[1])
@@ -309,8 +315,7 @@ class Processes:
             self.client.close()
         if self._guard is not None:
             self._guard.terminate()  # it would take the folder away from launchers that still look for its logs
-        for connection in self._connections:
-            connection.close()
+        close(self._connections)
         # nothing that they hold outlives them: no need to ask politely for long
         reaper.end(reaper.find(self.tag), patience=0.2)
         self._ends.close()

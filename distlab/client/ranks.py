@@ -328,9 +328,13 @@ class Ranks:
         Targets on hosts that are left are used without a group as long as another host is lost.
         """
         self.note_deaths()
-        without = any(map(self._processes.host_is_lost, self.lost)) and not set(targets) & set(self.lost)
-        if self.broken and not without:
+        if self.broken and (set(targets) & set(self.lost) or not self.host_is_lost):
             self.rebuild()
+
+    @property
+    def host_is_lost(self) -> bool:
+        """Whether a rank has died with a host that is not reached any more."""
+        return any(map(self._processes.host_is_lost, self.lost))
 
     def note_deaths(self) -> None:
         """Notice which ranks have died since anybody looked, and say which will be replaced. Nothing is sent for this.
@@ -343,7 +347,7 @@ class Ranks:
         if died:  # a cell that nobody waits for now may wait for them
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.can_respawn:
-            print(explanation.died_between_cells(died))
+            print(explanation.died_between_cells(died, self.host_is_lost))
 
     def died_since(self, pids: Sequence[int]) -> dict[int, str]:
         """How the ranks have died, in words, whose processes these were and have ended: as one that served a call."""

@@ -149,16 +149,28 @@ def _fold(failures: Sequence[Failure], by_message: bool = True) -> list[list[Fai
     return list(alike.values())
 
 
-def rank_died(died: Mapping[int, str], others: Sequence[int], respawn: bool, last_lines: Mapping[int, str]) -> RankDied:
+def rank_died(
+    died: Mapping[int, str],
+    others: Sequence[int],
+    respawn: bool,
+    last_lines: Mapping[int, str],
+    host_lost: bool = False,
+) -> RankDied:
     """The error for ranks whose processes ended in a cell.
 
     Args:
         died: how, in words, by rank. others: the ranks that live.
         respawn: whether new ranks take their place by themselves.
         last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
+        host_lost: whether a host of theirs is not reached any more.
     """
     who, several = rank_list(others).capitalize() if others else "", len(others) > 1
-    if respawn:
+    if host_lost:
+        advice = "cluster.heal(), and the next cell for all ranks, look for the host again."
+        verbs = "keep their" if several else "keeps its"
+        alone = f"until then ranks={list(others)} uses {'them' if several else 'it'} without a group"
+        rest = f" {who} {verbs} variables: {alone}." if others else ""
+    elif respawn:
         places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
         advice = f"The next cell starts {places} variables, and rebuilds the process group."
         rest = f" {who} {'keep theirs' if several else 'keeps its own'}." if others else ""
@@ -186,9 +198,11 @@ def all_died(lost: Mapping[int, str]) -> RankDied:
     return RankDied(f"{deaths(first)}.\n{rest}\n{advice}", failures)
 
 
-def died_between_cells(died: Mapping[int, str]) -> str:
+def died_between_cells(died: Mapping[int, str], host_lost: bool = False) -> str:
     """One line about ranks that died while no cell was waited for, and are replaced before the next one."""
     who, several = deaths(died), len(died) > 1
+    if host_lost:
+        return f"Since the last cell {who}."
     places = "new processes take their places, and their" if several else "a new process takes its place, and its"
     return f"{who[:1].upper()}{who[1:]} since the last cell: {places} variables are lost."
 

@@ -53,12 +53,10 @@ class Connection:
         with contextlib.suppress(OSError):
             self._end.sendall(json.dumps({"host": host, **order}).encode() + b"\n")
 
-    def close(self) -> None:
-        """Have the servers end, and wait for it."""
+    def hang_up(self) -> None:
+        """Have the servers end."""
         with contextlib.suppress(OSError):
             self._end.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_SECONDS)
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError), self._end:
@@ -105,3 +103,13 @@ class Connection:
         for number, host in self.homes.items():
             if host in hosts:
                 self.when_ended(number)
+
+
+def close(connections: Iterable[Connection]) -> None:
+    """Have the servers of all connections end, and wait for it."""
+    connections, deadline = list(connections), time.monotonic() + END_SECONDS
+    for connection in connections:
+        connection.hang_up()
+    for connection in connections:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            connection.process.wait(max(0.0, deadline - time.monotonic()))

@@ -275,16 +275,19 @@ def main(
     server = Server(orders, reports, arguments, stay, host)
     if hosts is not None:
         server.tell(hello=hello)
+        server.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # while it imports, it does not see the end of its orders
+    gc.disable()  # nothing of what is imported is garbage, and looking for it takes a tenth of the time
+    with debugger_hidden():
+        for module in PRELOADED:
+            importlib.import_module(module)
+    gc.freeze()  # the collector is not to touch, and so to copy, the shared pages
+    gc.enable()
+    if hosts is not None:
+        server.libc.prctl(PR_SET_PDEATHSIG, 0)
         serves, folder = host == 0, tempfile.mkdtemp(prefix="distlab-host-")
         os.makedirs(os.path.join(folder, "log"))
         os.environ["IPP_PROFILE_DIR"] = folder
     try:
-        gc.disable()  # nothing of what is imported is garbage, and looking for it takes a tenth of the time
-        with debugger_hidden():
-            for module in PRELOADED:
-                importlib.import_module(module)
-        gc.freeze()  # the collector is not to touch, and so to copy, the shared pages
-        gc.enable()
         if serves:
             server.serve_store(address)
         server.serve()  # when it ends, the system kills the children

@@ -58,6 +58,8 @@ def installed() -> dict[str, str]:
 
 def _notebook(addresses: list[str]) -> str:
     """The notebook's address as this host sees it: from where ssh or srun came, else one on the same network."""
+    if len(addresses) == 1:
+        return addresses[0]
     asked = os.environ.get("SSH_CONNECTION", "").split(" ")[0] or os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
     if asked in addresses:
         return asked

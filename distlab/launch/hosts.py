@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distlab.errors import ClusterError
+from distlab.errors import HostError
 from distlab.launch import fork_server, host_report, slurm
 from distlab.launch.fork_connection import Connection
 from distlab.wire import rendezvous
@@ -35,10 +35,6 @@ TROUBLE = {
     r"No module named '?distlab": "distlab is not installed there: {python} -m pip install distlab",
     r"This account is currently not available|account is locked": "this user may not log in there.",
 }
-
-
-class HostsError(ClusterError):
-    """Hosts cannot be used; the message says of each what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -73,30 +69,38 @@ class Hosts:
     here: str | None = None
 
     @property
+    def near(self) -> list[int]:
+        """Numbers of the hosts that are no more than this machine."""
+        return [number for number, host in enumerate(self.hosts) if host.command == () and host.address is None]
+
+    @property
     def homes(self) -> tuple[int, ...]:
         """Number of each rank's host, by rank."""
         return tuple(number for number, host in enumerate(self.hosts) for _ in range(host.ranks))
 
 
-def connect(wanted: Hosts, numbers: Iterable[int], environment: dict[str, str], folder: str) -> list[Connection]:
+def connect(
+    wanted: Hosts, numbers: Iterable[int], environment: dict[str, str], folder: str, here: str | None = None
+) -> list[Connection]:
     """Begin to start fork servers on the hosts of these numbers; see `answers` for what comes of it.
 
     Args:
         environment: additions to that of the servers. folder: gets their logs.
+        here: the address of this machine that the hosts reach, where it is known.
     """
-    here = [one for some in rendezvous.addresses().values() for one in some]
+    mine = [one for some in rendezvous.addresses().values() for one in some]
     plans = {
         number: {
             "host": number,
             "ranks": wanted.hosts[number].ranks,
-            "here": [wanted.here] if wanted.here else here,
+            "here": [here or wanted.here] if here or wanted.here else mine,
             "folder": os.getcwd(),
-            "address": wanted.hosts[number].address,
+            "address": here if number in wanted.near else wanted.hosts[number].address,
             "interface": wanted.interface,
         }
         for number in numbers
     }
-    groups = [list(plans)] if wanted.job is not None else [[number] for number in plans]
+    groups = [list(plans)] if plans and wanted.job is not None else [[number] for number in plans]
     connections = []
     for group in groups:
         plan = {"arguments": ["--log-level=WARN"], "stay": True, "environment": environment}
@@ -130,19 +134,20 @@ def answers(
     """Wait until each host has said hello, or cannot any more; what they say, and what is wrong with the others.
 
     Args:
-        waits: called now and then while Slurm's queue has not begun the job, with why.
+        waits: called when the job waits in Slurm's queue, with words for a person.
     """
-    connections, began, said = list(connections), time.monotonic(), ""
+    connections, began = list(connections), time.monotonic()
     limit = HELLO_SECONDS if wanted.job is None else wanted.job.queue_timeout
+    queue = slurm.Queue(waits)
     while any(set(c.hosts) - set(c.hellos) - set(c.lost) for c in connections) and time.monotonic() < began + limit:
         time.sleep(0.01)
-        if wanted.job is not None and (words := slurm.waiting(_read(folder, connections[0].hosts[0]))) != said:
-            waits(said := words)
+        if wanted.job is not None and connections and queue.is_hopeless(_read(folder, connections[0].hosts[0])):
+            break
     hellos = {number: hello for c in connections for number, hello in c.hellos.items()}
     troubles = {}
     for connection in connections:
-        for number in set(connection.hosts) - set(hellos):
-            troubles[number] = _why_silent(wanted, number, connection, folder, limit)
+        if silent := set(connection.hosts) - set(hellos):
+            troubles |= dict.fromkeys(silent, _why_silent(wanted, min(silent), connection, folder, limit))
     for number, hello in hellos.items():
         if words := _what_differs(wanted, number, hello):
             troubles[number] = words
@@ -160,7 +165,7 @@ def _why_silent(wanted: Hosts, number: int, connection: Connection, folder: str,
         connection.process.wait()
     written, status = _read(folder, connection.hosts[0]).strip(), connection.process.poll()
     if wanted.job is not None:
-        return slurm.trouble(wanted.job, written, limit if status is None else None)
+        return slurm.trouble(wanted.job, written, waits=status is None)
     name = wanted.hosts[number].name
     if status is None:
         return f"it did not answer within {limit:g} s: try `ssh {name} {wanted.python} -V` in a terminal."
@@ -192,12 +197,12 @@ def _what_differs(wanted: Hosts, number: int, hello: dict[str, Any]) -> str:
 
 
 def check(wanted: Hosts, troubles: dict[int, str]) -> None:
-    """HostsError where there are troubles."""
+    """HostError where there are troubles."""
     if not troubles:
         return
     if wanted.job is not None:
-        raise HostsError("; ".join(dict.fromkeys(troubles.values())))
+        raise HostError("; ".join(dict.fromkeys(troubles.values())))
     lines = "".join(f"\n  {wanted.hosts[number].name}: {words}" for number, words in sorted(troubles.items()))
     names = ",".join(wanted.hosts[number].name for number in sorted(troubles))
     what = f"{len(troubles)} of {len(wanted.hosts)} host{'s'[: len(wanted.hosts) > 1]} cannot be used:{lines}"
-    raise HostsError(f"{what}\n`python -m distlab doctor --hosts {names}` looks again.")
+    raise HostError(f"{what}\n`python -m distlab doctor --hosts {names}` looks again.")

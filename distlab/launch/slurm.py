@@ -12,11 +12,15 @@ import os
 import re
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from distlab.errors import refuse
 
 NAME = "slurm"
+ASK_SECONDS = 1.0  # between two questions for what a job waits
+HOPELESS = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AccountNotAllowed")
 
 
 @dataclass(frozen=True)
@@ -72,23 +76,46 @@ def _ask(*words: str) -> str:
     return ""
 
 
-def waiting(written: str) -> str:
-    """For which job srun waits, in words; "" when it does not. `written`: what it has written so far."""
-    queued = re.findall(r"job (\d+) (queued|has been allocated)", written)
-    return f"job {queued[-1][0]} waits in Slurm's queue" if queued and queued[-1][1] == "queued" else ""
+class Queue:
+    """What is known of a job that may wait in Slurm's queue; `tell` is called once with words for a person."""
+
+    def __init__(self, tell: Callable[[str], None]):
+        self._tell, self._asked, self._told = tell, time.monotonic(), False
+
+    def is_hopeless(self, written: str) -> bool:
+        """Whether the job will never start; asked again and again, with what srun has written so far."""
+        number = _job_in_queue(written)
+        if not number or time.monotonic() - self._asked < ASK_SECONDS:
+            return False
+        self._asked, reason = time.monotonic(), _reason(number)
+        if not self._told:
+            self._tell(f"job {number} waits in Slurm's queue ({reason}); interrupt this cell to cancel it")
+        self._told = True
+        return reason in HOPELESS
 
 
-def trouble(job: Job, written: str, waited: float | None) -> str:
-    """Why no ranks came, from what srun has written; `waited`: seconds in the queue, when they were too many."""
-    if waited is not None:
-        number = (re.findall(r"job (\d+) queued", written) or [""])[-1]
-        reason = _ask("squeue", "-h", "-j", number, "-o", "%r") if number else ""
+def _job_in_queue(written: str) -> str:
+    """Number of the job that srun waits for; "" where it does not."""
+    said = re.findall(r"job (\d+) (queued|has been allocated)", written)
+    return said[-1][0] if said and said[-1][1] == "queued" else ""
+
+
+def _reason(number: str) -> str:
+    return _ask("squeue", "-h", "-j", number, "-o", "%r")
+
+
+def trouble(job: Job, written: str, waits: bool) -> str:
+    """Why no ranks came, from what srun has written; `waits`: it still waits, and the job is cancelled now."""
+    if waits:
+        number = _job_in_queue(written)
+        reason = _reason(number) if number else "it did not answer"
         if number:
             _ask("scancel", number)
-        what = f"job {number} did not start" if number else "Slurm did not answer"
+        what = f"job {number} was cancelled" if number else "no job began"
         return (
-            f"{what} within {waited:g} s{f' (Slurm says: {reason})' if reason else ''}, and was cancelled. `squeue` "
-            "shows the queue. Give queue_timeout=600 to wait longer, or ask for fewer nodes or another partition."
+            f"{what}, which did not start within {job.queue_timeout:g} s, or never will (Slurm says: {reason}). `squeue` "
+            "shows the queue, and `sinfo` what there is. Give queue_timeout=600 to wait longer, or ask for fewer nodes "
+            "or another partition."
         )
     said = "; ".join(line.removeprefix("srun: ").removeprefix("error: ") for line in written.splitlines()[-3:])
     partitions = ", ".join(dict.fromkeys(_ask("sinfo", "-h", "-o", "%R").split()))
