@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from distlab.client import attached
 from distlab.errors import refuse
 from distlab.launch import mpiexec, slurm
 from distlab.launch.hosts import SSH_NAME, Host, Hosts
@@ -44,16 +45,21 @@ class Plan:
     threads: int | None
     network: Network | None = None
     hosts: Hosts | None = None
+    attached: attached.Engines | None = None
 
 
 def check_plan(
     n: Any, backend: Any, init_method: Any, engines: Any, timeout: Any, threads: Any, network: Any, where: Mapping
 ) -> Plan:
     """The arguments of `Cluster`, all of them; `where` has those that are for several hosts."""
-    hosts, engines, n = check_where(n, engines, **where)
+    found = engines if isinstance(engines, attached.Engines) else None
+    if found is not None:
+        hosts, engines, n = None, attached.NAME, len(found.client.ids)
+    else:
+        hosts, engines, n = check_where(n, engines, **where)
     threads = check_threads(threads)
     init_method = check_init_method(init_method)
-    if hosts is not None and init_method == "file":
+    if (hosts or found) and init_method == "file":
         refuse("init_method", '"tcp" or "env" for several hosts, which share no file', init_method, "Leave it out.")
     return Plan(
         n=check_size(n),
@@ -61,9 +67,10 @@ def check_plan(
         init_method=init_method,
         engines=engines,
         timeout=check_seconds("timeout", timeout),
-        threads=threads or (max(1, (os.cpu_count() or 1) // n) if hosts is None else None),
+        threads=threads or (None if hosts or found else max(1, (os.cpu_count() or 1) // n)),
         network=check_network(network, n, backend),
         hosts=hosts,
+        attached=found,
     )
 
 

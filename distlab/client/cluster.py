@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import distlab
-from distlab.client import arguments, display, export, interrupts
+from distlab.client import arguments, attached, display, export, interrupts
 from distlab.client.execution import Cell, Options
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
@@ -78,7 +78,7 @@ class Cluster:
         *,
         backend: str = "gloo",
         init_method: str = "tcp",
-        engines: str | None = None,
+        engines: str | attached.Engines | None = None,
         timeout: float = 30.0,
         threads: int | None = None,
         network: Network | None = None,
@@ -96,14 +96,49 @@ class Cluster:
         self._ranks: Ranks | None = None
         self.steps: list[export.Step] = []
         self._plan = arguments.check_plan(n, backend, init_method, engines, timeout, threads, network, where)
-        if self._plan.hosts is None:
+        if self._plan.hosts is None and self._plan.attached is None:
             limits.check(self._plan.n, self._plan.engines)
         warn_of_newer_torch()
-        self.restart()
+        self._begin()
+
+    @classmethod
+    def attach(
+        cls,
+        where: str | os.PathLike = "default",
+        *,
+        backend: str = "gloo",
+        init_method: str = "tcp",
+        timeout: float = 30.0,
+    ) -> Cluster:
+        """The engines of an ipyparallel cluster that runs already as ranks; `stop` leaves them running.
+
+        Ranks that end are not replaced, here or by `restart`: engines are started as they were before.
+
+        Runs on: the notebook's kernel. Each engine needs the same Python, torch and distlab.
+
+        Args:
+            where: name of an ipyparallel profile, or path of a connection file (ipcontroller-client.json).
+            backend, init_method, timeout: as of `Cluster`.
+
+        Raises:
+            ArgumentError: an argument breaks its rule. ClusterError: no controller, or no engine, answers.
+        """
+        return cls(engines=attached.connect(where), backend=backend, init_method=init_method, timeout=timeout)
 
     @interrupts.held()
     def restart(self) -> None:
-        """End every rank, and start new ones. The variables on the ranks are lost."""
+        """End every rank, and start new ones. The variables on the ranks are lost.
+
+        Raises:
+            ClusterError: the engines were attached, so that others start them.
+        """
+        if self._plan.attached is not None:
+            again = f"Cluster.attach({self._plan.attached.where!r})"
+            raise ClusterError(f"These engines were started elsewhere: start them anew there, then call {again}.")
+        self._begin()
+
+    @interrupts.held()
+    def _begin(self) -> None:
         warm = Cluster.current._give_way(self._plan) if Cluster.current is not None else None
         self._why_stopped = "did not start"
         self._ranks = Ranks(self._plan, warm)

@@ -110,7 +110,10 @@ class Processes:
                 address = self._reach(plan.hosts, environment)
             engine_options = {"connections": self._connections, "homes": plan.hosts.homes if plan.hosts else ()}
         elif plan.hosts is not None:
-            address, self.names = mpiexec.address_for(plan.hosts), tuple(host.name for host in plan.hosts.hosts)
+            address = self._reach(plan.hosts, environment)  # what is wrong with them mpiexec does not tell
+            for connection in self._connections:
+                connection.process.kill()
+            self._connections.clear()
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
         import ipyparallel
 
@@ -121,7 +124,7 @@ class Processes:
             cluster_id=cluster_id,
             cluster_file="",
             load_profile=False,
-            config=settings.config(environment, plan.engines, plan.hosts),
+            config=settings.config(environment, plan.engines, plan.hosts, address),
             log=logging.Logger("a cluster's, which says nothing", logging.CRITICAL + 1),
             shutdown_atexit=False,
             delay=0,

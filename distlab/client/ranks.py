@@ -17,6 +17,7 @@ from typing import Any
 
 from distlab.client import display, interrupts
 from distlab.client.arguments import FORK, Plan
+from distlab.client.attached import Attached
 from distlab.client.patience import AGAIN_SECONDS, PATIENCE_SECONDS, Patience
 from distlab.client.processes import Processes, start_processes
 from distlab.compat.ipyparallel import answers, engines_with_work
@@ -84,7 +85,7 @@ class Ranks:
         self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks were told that they are on simulated machines
         self._owner = os.getpid()
-        self._processes = warm
+        self._processes: Processes | Attached | None = warm
         with display.starting(plan.n, plan.backend):
             try:
                 self._build(list(range(plan.n)))
@@ -98,7 +99,7 @@ class Ranks:
         if new and old is not None and old.can_fork:
             old.replace(new, plan.threads, everyone)
         elif new:  # all of them: the first time, or because all have ended with the process that forks them
-            self._processes = start_processes(plan)
+            self._processes = start_processes(plan) if plan.attached is None else Attached(plan.attached.client)
             if old is not None:
                 old.stop()
         backend = plan.backend if plan.network is None else "simulated"
@@ -286,9 +287,7 @@ class Ranks:
     @property
     def hosts(self) -> list[str]:
         """Name of each rank's host, by rank; none where all are on this machine."""
-        if self.stopped or self.plan.hosts is None:
-            return []
-        return [self._processes.names[home] for home in self.plan.hosts.homes]
+        return [] if self.stopped else [self._processes.names[home] for home in self._processes.rendezvous.hosts]
 
     def _local_pid(self, rank: int) -> int | None:
         """Process number of a rank, where it has one on this machine; None on another host."""

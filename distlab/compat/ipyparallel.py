@@ -50,6 +50,11 @@ def forget_engine(client: Any, engine_id: int) -> None:
     client._io_loop.add_callback(client.session.send, client._query_socket, "unregistration_request", {"id": engine_id})
 
 
+def address_of_controller(client: Any) -> str:
+    """The address at which a client reaches its controller. Private: the client's socket."""
+    return client._query_socket.last_endpoint.decode().rpartition("/")[2].rpartition(":")[0]
+
+
 def written(result: Any) -> list[dict[str, Any]]:
     """stdout, stderr and outputs of each engine, in the order of the targets. Private: the AsyncResult's metadata.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -18,8 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from distlab.compat.ipyparallel import NANNY
-from distlab.errors import ClusterError, refuse
-from distlab.wire.rendezvous import address_towards
+from distlab.errors import refuse
 
 if TYPE_CHECKING:
     from distlab.launch.hosts import Hosts
@@ -43,34 +41,22 @@ def check() -> None:
         refuse("engines", rule, NAME, f"{here}: {INSTALL} brings what MPI needs. Or call Cluster(n).")
 
 
-def arguments(hosts: Hosts | None, environment: Iterable[str]) -> list[str]:
+def arguments(hosts: Hosts | None, address: str, environment: Iterable[str]) -> list[str]:
     """What this mpiexec must be told; Open MPI refuses more ranks than cores, and the user root, unless it is.
 
     Args:
-        hosts: where the ranks are to run. environment: names of variables that they need there.
+        hosts: where the ranks are to run. address: of this machine, as they see it.
+        environment: names of variables that they need there.
     """
     words = subprocess.run([find() or "mpiexec", "--version"], capture_output=True, text=True, timeout=30).stdout
     places = ",".join(f"{host.name}:{host.ranks}" for host in hosts.hosts) if hosts is not None else ""
     if not re.search(r"open ?mpi|openrte|prte|prrte", words, re.IGNORECASE):
-        return ["-localhost", address_for(hosts), "-hosts", places] if hosts is not None else []
+        return ["-localhost", address, "-hosts", places] if hosts is not None else []
     told = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
     if hosts is not None:
         names = [*environment, "IPP_CONNECTION_INFO"]
         told += ["--host", places, *(word for name in names for word in ("-x", name))]
     return told
-
-
-def address_for(hosts: Hosts) -> str:
-    """The address of this machine that the hosts reach; ClusterError where nobody knows an address of theirs."""
-    for name in (host.name for host in hosts.hosts if host.name != "localhost"):
-        found = subprocess.run(["ssh", "-G", name], capture_output=True, text=True, timeout=10).stdout
-        real = re.search(r"^hostname (\S+)$", found, re.MULTILINE)
-        try:
-            return address_towards(socket.gethostbyname(real[1] if real else name))
-        except OSError as error:
-            words = f"Nobody knows an address of {name} ({error})"
-            raise ClusterError(f"{words}: write it into ~/.ssh/config or /etc/hosts.") from error
-    return "127.0.0.1"
 
 
 def read_hostfile(path: str) -> dict[str, int]:

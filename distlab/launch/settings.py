@@ -69,8 +69,8 @@ def encrypt(folder: str) -> None:
         file.write(f"c.Session.key = {secrets.token_hex(32).encode()!r}\nc.IPController.enable_curve = True\n")
 
 
-def config(environment: dict[str, str], engines: str, hosts: Hosts | None) -> Any:
-    """ipyparallel's configuration for a launcher of engines and this environment."""
+def config(environment: dict[str, str], engines: str, hosts: Hosts | None, address: str) -> Any:
+    """ipyparallel's configuration for a launcher of engines; `address`: of this machine, as the hosts see it."""
     from traitlets.config import Config
 
     launchers = ("LocalController", *(f"{name}EngineSet" for name in ("Fork", "Local", "MPI", "SSH", "Slurm")))
@@ -78,5 +78,5 @@ def config(environment: dict[str, str], engines: str, hosts: Hosts | None) -> An
     config.LocalEngineSetLauncher.delay = 0.0
     if engines == mpiexec.NAME:
         config.MPIEngineSetLauncher.mpi_cmd = [mpiexec.find()]
-        config.MPIEngineSetLauncher.mpi_args = mpiexec.arguments(hosts, environment)
+        config.MPIEngineSetLauncher.mpi_args = mpiexec.arguments(hosts, address, environment)
     return config

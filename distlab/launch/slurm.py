@@ -113,9 +113,9 @@ def trouble(job: Job, written: str, waits: bool) -> str:
             _ask("scancel", number)
         what = f"job {number} was cancelled" if number else "no job began"
         return (
-            f"{what}, which did not start within {job.queue_timeout:g} s, or never will (Slurm says: {reason}). `squeue` "
-            "shows the queue, and `sinfo` what there is. Give queue_timeout=600 to wait longer, or ask for fewer nodes "
-            "or another partition."
+            f"{what}, which did not start within {job.queue_timeout:g} s, or never will (Slurm says: {reason}). "
+            "`squeue` shows the queue, and `sinfo` what there is. Give queue_timeout=600 to wait "
+            "longer, or ask for fewer nodes or another partition."
         )
     said = "; ".join(line.removeprefix("srun: ").removeprefix("error: ") for line in written.splitlines()[-3:])
     partitions = ", ".join(dict.fromkeys(_ask("sinfo", "-h", "-o", "%R").split()))

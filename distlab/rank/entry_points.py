@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import traceback
 from dataclasses import replace
@@ -23,6 +24,11 @@ WAITED = re.compile(
     r"Timed out waiting|Connection (closed|reset|refused)|Broken pipe|pair closure|Read error|Write error|Socket closed"
     r"|through (shared memory|MPI)|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
 )
+
+
+def where() -> str:
+    """Name of the host that an engine runs on. Runs on: an engine that is no rank yet."""
+    return socket.gethostname()
 
 
 def join(rank: int, meeting: Any) -> dict[str, Any]:

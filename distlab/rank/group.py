@@ -54,6 +54,9 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     functional_calls.install()
     quiet_loggers()
     remote_calls.install(watchdog.tell)
+    if dist.is_initialized():  # by a notebook that has left an engine that was not its own
+        dist.destroy_process_group()
+        NOTES.forget()
     before = sockets.there(), activity.threads()
     build(rank, meeting)
     watchdog.watch(before, meeting)

@@ -61,7 +61,7 @@ class Rendezvous:
         hosts: see `Meeting`.
 
     Attributes:
-        address: host and port of the store.
+        address: host and port of the store. hosts: see `Meeting`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Rendezvous:
         store: tuple[str, int] | None = None,
         hosts: tuple[int, ...] = (),
     ):
-        self._folder, self._channel, self._hosts = folder, channel, hosts
+        self._folder, self._channel, self.hosts = folder, channel, hosts
         self._generation = 0
         self._store = serve(listen(channel[0])) if store is None else None
         self.address = store or (channel[0], self._store.port)
@@ -81,7 +81,7 @@ class Rendezvous:
         self._generation += 1
         prefix, path = f"distlab/{self._generation}", os.path.join(self._folder, f"group-{self._generation}")
         return Meeting(
-            init_method, backend, world_size, timeout, *self.address, prefix, path, self._channel, self._hosts
+            init_method, backend, world_size, timeout, *self.address, prefix, path, self._channel, self.hosts
         )
 
 
