@@ -20,6 +20,7 @@ from distlab.compat.versions import warn_of_newer_torch
 from distlab.diagnosis.explanation import GROUPS_GONE
 from distlab.errors import ClusterError, refuse
 from distlab.launch import limits
+from distlab.launch.slurm import Job
 from distlab.rank import entry_points
 from distlab.simulated import entry_points as simulated
 from distlab.simulated.network import Network
@@ -286,7 +287,7 @@ class Cluster:
         values = serialization.pick(serialization.unpack(replies), wanted, targets)
         return values if listed else [value[0] for value in values]
 
-    def export(self, path: str | os.PathLike, force: bool = False) -> Export:
+    def export(self, path: str | os.PathLike, force: bool = False, slurm: bool | None = None) -> Export:
         """Write what has run on the ranks so far as a script for torchrun that prints the same: `%%px` cells and `run`.
 
         The steps come in the order in which they ran, pushed numbers and text included. What failed is a comment. Where
@@ -297,6 +298,8 @@ class Cluster:
 
         Args:
             path: name of the new .py file. force: whether a file of that name is replaced.
+            slurm: whether to write a file for sbatch beside it, train.sbatch for train.py, which runs it with srun and
+                torchrun on as many nodes as here; None for a cluster that Slurm started.
 
         Returns:
             what was written and what was not, and the command that runs it.
@@ -304,7 +307,13 @@ class Cluster:
         Raises:
             ArgumentError: the path cannot be used, or a file is there and `force` is False; nothing was written.
         """
-        return export.write(self.steps, export.check_path(path, force), self.n, self.backend, self.threads)
+        job = self._plan.hosts.job if self._plan.hosts is not None else None
+        if slurm:
+            job = job or Job(1, self.n)
+        elif slurm is False:
+            job = None
+        homes, threads = self.ranks.homes, self.threads or 1
+        return export.write(self.steps, export.check_path(path, force), self.n, self.backend, threads, homes, job)
 
     def trace(self, ranks: Sequence[int] | None = None) -> contextlib.AbstractContextManager[Trace]:
         """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().

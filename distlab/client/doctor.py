@@ -5,21 +5,26 @@ Runs in a process of its own. Each check returns one line; the machine is well w
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from packaging.requirements import Requirement
 
 import distlab
-from distlab.client.arguments import check_launcher
+from distlab.client.arguments import check_hosts, check_launcher
 from distlab.compat import versions
-from distlab.launch import limits, reaper
+from distlab.errors import DistlabError
+from distlab.launch import hosts, limits, reaper, settings
 from distlab.wire.rendezvous import loopback_interface
+
+MOST_SKEW = 0.1  # seconds between two clocks, beyond which people are misled
 
 
 @dataclass(frozen=True)
@@ -47,18 +52,39 @@ def main(clean: bool = False) -> int:
         processes = reaper.leftovers()
         reaper.end(processes)
         print(f"ended {len(processes)} processes of clusters whose notebook is gone")
+    sick = report(CHECKS)
+    print("Ranks cannot work here yet." if sick else "Ranks work here.")
+    return int(sick)
+
+
+def look_at_hosts(names: list[str], python: str | None, interface: str | None) -> int:
+    """Print every finding about hosts that ssh reaches. Returns 1 when ranks cannot work on all of them together."""
+    try:
+        extra = {"python": python or sys.executable, "interface": interface}
+        wanted = check_hosts(dict.fromkeys(names, 1), extra)
+    except DistlabError as error:
+        print(f"FAIL  {error}")
+        return 1
+    found: dict[str, int] = {}
+    sick = report([functools.partial(check_each_host, wanted, found)])
+    sick = report([functools.partial(check_group_of_hosts, found, python, interface)]) or sick if found else sick
+    print("Ranks cannot work on all of these hosts yet." if sick else "Ranks work on these hosts together.")
+    return int(sick)
+
+
+def report(checks: Iterable[Callable[[], Iterable[Finding]]]) -> bool:
+    """Print what the checks find; whether something vital is missing."""
     sick = False
-    for check in CHECKS:
+    for check in checks:
         try:
             findings = list(check())
         except Exception as error:
-            what = check.__name__.removeprefix("check_")
+            what = getattr(check, "__name__", "hosts").removeprefix("check_")
             findings = [Finding(what, f"{type(error).__name__}: {error}", ok=False, vital=True)]
         for finding in findings:
             print(finding, flush=True)
             sick = sick or (finding.vital and not finding.ok)
-    print("Ranks cannot work here yet." if sick else "Ranks work here.")
-    return int(sick)
+    return sick
 
 
 def check_packages() -> Iterator[Finding]:
@@ -118,16 +144,18 @@ def check_leftovers() -> Iterator[Finding]:
     yield Finding("leftovers", seen, not left, "python -m distlab doctor --clean ends them.")
 
 
+def sum_of_ranks(rank: int, world_size: int) -> float:
+    """The sum of all ranks, through all_reduce. Runs on: every rank."""
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
 def check_group() -> Iterator[Finding]:
     """A gloo group of 2 ranks, really built, and an all_reduce through it."""
-
-    def sum_of_ranks(rank: int, world_size: int) -> float:  # in here it is sent whole, and no rank imports this module
-        import torch
-        import torch.distributed as dist
-
-        tensor = torch.tensor([float(rank)])
-        dist.all_reduce(tensor)
-        return tensor.item()
 
     began = time.monotonic()
     with distlab.Cluster(2, timeout=20) as cluster:
@@ -135,6 +163,45 @@ def check_group() -> Iterator[Finding]:
     seen = f"2 ranks started, all_reduce gave {sums[0]:g} on both, stopped; {time.monotonic() - began:.1f} s"
     advice = "The ranks computed something else: please report this."
     yield Finding("gloo group", seen, sums == [1.0, 1.0], advice, vital=True)
+
+
+def check_each_host(wanted: hosts.Hosts, found: dict[str, int]) -> Iterator[Finding]:
+    """Whether each host is reached, has the same packages, and where it is; `found` gets those that can be used."""
+    with tempfile.TemporaryDirectory(prefix="distlab-") as folder:
+        connections = hosts.connect(wanted, range(len(wanted.hosts)), settings.environment(1, "doctor", False), folder)
+        try:
+            hellos, troubles = hosts.answers(wanted, connections, folder)
+        finally:
+            for connection in connections:
+                connection.process.kill()
+                connection.process.wait()
+    for number, host in enumerate(wanted.hosts):
+        hello, trouble = hellos.get(number), troubles.get(number, "")
+        seen = "cannot be used"
+        if hello is not None:
+            versions = ", ".join(f"{name} {hello[name]}" for name in hosts.host_report.installed() if name in hello)
+            seen = f"{hello['name']}, {versions}, {hello['cores']} cores"
+            if not trouble:
+                found[host.name] = 1
+                where = f"{hello['address']} on {hello['interface']}, and {hello['here']} is this machine"
+                seen += f"; {where}; room for {hello['room']} ranks"
+        yield Finding(host.name, seen, not trouble, trouble, vital=True)
+
+
+def check_group_of_hosts(names: dict[str, int], python: str | None, interface: str | None) -> Iterator[Finding]:
+    """A rank on each host, really started; their clocks, and an all_reduce through the ports that the system chose."""
+    began = time.monotonic()
+    with distlab.Cluster(hosts=names, python=python, interface=interface, timeout=20) as cluster:
+        sums = cluster.run(sum_of_ranks)
+        offsets = cluster.ranks.clock_offsets(range(cluster.n))
+    for rank, name in enumerate(names):
+        offset = offsets.get(rank)
+        seen = "the same as here" if offset is None else f"{offset.seconds:+.3f} s, to within {offset.error:.4f} s"
+        advice = "Traces correct it; logs do not: run ntpd or chronyd on all hosts."
+        yield Finding("clock", f"{name}: {seen}", offset is None or abs(offset.seconds) < MOST_SKEW, advice)
+    expected = sum(range(len(names)))
+    seen = f"a rank on each of {len(names)} hosts, all_reduce gave {sums[0]:g}; {time.monotonic() - began:.1f} s"
+    yield Finding("gloo group", seen, sums == [expected] * len(names), "Please report this.", vital=True)
 
 
 CHECKS = (check_packages, check_internals, check_machine, check_limits, check_network, check_leftovers, check_group)

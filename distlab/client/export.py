@@ -12,8 +12,10 @@ import contextlib
 import inspect
 import json
 import os
+import shlex
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,6 +75,20 @@ def _end_of_cell():  # the ranks print one after the other
 _atexit.register(_print_mine)  # also what was printed before an error'''
 TAIL = "if _dist.is_initialized():\n    _dist.destroy_process_group()\n"
 VALUE = "_value = "
+SBATCH = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task={cpus}
+{more}
+export OMP_NUM_THREADS={threads}
+# one torchrun on each node starts the ranks there; they meet on the first one, which has rank 0
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=$((29500 + SLURM_JOB_ID % 1000))
+srun {python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {ranks} \\
+  --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$head:$port" {script}
+"""
 
 
 @dataclass(frozen=True)
@@ -101,7 +117,7 @@ class Export:
     """What was written into a script.
 
     Args:
-        path: where it is. command: starts it. cells: how many cells and calls it has.
+        path: where it is. command: starts it, on each of several hosts. cells: how many cells and calls it has.
         notes: what is not in it, or as a comment only, with the reason; and what is to be defined in it by hand.
     """
 
@@ -202,11 +218,14 @@ def check_path(path: str | os.PathLike, force: bool) -> Path:
     return target
 
 
-def write(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int) -> Export:
-    """Write the steps into a script at `path`, in the order in which they ran.
+def write(
+    steps: Sequence[Step], path: Path, n: int, backend: str, threads: int, homes: Sequence[int] = (), job: Any = None
+) -> Export:
+    """Write the steps into a script at `path`, in the order in which they ran; and with `job` a file for sbatch.
 
     Args:
-        n, backend, threads: the cluster's.
+        n, backend, threads: the cluster's. homes: number of each rank's host; none where all are here.
+        job: what is asked of Slurm, as `slurm.Job` has it.
     """
     parts, notes, missing, number, cells, gpu = [], [], [], 0, 0, ""
     if backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
@@ -236,10 +255,41 @@ def write(steps: Sequence[Step], path: Path, n: int, backend: str, threads: int)
     notes += [f"define by hand, where the script says so: {name}" for name in dict.fromkeys(missing)]
     # torchrun gives each rank one thread unless it is told otherwise; with others, sums may differ in their last digits
     several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
-    command = f"{several}torchrun --standalone --nproc-per-node {n} {path.name}"
+    counts = Counter(homes or [0] * n)
+    nodes, most = len(counts), max(counts.values())
+    if len({*counts.values()}) > 1:
+        notes.append(f"to change: the hosts have {', '.join(map(str, counts.values()))} ranks, and here all {most}")
+    meet = "--standalone"
+    if nodes > 1:
+        meet = f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500"
+        notes.append("to fill in: FIRST_HOST, the name of the first host; the command is for each host")
+    command = f"{several}torchrun {meet} --nproc-per-node {most} {path.name}"
+    if job is not None:
+        command, notes = (
+            f"sbatch {path.with_suffix('.sbatch').name}",
+            [note for note in notes if "FIRST_HOST" not in note],
+        )
+        write_sbatch(path, nodes, most, threads, job)
     head = HEAD.format(n=n, command=command, backend=backend, gpu=gpu)
     path.write_text("\n\n".join([head, *parts, TAIL]), encoding="utf-8")
     return Export(str(path), command, cells, tuple(notes))
+
+
+def write_sbatch(path: Path, nodes: int, ranks: int, threads: int, job: Any) -> None:
+    """Write a batch file for Slurm beside a script, which starts it on `nodes` with as many `ranks` on each."""
+    words = [f"--partition={job.partition}"] * bool(job.partition) + [f"--time={job.time}"] * bool(job.time)
+    more = "".join(f"#SBATCH {word}\n" for word in [*words, *job.options])
+    text = SBATCH.format(
+        name=path.stem,
+        nodes=nodes,
+        cpus=ranks * threads,
+        more=more,
+        threads=threads,
+        python=shlex.quote(sys.executable),
+        ranks=ranks,
+        script=shlex.quote(path.name),
+    )
+    path.with_suffix(".sbatch").write_text(text, encoding="utf-8")
 
 
 def as_script(source: str) -> tuple[str, str]:

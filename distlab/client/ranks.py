@@ -287,7 +287,12 @@ class Ranks:
     @property
     def hosts(self) -> list[str]:
         """Name of each rank's host, by rank; none where all are on this machine."""
-        return [] if self.stopped else [self._processes.names[home] for home in self._processes.rendezvous.hosts]
+        return [self._processes.names[home] for home in self.homes]
+
+    @property
+    def homes(self) -> tuple[int, ...]:
+        """Number of each rank's host, by rank; none where all are on this machine."""
+        return () if self.stopped else self._processes.rendezvous.hosts
 
     def _local_pid(self, rank: int) -> int | None:
         """Process number of a rank, where it has one on this machine; None on another host."""
