@@ -22,6 +22,7 @@ from distlab.simulated.network import Network
 from distlab.wire.rendezvous import INIT_METHODS
 
 EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
+JOB = ("nodes", "partition", "time", "options", "queue_timeout")
 WORDS = {"partition": "debug", "time": "10:00"}
 STOCK, FORK = "local", "fork"  # launchers of ipyparallel, and of distlab
 MPI_BACKEND = "mpi4py"  # distlab's own, in mpi_backend.py
@@ -93,6 +94,8 @@ def check_where(
     """The hosts, None for this machine alone; the launcher's name; and the number of ranks."""
     given = [name for name, value in {"python": python, "interface": interface}.items() if value is not None]
     options = {name: value for name, value in job.items() if value is not None}
+    if unknown := sorted(set(options) - set(JOB)):
+        refuse("arguments", f"some of Cluster's, or of a job's ({', '.join(JOB)})", unknown[0], "See help(Cluster).")
     if engines is None and hosts is not None:
         engines = SSH_NAME
     engines = check_launcher(engines)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import distlab
-from distlab.client import arguments, attached, display, export, interrupts
+from distlab.client import arguments, attached, export, interrupts
 from distlab.client.execution import Cell, Options
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
+from distlab.client.shown import Shown
+from distlab.client.simulating import Simulating
 from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
 from distlab.diagnosis.explanation import GROUPS_GONE
@@ -22,7 +23,6 @@ from distlab.errors import ClusterError, refuse
 from distlab.launch import limits
 from distlab.launch.slurm import Job
 from distlab.rank import entry_points
-from distlab.simulated import entry_points as simulated
 from distlab.simulated.network import Network
 from distlab.wire import serialization
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from distlab.measure.trace import Trace
 
 
-class Cluster:
+class Cluster(Simulating, Shown):
     """A cluster of `n` ranks with a process group, ready when the call returns.
 
     Made again in the same process, at any size, it replaces the one that ran. On every rank the names `rank`,
@@ -53,9 +53,8 @@ class Cluster:
             of a hostfile. They need the same Python, torch and distlab as here. With engines="mpi", for mpiexec.
         python: the Python on the hosts; None for the path of the one that runs here.
         interface: the network interface of the hosts that ranks talk over; None for the one that leads here.
-        nodes, partition, time, options, queue_timeout: with engines="slurm", what is asked of srun: a number of nodes,
-            the partition, a time limit such as "10:00", more words for srun, and the seconds to wait in the queue. In
-            an allocation, its nodes are the default.
+        job: with engines="slurm": nodes, partition, time (such as "10:00"), options (more words for srun, a list) and
+            queue_timeout (seconds to wait in the queue, 60 by default). In an allocation, its nodes are the default.
 
     On several hosts, notebook and ranks talk encrypted, but what gloo, RPC and the store send from host to host is open
     to their network, as with torchrun: use one that you trust.
@@ -86,13 +85,8 @@ class Cluster:
         hosts: Mapping[str, int] | str | os.PathLike | None = None,
         python: str | None = None,
         interface: str | None = None,
-        nodes: int | None = None,
-        partition: str | None = None,
-        time: str | None = None,
-        options: Sequence[str] | None = None,
-        queue_timeout: float | None = None,
+        **job: Any,
     ):
-        job = {"nodes": nodes, "partition": partition, "time": time, "options": options, "queue_timeout": queue_timeout}
         where = {"hosts": hosts, "python": python, "interface": interface, "job": job}
         self._ranks: Ranks | None = None
         self.steps: list[export.Step] = []
@@ -312,8 +306,7 @@ class Cluster:
             job = job or Job(1, self.n)
         elif slurm is False:
             job = None
-        homes, threads = self.ranks.homes, self.threads or 1
-        return export.write(self.steps, export.check_path(path, force), self.n, self.backend, threads, homes, job)
+        return export.write(self.steps, export.check_path(path, force), self._plan, self.ranks.hosts, job)
 
     def trace(self, ranks: Sequence[int] | None = None) -> contextlib.AbstractContextManager[Trace]:
         """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().
@@ -330,45 +323,6 @@ class Cluster:
         from distlab.client.trace_recording import recorded
 
         return recorded(self, self.check_ranks(ranks))
-
-    @contextlib.contextmanager
-    def network(self, network: Network) -> Iterator[Cluster]:
-        """Put the ranks on simulated machines: `with cluster.network(distlab.Network("5 us", "25 GB/s")): ...`.
-
-        The process group is built anew at both ends; variables stay, groups made with dist.new_group do not.
-
-        Raises:
-            ArgumentError: not a network, or one of another number of ranks.
-        """
-        network = arguments.check_network(network, self.n, self.backend)
-        before = self.ranks.plan.network
-        self._move_to(network)
-        try:
-            yield self
-        finally:
-            if self._ranks is not None:
-                self._move_to(before)
-
-    @interrupts.held()
-    def _move_to(self, network: Network | None) -> None:
-        self._plan = replace(self._plan, network=network)
-        self.ranks.plan = self._plan
-        self.ranks.rebuild()
-
-    def clock(self) -> float:
-        """Virtual seconds since the group was built, of the slowest rank; ClusterError if the cluster is not simulated.
-
-        A cell begins on all its ranks at the same time, when the cell before has ended on the slowest.
-        """
-        if self._plan.network is None:
-            call = 'distlab.Cluster(n, network=distlab.Network("5 us", "25 GB/s"))'
-            raise ClusterError(f"This cluster has no virtual clock: it runs in real time. Make one with {call}.")
-        return max(self.call(simulated.clock))
-
-    @property
-    def simulated(self) -> str:
-        """What figures and tables say of times that are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
-        return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
 
     def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> Cell:
         """Have some ranks call a function of entry_points."""
@@ -391,28 +345,3 @@ class Cluster:
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """The ranks that are meant, all for None; ArgumentError for one that is not there, ClusterError after stop."""
         return arguments.check_ranks(ranks, self.ranks.plan.n)
-
-    def describe(self) -> list[dict[str, Any]]:
-        """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes, host.
-
-        Memory counts shared pages in proportion (PSS) where the system reports that, otherwise in full (RSS); None of a
-        dead rank. Only the ranks of several hosts have a "host".
-        """
-        return [] if self._ranks is None else self._ranks.describe()
-
-    def __repr__(self) -> str:
-        return self._repr_mimebundle_()["text/plain"]
-
-    def _repr_html_(self) -> str:
-        return self._repr_mimebundle_()["text/html"]
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return display.cluster(self._headline(), self.describe())
-
-    def _headline(self) -> str:
-        if self._ranks is None:
-            return f"Cluster({self.n}) {self._why_stopped}"
-        engines = "" if self.engines == arguments.check_launcher(None) else f", engines {self.engines}"
-        hosts = f" on {' and '.join(dict.fromkeys(self._ranks.hosts))}" if self._ranks.hosts else ""
-        more = f", {self.simulated}" if self.simulated else ""
-        return f"Cluster({self.n}){hosts}: backend {self.backend}{engines}{more}"

@@ -193,7 +193,7 @@ def check_group_of_hosts(names: dict[str, int], python: str | None, interface: s
     began = time.monotonic()
     with distlab.Cluster(hosts=names, python=python, interface=interface, timeout=20) as cluster:
         sums = cluster.run(sum_of_ranks)
-        offsets = cluster.ranks.clock_offsets(range(cluster.n))
+        offsets = cluster.ranks.machines.clock_offsets(range(cluster.n))
     for rank, name in enumerate(names):
         offset = offsets.get(rank)
         seen = "the same as here" if offset is None else f"{offset.seconds:+.3f} s, to within {offset.error:.4f} s"

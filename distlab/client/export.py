@@ -218,15 +218,14 @@ def check_path(path: str | os.PathLike, force: bool) -> Path:
     return target
 
 
-def write(
-    steps: Sequence[Step], path: Path, n: int, backend: str, threads: int, homes: Sequence[int] = (), job: Any = None
-) -> Export:
+def write(steps: Sequence[Step], path: Path, plan: Any, hosts: Sequence[str] = (), job: Any = None) -> Export:
     """Write the steps into a script at `path`, in the order in which they ran; and with `job` a file for sbatch.
 
     Args:
-        n, backend, threads: the cluster's. homes: number of each rank's host; none where all are here.
+        plan: the cluster's `arguments.Plan`. hosts: name of each rank's host; none where all are here.
         job: what is asked of Slurm, as `slurm.Job` has it.
     """
+    n, backend, threads = plan.n, plan.backend, plan.threads or 1
     parts, notes, missing, number, cells, gpu = [], [], [], 0, 0, ""
     if backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
         gpu = 'torch.cuda.set_device(int(_os.environ["LOCAL_RANK"]))\n'
@@ -255,7 +254,7 @@ def write(
     notes += [f"define by hand, where the script says so: {name}" for name in dict.fromkeys(missing)]
     # torchrun gives each rank one thread unless it is told otherwise; with others, sums may differ in their last digits
     several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
-    counts = Counter(homes or [0] * n)
+    counts = Counter(hosts or [""] * n)
     nodes, most = len(counts), max(counts.values())
     if len({*counts.values()}) > 1:
         notes.append(f"to change: the hosts have {', '.join(map(str, counts.values()))} ranks, and here all {most}")

@@ -99,21 +99,18 @@ class Processes:
         self._guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
         cluster_id = self.tag.rsplit("-", 1)[1]
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
-        plan, self._environment, engine_options, address = self._plan, environment, {}, "127.0.0.1"
-        if self._forks:  # before all that takes time: it imports torch, which takes longer than all the rest
-            if plan.hosts is None:
-                output_file = os.path.join(self.folder, "log", "fork.log")
-                told = {"arguments": ["--log-level=WARN"], "stay": True, "environment": environment}
-                command = fork_server.command(fork_server.__name__)
-                self._use([Connection(*fork_server.start(command, told, output_file))])
-            else:
-                address = self._reach(plan.hosts, environment)
-            engine_options = {"connections": self._connections, "homes": plan.hosts.homes if plan.hosts else ()}
-        elif plan.hosts is not None:
-            address = self._reach(plan.hosts, environment)  # what is wrong with them mpiexec does not tell
-            for connection in self._connections:
-                connection.process.kill()
-            self._connections.clear()
+        plan, self._environment, address = self._plan, environment, "127.0.0.1"
+        homes = plan.hosts.homes if plan.hosts is not None else ()
+        if plan.hosts is not None:  # for mpiexec, too, which does not tell what is wrong with them
+            address = self._reach(plan.hosts, environment)
+            environment |= settings.thread_variables(self.threads)
+        elif self._forks:  # before all that takes time: it imports torch, which takes longer than all the rest
+            told = {"arguments": ["--log-level=WARN"], "stay": True, "environment": environment}
+            command = fork_server.command(fork_server.__name__)
+            self._use([Connection(*fork_server.start(command, told, os.path.join(self.folder, "log", "fork.log")))])
+        engine_options = {"connections": self._connections, "homes": homes} if self._forks else {}
+        for connection in self._connections if not self._forks else ():
+            connection.process.kill()
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
         import ipyparallel
 
@@ -145,7 +142,6 @@ class Processes:
         self.launcher.when_ended = functools.partial(forget_engine, self.client)
         with interrupts.allowed():
             self._wait(lambda: self.client.ids == list(range(n)) and (not self._forks or self.launcher.store))
-        homes = self._plan.hosts.homes if self._plan.hosts is not None else ()
         store = self.launcher.store if self._forks else None  # of the first host, else here
         self.rendezvous = Rendezvous(self.folder, self.channel.address, store, homes)
 

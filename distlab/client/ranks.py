@@ -18,9 +18,11 @@ from typing import Any
 from distlab.client import display, interrupts
 from distlab.client.arguments import FORK, Plan
 from distlab.client.attached import Attached
+from distlab.client.machines import Machines
 from distlab.client.patience import AGAIN_SECONDS, PATIENCE_SECONDS, Patience
 from distlab.client.processes import Processes, start_processes
-from distlab.compat.ipyparallel import answers, engines_with_work
+from distlab.client.replies import Replies
+from distlab.compat.ipyparallel import engines_with_work
 from distlab.diagnosis import explanation, report
 from distlab.diagnosis.deadlock import heard
 from distlab.errors import ClusterError, rank_list
@@ -28,48 +30,21 @@ from distlab.launch import mpiexec, slurm
 from distlab.launch.hosts import SSH_NAME
 from distlab.rank import entry_points
 from distlab.simulated import entry_points as simulated
-from distlab.wire.machine import clock_of, this_machine, used_megabytes
-from distlab.wire.messages import CLOCK, COME_BACK, COMMUNICATING, FREE, MEMORY, VARIABLES, Answer, RankStatus, Worker
-from distlab.wire.recorded import Offset
+from distlab.wire import messages
+from distlab.wire.messages import FREE, FREE_WAITING, Answer, RankStatus, Worker
 
 BUILD_SECONDS = 60.0
 ANSWER_SECONDS = 0.5  # what a rank has to answer when its state is to be reported
 DEATH_SECONDS = 0.2  # for the launcher to see that a process has ended whose connections are lost
-CLOCK_ROUNDS = 20  # questions to a rank for the time that its clock shows
 KILL_SECONDS = 10.0  # for the notebook to hear that a rank that it ended has ended
-
-
-class Replies:
-    """What some ranks have answered to what they were sent.
-
-    Args:
-        result: ipyparallel's AsyncResult. targets: its ranks.
-    """
-
-    def __init__(self, result: Any, targets: Sequence[int]):
-        self.result = result
-        self._answers = dict(zip(targets, answers(result), strict=True))
-
-    def unfinished(self) -> list[int]:
-        """The ranks that have not answered yet."""
-        return [rank for rank, answer in self._answers.items() if not answer.done()]
-
-    def so_far(self) -> dict[int, Any]:
-        """The answers that are there; an exception object where ipyparallel reports one."""
-        return {rank: a.exception() or a.result() for rank, a in self._answers.items() if a.done()}
-
-    def within(self, seconds: float) -> dict[int, Any]:
-        """The answers that come in time."""
-        self.result.wait(seconds)
-        return self.so_far()
 
 
 class Ranks:
     """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns.
 
     Attributes:
-        pids: process number by rank. lost: how ranks died, in words, by rank. last_lines: the end of what they wrote.
-        broken: whether the group must be rebuilt before it is used again.
+        pids: process number by rank. machines: where these are. broken: whether the group must be rebuilt before use.
+        lost: how ranks died, in words, by rank. last_lines: the end of what they wrote.
         can_respawn: whether a rank that dies is replaced by a new one, by itself.
 
     Raises:
@@ -120,7 +95,8 @@ class Ranks:
         except Exception as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
         self.pids = [values[rank]["pid"] if rank in new else self.pids[rank] for rank in everyone]
-        self._machines = [values[rank]["machine"] if rank in new else self._machines[rank] for rank in everyone]
+        names = [values[rank]["machine"] if rank in new else self.machines.names[rank] for rank in everyone]
+        self.machines = Machines(self._processes.channel, self.pids, names)
         self.plan = replace(plan, threads=self._processes.threads)
         self.lost, self.broken, self._cut = {}, False, False
         return max((values[rank]["subgroups"] for rank in everyone if rank not in new), default=0)
@@ -223,17 +199,17 @@ class Ranks:
                 sent.result.wait(PATIENCE_SECONDS)
                 return {}
             patience, given_up = self.patience(sent.unfinished()), set()
-            waiting = {rank for rank, state in states.items() if state.doing == COMMUNICATING}
+            waiting = {rank for rank, state in states.items() if state.doing == messages.COMMUNICATING}
             while busy := set(sent.unfinished()) - given_up:
-                self.free(busy & waiting)
-                self._processes.channel.ask(busy - waiting, 0, COME_BACK)
+                self.free(busy & waiting, FREE)
+                self._processes.channel.ask(busy - waiting, 0, messages.COME_BACK)
                 waiting = set()
                 sent.result.wait(AGAIN_SECONDS)
                 given_up |= patience.given_up(busy)
         hopeless = sent.unfinished() if self.can_respawn else []
         if not hopeless:
             return {}
-        names = self.patience(hopeless).ask(ANSWER_SECONDS, VARIABLES)
+        names = self.patience(hopeless).ask(ANSWER_SECONDS, messages.VARIABLES)
         self._kill(hopeless, signal.SIGKILL)
         sent.result.wait(KILL_SECONDS)
         for rank in hopeless:
@@ -245,10 +221,13 @@ class Ranks:
         for rank in ranks:
             self._processes.signal(rank, self.pids[rank], number)
 
-    def free(self, ranks: Iterable[int]) -> None:
-        """Have the watchdogs of some ranks end their waits in communication."""
+    def free(self, ranks: Iterable[int], want: str = FREE_WAITING) -> None:
+        """Have the watchdogs of some ranks end their waits in communication; with FREE, all that they send and receive.
+
+        A rank that is about to fail as another one has fails then by itself.
+        """
         self._cut = True
-        self._processes.channel.ask(ranks, 0, FREE)
+        self._processes.channel.ask(ranks, 0, want)
 
     def printed(self) -> dict[int, str]:
         """What functions of remote calls have printed since this was asked last, by the rank that ran them."""
@@ -256,7 +235,7 @@ class Ranks:
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, which begins now."""
-        return Patience(self._processes.channel, {rank: self._local_pid(rank) for rank in ranks})
+        return Patience(self._processes.channel, {rank: self.machines.local_pid(rank) for rank in ranks})
 
     def states(self, ranks: Sequence[int], patient: bool = False) -> dict[int, RankStatus]:
         """What these ranks do now; with `patient`, one that only waits for a CPU gets more time to answer."""
@@ -274,47 +253,17 @@ class Ranks:
         lost = self.lost | {r: self._processes.how_ended(r, self.pids[r]) for r in self.unnoted_deaths()}
         there = [rank for rank in range(self.plan.n) if rank not in lost]
         does = {rank: report.activity(status) for rank, status in self.states(there, patient=True).items()} | lost
-        far = [rank for rank in there if self._local_pid(rank) is None]
-        told = self._processes.channel.ask(far, ANSWER_SECONDS, MEMORY)
-        memory = {rank: told[rank].megabytes if rank in told else None for rank in far}
-        rows = [{"rank": rank, "pid": pid, "state": does[rank]} for rank, pid in enumerate(self.pids)]
-        for rank, row in enumerate(rows):
-            row["megabytes"] = memory[rank] if rank in far else used_megabytes(row["pid"]) if rank in there else None
-            if self.hosts:
-                row["host"] = self.hosts[rank]
-        return rows
+        memory, hosts = self.machines.megabytes(there), self.hosts
+        return [
+            {"rank": rank, "pid": pid, "state": does[rank], "megabytes": memory.get(rank)}
+            | ({"host": hosts[rank]} if hosts else {})
+            for rank, pid in enumerate(self.pids)
+        ]
 
     @property
     def hosts(self) -> list[str]:
         """Name of each rank's host, by rank; none where all are on this machine."""
-        return [self._processes.names[home] for home in self.homes]
-
-    @property
-    def homes(self) -> tuple[int, ...]:
-        """Number of each rank's host, by rank; none where all are on this machine."""
-        return () if self.stopped else self._processes.rendezvous.hosts
-
-    def _local_pid(self, rank: int) -> int | None:
-        """Process number of a rank, where it has one on this machine; None on another host."""
-        return self.pids[rank] if self._machines[rank] == this_machine() else None
-
-    def clock_offsets(self, ranks: Iterable[int]) -> dict[int, Offset]:
-        """How much the clocks of ranks on other machines are ahead of this machine's.
-
-        Of several questions the one that was answered soonest is believed: the rank looked at its clock at some time
-        between question and answer.
-
-        Source: F. Cristian, Probabilistic clock synchronization, 1989.
-        """
-        far = [rank for rank in ranks if clock_of(self._machines[rank]) != clock_of(this_machine())]
-        found: dict[int, Offset] = {}
-        for rank in far * CLOCK_ROUNDS:
-            asked = time.time_ns()
-            answer = self._processes.channel.ask([rank], want=CLOCK).get(rank)
-            half = (time.time_ns() - asked) / 2
-            if answer is not None and (rank not in found or half / 1e9 < found[rank].error):
-                found[rank] = Offset((answer.clock - asked - half) / 1e9, half / 1e9)
-        return found
+        return [] if self.stopped else [self._processes.names[home] for home in self._processes.rendezvous.hosts]
 
     def checks(self) -> tuple[str, str, int, float]:
         """Arguments for entry_points.begin_checks, new for every cell that is checked."""

@@ -62,7 +62,7 @@ def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
     told, missing, offsets = {}, dict.fromkeys(targets, "that was interrupted"), {}
     try:
         told, missing = _ask(ranks, targets, entry_points.stop_recording)
-        offsets = ranks.clock_offsets(told) if told else {}
+        offsets = ranks.machines.clock_offsets(told) if told else {}
     finally:
         trace.finish(reading.read(told, offsets), missing, offsets)
 

@@ -6,9 +6,9 @@ call raises at once. A main thread that waits in a store instead loses its conne
 and must be rebuilt; variables stay.
 
 The notebook's `ControlChannel` asks what the main thread does; status.py has the answer. Over it come orders, too:
-`FREE`, which frees a rank that waits in communication and leaves others alone, or `COME_BACK`, which also interrupts
-one that computes, but not one that is just telling of an exception. The thread needs Python's lock for all that: a
-rank whose compiled code holds it does not answer.
+`FREE`, which frees a rank that communicates and leaves others alone, `FREE_WAITING`, which also leaves one alone that
+makes headway, or `COME_BACK`, which also interrupts one that computes, but not one that is just telling of an
+exception. The thread needs Python's lock for all that: a rank whose compiled code holds it does not answer.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from distlab.wire.machine import used_megabytes
 from distlab.wire.messages import (
     CLOCK,
     COME_BACK,
+    FREE_WAITING,
     MEMORY,
     STATUS,
     VARIABLES,
@@ -199,7 +200,7 @@ class _Thread(threading.Thread):
         signal.pthread_kill(self._main, LEAVE)
         thread = status.waiter(self._main, activity.actors(self._main, self._ours))
         if status.communication(thread):
-            free(thread, self._of_group(), self.store_port)
+            free(thread, self._of_group(), self.store_port, gently=want == FREE_WAITING)
         elif want == COME_BACK:
             self._come_back()
         return {}
@@ -212,20 +213,22 @@ class _Thread(threading.Thread):
         return sockets.there() - self._others
 
 
-def free(thread: int, mine: frozenset[sockets.Identity], store_port: int) -> None:
+def free(thread: int, mine: frozenset[sockets.Identity], store_port: int, gently: bool = False) -> None:
     """Bring back a thread that waits in communication: from gloo and MPI first, from the store if that did not help.
 
     Nothing may be under way when the sockets are shut, or gloo forgets to end the wait for a send: signalException in
     its transport/tcp/pair.cc passes over those that are yet to be written.
     """
-    before = _position(thread)
+    before, call = _position(thread), NOTES.now.get(thread)
+    moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
+    while moved != (moved := sockets.traffic(mine, store_port)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if gently and NOTES.now.get(thread) is not call:  # it did not wait; where it does later, the order comes again
+        return
     NOTES.freed += 1
     NOTES.closed = True
     if (mpi := sys.modules.get("distlab.rank.mpi_queue")) is not None:
         mpi.free()
-    moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
-    while moved != (moved := sockets.traffic(mine, store_port)) and time.monotonic() < deadline:
-        time.sleep(0.01)
     sockets.shut(mine, socket.SHUT_RD, spare=store_port)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (waits := _position(thread) == before) and time.monotonic() < deadline:

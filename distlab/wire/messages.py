@@ -15,9 +15,9 @@ from distlab.errors import Line
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
 # kinds of calls: functional collectives, and others such as new_group and backward, are made or waited for in C++
 MESSAGE, COLLECTIVE, FUNCTIONAL, REMOTE, OTHER = "message", "collective", "functional", "remote", "other"
-# what the notebook may want of a rank's watchdog: four questions and two orders
+# what the notebook may want of a rank's watchdog: four questions and three orders
 STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
-FREE, COME_BACK = "free", "come back"
+FREE, FREE_WAITING, COME_BACK = "free", "free waiting", "come back"
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable,
     before = list(usable.ranks.pids)
     launcher = usable.ranks._processes.launcher
     os.kill(launcher.pid, signal.SIGKILL)
-    until(lambda: launcher.server_ended)
+    until(lambda: launcher.why_lost(0))
     assert usable.run(sum_of_ranks) == [3.0] * 3
     ended = f"Ranks 0-2 ended with the process that forks the ranks, which was {KILLED} since the last cell: "
     assert capsys.readouterr().out == (f"{ended}new processes take their places, and their variables are lost.\n")

@@ -4,6 +4,7 @@ import functools
 import gc
 import signal
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -48,7 +49,8 @@ def call(fn, *args, **kwargs):
 
 def script(tmp_path, steps, n=2, backend="gloo", threads=1):
     """The script of some steps, which is Python, and what was reported."""
-    report = export.write(steps, tmp_path / "made.py", n, backend, threads)
+    plan = SimpleNamespace(n=n, backend=backend, threads=threads)
+    report = export.write(steps, tmp_path / "made.py", plan)
     text = (tmp_path / "made.py").read_text(encoding="utf-8")
     compile(text, "made.py", "exec")
     return text, report
