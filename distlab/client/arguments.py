@@ -119,6 +119,8 @@ def check_where(
     if engines not in (SSH_NAME, mpiexec.NAME):
         refuse("engines", f'"{SSH_NAME}" or "{mpiexec.NAME}" with hosts, or left out', engines, EXAMPLE)
     found = check_hosts(hosts, extra)
+    if engines == mpiexec.NAME and isinstance(hosts, PracticeHosts):
+        refuse("hosts", "reached by ssh for mpiexec", hosts, "Leave engines out.")
     total = len(found.homes)
     if n is not None and n != total:
         refuse("n", f"left out, or {total} as hosts have it", n, EXAMPLE)

@@ -22,7 +22,8 @@ from distlab.wire import rendezvous
 
 SSH_NAME = "ssh"
 HELLO_SECONDS = 20.0  # for a host to say what it is
-SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no")
+CONNECT_SECONDS = 10  # for a host to answer ssh
+SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ControlMaster=no")
 # what ssh, srun or Python write, as a pattern, and what is wrong then; the first that fits
 TROUBLE = {
     r"Permission denied|Too many authentication": "it asks for a password, or refuses this user's key: `ssh-copy-id "
@@ -121,7 +122,7 @@ def _command(wanted: Hosts, number: int) -> list[str]:
     host = wanted.hosts[number]
     if host.command is not None:
         return [*host.command, "sh", "-c", fork_server.remote_command(wanted.python)]
-    return [*SSH, host.name, fork_server.remote_command(wanted.python)]
+    return [*SSH, "-o", f"ConnectTimeout={CONNECT_SECONDS}", host.name, fork_server.remote_command(wanted.python)]
 
 
 def _log_of(folder: str, number: int) -> str:

@@ -1,0 +1,69 @@
+"""Engines that ipyparallel has started, as ranks, and left running."""
+
+import os
+
+import ipyparallel
+import pytest
+
+import distlab
+from tests.cluster.conftest import pid_on_rank, stuck, sum_of_ranks
+from tests.processes import until
+from tests.refused import raised, refused
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory):
+    """Three engines of a stock cluster, in a profile of its own."""
+    folder = tmp_path_factory.mktemp("ipython")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(folder))
+        with ipyparallel.Cluster(n=3, log_level=40) as client:
+            yield client, folder
+
+
+def test_engines_become_ranks_and_stay(engines):
+    """Everything works; after stop they run, and can be attached again, by the path of the connection file, too."""
+    client, folder = engines
+    pids = client[:].apply_sync(os.getpid)
+    with distlab.Cluster.attach(timeout=20) as cluster:
+        assert cluster.run(sum_of_ranks) == [3.0] * 3
+        assert cluster.run(pid_on_rank) == pids
+        assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith("3 of 3 ranks wait for each other")
+        cluster.push({"kept": 1})
+        words = str(raised(distlab.ClusterError, cluster.restart))
+        again = "start them anew there, then call Cluster.attach('default')."
+        assert words == f"These engines were started elsewhere: {again}"
+        assert repr(cluster).startswith(
+            f"Cluster(3) on {os.uname().nodename}: backend gloo, engines attached\nrank 0: idle"
+        )
+    assert client[:].apply_sync(os.getpid) == pids
+    (path,) = folder.glob("profile_default/security/ipcontroller*-client.json")
+    with distlab.Cluster.attach(path, timeout=20) as cluster:
+        assert cluster.run(sum_of_ranks) == [3.0] * 3
+        assert cluster.pull("kept") == [1] * 3
+
+
+def test_what_cannot_be_attached(engines, tmp_path, monkeypatch):
+    """A profile, a file or a cluster that is not there; each at once."""
+    words = 'Call Cluster.attach("default"), or with the path of ipcontroller-client.json.'
+    rule = "where must be the name of an ipyparallel profile, or the path of a connection file"
+    assert str(refused(distlab.Cluster.attach, 3)) == f"{rule}, got 3. {words}"
+    assert str(refused(distlab.Cluster.attach, "/a.json")).startswith("where must be a connection file that is there")
+    assert str(refused(distlab.Cluster.attach, "nobodys")).startswith(
+        "where must be the name of a profile that is there"
+    )
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    (tmp_path / "profile_default").mkdir()
+    error = raised(distlab.ClusterError, distlab.Cluster.attach)
+    assert str(error) == "No ipyparallel cluster runs in profile 'default'. Start one with `ipcluster start -n 4`."
+
+
+def test_a_rank_that_dies_is_told(engines):
+    """It is not replaced, because others start these engines."""
+    client, _ = engines
+    with distlab.Cluster.attach(timeout=20) as cluster:
+        words = str(raised(distlab.RankDied, cluster.run, lambda rank, n: rank == 1 and os.kill(os.getpid(), 9)))
+        assert words.startswith("rank 1 died.\n")
+    until(lambda: client.ids == [0, 2])
+    error = raised(distlab.ClusterError, distlab.Cluster.attach)
+    assert str(error) == "Ranks are engines 0 to n - 1, and this cluster has [0, 2]: start its engines anew."

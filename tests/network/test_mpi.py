@@ -1,0 +1,39 @@
+"""A cluster whose ranks mpiexec starts on two hosts."""
+
+import os
+
+import distlab
+from tests.network.programs import place, stuck, sum_of_ranks
+from tests.refused import raised, refused
+
+
+def test_ranks_by_a_hostfile(mpi_hosts, tmp_path):
+    """They are ranks of MPI, too, and gloo has an interface; nothing is lost by a mistake."""
+    (tmp_path / "hostfile").write_text("# two hosts\nnodeA:1\nnodeB slots=2\n")
+    with distlab.Cluster(engines="mpi", hosts=tmp_path / "hostfile", timeout=20) as cluster:
+        assert [(where[0], *where[3:]) for where in cluster.run(place)] == [
+            ("nodeA", "0", "1", "0", "eth0"),
+            ("nodeB", "0", "2", "1", "eth0"),
+            ("nodeB", "1", "2", "1", "eth0"),
+        ]
+        assert cluster.run(sum_of_ranks) == [3.0] * 3
+        assert cluster.run(lambda rank, n: MPI.COMM_WORLD.Get_rank()) == [0, 1, 2]  # noqa: F821
+        assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith("3 of 3 ranks wait")
+        words = str(raised(distlab.RankDied, cluster.run, lambda rank, n: rank == 1 and os._exit(3)))
+        assert "mpiexec has ended" in words
+
+
+def test_mpi_itself_between_the_hosts(mpi_hosts):
+    """The backend mpi4py."""
+    with distlab.Cluster(engines="mpi", hosts={"nodeA": 2, "nodeB": 1}, backend="mpi4py", timeout=20) as cluster:
+        assert cluster.run(sum_of_ranks) == [3.0] * 3
+
+
+def test_a_host_that_mpiexec_would_not_reach(mpi_hosts):
+    """It is looked at first, because mpiexec does not say what is wrong."""
+    words = str(raised(distlab.HostError, distlab.Cluster, engines="mpi", hosts={"nodeA": 1, "closed": 1}))
+    assert words.startswith("1 of 2 hosts cannot be used:\n  closed: it answers, but no sshd listens there")
+    words = str(refused(distlab.Cluster, engines="mpi", hosts="/no/hostfile"))
+    assert words.startswith(
+        "hosts must be a mapping of names to numbers of ranks, or the path of a hostfile, got '/no/"
+    )

@@ -1,0 +1,42 @@
+"""Clusters on hosts that this machine makes itself: without daemons, and where namespaces may not be made."""
+
+import distlab
+from distlab.launch.practice_hosts import PracticeHosts
+from tests.network.programs import place, stuck, sum_of_ranks
+from tests.refused import raised, refused
+
+
+def test_a_cluster_on_namespaces(hosts):
+    """What goes between host and notebook goes over the cable, so that a cut one is silent."""
+    with distlab.Cluster(hosts=hosts, timeout=20) as cluster:
+        assert [where[0] for where in cluster.run(place)] == ["nodeA", "nodeA", "nodeB", "nodeB"]
+        cluster.push({"kept": 1})
+        hosts.cut("nodeB")
+        words = str(raised(distlab.RankDied, cluster.run, sum_of_ranks))
+        assert words.startswith("ranks 2-3 were lost with host nodeB, which gave no sign of life for 3.5 s.\n")
+        assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
+        hosts.mend("nodeB")
+        assert cluster.run(sum_of_ranks) == [6.0] * 4
+        assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith("4 of 4 ranks wait")
+
+
+def test_a_cluster_on_loopback_addresses(monkeypatch):
+    """The same where namespaces cannot be made, but for host names and cables."""
+
+    def refuses(self):
+        raise OSError("not here")
+
+    monkeypatch.setattr(PracticeHosts, "_make_network", refuses)
+    with (
+        distlab.practice_hosts({"nodeA": 1, "nodeB": 2}) as hosts,
+        distlab.Cluster(hosts=hosts, timeout=20) as cluster,
+    ):
+        assert [where[1:6] for where in cluster.run(place)] == [
+            ("0", "3", "0", "1", "0"),
+            ("1", "3", "0", "2", "1"),
+            ("2", "3", "1", "2", "1"),
+        ]
+        assert cluster.run(sum_of_ranks) == [3.0] * 3
+        assert [row["host"] for row in cluster.describe()] == ["nodeA", "nodeB", "nodeB"]
+        assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith("3 of 3 ranks wait")
+    assert str(refused(distlab.Cluster, engines="mpi", hosts=hosts)).startswith("hosts must be reached by ssh")

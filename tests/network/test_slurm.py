@@ -1,0 +1,115 @@
+"""A cluster on the nodes of Slurm: one srun, ranks node by node; partitions, queues and files for sbatch."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import distlab
+from tests.network.programs import place, stuck, sum_of_ranks
+from tests.processes import wait_until_gone
+from tests.refused import raised, refused
+
+
+def queue():
+    """What Slurm knows of jobs."""
+    return subprocess.run(["squeue", "-h"], capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.fixture
+def no_job_left(slurm):
+    yield
+    if distlab.Cluster.current is not None:
+        distlab.Cluster.current.stop()
+    assert wait_until_gone(queue) == ""
+
+
+def test_ranks_on_two_nodes(slurm, no_job_left):
+    """As many on each as on the other, or one more; everything works as on one machine."""
+    with distlab.Cluster(5, engines="slurm", nodes=2, partition="debug", time="5:00", timeout=20) as cluster:
+        assert [(where[0], where[3], where[4]) for where in cluster.run(place)] == [
+            ("nodeA", "0", "3"),
+            ("nodeA", "1", "3"),
+            ("nodeA", "2", "3"),
+            ("nodeB", "0", "2"),
+            ("nodeB", "1", "2"),
+        ]
+        assert repr(cluster).startswith("Cluster(5) on nodeA and nodeB: backend gloo, engines slurm\n")
+        assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith("5 of 5 ranks wait for each other")
+        cluster.restart()
+        assert cluster.run(sum_of_ranks) == [10.0] * 5
+    assert wait_until_gone(queue) == ""
+
+
+def test_inside_of_an_allocation_its_nodes_are_used(slurm, no_job_left, tmp_path):
+    """A script that sbatch runs starts a cluster on the nodes that it was given."""
+    code = "import distlab; c = distlab.Cluster(4, engines='slurm'); print(c.run(lambda r, n: r)); print(c); c.stop()"
+    line = [
+        "sbatch",
+        "--wait",
+        "-N2",
+        "--cpus-per-task=2",
+        f"--output={tmp_path}/out",
+        f'--wrap={sys.executable} -c "{code}"',
+    ]
+    assert subprocess.run(line, timeout=100, capture_output=True).returncode == 0, (tmp_path / "out").read_text()
+    assert (tmp_path / "out").read_text().startswith("[0, 1, 2, 3]\nCluster(4) on nodeA and nodeB")
+
+
+def test_an_exported_script_runs_by_sbatch(slurm, no_job_left, tmp_path, monkeypatch):
+    """On the nodes, with torchrun, and prints the same."""
+    monkeypatch.chdir(tmp_path)
+    with distlab.Cluster(4, engines="slurm", nodes=2, time="5:00", timeout=20) as cluster:
+        cluster.run(sum_of_ranks)
+        assert str(cluster.export("train.py")) == "train.py: 1 cell\nRun it: sbatch train.sbatch"
+    assert "#SBATCH --nodes=2\n" in (tmp_path / "train.sbatch").read_text()
+    # the script imports the function from the tests
+    subprocess.run(["sbatch", "--wait", "--output=out", "train.sbatch"], timeout=100, capture_output=True)
+    assert re.findall(r"^rank \d -> .*", (tmp_path / "out").read_text(), re.M) == [f"rank {r} -> 6.0" for r in range(4)]
+
+
+def test_what_slurm_refuses(slurm, no_job_left):
+    """Each with what there is instead, and no job is left."""
+    words = str(raised(distlab.HostError, distlab.Cluster, 2, engines="slurm", partition="nope"))
+    assert words == "Slurm has no partition 'nope', but debug, down."
+    words = str(raised(distlab.HostError, distlab.Cluster, 2, engines="slurm", time="long"))
+    assert words == "srun ended: Invalid --time specification"
+    words = str(raised(distlab.HostError, distlab.Cluster, 3, engines="slurm", nodes=3))
+    assert re.match(
+        r"job \d+ was cancelled, which did not start within 60 s, or never will \(Slurm says: Partition", words
+    )
+
+
+def test_a_queue_that_does_not_start(slurm, no_job_left, capsys):
+    """What it waits for is told, and the job is cancelled at the limit."""
+    arguments = {"engines": "slurm", "partition": "down", "queue_timeout": 3}
+    words = str(raised(distlab.HostError, distlab.Cluster, 2, **arguments))
+    assert re.match(
+        r"job \d+ was cancelled, which did not start within 3 s, or never will \(Slurm says: \w+\)\.", words
+    )
+    assert re.match(
+        r"job \d+ waits in Slurm's queue \(\w+\); interrupt this cell to cancel it\n", capsys.readouterr().out
+    )
+
+
+def test_arguments_that_break_a_rule(slurm):
+    """At once, with what to call."""
+    words = str(refused(distlab.Cluster, 2, engines="slurm", nodes=3))
+    assert (
+        words == "nodes must be a whole number from 1 to the number of ranks, 2, got 3. Call Cluster(8, nodes=2, ...)."
+    )
+    words = str(refused(distlab.Cluster, 2, partition="debug"))
+    assert words == "partition must be given with engines=\"slurm\" alone, got 'debug'. Leave it out."
+    words = str(refused(distlab.Cluster, hosts={"a": 1}, engines="slurm"))
+    assert words.startswith("hosts must be left out with Slurm, which chooses them, got {'a': 1}.")
+    words = str(refused(distlab.Cluster, 2, engines="slurm", options="--exclusive"))
+    assert words.startswith("options must be a list of words for srun, got '--exclusive'.")
+
+
+def test_without_slurm(monkeypatch):
+    """The programs are missed at once."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert str(refused(distlab.Cluster, 2, engines="slurm")).startswith(
+        "engines must be a launcher whose programs are installed here, got 'slurm'. srun was not found"
+    )

@@ -1,0 +1,319 @@
+"""A cluster on two hosts that ssh reaches: started, wrong, broken and mended there as on one machine."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+import zmq
+
+import distlab
+from distlab.launch import reaper
+from distlab.wire.control_channel import hello
+from tests.network.programs import pid, place, stuck, sum_of_ranks
+from tests.processes import marked, until, wait_until_gone
+from tests.refused import raised, refused
+
+TWO_EACH = {"nodeA": 2, "nodeB": 2}
+AGAIN = re.compile(r"\n`python -m distlab doctor --hosts .*` looks again\.$")
+
+
+def servers(hosts):
+    """The processes of fork servers, and of ranks, that are left on both hosts."""
+    found = []
+    for process in [*hosts.processes("nodeA"), *hosts.processes("nodeB")]:
+        with contextlib.suppress(psutil.Error):
+            if any("distlab" in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(ssh_hosts):
+    with distlab.Cluster(hosts=TWO_EACH, timeout=20) as ranks:
+        yield ranks
+    assert wait_until_gone(lambda: servers(ssh_hosts)) == []
+
+
+@pytest.fixture
+def usable(cluster):
+    """The cluster, which must still add up its ranks after the test."""
+    yield cluster
+    assert cluster.run(sum_of_ranks) == [6.0] * 4
+
+
+def test_ranks_are_numbered_host_by_host(usable):
+    """As torchrun numbers them, on the interface that leads to the notebook, which is told."""
+    assert usable.run(place) == [
+        ("nodeA", "0", "4", "0", "2", "0", "eth0"),
+        ("nodeA", "1", "4", "1", "2", "0", "eth0"),
+        ("nodeB", "2", "4", "0", "2", "1", "eth0"),
+        ("nodeB", "3", "4", "1", "2", "1", "eth0"),
+    ]
+    assert [row["host"] for row in usable.describe()] == ["nodeA", "nodeA", "nodeB", "nodeB"]
+    assert repr(usable).startswith("Cluster(4) on nodeA and nodeB: backend gloo, engines ssh\nrank 0: idle")
+    assert usable.threads == max(1, (os.cpu_count() or 1) // 2)
+
+
+def test_variables_travel(usable):
+    """To some ranks and back."""
+    usable.push({"x": 3}, ranks=[1, 2])
+    assert usable.pull("x", ranks=[2, 1]) == [3, 3]
+    assert str(raised(distlab.ArgumentError, usable.pull, "x")).startswith("names must be")
+
+
+def test_a_deadlock_over_both_hosts_is_told(usable):
+    """Who waits for whom, whatever the host, and the variables are kept."""
+    usable.push({"kept": 1})
+    words = str(raised(distlab.DeadlockError, usable.run, stuck))
+    assert words.startswith("4 of 4 ranks wait for each other; nobody will send.\n  rank 0  recv(src=1)  float32[1]")
+    assert "rank 3  recv(src=0)" in words
+    assert usable.pull("kept") == [1] * 4
+
+
+def test_a_rank_that_cannot_be_freed_is_replaced_on_its_host(usable):
+    """By a signal that its fork server sends."""
+
+    def stubborn(rank, world_size):
+        while rank == 3:
+            with contextlib.suppress(KeyboardInterrupt):
+                time.sleep(1)
+
+    before = usable.run(pid)
+    words = str(raised(distlab.RankTimeout, usable.run, stubborn, timeout=0.5))
+    assert "Rank 3 could not be freed: a new process took its place" in words
+    after = usable.run(pid)
+    assert after[:3] == before[:3]
+    assert after[3] != before[3]
+    assert usable.run(place)[3][0] == "nodeB"
+
+
+def test_a_rank_that_dies_is_replaced(usable):
+    """With its own last words, and no other rank loses anything."""
+    usable.push({"kept": 1})
+
+    def dies(rank, world_size):
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sum_of_ranks(rank, world_size)
+
+    error = raised(distlab.RankDied, usable.run, dies)
+    assert str(error).startswith("rank 2 was killed by SIGKILL (often the system, out of memory, or kill -9).\n")
+    assert usable.pull("kept", ranks=[0, 1, 3]) == [1] * 3
+
+
+def test_what_is_known_of_ranks_with_other_clocks_and_process_numbers(usable, monkeypatch):
+    """They are asked for their memory; and for their clocks, which here are this machine's."""
+    monkeypatch.setattr("distlab.client.machines.this_machine", lambda: ("elsewhere", ""))
+    assert all(row["megabytes"] > 10 for row in usable.describe())
+    with usable.trace() as trace:
+        usable.run(sum_of_ranks)
+    assert [abs(trace.offsets[rank].seconds) <= trace.offsets[rank].error < 1 for rank in range(4)] == [True] * 4
+    assert re.search(r"The clocks of ranks 0-3 are estimated, right to within [\d.]+ .s\.", "\n".join(trace.notes()))
+    assert str(raised(distlab.DeadlockError, usable.run, stuck)).startswith("4 of 4 ranks wait")
+
+
+def test_only_one_interface_is_listened_on_and_nothing_without_a_key(usable, ssh_hosts):
+    """The controller beyond loopback on the chosen address alone, encrypted and signed; no key on a command line."""
+    processes = usable.ranks._processes
+    controller = psutil.Process(processes.launcher.parent.controller.process.pid)
+    listening = {c.laddr.ip for c in controller.net_connections() if c.status == psutil.CONN_LISTEN}
+    assert listening <= {ssh_hosts.hosts.here, "127.0.0.1"}
+    session = usable.client.session
+    assert len(session.key) == 64
+    assert usable.client.curve_serverkey
+    secrets = [session.key.decode(), usable.client.curve_serverkey.decode(), processes.channel.address[2]]
+    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    assert not [line for line in lines for secret in secrets if secret in line]
+    port = int(usable.client._query_socket.last_endpoint.rpartition(b":")[2])
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:  # without the controller's key
+        stranger.linger = 0
+        stranger.connect(f"tcp://{ssh_hosts.hosts.here}:{port}")
+        session.send(stranger, "connection_request")
+        assert not stranger.poll(1000)
+    said = hello("guessed", 0)
+    with socket.create_connection(processes.channel.address[:2]) as stranger:
+        stranger.sendall(said)
+        assert usable.run(sum_of_ranks) == [6.0] * 4
+        processes.channel.ask([0], 1.0)
+        assert stranger.recv(1) == b""
+
+
+def test_a_host_that_dies_is_told_and_comes_back(cluster, ssh_hosts, capsys):
+    """Ranks of the others keep their variables and can be used meanwhile."""
+    cluster.push({"kept": 1})
+    threading.Timer(0.5, ssh_hosts.kill, ["nodeB"]).start()
+
+    def wait(rank, world_size):
+        time.sleep(1.0)
+        return sum_of_ranks(rank, world_size)
+
+    words = str(raised(distlab.RankDied, cluster.run, wait))
+    assert words.startswith("ranks 2-3 were lost with host nodeB, whose connection has ended.\ncluster.heal(), and the")
+    assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
+    assert cluster.run(pid, ranks=[1])
+    words = str(raised(distlab.HostError, cluster.heal))
+    assert words.startswith("1 of 2 hosts cannot be used:\n  nodeB: it answers, but no sshd listens there")
+    assert words.endswith(
+        "pull and run with ranks=[0, 1] work. heal() tries again, and restart() starts all ranks anew."
+    )
+    ssh_hosts.boot("nodeB")
+    cluster.heal()
+    assert cluster.run(sum_of_ranks) == [6.0] * 4
+    assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
+
+
+def test_the_host_of_the_store_comes_back_too(cluster, ssh_hosts):
+    """All ranks met at a store there, and meet at another one."""
+    cluster.push({"kept": 1})
+    ssh_hosts.kill("nodeA")
+    until(lambda: cluster.ranks.unnoted_deaths() == [0, 1])
+    ssh_hosts.boot("nodeA")
+    assert cluster.run(sum_of_ranks) == [6.0] * 4
+    assert cluster.pull("kept", ranks=[2, 3]) == [1, 1]
+    assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith("4 of 4 ranks wait")
+
+
+def test_a_cable_that_is_pulled_is_told_within_seconds(cluster, ssh_hosts):
+    """No connection ends: the host falls silent."""
+    ssh_hosts.hosts.cut("nodeB")
+    began = time.monotonic()
+    words = str(raised(distlab.RankDied, cluster.run, sum_of_ranks))
+    seconds = time.monotonic() - began
+    ssh_hosts.hosts.mend("nodeB")
+    assert words.startswith("ranks 2-3 were lost with host nodeB, which gave no sign of life for 3.5 s.\n")
+    assert seconds < 15  # gloo's own limit here is 20
+    cluster.heal()
+    assert cluster.run(sum_of_ranks) == [6.0] * 4
+
+
+def test_restart_and_another_cluster(cluster, ssh_hosts):
+    """On the same hosts the fork servers are used again."""
+    before = {p.pid for p in servers(ssh_hosts)}
+    cluster.restart()
+    assert cluster.run(sum_of_ranks) == [6.0] * 4
+    assert len(before & {p.pid for p in servers(ssh_hosts)}) >= 2
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("locked", "it asks for a password, or refuses this user's key: `ssh-copy-id locked` gives it the key."),
+        ("stranger", "its host key is unknown, or another one than before: run `ssh stranger true` once"),
+        ("closed", "it answers, but no sshd listens there: start one"),
+        ("silent", "it does not answer: is it on, is a firewall in between?"),
+        ("nowhere", "nobody knows an address of that name: write it into ~/.ssh/config or /etc/hosts."),
+    ],
+)
+def test_a_host_that_cannot_be_reached(ssh_hosts, monkeypatch, host, words):
+    """It is named with what to do; the other one is let go."""
+    monkeypatch.setattr("distlab.launch.hosts.CONNECT_SECONDS", 2)
+    _stopped()
+    error = str(raised(distlab.HostError, distlab.Cluster, hosts={"nodeA": 1, host: 1}))
+    assert error.startswith(f"1 of 2 hosts cannot be used:\n  {host}: {words}")
+    assert AGAIN.search(error)
+    assert wait_until_gone(lambda: servers(ssh_hosts)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"python": "/no/python"}, "nodeB: there is no Python at /no/python: give python=, the path of one there"),
+        ({"python": "/usr/bin/python3"}, "nodeB: distlab is not installed there: /usr/bin/python3 -m pip install"),
+        ({"interface": "eth7"}, "nodeB: it has no interface 'eth7' with an IPv4 address, but lo (127.0.0.1), eth0 ("),
+        ({"hosts": {"nodeA": 1, "nodeB": 10**6}}, "nodeB: 1000000 ranks were asked for, and it has room for "),
+    ],
+)
+def test_a_host_that_cannot_be_used(ssh_hosts, options, words):
+    """It is reached, and lacks something."""
+    _stopped()
+    error = str(raised(distlab.HostError, distlab.Cluster, **{"hosts": {"nodeA": 1, "nodeB": 1}, **options}))
+    assert words in error
+    assert wait_until_gone(lambda: servers(ssh_hosts)) == []
+
+
+def _stopped():
+    if distlab.Cluster.current is not None:
+        distlab.Cluster.current.stop()
+
+
+def test_another_version_is_told(ssh_hosts, monkeypatch):
+    """Before any rank is started."""
+    _stopped()
+    ours = {"Python": "3.99", "distlab": "0.0.1"}
+    monkeypatch.setattr("distlab.launch.host_report.installed", lambda: ours)
+    words = str(raised(distlab.HostError, distlab.Cluster, hosts={"nodeA": 1}))
+    assert re.search(r"nodeA: it has Python 3\.\d+, distlab \S+; here is Python 3.99, distlab 0.0.1. They must", words)
+
+
+def test_this_machine_is_a_host_too(ssh_hosts):
+    """Under the name localhost, without ssh, at the address that the others reach."""
+    _stopped()
+    with distlab.Cluster(hosts={"localhost": 1, "nodeB": 1}) as both:
+        assert both.run(sum_of_ranks) == [1.0, 1.0]
+        assert both.run(place)[0][-1] != "lo"
+
+
+def test_arguments_that_break_a_rule():
+    """At once, with what to call."""
+    _stopped()
+    example = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
+    assert (
+        str(refused(distlab.Cluster, 5, hosts=TWO_EACH))
+        == f"n must be left out, or 4 as hosts have it, got 5. {example}"
+    )
+    assert str(refused(distlab.Cluster, hosts={})) == f"hosts must be one host or more, got {{}}. {example}"
+    words = f"the number of ranks of a must be a whole number, 1 or more, got 0. {example} Leave out others."
+    assert str(refused(distlab.Cluster, hosts={"a": 0})) == words
+    words = str(refused(distlab.Cluster, hosts={"-oProxyCommand=x": 1}))
+    assert words.startswith("hosts must be names of hosts, as ssh takes them, got '-oProxyCommand=x'.")
+    assert str(refused(distlab.Cluster, hosts=3)).startswith(
+        "hosts must be a mapping of host names to numbers of ranks"
+    )
+    assert (
+        str(refused(distlab.Cluster, 2, python="/x")) == f"python must be given with hosts alone, got '/x'. {example}"
+    )
+    words = str(refused(distlab.Cluster, hosts=TWO_EACH, init_method="file"))
+    assert words.startswith('init_method must be "tcp" or "env" for several hosts, which share no file')
+    assert str(refused(distlab.Cluster, 2, engines="ssh")) == f"hosts must be given for ssh, got None. {example}"
+    words = str(refused(distlab.Cluster, 2, treads=2))
+    assert words.startswith("arguments must be some of Cluster's, or of a job's (nodes,")
+
+
+def test_nothing_is_left_of_a_notebook_that_was_killed(ssh_hosts):
+    """Not here, and not on the hosts."""
+    code = "import distlab, time; c = distlab.Cluster(hosts={'nodeA': 1, 'nodeB': 1}); print('up'); time.sleep(100)"
+    with subprocess.Popen([sys.executable, "-uc", code], stdout=subprocess.PIPE, text=True) as notebook:
+        owner = f"{notebook.pid}-"
+        assert notebook.stdout.readline() == "up\n"
+        assert servers(ssh_hosts)
+        notebook.kill()
+    assert wait_until_gone(lambda: servers(ssh_hosts) + marked(reaper.TAG, owner)) == []
+
+
+def test_the_doctor_looks_at_hosts(ssh_hosts):
+    """One line each: OK, or what to do."""
+    _stopped()
+
+    def doctor(hosts):
+        line = [sys.executable, "-m", "distlab", "doctor", "--hosts", hosts]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=100)
+        return done.returncode, done.stdout
+
+    status, text = doctor("nodeA,nodeB")
+    assert re.search(
+        r"^OK    nodeB       nodeB, Python 3\.\d+, distlab \S+, torch .* on eth0, and 10\S+ is this", text, re.M
+    )
+    assert "OK    clock       nodeB: the same as here\n" in text
+    assert "OK    gloo group  a rank on each of 2 hosts, all_reduce gave 1;" in text
+    assert (status, text.endswith("Ranks work on these hosts together.\n")) == (0, True)
+    status, text = doctor("closed")
+    assert (status, text.startswith("FAIL  closed      cannot be used\n")) == (1, True)
+    assert "it answers, but no sshd listens there: start one, or give its port in ~/.ssh/config." in text
