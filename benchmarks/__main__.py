@@ -17,6 +17,7 @@ from benchmarks import (
     all_reduce,
     cells,
     data_parallel,
+    hosts,
     life,
     mpi,
     plot,
@@ -132,6 +133,10 @@ def main() -> None:
         f"({form(min(seconds_of_digits))} to {form(max(seconds_of_digits))})."
     )
     show(growth(life.sizes(COUNTS, min(repeat, 3)), base))
+    for what, contestants in hosts.measure(repeat).items():
+        peer = list(contestants)[-1]
+        if contestants[peer]:
+            show(compared(f"{what} 4 ranks on two hosts, ssh", contestants, statistics.median(contestants[peer]), peer))
     show(traces.picture())
     show(point_to_point.report(repeat * 5))
     for count in all_reduce.RANKS:

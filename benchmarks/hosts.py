@@ -1,0 +1,81 @@
+"""Four ranks on two hosts that ssh reaches: started and stopped, distlab beside ipyparallel's own ssh launcher.
+
+The hosts are network namespaces of this machine with a real sshd each, as in tests/network; this takes root.
+ipyparallel's launcher gets one ssh connection to each host, which its calls share (ControlMaster).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RANKS = {"nodeA": 2, "nodeB": 2}
+
+
+def ours(made: Any) -> tuple[float, float]:
+    """Seconds to start and to stop, group included."""
+    import distlab
+
+    began = time.perf_counter()
+    cluster = distlab.Cluster(hosts=RANKS)
+    started = time.perf_counter()
+    cluster.stop()
+    return started - began, time.perf_counter() - started
+
+
+def theirs(made: Any) -> tuple[float, float]:
+    """The same of stock engines, without a group."""
+    import sys
+
+    import ipyparallel
+    from traitlets.config import Config
+
+    shared = made.folder / "shared_config"
+    options = "ControlMaster auto\n    ControlPersist 60\n    ControlPath {}/%C\n"
+    shared.write_text(f"Host *\n    {options.format(made.folder)}{made.config.read_text()}")
+    words = ["-F", str(shared)]
+    config = Config()
+    for launcher in (config.SSHEngineSetLauncher, config.SSHEngineLauncher):
+        launcher.ssh_args, launcher.scp_args = words, words
+        launcher.remote_python = sys.executable
+        launcher.remote_profile_dir = str(made.folder / "profile")
+    config.SSHEngineSetLauncher.engines, config.SSHEngineSetLauncher.delay = RANKS, 0
+    began = time.perf_counter()
+    cluster = ipyparallel.Cluster(
+        engines="ssh", n=4, controller_ip=made.hosts.here, config=config, profile_dir=str(made.folder / "here")
+    )
+    client = cluster.start_and_connect_sync()
+    client.wait_for_engines(4)
+    started = time.perf_counter()
+    cluster.stop_cluster_sync()
+    return started - began, time.perf_counter() - started
+
+
+def measure(repeat: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each contestant, in turns: {"start": {name: [...]}, "stop": {...}}; none without hosts."""
+    import pytest
+
+    from tests.network.daemons import ssh_hosts
+
+    contestants: dict[str, Callable[[Any], tuple[float, float]]] = {"distlab": ours, "stock ipyparallel": theirs}
+    seconds: dict[str, dict[str, list[float]]] = {
+        what: {name: [] for name in contestants} for what in ("start", "stop")
+    }
+    with contextlib.suppress(pytest.skip.Exception), contextlib.ExitStack() as ends:
+        made = ends.enter_context(ssh_hosts(Path(ends.enter_context(tempfile.TemporaryDirectory()))))
+        os.environ["PATH"] = f"{made.programs}{os.pathsep}{os.environ['PATH']}"
+        for _ in range(repeat):
+            for name, contestant in contestants.items():
+                start, stop = contestant(made)
+                seconds["start"][name].append(start)
+                seconds["stop"][name].append(stop)
+    return seconds
+
+
+if __name__ == "__main__":
+    print(measure(2))
