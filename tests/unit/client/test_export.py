@@ -3,6 +3,7 @@
 import functools
 import gc
 import signal
+import subprocess
 import weakref
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import torch
 
 from distlab.client import export
 from distlab.errors import ArgumentError, ArgumentTypeError
+from distlab.launch.slurm import Job
 
 SCALE = 2
 
@@ -182,3 +184,27 @@ def test_the_backend_is_one_that_torchrun_can_start(tmp_path):
     assert told in repr(report).splitlines()
     device = 'torch.cuda.set_device(int(_os.environ["LOCAL_RANK"]))'
     assert f'\n{device}\ndist.init_process_group("nccl")' in script(tmp_path, [], backend="nccl")[0]
+
+
+def test_a_script_for_several_hosts(tmp_path):
+    """The command is for each of them; how many ranks each starts, and where they meet."""
+    plan = SimpleNamespace(n=4, backend="gloo", threads=1)
+    path = tmp_path / "made.py"
+    report = export.write([cell("x = 1")], path, plan, ["nodeA", "nodeA", "nodeB", "nodeB"])
+    meet = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500"
+    assert report.command == f"torchrun {meet} --nproc-per-node 2 made.py"
+    assert report.notes == ("to fill in: FIRST_HOST, the name of the first host; the command is for each host",)
+    report = export.write([cell("x = 1")], path, plan, ["nodeA", "nodeA", "nodeA", "nodeB"])
+    assert report.notes[0] == "to change: the hosts have 3, 1 ranks, and here all 3"
+
+
+def test_a_file_for_sbatch(tmp_path):
+    """Nodes, CPUs, and what was asked of Slurm before; bash can read it."""
+    plan, job = SimpleNamespace(n=4, backend="gloo", threads=3), Job(2, 2, "debug", "10:00", ("--account=me",))
+    report = export.write([cell("x = 1")], tmp_path / "made.py", plan, ["nodeA", "nodeA", "nodeB", "nodeB"], job)
+    assert (report.command, report.notes) == ("sbatch made.sbatch", ())
+    text = (tmp_path / "made.sbatch").read_text()
+    for line in ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=6", "--partition=debug", "--account=me"):
+        assert f"#SBATCH {line}\n" in text
+    assert "--nnodes 2 --nproc-per-node 2 \\\n" in text
+    assert subprocess.run(["bash", "-n", tmp_path / "made.sbatch"], capture_output=True).stderr == b""

@@ -1,0 +1,161 @@
+"""What is said of hosts that cannot be used, what srun is told, and what a host tells of itself; without any host."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from distlab.errors import HostError
+from distlab.launch import fork_server, host_report, hosts, mpiexec, slurm
+from distlab.launch.hosts import Host, Hosts
+from tests.refused import raised
+
+TWO = Hosts((Host("nodeA", 2), Host("nodeB", 1)), python="/opt/python")
+
+
+class Connection:
+    """One that has heard these hellos; what led to the hosts has ended with this status, or goes on."""
+
+    def __init__(self, numbers, hellos=(), status=None):
+        self.hosts, self.hellos = numbers, dict(hellos)
+        self.lost = dict.fromkeys(numbers, "whose connection has ended") if status is not None else {}
+        self.process = SimpleNamespace(poll=lambda: status, wait=lambda: status)
+
+
+def said(tmp_path, number, words):
+    """Let what leads to a host have written this."""
+    (tmp_path / "log").mkdir(exist_ok=True)
+    (tmp_path / "log" / f"host-{number}.log").write_text(words)
+
+
+@pytest.mark.parametrize(
+    ("status", "written", "words"),
+    [
+        (255, "root@nodeB: Permission denied (publickey,password).", "it asks for a password, or refuses this user's"),
+        (
+            255,
+            "ssh: connect to host nodeB port 22: Connection timed out",
+            "it does not answer: is it on, is a firewall",
+        ),
+        (255, "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "its host key is unknown, or another one than"),
+        (fork_server.NO_PYTHON, "", "there is no Python at /opt/python: give python=, the path of one there that has"),
+        (1, "ModuleNotFoundError: No module named 'distlab'", "distlab is not installed there: /opt/python -m pip"),
+        (1, "ImportError: psutil", "the process that leads to it ended with status 1: ImportError: psutil"),
+        (None, "", "it did not answer within 0.02 s: try `ssh nodeB /opt/python -V` in a terminal."),
+    ],
+)
+def test_a_host_that_says_nothing(tmp_path, monkeypatch, status, written, words):
+    """Why, from what ssh, the shell or Python there have written."""
+    monkeypatch.setattr(hosts, "HELLO_SECONDS", 0.02)
+    said(tmp_path, 1, written)
+    hellos, troubles = hosts.answers(TWO, [Connection([1], status=status)], str(tmp_path))
+    assert (hellos, list(troubles)) == ({}, [1])
+    assert troubles[1].startswith(words)
+    assert str(raised(HostError, hosts.check, TWO, troubles)).startswith(
+        f"1 of 2 hosts cannot be used:\n  nodeB: {words}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("differs", "words"),
+    [
+        ({}, None),
+        ({"torch": "2.8.0"}, "it has torch 2.8.0; here is torch "),
+        ({"distlab": None}, "it has distlab not installed; here is distlab "),
+        ({"room": 1}, "2 ranks were asked for, and it has room for 1: 3 files. More of them."),
+        ({"here": "203.0.113.5"}, "it sees this machine as 203.0.113.5, which is no address here (127.0.0.1"),
+        ({"trouble": "it has no interface 'x'"}, "it has no interface 'x'."),
+    ],
+)
+def test_a_host_that_says_what_it_is(tmp_path, differs, words):
+    """Everything that ranks need is there, or what is not."""
+    hello = {"here": "127.0.0.1", "room": 5, "limit": "3 files. More of them.", **host_report.installed()}
+    hello = {name: value for name, value in {**hello, **differs}.items() if value is not None}
+    found, troubles = hosts.answers(TWO, [Connection([0], {0: hello})], str(tmp_path))
+    assert found == {0: hello}
+    assert (troubles == {}) if words is None else troubles[0].startswith(words)
+
+
+def test_what_a_host_says_of_itself(tmp_path, monkeypatch):
+    """Its address for the others is the one from which it reaches the notebook; the interface is that address's."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "")
+    plan = {"host": 3, "ranks": 2, "here": ["127.0.0.1"], "folder": "/nowhere", "address": None, "interface": None}
+    number, address, hello = host_report.make([plan])
+    assert (number, address, hello["interface"], hello["here"]) == (3, "127.0.0.1", "lo", "127.0.0.1")
+    assert hello["room"] > 1
+    monkeypatch.setenv("SLURM_NODEID", "1")
+    assert host_report.make([plan, plan | {"host": 4, "address": "127.0.0.2"}])[:2] == (4, "127.0.0.2")
+    *_, hello = host_report.make([plan | {"interface": "eth77"}])
+    assert hello["trouble"].startswith("it has no interface 'eth77' with an IPv4 address, but ")
+
+
+def test_where_the_notebook_is_seen_from(monkeypatch):
+    """From where ssh or srun came, if that is an address of the notebook's machine."""
+    monkeypatch.setenv("SSH_CONNECTION", "10.1.1.1 5 10.1.1.2 22")
+    assert host_report._notebook(["10.9.9.9", "10.1.1.1"]) == "10.1.1.1"
+    assert host_report._notebook(["10.9.9.9", "10.8.8.8"]) == "10.1.1.1"  # hosts.py says that this is none of them
+    assert host_report._notebook(["10.9.9.9"]) == "10.9.9.9"
+
+
+def test_what_srun_is_told(monkeypatch):
+    """One task a node, with the CPUs that its ranks want and the partition has; a learner's options come last."""
+    monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
+    monkeypatch.setattr(slurm, "_ask", lambda *words: "4\n16+")
+    words = slurm.command(slurm.Job(2, 8, "debug", "10:00", ("--account=me",)))
+    assert words[:5] == ["srun", "--job-name=distlab", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
+    assert words[5] == "--cpus-per-task=4"
+    assert words[-3:] == ["--partition=debug", "--time=10:00", "--account=me"]
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
+    assert "--overlap" in slurm.command(slurm.Job(3, 1))
+    assert slurm.nodes_of_allocation() == 3
+
+
+def test_a_job_in_the_queue(monkeypatch):
+    """It is told once; a reason that never goes away ends the wait."""
+    monkeypatch.setattr(slurm, "ASK_SECONDS", 0.0)
+    told, reasons = [], iter(["Resources", "Priority", "PartitionConfig"])
+    monkeypatch.setattr(slurm, "_reason", lambda number: next(reasons))
+    queue = slurm.Queue(told.append)
+    assert not queue.is_hopeless("")
+    assert not queue.is_hopeless("srun: job 7 queued and waiting for resources\n")
+    assert not queue.is_hopeless("srun: job 7 queued and waiting for resources\n")
+    assert queue.is_hopeless("srun: job 7 queued and waiting for resources\n")
+    assert not queue.is_hopeless(
+        "srun: job 7 queued and waiting for resources\nsrun: job 7 has been allocated resources\n"
+    )
+    assert told == ["job 7 waits in Slurm's queue (Resources); interrupt this cell to cancel it"]
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("srun: error: invalid partition specified: x\n", "Slurm has no partition 'x', but asked."),
+        ("srun: error: Requested node configuration is not available\n", "no partition has 2 nodes with 4 CPUs each"),
+        ("srun: error: Invalid account\n", "srun ended: Invalid account"),
+        ("", "srun ended: it wrote nothing"),
+    ],
+)
+def test_what_srun_refuses(monkeypatch, written, words):
+    """In words that say what there is instead."""
+    monkeypatch.setattr(slurm, "_ask", lambda *arguments: "asked")
+    assert slurm.trouble(slurm.Job(2, 4, "x"), written, waits=False).startswith(words)
+
+
+def test_a_hostfile(tmp_path):
+    """As MPICH and Open MPI write them; a host that is named twice has both numbers."""
+    (tmp_path / "hosts").write_text("# here\n\nnodeA:2\nnodeB slots=3 # fast\nnodeC\nnodeA:1\n")
+    assert mpiexec.read_hostfile(str(tmp_path / "hosts")) == {"nodeA": 3, "nodeB": 3, "nodeC": 1}
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments"),
+    [
+        ("HYDRA build details:", ["-localhost", "10.0.0.9", "-hosts", "nodeA:2,nodeB:1"]),
+        ("Open MPI 4.1", ["--host", "nodeA:2,nodeB:1", "-x", "A", "-x", "IPP_CONNECTION_INFO"]),
+    ],
+)
+def test_what_mpiexec_is_told_of_hosts(monkeypatch, version, arguments):
+    """Names and numbers; Open MPI also which variables to take along."""
+    monkeypatch.setattr(mpiexec.subprocess, "run", lambda *args, **options: SimpleNamespace(stdout=version))
+    assert mpiexec.arguments(TWO, "10.0.0.9", ["A"])[-len(arguments) :] == arguments
