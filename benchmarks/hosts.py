@@ -74,6 +74,30 @@ def measure(repeat: int) -> dict[str, dict[str, list[float]]]:
                 start, stop = contestant(made)
                 seconds["start"][name].append(start)
                 seconds["stop"][name].append(stop)
+        seconds |= run_there_and_here(repeat)
+    return seconds
+
+
+def run_there_and_here(repeat: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of a warm run, and until a deadlock is told, freed and rebuilt: on the two hosts, and on this machine."""
+    import distlab
+    from benchmarks.programs import first_sum
+    from benchmarks.stuck import everybody_receives
+
+    places: dict[str, dict[str, Any]] = {"two hosts": {"hosts": RANKS}, "this machine": {"n": 4}}
+    seconds: dict[str, dict[str, list[float]]] = {what: {name: [] for name in places} for what in ("run", "deadlock")}
+    for name, where in places.items():
+        with distlab.Cluster(**where) as cluster:
+            for turn in range(10 * repeat + 3):
+                began = time.perf_counter()
+                cluster.run(first_sum)
+                if turn >= 3:
+                    seconds["run"][name].append(time.perf_counter() - began)
+            for _ in range(repeat):
+                began = time.perf_counter()
+                with contextlib.suppress(distlab.DeadlockError):
+                    cluster.run(everybody_receives)
+                seconds["deadlock"][name].append(time.perf_counter() - began)
     return seconds
 
 
