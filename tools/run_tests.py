@@ -38,7 +38,7 @@ PARTS = {
     "network": [*PYTEST, "--durations=10", "tests/network"],
 }
 # each takes about as long as the others
-LANES = (("lint", "unit", "cluster/client"), ("cluster/others", "notebooks"), ("nbval", "browser", "network"))
+LANES = (("lint", "unit", "cluster/client", "browser"), ("cluster/others", "notebooks", "network"), ("nbval",))
 
 
 def run(name: str) -> tuple[bool, str]:

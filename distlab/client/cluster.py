@@ -49,15 +49,14 @@ class Cluster(Simulating, Shown):
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
         network: a `Network` of machines to simulate: messages take virtual time on its links, the same on every run,
             and `clock` returns it; None for this machine and real time.
-        hosts: machines reached by ssh and the ranks on each, {"nodeA": 4, "nodeB": 4}, rank 0 on the first; or the path
-            of a hostfile. They need the same Python, torch and distlab as here. With engines="mpi", for mpiexec.
+        hosts: machines that ssh reaches and their ranks, {"nodeA": 4, "nodeB": 4}, rank 0 on the first; or the path of
+            a hostfile. They need the Python, torch and distlab of here. With engines="mpi", for mpiexec.
         python: the Python on the hosts; None for the path of the one that runs here.
         interface: the network interface of the hosts that ranks talk over; None for the one that leads here.
         job: with engines="slurm": nodes, partition, time (such as "10:00"), options (more words for srun, a list) and
             queue_timeout (seconds to wait in the queue, 60 by default). In an allocation, its nodes are the default.
 
-    On several hosts, notebook and ranks talk encrypted, but what gloo, RPC and the store send from host to host is open
-    to their network, as with torchrun: use one that you trust.
+    Notebook and hosts talk encrypted, but what ranks send each other is open to their network, as with torchrun.
 
     Attributes:
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
@@ -105,9 +104,7 @@ class Cluster(Simulating, Shown):
         init_method: str = "tcp",
         timeout: float = 30.0,
     ) -> Cluster:
-        """The engines of an ipyparallel cluster that runs already as ranks; `stop` leaves them running.
-
-        Ranks that end are not replaced, here or by `restart`: engines are started as they were before.
+        """The engines of an ipyparallel cluster that runs already as ranks; they run on after `stop`, and end for good.
 
         Runs on: the notebook's kernel. Each engine needs the same Python, torch and distlab.
 
@@ -134,9 +131,13 @@ class Cluster(Simulating, Shown):
 
     @interrupts.held()
     def _begin(self) -> None:
-        warm = Cluster.current._give_way(self._plan) if Cluster.current is not None else None
+        before, warm = Cluster.current, None
+        if before is not None and (self._plan.hosts is None or before.ranks.plan.hosts == self._plan.hosts):
+            warm = before._give_way(self._plan)
         self._why_stopped = "did not start"
         self._ranks = Ranks(self._plan, warm)
+        if before is not None and before is Cluster.current:  # hosts may be refused, and then it goes on
+            before._give_way(self._plan)
         self._plan = self._ranks.plan
         self.steps.clear()
         self.targets, self.block = None, True

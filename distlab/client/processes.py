@@ -26,7 +26,7 @@ from typing import Any
 
 from distlab.client import interrupts
 from distlab.client.arguments import FORK, Plan
-from distlab.compat.ipyparallel import forget_engine, waiting_threads
+from distlab.compat.ipyparallel import drop_late_replies, forget_engine, waiting_threads
 from distlab.diagnosis import explanation
 from distlab.errors import ClusterError, HostError, namesake, rank_list
 from distlab.launch import fork_server, hosts, mpiexec, reaper, settings, slurm
@@ -138,6 +138,7 @@ class Processes:
         self._do(loop, ipp_cluster.start_engines(n, **engine_options))
         self.launcher = ipp_cluster.engine_set
         self.client = self._do(loop, ipp_cluster.connect_client())
+        drop_late_replies(self.client)
         # engines of other launchers have nannies for it
         self.launcher.when_ended = functools.partial(forget_engine, self.client)
         with interrupts.allowed():
@@ -195,10 +196,9 @@ class Processes:
         deadline = time.monotonic() + START_SECONDS
         while not condition():
             self.check_controller()
-            codes = self._exit_codes()
             for rank, pid in getattr(self.launcher, "pids", {}).items():
-                if (rank, pid) in codes and (rank, pid) not in old:
-                    raise ClusterError(f"rank {rank} {explanation.exit_words(codes[rank, pid])} before it was ready.")
+                if (code := self._exit_code(rank, pid)) is not None and (rank, pid) not in old:
+                    raise ClusterError(f"rank {rank} {explanation.exit_words(code)} before it was ready.")
             if not self.launcher.running or (self._forks and any(map(self.launcher.why_lost, range(self.launcher.n)))):
                 raise ClusterError("a process ended before all engines were there.")
             if time.monotonic() > deadline:
@@ -258,7 +258,7 @@ class Processes:
 
     def has_ended(self, rank: int, pid: int) -> bool:
         """Whether the launcher knows that an engine with this process number, or its fork server, has ended."""
-        return (rank, pid) in self._exit_codes() or (self._forks and bool(self._why_lost(rank, pid)))
+        return self._exit_code(rank, pid) is not None or (self._forks and bool(self._why_lost(rank, pid)))
 
     def _why_lost(self, rank: int, pid: int) -> str:
         """Why this process of an engine cannot be reached any more, in words; "" where it can."""
@@ -270,23 +270,23 @@ class Processes:
         deadline = time.monotonic() + 1.0  # ipyparallel may tell of the death before the launcher has seen it
         while not self.has_ended(rank, pid) and time.monotonic() < deadline:
             time.sleep(0.02)
-        code = self._exit_codes().get((rank, pid))
+        code = self._exit_code(rank, pid)
         if code is not None or not self._forks or not (why := self._why_lost(rank, pid)):
             return explanation.exit_words(code)
         if self.names:
             return f"was lost with host {self.names[self.launcher.home_of(rank)]}, {why}"
-        server = self._connections[0].process
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(1.0)
-        return f"ended with the process that forks the ranks, which {explanation.exit_words(server.returncode)}"
+        while (ended := self.launcher.stop_data) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        words = explanation.exit_words(ended["exit_code"] if ended else None)
+        return f"ended with the process that forks the ranks, which {words}"
 
-    def _exit_codes(self) -> dict[tuple[int, int], int]:
-        """Exit status of each engine and process that the launcher has seen end (negative: killed by that signal)."""
+    def _exit_code(self, rank: int, pid: int) -> int | None:
+        """Exit status of an engine's process that the launcher has seen end (negative: killed by that signal)."""
         if self._forks:
-            return self.launcher.exit_codes
+            return self.launcher.exit_code(rank, pid)
         ended = getattr(self.launcher, "stop_data", None) or {}
-        engines = {int(number): data for number, data in ended.get("engines", {}).items() if "pid" in data}
-        return {(number, data["pid"]): data["exit_code"] for number, data in engines.items()}
+        engines = [data for data in (ended, *ended.get("engines", {}).values()) if "pid" in data]
+        return next((data["exit_code"] for data in engines if data["pid"] == pid), None)
 
     def signal(self, rank: int, pid: int, number: int) -> None:
         """Send a signal to an engine's process, where it is; one that has ended is passed over."""

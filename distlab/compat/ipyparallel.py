@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -22,6 +23,7 @@ PARTS = {
     "ipyparallel:Client._outstanding_dict": "tell which ranks are busy",
     "ipyparallel:Client._io_loop": "tell ipyparallel that a rank has died",
     "ipyparallel:Client._query_socket": "tell ipyparallel that a rank has died",
+    "ipyparallel:Client._queue_handlers": "pass over replies that come too late",
     "ipyparallel:AsyncResult._metadata": "show what ranks write",
     "ipyparallel:AsyncResult._children": "tell which ranks have answered",
     "ipyparallel.client.magics:ParallelMagics._eval_target_str": "check the targets of a %%px cell",
@@ -48,6 +50,25 @@ def forget_engine(client: Any, engine_id: int) -> None:
     Runs on: any thread. A client that has been closed tells nothing.
     """
     client._io_loop.add_callback(client.session.send, client._query_socket, "unregistration_request", {"id": engine_id})
+
+
+def drop_late_replies(client: Any) -> None:
+    """Have a client pass over replies that nobody waits for, as of a host that was lost and is back: it prints them.
+
+    Private: the client's table of what to do with replies.
+    """
+
+    def only_awaited(handle: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+        def awaited(reply: dict[str, Any]) -> bool:
+            ids = {
+                reply["parent_header"].get("msg_id"),
+                reply["metadata"].get("original_msg_id"),
+            }  # the second: broadcast
+            return bool(ids & client.outstanding)
+
+        return lambda reply: handle(reply) if awaited(reply) else None
+
+    client._queue_handlers = {kind: only_awaited(handle) for kind, handle in client._queue_handlers.items()}
 
 
 def address_of_controller(client: Any) -> str:

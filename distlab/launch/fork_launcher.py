@@ -80,10 +80,10 @@ class ForkEngineSetLauncher(LocalProcessLauncher, EngineLauncher):
         """Process number of each engine that runs or ran, the newest."""
         return {engine: pid for connection in self.connections for engine, pid in connection.pids.items()}
 
-    @property
-    def exit_codes(self) -> dict[tuple[int, int], int]:
-        """Status by engine and process number, negative for a signal."""
-        return {key: code for connection in self.connections for key, code in connection.exit_codes.items()}
+    def exit_code(self, engine: int, pid: int) -> int | None:
+        """Status with which a process of an engine has ended, negative for a signal; None of one that has not."""
+        found = (connection.exit_codes.get((engine, pid)) for connection in self.connections)
+        return next((code for code in found if code is not None), None)
 
     @property
     def store(self) -> tuple[str, int] | None:

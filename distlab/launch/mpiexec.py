@@ -41,7 +41,7 @@ def check() -> None:
         refuse("engines", rule, NAME, f"{here}: {INSTALL} brings what MPI needs. Or call Cluster(n).")
 
 
-def arguments(hosts: Hosts | None, address: str, environment: Iterable[str]) -> list[str]:
+def arguments(hosts: Hosts | None = None, address: str = "", environment: Iterable[str] = ()) -> list[str]:
     """What this mpiexec must be told; Open MPI refuses more ranks than cores, and the user root, unless it is.
 
     Args:

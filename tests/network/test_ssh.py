@@ -244,6 +244,18 @@ def _stopped():
         distlab.Cluster.current.stop()
 
 
+def test_a_cluster_that_runs_goes_on_when_hosts_are_refused(ssh_hosts):
+    """It is replaced once they are there."""
+    _stopped()
+    with distlab.Cluster(2) as running:
+        raised(distlab.HostError, distlab.Cluster, hosts={"nodeA": 1, "closed": 1})
+        assert running.run(pid) == running.ranks.pids
+        with distlab.Cluster(hosts={"nodeA": 1}) as other:
+            assert other.run(place)[0][0] == "nodeA"
+        words = str(raised(distlab.ClusterError, running.run, pid))
+        assert words.startswith("This cluster was replaced by Cluster(1).")
+
+
 def test_another_version_is_told(ssh_hosts, monkeypatch):
     """Before any rank is started."""
     _stopped()

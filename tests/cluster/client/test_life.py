@@ -156,8 +156,8 @@ def test_a_port_that_another_program_takes_first(monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
 
-        def first_with_a_taken_port():
-            arguments = original()
+        def first_with_a_taken_port(address):
+            arguments = original(address)
             attempts.append(arguments)
             if len(attempts) == 1:
                 ports = arguments[2].partition("=")[2].split(",")

@@ -35,7 +35,7 @@ def test_cluster_warns_without_importing_torch():
     program = (
         "import sys, distlab\nfrom distlab.compat import versions\n"
         "versions.metadata.version = lambda name: '99.1.0+cpu'\n"
-        "distlab.Cluster.restart = lambda self: print('starts', 'torch' in sys.modules)\n"
+        "distlab.Cluster._begin = lambda self: print('starts', 'torch' in sys.modules)\n"
         "distlab.Cluster(2)\ndistlab.Cluster(2)\n"
     )
     # from stdin: of a program in "-c", Python 3.13 shows the line, too

@@ -71,7 +71,7 @@ def test_open_mpi_is_told_that_ranks_may_share_cores(monkeypatch, version, user,
     """It refuses more ranks than cores, and root; MPICH needs nothing."""
     monkeypatch.setattr(subprocess, "run", lambda *args, **options: SimpleNamespace(stdout=version))
     monkeypatch.setattr(mpiexec.os, "geteuid", lambda: user)
-    assert mpiexec.arguments(None, "127.0.0.1", []) == arguments
+    assert mpiexec.arguments() == arguments
 
 
 def test_who_ended_first_is_read_from_the_log():
