@@ -198,7 +198,8 @@ class Processes:
             self.check_controller()
             for rank, pid in getattr(self.launcher, "pids", {}).items():
                 if (code := self._exit_code(rank, pid)) is not None and (rank, pid) not in old:
-                    raise ClusterError(f"rank {rank} {explanation.exit_words(code)} before it was ready.")
+                    last = "\n".join(["", *self.log_of(rank).splitlines()[-5:]])
+                    raise ClusterError(f"rank {rank} {explanation.exit_words(code)} before it was ready.{last}")
             if not self.launcher.running or (self._forks and any(map(self.launcher.why_lost, range(self.launcher.n)))):
                 raise ClusterError("a process ended before all engines were there.")
             if time.monotonic() > deadline:

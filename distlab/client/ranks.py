@@ -72,7 +72,7 @@ class Ranks:
         """Build the group, with new processes for the ranks `new`; how many subgroups went with an old group."""
         plan, old, everyone = self.plan, self._processes, list(range(self.plan.n))
         if new and old is not None and old.can_fork:
-            old.replace(new, plan.threads, everyone)
+            old.replace(new, plan.threads or old.threads, everyone)
         elif new:  # all of them: the first time, or because all have ended with the process that forks them
             self._processes = start_processes(plan) if plan.attached is None else Attached(plan.attached.client)
             if old is not None:
@@ -97,7 +97,7 @@ class Ranks:
         self.pids = [values[rank]["pid"] if rank in new else self.pids[rank] for rank in everyone]
         names = [values[rank]["machine"] if rank in new else self.machines.names[rank] for rank in everyone]
         self.machines = Machines(self._processes.channel, self.pids, names)
-        self.plan = replace(plan, threads=self._processes.threads)
+        self.plan = replace(plan, threads=plan.threads or self._processes.threads)
         self.lost, self.broken, self._cut = {}, False, False
         return max((values[rank]["subgroups"] for rank in everyone if rank not in new), default=0)
 

@@ -14,6 +14,7 @@ HOMES = {
     "grids": ("before_after",),
     "handshakes": ("handshake",),
     "heat": ("heat_maps",),
+    "hosts": ("clocks", "machines"),
     "memory_parts": ("memory", "memory_at"),
     "more_ranks": ("scaling", "speedup", "time_against_ranks"),
     "sharding": ("cuts", "mesh", "shards"),

@@ -12,6 +12,7 @@ import time
 
 import psutil
 import pytest
+import torch
 import zmq
 
 import distlab
@@ -199,7 +200,14 @@ def test_restart_and_another_cluster(cluster, ssh_hosts):
     before = {p.pid for p in servers(ssh_hosts)}
     cluster.restart()
     assert cluster.run(sum_of_ranks) == [6.0] * 4
+    with distlab.Cluster(hosts=TWO_EACH, threads=3) as other:
+        assert other.run(lambda rank, n: torch.get_num_threads()) == [3] * 4
+        assert other.threads == 3
+        distlab.Cluster(hosts=TWO_EACH)
+    assert distlab.Cluster.current.threads == max(1, (os.cpu_count() or 1) // 2)
+    assert distlab.Cluster.current.run(sum_of_ranks) == [6.0] * 4
     assert len(before & {p.pid for p in servers(ssh_hosts)}) >= 2
+    _stopped()
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,9 @@ MODULES = (
     "sharding",
     "tensor_parallel",
     "pipelines",
+    "hosts",
+    "addresses",
+    "slow_links",
 )
 # as the notes of a rank name them, the forms for one tensor included
 COLLECTIVES = [

@@ -1,0 +1,126 @@
+"""The exercises of notebook 10 on slow links: what a cable costs, the order of a ring, and reducing host by host."""
+
+import torch
+import torch.distributed as dist
+
+from distlab.course.exercises import Seen, as_they_are, exercise, numbers, question
+from distlab.simulated.events import Collective, Message
+from distlab.simulated.notes import NOTES
+
+
+def _crossings(fn, hosts):
+    """How many messages of each step of a ring leave a host, if the ranks stand in the order that `fn` returns."""
+    order = fn(list(hosts))
+    if not isinstance(order, (list, tuple)) or sorted(order) != list(range(len(hosts))):
+        return Seen("no order of the ranks", f"It should have each of the ranks 0 to {len(hosts) - 1} once.")
+    places = [hosts[rank] for rank in order]
+    number = sum(a != b for a, b in zip(places, places[1:] + places[:1], strict=True))
+    return Seen(f"{number} leave a host", f"The ring passes the hosts in the order {' '.join(places)}.")
+
+
+def _by_host(fn, tensor, hosts):
+    """The tensor after `fn` with groups made of `hosts`, the host of each rank, and whether this rank used a cable."""
+    ranks = {host: [rank for rank, other in enumerate(hosts) if other == host] for host in dict.fromkeys(hosts)}
+    groups = {host: dist.new_group(members) for host, members in ranks.items()}
+    leaders = dist.new_group([members[0] for members in ranks.values()])
+    mine, begun = hosts[dist.get_rank()], len(NOTES.here.events)
+    fn(tensor, ranks[mine][0], groups[mine], leaders)
+    peers = set()
+    for event in NOTES.here.events[begun:]:
+        peers.update(event.members if isinstance(event, Collective) else ())
+        peers.update([event.peer] if isinstance(event, Message) else ())
+    crosses = any(hosts[peer] != mine for peer in peers)
+    words = "talks to other hosts" if crosses else "stays on its host"
+    return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")
+
+
+@exercise(
+    "10",
+    worlds=(1,),
+    cases=tuple(
+        (name, k, num_bytes, 0.005, 8e-8)
+        for k, num_bytes in ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))
+        for name in ("whole ring", "ring", "tree", "halving doubling")
+    ),
+    given=as_they_are,
+)
+def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
+    """Return the seconds of an all-reduce of `num_bytes` on two hosts of k ranks each, k a power of two.
+
+    What happens inside of a host takes no time. A message of m bytes takes alpha + beta m over the cable, and those
+    that go the same way at the same time share it: they take alpha, and beta for the bytes of all of them. The name is
+    "whole ring", "ring", "tree" or "halving doubling". For k = 2, 1 MB, 5 ms and 80 ns a byte they take 0.255, 0.15,
+    0.17 and 0.17.
+
+    Hint: A ring crosses the cable in each step, once in each direction. How many steps are there with n = 2 k ranks?
+    Hint: A tree crosses the cable once on the way up, from rank k to rank 0, and once on the way down.
+    Hint: Of halving and doubling, two steps cross the cable: the first and the last. In each of them every rank sends
+    half of the tensor to a rank of the other host, so k messages share the cable.
+    """
+    n = 2 * k
+    crossings, num_bytes_each = {
+        "whole ring": (n - 1, num_bytes),
+        "ring": (2 * (n - 1), num_bytes / n),
+        "tree": (2, num_bytes),
+        "halving doubling": (2, k * num_bytes / 2),
+    }[name]
+    return crossings * (alpha + beta * num_bytes_each)
+
+
+@exercise(
+    "10",
+    worlds=(1,),
+    cases=((list("ABAB"),), (list("AABB"),), (list("BACABC"),), (list("CABABCAAB"),), (["nodeB", "nodeA"],)),
+    given=as_they_are,
+    trial=_crossings,
+)
+def ring_order(hosts):
+    """Return a list of the ranks in an order in which a ring leaves each host only once. `hosts[r]` names the host of
+    rank r. For A, B, A, B it is 0, 2, 1, 3, or any other that passes one host after the other.
+
+    Hint: The ranks of one host have to stand next to each other.
+    Hint: `sorted` takes a `key`, a function of a rank.
+    """
+    return sorted(range(len(hosts)), key=hosts.__getitem__)
+
+
+@exercise(
+    "10",
+    cases=((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA")),
+    given=lambda rank, n, case: (*numbers(rank, n, case[0]), list(case[1])[:n]),
+    trial=_by_host,
+    stuck="Does every rank of a group make the same calls on it, and no other rank?",
+)
+def hierarchical_all_reduce(tensor, first, inside, leaders):
+    """Replace the numbers of `tensor`, on every rank, by their sums over all ranks, host by host.
+
+    `inside` is the group of the ranks on this host, `first` the first of them, and `leaders` the group of the first
+    ranks of all hosts. Only these may talk to ranks of other hosts.
+
+    Hint: Three collectives: one inside of each host, one between the leaders, and one inside of each host again.
+    Hint: `dist.reduce(tensor, dst=first, group=inside)` brings the sum of a host to its first rank.
+    Hint: `leaders` may be used by its members only: by the ranks with `dist.get_rank() == first`.
+    """
+    dist.reduce(tensor, dst=first, group=inside)
+    if dist.get_rank() == first:
+        dist.all_reduce(tensor, group=leaders)
+    dist.broadcast(tensor, src=first, group=inside)
+
+
+@question("10")
+def micro_batches_for_a_quarter(answer):
+    """A micro-batch takes 20 ms to compute, and the all-reduce of its gradients over a slow cable 180 ms; they do not
+    overlap. With `no_sync`, how many micro-batches must there be at least for each all-reduce, so that it takes no more
+    than a quarter of the time?
+
+    Hint: With k micro-batches the whole takes 20 k + 180 ms.
+    Hint: Which share of that is 180 ms?
+
+    Why: 27 micro-batches compute for 540 ms, and 180 of 720 ms are a quarter.
+    """
+    said = {
+        36: "That makes the all-reduce a quarter of the computing, and not of the whole time.",
+        9: "With 9 the all-reduce takes as long as the computing: half of the time.",
+        26: "With 26 it is still a little more than a quarter.",
+    }
+    return answer == 27 or said.get(answer, "Solve 180 / (20 k + 180) = 1/4 for k.")
