@@ -25,6 +25,7 @@ from distlab.errors import ClusterError, refuse
 from distlab.launch import reaper
 from distlab.quantities import BYTES_PER_SECOND, SECONDS, quantity
 
+PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # where ip and tc are
 NETWORKS = Path("/run/distlab")  # a folder for each network, "NUMBER-OWNER", with /etc/hosts of its hosts
 NAMESPACES = Path("/run/netns")  # where `ip netns` has them
 HOST_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
@@ -259,7 +260,10 @@ def _remove(folder: Path) -> None:
 
 
 def _call(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PATH": PLACES})
+    except FileNotFoundError as error:
+        raise ClusterError(f"{words[0]} is not installed: it is a part of iproute2.") from error
     if done.returncode:
         raise ClusterError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done.stdout

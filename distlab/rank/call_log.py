@@ -148,6 +148,13 @@ class Notes:
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
 
+    def forget_group(self, name: str) -> None:
+        """Forget the calls in a group that is gone, and whose name another one gets."""
+        self.collectives.pop(name, None)
+        for counts in (self.traffic, self.dropped):
+            for key in [key for key in counts if key[1] == name]:
+                del counts[key]
+
     def add(self, note: Note) -> None:
         if self.closed:
             raise RuntimeError("Connection closed: this rank was freed from a call of its group before.")

@@ -22,6 +22,7 @@ from torch import Tensor
 from distlab.compat.torch import destroy_group, forget_group_numbers, group_names, name_of, set_default_group
 from distlab.course.exercises import Exercise, Seen, all_exercises, outcome
 from distlab.rank import call_hooks
+from distlab.rank.call_log import NOTES
 from distlab.rank.entry_points import lend_names
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
@@ -79,6 +80,7 @@ def leave(rank: int, world_size: int) -> bool:
         groups, number = [own for own, _ in group_names()], int(name_of(group))
         set_default_group(group.outer)
         for own in groups[groups.index(group) :]:
+            NOTES.forget_group(name_of(own))
             destroy_group(own)
         forget_group_numbers(number + 1)
     return dist.group.WORLD not in _WORLDS
