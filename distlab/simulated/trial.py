@@ -91,13 +91,12 @@ def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Ca
     """Call a learner's function, and the reference, on the inputs of a case. Runs on: every rank of the small world."""
     exercise = all_exercises()[exercise] if isinstance(exercise, str) else exercise
     n, case = dist.get_world_size(), exercise.cases[case]
-    with notes.apart():
-        expected = exercise.trial(exercise.reference, *exercise.given(rank, n, case))
+    expected, _ = _tried(exercise, exercise.reference, exercise.given(rank, n, case))
     before, given = exercise.given(rank, n, case), exercise.given(rank, n, case)
     lend_names(fn, rank=rank, world_size=n)
     printed = _Beginning()
-    with contextlib.redirect_stdout(printed), notes.apart() as events:
-        actual = exercise.trial(fn, *given)
+    with contextlib.redirect_stdout(printed):
+        actual, events = _tried(exercise, fn, given)
     pairs = list(_pairs(expected, actual)) or [((), None, None)]
     place, wanted, found = next((pair for pair in pairs if not _alike(*pair[1:])), pairs[0])
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
@@ -105,6 +104,14 @@ def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Ca
     told = _where(exercise, place, wanted, before, expected)
     why = "" if right else told if told.endswith("change.") else f"{told} {_why(wanted, found, before, n)}".strip()
     return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, printed.getvalue())
+
+
+def _tried(exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]) -> tuple[Any, list[Event]]:
+    """What a trial of a function gives, and what this rank did meanwhile, which a trial with `events` may look at."""
+    with notes.apart() as events:
+        looks = "events" in inspect.signature(exercise.trial).parameters
+        more = {"events": notes.NOTES.here.events} if looks else {}
+        return exercise.trial(fn, *given, **more), events
 
 
 class _Beginning(io.StringIO):

@@ -89,7 +89,8 @@ class Exercise:
         worlds: numbers of ranks with which it is tried, from few to many.
         cases: what `given` makes inputs of, from small to large.
         given: given(rank, world_size, case) is a tuple, the arguments of the function on this rank.
-        trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared.
+        trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared. One
+            with a parameter `events` gets the list to which this rank's collectives and messages are added.
         forbids: names of collectives that the answer must not call.
         limits: limits(world_size, length, item) for a first tensor of so many elements and bytes in each; None without.
         seconds: after which one call counts as never ending.

@@ -4,8 +4,6 @@ import torch
 import torch.distributed as dist
 
 from distlab.course.exercises import Seen, as_they_are, exercise, numbers, question
-from distlab.simulated.events import Collective, Message
-from distlab.simulated.notes import NOTES
 
 
 def _crossings(fn, hosts):
@@ -18,17 +16,17 @@ def _crossings(fn, hosts):
     return Seen(f"{number} leave a host", f"The ring passes the hosts in the order {' '.join(places)}.")
 
 
-def _by_host(fn, tensor, hosts):
+def _by_host(fn, tensor, hosts, events):
     """The tensor after `fn` with groups made of `hosts`, the host of each rank, and whether this rank used a cable."""
     ranks = {host: [rank for rank, other in enumerate(hosts) if other == host] for host in dict.fromkeys(hosts)}
     groups = {host: dist.new_group(members) for host, members in ranks.items()}
     leaders = dist.new_group([members[0] for members in ranks.values()])
-    mine, begun = hosts[dist.get_rank()], len(NOTES.here.events)
+    mine, begun = hosts[dist.get_rank()], len(events)
     fn(tensor, ranks[mine][0], groups[mine], leaders)
     peers = set()
-    for event in NOTES.here.events[begun:]:
-        peers.update(event.members if isinstance(event, Collective) else ())
-        peers.update([event.peer] if isinstance(event, Message) else ())
+    for event in events[begun:]:  # collectives have members, and messages a peer
+        peers.update(getattr(event, "members", ()))
+        peers.update([event.peer] if hasattr(event, "peer") else ())
     crosses = any(hosts[peer] != mine for peer in peers)
     words = "talks to other hosts" if crosses else "stays on its host"
     return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")

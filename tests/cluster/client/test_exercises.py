@@ -166,6 +166,19 @@ def test_an_exercise_of_ones_own(usable):
     assert "Ranks 0-1: The tensor is still as it was given" in repr(distlab.check(double, lambda tensor: tensor * 2))
 
 
+def test_calls_of_the_groups_of_a_case_before_do_not_count(usable):
+    """Each case makes groups of its own, whose names come again: the report is about the calls of this one."""
+
+    def leaders_alone(tensor, first, inside, leaders):
+        if dist.get_rank() == first:
+            dist.reduce(tensor, dst=first, group=inside)
+            dist.all_reduce(tensor, group=leaders)
+        dist.broadcast(tensor, src=first, group=inside)
+
+    words = repr(distlab.check("hierarchical_all_reduce", leaders_alone))
+    assert "The ranks do not call the same collective: rank 0 calls reduce, rank 1 calls broadcast.\n" in words
+
+
 def test_a_check_takes_no_virtual_time(last_one_stopped):
     """On a simulated cluster the clocks stand still during a check."""
     with distlab.Cluster(4, network=distlab.Network("5 us", "1 GB/s")) as cluster:
@@ -187,16 +200,3 @@ def test_a_check_without_a_cluster_makes_one(capsys, last_one_stopped):
         words = "cluster must be of 4 ranks or more for this exercise, got 2. Call distlab.Cluster(4), and check again."
         assert str(caught.value) == words
         assert small.run(lambda rank, n: n) == [2, 2]
-
-
-def test_calls_of_the_groups_of_a_case_before_do_not_count(usable):
-    """Each case makes groups of its own, whose names come again: the report is about the calls of this one."""
-
-    def leaders_alone(tensor, first, inside, leaders):
-        if dist.get_rank() == first:
-            dist.reduce(tensor, dst=first, group=inside)
-            dist.all_reduce(tensor, group=leaders)
-        dist.broadcast(tensor, src=first, group=inside)
-
-    words = repr(distlab.check("hierarchical_all_reduce", leaders_alone))
-    assert "The ranks do not call the same collective: rank 0 calls reduce, rank 1 calls broadcast.\n" in words
