@@ -218,23 +218,34 @@ def free(thread: int, mine: frozenset[sockets.Identity], store_port: int, gently
 
     Nothing may be under way when the sockets are shut, or gloo forgets to end the wait for a send: signalException in
     its transport/tcp/pair.cc passes over those that are yet to be written.
+
+    Args:
+        gently: whether to leave it alone where it makes headway; else it also begins no call of its group any more.
     """
     before, call = _position(thread), NOTES.now.get(thread)
+    if not gently:
+        _begin_no_more()
     moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
     while moved != (moved := sockets.traffic(mine, store_port)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    if gently and NOTES.now.get(thread) is not call:  # it did not wait; where it does later, the order comes again
-        return
-    NOTES.freed += 1
-    NOTES.closed = True
-    if (mpi := sys.modules.get("distlab.rank.mpi_queue")) is not None:
-        mpi.free()
+    if gently:
+        if NOTES.now.get(thread) is not call:  # it did not wait; where it does later, the order comes again
+            return
+        _begin_no_more()
     sockets.shut(mine, socket.SHUT_RD, spare=store_port)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (waits := _position(thread) == before) and time.monotonic() < deadline:
         time.sleep(0.005)
     if waits:
         sockets.shut(mine)
+
+
+def _begin_no_more() -> None:
+    """Let this rank begin no call of its group any more, and end those of MPI."""
+    NOTES.freed += 1
+    NOTES.closed = True
+    if (mpi := sys.modules.get("distlab.rank.mpi_queue")) is not None:
+        mpi.free()
 
 
 def _position(thread: int) -> tuple[int, int]:
