@@ -247,7 +247,8 @@ def start(arguments: Sequence[str], plan: dict[str, Any], output_file: str) -> t
             env={**os.environ, **plan["environment"]},
             start_new_session=True,
         )
-    here.sendall(json.dumps(plan).encode() + b"\n")
+    with contextlib.suppress(OSError):  # srun, or ssh, may have refused already
+        here.sendall(json.dumps(plan).encode() + b"\n")
     return process, here
 
 

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from distlab.launch import fork_server
 from distlab.launch.fork_connection import Connection
 from distlab.launch.fork_launcher import ForkEngineSetLauncher
 
@@ -76,3 +77,11 @@ def test_a_connection_that_ends_is_lost(text):
     found = Connection(None, here)
     found.thread.join(10)
     assert found.lost == {0: "whose connection has ended"}
+
+
+def test_a_program_that_ends_at_once_is_a_lost_connection(tmp_path):
+    """As srun with words that it refuses: it may be gone before the plan is sent."""
+    plan = {"arguments": [], "stay": True, "environment": {}, "more": "x" * 300_000}
+    found = Connection(*fork_server.start(["false"], plan, str(tmp_path / "log")))
+    found.thread.join(10)
+    assert (found.lost, found.process.wait()) == ({0: "whose connection has ended"}, 1)
