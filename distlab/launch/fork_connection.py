@@ -111,5 +111,4 @@ def close(connections: Iterable[Connection]) -> None:
     for connection in connections:
         connection.hang_up()
     for connection in connections:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            connection.process.wait(max(0.0, deadline - time.monotonic()))
+        connection.thread.join(max(0.0, deadline - time.monotonic()))
