@@ -139,8 +139,7 @@ class Processes:
         self.launcher = ipp_cluster.engine_set
         self.client = self._do(loop, ipp_cluster.connect_client())
         drop_late_replies(self.client)
-        # engines of other launchers have nannies for it
-        self.launcher.when_ended = functools.partial(forget_engine, self.client)
+        self.launcher.when_ended = functools.partial(forget_engine, self.client)  # others have nannies for it
         with interrupts.allowed():
             self._wait(lambda: self.client.ids == list(range(n)) and (not self._forks or self.launcher.store))
         store = self.launcher.store if self._forks else None  # of the first host, else here
