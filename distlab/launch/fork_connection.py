@@ -85,7 +85,7 @@ class Connection:
             self._beats[host] = time.monotonic()
             self.order(host, heard=1)
         elif "hello" in event:
-            self.hellos = {**self.hellos, host: event["hello"] | {"late": time.time() - event["hello"]["clock"]}}
+            self.hellos = {**self.hellos, host: event["hello"]}
         elif "store" in event:
             self.store = tuple(event["store"])
         elif "forked" in event:

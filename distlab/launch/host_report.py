@@ -10,7 +10,6 @@ import ipaddress
 import os
 import socket
 import sys
-import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -33,7 +32,7 @@ def make(plans: list[dict[str, Any]]) -> tuple[int, str, dict[str, Any]]:
     with contextlib.suppress(OSError):
         os.chdir(plan["folder"])
     here = _notebook(plan["here"])
-    report = {"name": socket.gethostname(), "clock": time.time(), "here": here, "cores": len(os.sched_getaffinity(0))}
+    report = {"name": socket.gethostname(), "here": here, "cores": len(os.sched_getaffinity(0))}
     report |= installed()
     try:
         address = plan["address"] or (_address_on(plan["interface"]) if plan["interface"] else address_towards(here))

@@ -89,12 +89,11 @@ def connect(
         environment: additions to that of the servers. folder: gets their logs.
         here: the address of this machine that the hosts reach, where it is known.
     """
-    mine = [one for some in rendezvous.addresses().values() for one in some]
     plans = {
         number: {
             "host": number,
             "ranks": wanted.hosts[number].ranks,
-            "here": [here or wanted.here] if here or wanted.here else mine,
+            "here": [here or wanted.here] if here or wanted.here else _mine(),
             "folder": os.getcwd(),
             "address": here if number in wanted.near else wanted.hosts[number].address,
             "interface": wanted.interface,
@@ -123,6 +122,11 @@ def _command(wanted: Hosts, number: int) -> list[str]:
     if host.command is not None:
         return [*host.command, "sh", "-c", fork_server.remote_command(wanted.python)]
     return [*SSH, "-o", f"ConnectTimeout={CONNECT_SECONDS}", host.name, fork_server.remote_command(wanted.python)]
+
+
+def _mine() -> list[str]:
+    """The addresses of this machine."""
+    return [one for some in rendezvous.addresses().values() for one in some]
 
 
 def _log_of(folder: str, number: int) -> str:
@@ -187,7 +191,7 @@ def _what_differs(wanted: Hosts, number: int, hello: dict[str, Any]) -> str:
         return f"it has {found}; here is {want}. They must be the same: install them there, or give python=."
     if "trouble" in hello:
         return f"{hello['trouble']}."
-    if hello["here"] not in (here := [one for some in rendezvous.addresses().values() for one in some]):
+    if hello["here"] not in (here := _mine()):
         return (
             f"it sees this machine as {hello['here'] or 'nothing'}, which is no address here ({', '.join(here)}): "
             "its ranks could not call back. Start Jupyter on a machine of the hosts' network."

@@ -3,7 +3,8 @@
 import os
 
 import distlab
-from tests.network.programs import place, stuck, sum_of_ranks
+from tests.cluster.conftest import stuck, sum_of_ranks
+from tests.network.programs import place
 from tests.refused import raised, refused
 
 

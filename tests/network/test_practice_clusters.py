@@ -2,7 +2,8 @@
 
 import distlab
 from distlab.launch.practice_hosts import PracticeHosts
-from tests.network.programs import place, stuck, sum_of_ranks
+from tests.cluster.conftest import stuck, sum_of_ranks
+from tests.network.programs import place
 from tests.refused import raised, refused
 
 

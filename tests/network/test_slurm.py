@@ -7,7 +7,8 @@ import sys
 import pytest
 
 import distlab
-from tests.network.programs import place, stuck, sum_of_ranks
+from tests.cluster.conftest import stuck, sum_of_ranks
+from tests.network.programs import place
 from tests.processes import wait_until_gone
 from tests.refused import raised, refused
 

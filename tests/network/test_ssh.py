@@ -18,7 +18,8 @@ import zmq
 import distlab
 from distlab.launch import reaper
 from distlab.wire.control_channel import hello
-from tests.network.programs import pid, place, stuck, sum_of_ranks
+from tests.cluster.conftest import pid_on_rank, stuck, sum_of_ranks
+from tests.network.programs import place
 from tests.processes import marked, until, wait_until_gone
 from tests.refused import raised, refused
 
@@ -87,10 +88,10 @@ def test_a_rank_that_cannot_be_freed_is_replaced_on_its_host(usable):
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(1)
 
-    before = usable.run(pid)
+    before = usable.run(pid_on_rank)
     words = str(raised(distlab.RankTimeout, usable.run, stubborn, timeout=0.5))
     assert "Rank 3 could not be freed: a new process took its place" in words
-    after = usable.run(pid)
+    after = usable.run(pid_on_rank)
     assert after[:3] == before[:3]
     assert after[3] != before[3]
     assert usable.run(place)[3][0] == "nodeB"
@@ -126,7 +127,7 @@ def test_only_one_interface_is_listened_on_and_nothing_without_a_key(usable, ssh
     processes = usable.ranks._processes
     controller = psutil.Process(processes.launcher.parent.controller.process.pid)
     listening = {c.laddr.ip for c in controller.net_connections() if c.status == psutil.CONN_LISTEN}
-    assert listening <= {ssh_hosts.hosts.here, "127.0.0.1"}
+    assert {ssh_hosts.hosts.here} <= listening <= {ssh_hosts.hosts.here, "127.0.0.1"}
     session = usable.client.session
     assert len(session.key) == 64
     assert usable.client.curve_serverkey
@@ -159,7 +160,7 @@ def test_a_host_that_dies_is_told_and_comes_back(cluster, ssh_hosts, capsys):
     words = str(raised(distlab.RankDied, cluster.run, wait))
     assert words.startswith("ranks 2-3 were lost with host nodeB, whose connection has ended.\ncluster.heal(), and the")
     assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
-    assert cluster.run(pid, ranks=[1])
+    assert cluster.run(pid_on_rank, ranks=[1])
     words = str(raised(distlab.HostError, cluster.heal))
     assert words.startswith("1 of 2 hosts cannot be used:\n  nodeB: it answers, but no sshd listens there")
     assert words.endswith(
@@ -257,10 +258,10 @@ def test_a_cluster_that_runs_goes_on_when_hosts_are_refused(ssh_hosts):
     _stopped()
     with distlab.Cluster(2) as running:
         raised(distlab.HostError, distlab.Cluster, hosts={"nodeA": 1, "closed": 1})
-        assert running.run(pid) == running.ranks.pids
+        assert running.run(pid_on_rank) == running.ranks.pids
         with distlab.Cluster(hosts={"nodeA": 1}) as other:
             assert other.run(place)[0][0] == "nodeA"
-        words = str(raised(distlab.ClusterError, running.run, pid))
+        words = str(raised(distlab.ClusterError, running.run, pid_on_rank))
         assert words.startswith("This cluster was replaced by Cluster(1).")
 
 
