@@ -21,8 +21,8 @@ from distlab.wire.source import is_learners, line_of
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and distlab.course.algorithms.shared_memory, say on a rank whose peer did not come, or went away
 WAITED = re.compile(
-    r"Timed out waiting|Connection (closed|reset|refused)|Broken pipe|pair closure|Read error|Write error|Socket closed"
-    r"|through (shared memory|MPI)|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
+    r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure|Read error|Write error"
+    r"|Socket closed|through (shared memory|MPI)|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
 )
 
 

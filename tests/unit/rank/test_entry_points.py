@@ -1,0 +1,42 @@
+"""What a rank says of an exception: whether it is only a consequence of what another rank did."""
+
+import os
+
+import pytest
+import torch.distributed as dist
+
+from distlab.rank.entry_points import describe_failure
+
+CUT = [  # what torch says of a store's connection that is shut while it writes, or reads
+    "Broken pipe",
+    "Connection reset by peer",
+    "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+    "Failed to send, sent 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+]
+
+
+def described(error):
+    """The failure of a call inside of torch.distributed that raises this."""
+    names = {}
+    exec(compile("def call(error):\n    raise error", os.path.join("torch", "distributed", "calls.py"), "exec"), names)
+    try:
+        names["call"](error)
+    except Exception as raised:
+        return describe_failure(raised)
+
+
+@pytest.mark.parametrize("message", CUT)
+def test_a_store_that_is_lost_is_a_consequence(message):
+    assert described(dist.DistNetworkError(message)).consequence
+
+
+def test_another_error_of_torch_is_none():
+    failure = described(ValueError("Invalid rank"))
+    assert failure.communicated and not failure.consequence
+
+
+def test_a_closed_connection_of_the_learners_own_is_none():
+    try:
+        raise ConnectionResetError("Connection reset by peer")
+    except ConnectionResetError as error:
+        assert not describe_failure(error).consequence
