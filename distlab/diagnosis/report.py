@@ -176,7 +176,7 @@ def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
 
 def call_words(call: CallRecord) -> str:
     """A call as the learner would write it, with what matters only: "recv(src=1, tag=3)", "all_reduce(op=MAX)"."""
-    given = []
+    given = [call.function] if call.function else []
     if call.kind == messages.REMOTE:
         return f"waiting for {_callee(call)}"
     if call.kind == messages.MESSAGE:

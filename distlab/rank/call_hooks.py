@@ -25,6 +25,7 @@ from distlab.rank.call_log import COLLECTIVES, NOTES, POINT_TO_POINT, ROOTED, No
 from distlab.wire.recorded import REMOTE
 
 BLOCKING = ("send", "send_object_list")  # functions that wait for what they send
+ANYBODY = "Connection closed: the wait for a message from any rank was ended."
 FREED_SECONDS = 0.05  # how often a wait that only Python can end looks whether it was ended
 
 
@@ -47,7 +48,7 @@ def install(group: type = dist.ProcessGroup, work: type = dist.Work) -> None:
 
 def _noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """The method, with a note of each call."""
-    original = _named(name, original)
+    original = named(name, original)
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -76,7 +77,7 @@ def _noted(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     return work
 
 
-def _named(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def named(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """The method, called from a frame with its own name.
 
     By that name pybind11 knows that it comes from the method of a class in Python, and looks for one in C++; otherwise
@@ -122,7 +123,7 @@ def waiting(original: Callable[..., Any], in_python: bool = False) -> Callable[.
         with waiting_for(note):
             make = functools.partial(original, self, *args, **kwargs)
             if note.method == "recv_anysource" and not in_python:
-                make = functools.partial(_wait_elsewhere, make)
+                make = functools.partial(wait_elsewhere, make, ANYBODY)
             elif note.method == REMOTE:
                 _wait_in_python(self)
             try:
@@ -140,16 +141,16 @@ def waiting(original: Callable[..., Any], in_python: bool = False) -> Callable[.
     return wait
 
 
-def _wait_elsewhere(original: Callable[[], Any]) -> Any:
-    """Wait on another thread, so that the watchdog can free this one.
+def wait_elsewhere(original: Callable[[], Any], freed_words: str) -> Any:
+    """Wait on another thread, so that the watchdog can free this one, which raises a RuntimeError with these words.
 
     A recv from any source belongs to no connection: gloo does not end it when its sockets are shut down. The thread
-    that is left behind ends at the group's timeout.
+    that is left behind ends at its timeout.
     """
     freed, outcome = NOTES.freed, completed_by(original, Future())
     while not futures.wait([outcome], FREED_SECONDS).done:
         if NOTES.freed != freed:
-            raise RuntimeError("Connection closed: the wait for a message from any rank was ended.")
+            raise RuntimeError(freed_words)
     return outcome.result()
 
 

@@ -132,6 +132,7 @@ class Notes:
         self.freed = 0  # how often the watchdog has freed this rank
         self.checker: Any = None  # argument_checks.Checker while a cell is checked
         self.tracer: Any = None  # recording.Recording while a trace is recorded
+        self.store_ports: set[int] = set()  # of the learner's own stores
         self.forget()
 
     def forget(self) -> None:

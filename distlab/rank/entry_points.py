@@ -22,7 +22,7 @@ _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and distlab.course.algorithms.shared_memory, say on a rank whose peer did not come, or went away
 WAITED = re.compile(
     r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure|Read error|Write error"
-    r"|Socket closed|through (shared memory|MPI)|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
+    r"|Socket closed|through (shared memory|MPI|a store)|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
 )
 
 
@@ -150,7 +150,7 @@ def describe_failure(error: BaseException) -> Failure:
             where = line_of(error.filename, error.lineno, "<module>")
             lines.append(replace(where, text=(error.text or "").strip()))
     in_torch = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
-    communicated = in_torch or bool(re.search("gloo|through (shared memory|MPI)", message))
+    communicated = in_torch or bool(re.search("gloo|through (shared memory|MPI|a store)", message))
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
     whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
     return Failure(NOTES.rank, kind, message, tuple(lines), whole, consequence=waited, communicated=communicated)

@@ -23,6 +23,7 @@ from distlab.rank import (
     remote_agent,
     remote_calls,
     sockets,
+    stores,
     watchdog,
 )
 from distlab.rank.call_log import NOTES
@@ -52,6 +53,7 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     NOTES.rank, NOTES.world_size = rank, meeting.world_size
     call_hooks.install()
     functional_calls.install()
+    stores.install()
     quiet_loggers()
     remote_calls.install(watchdog.tell)
     if dist.is_initialized():  # by a notebook that has left an engine that was not its own

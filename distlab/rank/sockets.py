@@ -12,7 +12,7 @@ import socket
 import stat
 import struct
 import termios
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 Identity = tuple[int, int]  # descriptor and inode, which no later socket can be taken for
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
@@ -33,19 +33,19 @@ def there() -> frozenset[Identity]:
     return frozenset(filter(None, (identity(int(name)) for name in os.listdir(folder))))
 
 
-def ends(identities: frozenset[Identity], spare: int | None = None) -> Iterator[socket.socket]:
-    """The connected TCP sockets among the identities, as duplicates; those to the port `spare` are left out."""
+def ends(identities: frozenset[Identity], spare: Collection[int] = ()) -> Iterator[socket.socket]:
+    """The connected TCP sockets among the identities, as duplicates; not those from or to the ports `spare`."""
     for one in identities:
         with contextlib.suppress(OSError):  # closed meanwhile, or not connected
             if identity(one[0]) != one:
                 continue
             with socket.socket(fileno=os.dup(one[0])) as end:
                 is_tcp = end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM
-                if is_tcp and end.getpeername()[1] != spare:
+                if is_tcp and not {end.getsockname()[1], end.getpeername()[1]} & {*spare}:
                     yield end
 
 
-def traffic(identities: frozenset[Identity], spare: int) -> tuple[int, bool]:
+def traffic(identities: frozenset[Identity], spare: Collection[int]) -> tuple[int, bool]:
     """How many bytes these sockets have moved, and whether one waits to be sent, to be acknowledged or to be read."""
     moved, under_way = 0, False
     for end in ends(identities, spare):
@@ -57,7 +57,7 @@ def traffic(identities: frozenset[Identity], spare: int) -> tuple[int, bool]:
     return moved, under_way
 
 
-def shut(identities: frozenset[Identity], how: int = socket.SHUT_RDWR, spare: int | None = None) -> None:
+def shut(identities: frozenset[Identity], how: int = socket.SHUT_RDWR, spare: Collection[int] = ()) -> None:
     """Shut these sockets down: a call that waits on one of them raises at once.
 
     Args:

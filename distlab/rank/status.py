@@ -26,7 +26,6 @@ from distlab.rank.call_log import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REME
 from distlab.rank.remote_agent import AGENT
 from distlab.wire import messages
 from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, ServedCall
-from distlab.wire.recorded import REMOTE
 from distlab.wire.source import is_learners, is_shown, line_of
 
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
@@ -220,7 +219,7 @@ def variables() -> tuple[str, ...]:
 
 def describe(note: Note, lines: bool = True) -> CallRecord:
     """A note as another process can read and compare it, with the learner's `lines` or without."""
-    if note.method == REMOTE:
+    if not isinstance(note, Note):
         return note.record()
     members, own = _members(note.group)
     options, splits = note.args

@@ -185,7 +185,7 @@ class _Thread(threading.Thread):
 
     def shut(self) -> None:
         """Shut every connection to other ranks down."""
-        sockets.shut(self._of_group(), spare=self.store_port)
+        sockets.shut(self._of_group(), spare=self._stores())
 
     def _serve(self, want: str) -> dict[str, Any]:
         """The fields of an answer; or free the main thread, and interrupt it where that is wanted and it computes."""
@@ -200,20 +200,24 @@ class _Thread(threading.Thread):
         signal.pthread_kill(self._main, LEAVE)
         thread = status.waiter(self._main, activity.actors(self._main, self._ours))
         if status.communication(thread):
-            free(thread, self._of_group(), self.store_port, gently=want == FREE_WAITING)
+            free(thread, self._of_group(), self._stores(), gently=want == FREE_WAITING)
         elif want == COME_BACK:
             self._come_back()
         return {}
 
     def _traffic(self) -> tuple[int, bool]:
-        return sockets.traffic(self._of_group(), self.store_port)
+        return sockets.traffic(self._of_group(), self._stores())
+
+    def _stores(self) -> set[int]:
+        """The ports of the cluster's store and of the learner's."""
+        return {self.store_port, *NOTES.store_ports}
 
     def _of_group(self) -> frozenset[sockets.Identity]:
         """gloo's sockets, those that the learner has opened, and the connection to the store."""
         return sockets.there() - self._others
 
 
-def free(thread: int, mine: frozenset[sockets.Identity], store_port: int, gently: bool = False) -> None:
+def free(thread: int, mine: frozenset[sockets.Identity], stores: set[int], gently: bool = False) -> None:
     """Bring back a thread that waits in communication: from gloo and MPI first, from the store if that did not help.
 
     Nothing may be under way when the sockets are shut, or gloo forgets to end the wait for a send: signalException in
@@ -226,13 +230,13 @@ def free(thread: int, mine: frozenset[sockets.Identity], store_port: int, gently
     if not gently:
         _begin_no_more()
     moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
-    while moved != (moved := sockets.traffic(mine, store_port)) and time.monotonic() < deadline:
+    while moved != (moved := sockets.traffic(mine, stores)) and time.monotonic() < deadline:
         time.sleep(0.01)
     if gently:
         if NOTES.now.get(thread) is not call:  # it did not wait; where it does later, the order comes again
             return
         _begin_no_more()
-    sockets.shut(mine, socket.SHUT_RD, spare=store_port)
+    sockets.shut(mine, socket.SHUT_RD, spare=stores)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (waits := _position(thread) == before) and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -32,11 +32,9 @@ def test_a_store_that_is_lost_is_a_consequence(message):
 
 def test_another_error_of_torch_is_none():
     failure = described(ValueError("Invalid rank"))
-    assert failure.communicated and not failure.consequence
+    assert failure.communicated
+    assert not failure.consequence
 
 
 def test_a_closed_connection_of_the_learners_own_is_none():
-    try:
-        raise ConnectionResetError("Connection reset by peer")
-    except ConnectionResetError as error:
-        assert not describe_failure(error).consequence
+    assert not describe_failure(ConnectionResetError("Connection reset by peer")).consequence

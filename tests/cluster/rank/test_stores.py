@@ -1,0 +1,88 @@
+"""The learner's own stores: a key that nobody writes frees the ranks like a message that nobody sends."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+from distlab.wire.rendezvous import listen
+from tests.refused import raised
+
+CLUSTER = {"n": 3, "timeout": 20}
+pytestmark = pytest.mark.usefixtures("quick_watch")
+
+
+@pytest.fixture
+def opened(usable):
+    """Every rank has `store`, a client of one that rank 0 serves."""
+    with listen() as free:
+        port = free.getsockname()[1]
+    usable.run(open_store, port)
+
+
+def open_store(rank, world_size, port):
+    import __main__
+
+    __main__.store = dist.TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)
+    __main__.process = os.getpid()
+
+
+def use(rank, world_size):
+    store.set(f"of rank {rank}", "there")  # noqa: F821 - the name of the rank
+    return store.get(f"of rank {(rank + 1) % world_size}") == b"there" and process == os.getpid()  # noqa: F821
+
+
+def wait_for_a_misspelt_key(rank, world_size):
+    if rank == 1:
+        store.wait(["everybody is hree"])  # noqa: F821
+
+
+def fail_while_others_wait(rank, world_size):
+    if rank == 1:
+        raise ValueError("rank 1 writes nothing")
+    store.get("from rank 1")  # noqa: F821
+
+
+def receive_from_nobody(rank, world_size):
+    if rank == 1:
+        dist.recv(torch.zeros(1), src=0)
+
+
+def connect_to_nobody(rank, world_size, port):
+    if rank == 2:
+        dist.TCPStore("127.0.0.1", port, is_master=False)
+
+
+@pytest.mark.usefixtures("opened")
+def test_a_key_that_nobody_writes(usable):
+    """It is told who waits at which line; process, variables and the store itself are kept."""
+    said = str(raised(distlab.RankTimeout, usable.run, wait_for_a_misspelt_key, timeout=1))
+    assert "rank 1         store.wait(['everybody is hree'])  line" in said
+    assert "Variables are kept" in said
+    assert usable.run(use) == [True] * 3
+
+
+@pytest.mark.usefixtures("opened")
+def test_a_rank_that_raises_frees_those_that_wait_for_its_key(usable):
+    error = raised(distlab.RankError, usable.run, fail_while_others_wait)
+    assert [failure.rank for failure in error.failures if not failure.consequence] == [1]
+    assert "ranks 0 and 2 waited in communication and could not go on" in str(error)
+    assert usable.run(use) == [True] * 3
+
+
+@pytest.mark.usefixtures("opened")
+def test_a_store_outlives_a_deadlock(usable):
+    raised(distlab.DeadlockError, usable.run, receive_from_nobody)
+    assert usable.run(use) == [True] * 3
+
+
+def test_a_server_that_nobody_started(usable):
+    """The wait for it is told and freed; what is left behind hides no deadlock."""
+    with listen() as nobody:
+        port = nobody.getsockname()[1]
+    said = str(raised(distlab.RankTimeout, usable.run, connect_to_nobody, port, timeout=1))
+    assert f"TCPStore('127.0.0.1', {port})" in said
+    assert "Variables are kept" in said
+    raised(distlab.DeadlockError, usable.run, receive_from_nobody)

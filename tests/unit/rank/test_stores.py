@@ -1,0 +1,173 @@
+"""The learner's own stores, in one process: what waits in them can be ended, and torch's behaviour stays."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from distlab.rank import entry_points, status, stores
+from distlab.rank.call_log import NOTES
+
+
+@pytest.fixture(autouse=True)
+def layer(monkeypatch):
+    """The layer is in place for a test, and gone afterwards, with the ports that were noted."""
+    for owner, names in ((dist.Store, stores.WAITING), (dist.TCPStore, ("__init__",))):
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))  # is put back
+    monkeypatch.setattr(NOTES, "store_ports", set())
+    stores.install()
+    yield
+    NOTES.forget()
+
+
+def tcp_store():
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture(params=["HashStore", "FileStore", "TCPStore", "PrefixStore"])
+def store(request, tmp_path):
+    """A store of each kind."""
+    made = {
+        "HashStore": dist.HashStore,
+        "FileStore": lambda: dist.FileStore(str(tmp_path / "store"), 1),
+        "TCPStore": tcp_store,
+        "PrefixStore": lambda: dist.PrefixStore("mine", tcp_store()),
+    }
+    return made[request.param]()
+
+
+@pytest.fixture
+def on_a_thread():
+    """Calls something on a thread; gives what it returns or raises, once that thread waits."""
+    threads = []
+
+    def call(what):
+        found = []
+
+        def work():
+            try:
+                found.append(what())
+            except Exception as error:
+                found.append(error)
+
+        threads.append(threading.Thread(target=work, daemon=True))
+        threads[-1].start()
+        while NOTES.now.get(threads[-1].ident) is None and threads[-1].is_alive():
+            time.sleep(0.001)
+
+        def outcome():
+            threads[-1].join(10)
+            return found[0]
+
+        outcome.thread = threads[-1].ident
+        return outcome
+
+    yield call
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+WAITS = [
+    pytest.param(lambda store: store.get("late"), b"value", id="get"),
+    pytest.param(lambda store: store.wait(["late"]), None, id="wait"),
+    pytest.param(lambda store: store.wait(["late"], timedelta(seconds=9)), None, id="wait with a limit"),
+    pytest.param(lambda store: store.multi_get(["late"]), [b"value"], id="multi_get"),
+]
+
+
+@pytest.mark.parametrize(("wait", "value"), WAITS)
+def test_a_wait_ends_with_the_key(store, on_a_thread, wait, value):
+    outcome = on_a_thread(lambda: wait(store))
+    store.set("late", "value")
+    assert outcome() == value
+
+
+@pytest.mark.parametrize(("wait", "value"), WAITS)
+def test_a_wait_that_is_freed_leaves_the_store_usable(store, on_a_thread, wait, value):
+    outcome = on_a_thread(lambda: wait(store))
+    NOTES.freed += 1
+    failure = entry_points.describe_failure(outcome())
+    assert failure.consequence
+    assert failure.communicated
+    store.set("late", "value")
+    assert wait(store) == value
+
+
+def test_what_is_waited_for_is_told(on_a_thread):
+    store = dist.HashStore()
+    outcome = on_a_thread(lambda: store.get("late"))
+    assert status.communication(outcome.thread) == "store.get"
+    call = status.describe(NOTES.now[outcome.thread])
+    assert (call.op, call.function, call.own_limit) == ("store.get", "'late'", True)
+    assert 'store.get("late")' in call.lines[-1].text
+    store.set("late", "value")
+    assert outcome() == b"value"
+
+
+def test_a_limit_may_be_a_number_of_seconds():
+    with pytest.raises(dist.DistStoreError, match=r"^wait timeout after 50ms, keys: /never$"):
+        tcp_store().wait(["never"], 0.05)
+
+
+@pytest.mark.parametrize("wait", ["get", "wait"])
+def test_what_does_not_come_in_time_raises_as_in_torch(wait):
+    store = tcp_store()
+    store.set_timeout(timedelta(milliseconds=30))
+    with pytest.raises(dist.DistStoreError, match=r"^wait timeout after 30ms, keys: /never$"):
+        getattr(store, wait)("never" if wait == "get" else ["never"])
+
+
+@pytest.mark.parametrize("given", [(), (3,), (["key"], "soon")])
+def test_wrong_arguments_are_torchs_to_refuse(given):
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        dist.HashStore().wait(*given)
+
+
+def test_a_store_in_python_is_asked_by_its_own_methods():
+    """Also where C++ asks it, and where it lacks one."""
+
+    class Own(dist.Store):
+        def __init__(self):
+            super().__init__()
+            self.values = {}
+
+        def set(self, key, value):
+            self.values[key] = value
+
+        def get(self, key):
+            return self.values[key]
+
+        def check(self, keys):
+            return all(key in self.values for key in keys)
+
+    own = Own()
+    prefixed = dist.PrefixStore("its", own)
+    prefixed.set("key", "value")
+    assert list(own.values) == ["its/key"]
+    assert prefixed.get("key") == b"value"
+    with pytest.raises(RuntimeError, match="pure virtual"):
+        own.wait(["its/key"])
+
+
+def test_only_stores_of_the_learners_are_noted():
+    mine = tcp_store()
+    names = {"dist": dist}
+    exec(
+        compile("store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)", "<string>", "exec"),
+        names,
+    )
+    assert NOTES.store_ports == {mine.port}
+    assert mine.port != names["store"].port
+
+
+def test_a_store_that_waits_for_its_clients_can_be_freed(on_a_thread):
+    limit = timedelta(seconds=2)
+    outcome = on_a_thread(lambda: dist.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=limit))
+    assert status.communication(outcome.thread) == "TCPStore"
+    NOTES.freed += 1
+    assert entry_points.describe_failure(outcome()).consequence
+    assert not NOTES.store_ports
