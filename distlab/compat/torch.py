@@ -17,6 +17,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.utils.flop_counter import flop_registry
 
+from distlab.compat.versions import release
+
 # Modules by whose names a wait is recognised: collectives that C++ makes, as for DTensor; and DTensor's own functions.
 FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 DTENSOR_MODULE = "torch.distributed.tensor._api"
@@ -34,6 +36,7 @@ FUNCTIONAL_METHODS = {
     "all_to_all_single": "all_to_all_single" if _SINGLE else "alltoall_base",
     "broadcast": "broadcast",
 }
+GLOO_NAMES_ITS_LOOP = release(torch.__version__) >= (2, 9)
 KEPT_WORKS, SMALL_BYTES = 32, 64  # of a group in Python
 
 PARTS = {

@@ -19,12 +19,13 @@ from types import FrameType
 from typing import Any
 
 from distlab.compat.ipython import HISTORY
+from distlab.compat.torch import GLOO_NAMES_ITS_LOOP
 from distlab.rank.call_log import NOTES
 from distlab.rank.remote_agent import AGENT
 from distlab.wire.source import is_learners
 
-# gloo's name for its thread that reads from sockets; before torch 2.9 it has none, and counts as one that may compute
-GLOO_LOOP = "gloo_tcp_loop"
+GLOO_LOOP = "gloo_tcp_loop"  # since torch 2.9, gloo's name for its thread that reads from sockets
+EPOLL_WAIT = ("232", "281", "22")  # Linux's numbers of epoll_wait and epoll_pwait, on x86-64 and on arm64
 WAITING_FOR_WORK = (
     "concurrent.futures.thread",
     "multiprocessing.queues",
@@ -151,4 +152,15 @@ def rounds(ours: set[int]) -> tuple[int, ...] | None:
                 found.append(int(told["voluntary_ctxt_switches"]))
             elif task not in ours and told["State"].split()[0] in ("R", "D"):
                 return None
+            elif task not in ours and not GLOO_NAMES_ITS_LOOP:
+                _name_loop(task)
     return tuple(found)
+
+
+def _name_loop(task: int) -> None:
+    """Give a thread its name where it waits as only gloo's loop does: in epoll, for 10 ms at a time."""
+    with open(f"/proc/self/task/{task}/syscall") as file:
+        number, *arguments = file.read().split()
+    if number in EPOLL_WAIT and arguments[3] == "0xa":
+        with open(f"/proc/self/task/{task}/comm", "w") as file:
+            file.write(GLOO_LOOP)

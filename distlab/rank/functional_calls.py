@@ -50,7 +50,8 @@ def _collective(name: str, original: Callable[..., Any], *args: Any, **kwargs: A
     if before is None:
         return original(*args, **kwargs)
     note = Note(private.FUNCTIONAL_METHODS[name], group, *_as_method(name, args))
-    note.op = _of_dtensor(sys._getframe(1)) or (note.method if hasattr(dist, note.method) else name)
+    public = hasattr(dist, note.method) and not note.method.startswith("_")
+    note.op = _of_dtensor(sys._getframe(1)) or (note.method if public else name)
     NOTES.add(note)
     try:
         if NOTES.checker is not None:

@@ -24,7 +24,7 @@ from distlab.wire.source import is_shown, line_of
 
 WAITING = ("get", "multi_get", "wait")  # methods that return when the keys are there
 FREED = "Freed while it waited for other ranks through a store."
-POLL_SECONDS = (0.0005, 0.02)  # between the first two looks whether they are, and between two later ones
+POLL_SECONDS = (0.0005, 0.005)  # between the first two looks whether they are, and between two later ones
 
 
 class StoreNote:
