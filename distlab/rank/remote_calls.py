@@ -154,15 +154,7 @@ def _waiting_for_owner(method: Callable[..., Any]) -> Callable[..., Any]:
             raise RuntimeError("This RRef belongs to an RPC that was shut down: make a new one with rpc.remote.")
         owner = rank_of(self.owner())
         note = RemoteNote("to_here", "", [owner], timeout != private.UNSET)
-        trace = NOTES.tracer and NOTES.tracer.remote(REMOTE, note.op, 0, owner, blocking=True)
-        with waiting_for(note):
-            try:
-                return method(self, timeout)
-            except RuntimeError as error:
-                raise note.readable(error) from None
-            finally:
-                if trace:
-                    ended(trace, trace.start)
+        return _waited(note, owner, lambda: method(self, timeout))
 
     return call
 
@@ -174,17 +166,22 @@ def _waiting_for_all(backward: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         others = [rank for rank in (AGENT.worker.ranks if AGENT.worker else ()) if rank != NOTES.rank]
         note = RemoteNote("dist_autograd.backward", "", others)
-        trace = NOTES.tracer and NOTES.tracer.remote(REMOTE, note.op, 0, blocking=True)
-        with waiting_for(note):
-            try:
-                return backward(*args, **kwargs)
-            except RuntimeError as error:
-                raise note.readable(error) from None
-            finally:
-                if trace:
-                    ended(trace, trace.start)
+        return _waited(note, None, lambda: backward(*args, **kwargs))
 
     return call
+
+
+def _waited(note: RemoteNote, peer: int | None, make: Callable[[], Any]) -> Any:
+    """Make a call that waits for others, noted and traced; its error is one that can be read."""
+    trace = NOTES.tracer and NOTES.tracer.remote(REMOTE, note.op, 0, peer, blocking=True)
+    with waiting_for(note):
+        try:
+            return make()
+        except RuntimeError as error:
+            raise note.readable(error) from None
+        finally:
+            if trace:
+                ended(trace, trace.start)
 
 
 # --- the callee's side ---
