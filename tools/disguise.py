@@ -2,10 +2,12 @@
 
 A saved output must not know the machine that it was saved on. So the notebooks are compared in a copy of the project
 whose path has spaces, with another home and temporary directory, half of the cores, programs that tell of other
-hardware, a narrow terminal and colours on: an output that knows its machine fails here, and not only at a learner's.
+hardware, the arithmetic of an older CPU, whose sums are rounded otherwise, a narrow terminal and colours on: an output
+that knows its machine fails here, and not only at a learner's.
 """
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+X86 = platform.machine() in ("x86_64", "AMD64")
 COPIED = ("distlab", "figs", "notebooks", "tests", "pyproject.toml")
 PROGRAMS = {
     "lscpu": "Architecture:  riscv64\nCPU(s):        3\nModel name:    a disguise\nL1d cache:     7 KiB",
@@ -21,6 +24,8 @@ PROGRAMS = {
 SAYS = {
     "PYTHON_CPU_COUNT": "3",  # what os.cpu_count() says, since Python 3.13
     "TZ": "Asia/Kathmandu",
+    # which instructions torch, MKL and oneDNN use
+    **({"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"} if X86 else {}),
     "TERM": "xterm-256color",
     "COLUMNS": "63",
     **dict.fromkeys(("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "PYTHON_COLORS"), "1"),

@@ -53,6 +53,8 @@ def test_a_recursion_is_told_in_a_few_lines():
         (f"[/__w/pytorch/gloo/transport/tcp/unbound_buffer.cc:78] {TIMED_OUT}", TIMED_OUT),
         ("[a/pair.cc:553] Connection closed by peer [127.0.0.1]:13706", "Connection closed by peer"),
         ("[enforce fail at /gloo/pair.cc:801] state_ >= CONNECTED. 1 vs 4", "state_ >= CONNECTED. 1 vs 4"),
+        ("Pair is not connected (127.0.0.1:4711 <-->)", "Pair is not connected"),
+        ("Pair is not connected (127.0.0.1:4711 <--> [none])", "Pair is not connected"),
         ("plain [1, 2] text", "plain [1, 2] text"),
         ("[rank3]:[F1123 13:17:28.055 ProcessGroupGloo.cpp:1537] Check failed: a == b", "Check failed: a == b"),
         ("first\nException raised from run at x.cpp:1\nframe #0", "first"),
