@@ -315,8 +315,8 @@ class Processes:
         if self._guard is not None:
             self._guard.terminate()  # it would take the folder away from launchers that still look for its logs
         close(self._connections)
-        # nothing that they hold outlives them: no need to ask politely for long
-        reaper.end(reaper.find(self.tag), patience=0.2)
+        # nothing that forks hold outlives them: no need to ask politely for long
+        reaper.end(reaper.find(self.tag), patience=0.2 if self._forks else mpiexec.END_SECONDS)
         self._ends.close()
 
     def _last_lines(self, count: int = 8) -> str:

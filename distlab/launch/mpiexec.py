@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NAME = "mpi"  # of ipyparallel's launcher
 INSTALL = "pip install mpich mpi4py"
+END_SECONDS = 1.0  # that its processes have to give back their shared memory, which outlives those that are killed
 
 
 def find() -> str | None:

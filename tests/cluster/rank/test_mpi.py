@@ -1,10 +1,13 @@
 """Ranks that mpiexec starts, and the backend over mpi4py: the same programs with the same results as on gloo."""
 
+import os
+import re
 import subprocess
 import sys
 import textwrap
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -210,6 +213,19 @@ def mpi_script(n, body):
     source = textwrap.dedent(SCRIPT) + textwrap.dedent(body)
     command = [mpiexec.find(), "-n", str(n), *mpiexec.arguments(), sys.executable, "-c", source]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def test_a_cluster_that_ends_gives_its_shared_memory_back(monkeypatch):
+    """What the ranks share over /dev/shm is gone with them, however slow this machine is."""
+    monkeypatch.setattr(mpiexec, "END_SECONDS", 30.0)
+
+    def shared(rank, world_size):
+        return re.findall(r"/dev/shm/mpich\S+", Path("/proc/self/maps").read_text())
+
+    with distlab.Cluster(**CLUSTER) as cluster:
+        held = {path for paths in cluster.run(shared) for path in paths}
+    assert held
+    assert not [path for path in held if os.path.exists(path)]
 
 
 def test_a_script_needs_only_mpiexec(monkeypatch):
