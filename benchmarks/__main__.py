@@ -136,7 +136,7 @@ def main() -> None:
     for what, contestants in hosts.measure(repeat).items():
         peer = list(contestants)[-1]
         if contestants[peer]:
-            show(compared(f"{what} 4 ranks on two hosts, ssh", contestants, statistics.median(contestants[peer]), peer))
+            show(compared(f"4 ranks on two hosts: {what}", contestants, statistics.median(contestants[peer]), peer))
     show(traces.picture())
     show(point_to_point.report(repeat * 5))
     for count in all_reduce.RANKS:

@@ -1,4 +1,4 @@
-"""Four ranks on two hosts that ssh reaches: started and stopped, distlab beside ipyparallel's own ssh launcher.
+"""Four ranks on two hosts: started and stopped by ssh beside ipyparallel's own launcher, and by Slurm; a host lost.
 
 The hosts are network namespaces of this machine with a real sshd each, as in tests/network; this takes root.
 ipyparallel's launcher gets one ssh connection to each host, which its calls share (ControlMaster).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,14 +58,14 @@ def theirs(made: Any) -> tuple[float, float]:
 
 
 def measure(repeat: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each contestant, in turns: {"start": {name: [...]}, "stop": {...}}; none without hosts."""
+    """Seconds of each contestant, in turns: {"start, ssh": {name: [...]}, ...}; none without hosts."""
     import pytest
 
-    from tests.network.daemons import ssh_hosts
+    from tests.network.daemons import slurm, ssh_hosts
 
     contestants: dict[str, Callable[[Any], tuple[float, float]]] = {"distlab": ours, "stock ipyparallel": theirs}
     seconds: dict[str, dict[str, list[float]]] = {
-        what: {name: [] for name in contestants} for what in ("start", "stop")
+        what: {name: [] for name in contestants} for what in ("start, ssh", "stop, ssh")
     }
     with contextlib.suppress(pytest.skip.Exception), contextlib.ExitStack() as ends:
         made = ends.enter_context(ssh_hosts(Path(ends.enter_context(tempfile.TemporaryDirectory()))))
@@ -72,9 +73,55 @@ def measure(repeat: int) -> dict[str, dict[str, list[float]]]:
         for _ in range(repeat):
             for name, contestant in contestants.items():
                 start, stop = contestant(made)
-                seconds["start"][name].append(start)
-                seconds["stop"][name].append(stop)
-        seconds |= run_there_and_here(repeat)
+                seconds["start, ssh"][name].append(start)
+                seconds["stop, ssh"][name].append(stop)
+        seconds |= run_there_and_here(repeat) | {"a host lost, ssh": told_of_a_loss(made, repeat)}
+    with contextlib.suppress(pytest.skip.Exception), contextlib.ExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
+        ends.enter_context(slurm(folder))
+        os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+        seconds["start, Slurm"] = start_by_slurm(repeat)
+    return seconds
+
+
+def told_of_a_loss(made: Any, repeat: int) -> dict[str, list[float]]:
+    """Seconds from the loss of a host in the middle of a cell until the cell has failed with its name."""
+    import distlab
+
+    def wait(rank: int, world_size: int) -> None:
+        import torch.distributed as dist
+
+        time.sleep(30 if rank >= 2 else 0)
+        dist.barrier()
+
+    ways = {"its cable is pulled": (made.hosts.cut, made.hosts.mend), "it is killed": (made.kill, made.boot)}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for way, (lose, bring_back) in ways.items():
+        for _ in range(repeat):
+            with distlab.Cluster(hosts=RANKS) as cluster:
+                timer = threading.Timer(1.0, lose, ["nodeB"])
+                began = time.perf_counter() + 1.0
+                timer.start()
+                with contextlib.suppress(distlab.RankDied):
+                    cluster.run(wait)
+                seconds[way].append(time.perf_counter() - began)
+                timer.join()
+                bring_back("nodeB")
+    return seconds
+
+
+def start_by_slurm(repeat: int) -> dict[str, list[float]]:
+    """Seconds until four ranks on two nodes are ready, and four on this machine."""
+    import distlab
+
+    places: dict[str, dict[str, Any]] = {"Slurm": {"engines": "slurm", "nodes": 2}, "this machine": {}}
+    seconds: dict[str, list[float]] = {name: [] for name in places}
+    for _ in range(repeat):
+        for name, options in places.items():
+            began = time.perf_counter()
+            cluster = distlab.Cluster(4, **options)
+            seconds[name].append(time.perf_counter() - began)
+            cluster.stop()
     return seconds
 
 
@@ -85,19 +132,21 @@ def run_there_and_here(repeat: int) -> dict[str, dict[str, list[float]]]:
     from benchmarks.stuck import everybody_receives
 
     places: dict[str, dict[str, Any]] = {"two hosts": {"hosts": RANKS}, "this machine": {"n": 4}}
-    seconds: dict[str, dict[str, list[float]]] = {what: {name: [] for name in places} for what in ("run", "deadlock")}
+    seconds: dict[str, dict[str, list[float]]] = {
+        what: {name: [] for name in places} for what in ("run, ssh", "deadlock, ssh")
+    }
     for name, where in places.items():
         with distlab.Cluster(**where) as cluster:
             for turn in range(10 * repeat + 3):
                 began = time.perf_counter()
                 cluster.run(first_sum)
                 if turn >= 3:
-                    seconds["run"][name].append(time.perf_counter() - began)
+                    seconds["run, ssh"][name].append(time.perf_counter() - began)
             for _ in range(repeat):
                 began = time.perf_counter()
                 with contextlib.suppress(distlab.DeadlockError):
                     cluster.run(everybody_receives)
-                seconds["deadlock"][name].append(time.perf_counter() - began)
+                seconds["deadlock, ssh"][name].append(time.perf_counter() - began)
     return seconds
 
 
