@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from distlab import errors
+from distlab import errors, text
 from distlab.compat.ipython import current_shell
 
 __version__ = "0.1.0"
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
     try:
         room = importlib.import_module(f"distlab.{home}")
     except (ImportError, AttributeError) as error:
-        if words := errors.namesake(error):
+        if words := text.namesake(error):
             raise errors.ClusterError(f"distlab.{name} cannot be imported: {error}.\n{words}") from error
         raise
     return room if name in SHORT else getattr(room, name)

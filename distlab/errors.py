@@ -25,11 +25,8 @@ the ranks are distlab's own and explain nothing.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 
 class DistlabError(Exception):
@@ -152,50 +149,3 @@ class Interrupted(KeyboardInterrupt):
 
 
 NAMES = [name for name, kind in vars().items() if isinstance(kind, type) and issubclass(kind, DistlabError)]
-
-
-def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bool = False) -> NoReturn:
-    """Raise the house error for a bad argument: "<name> must be <rule>, got <value!r>." and what to do.
-
-    Runs on: anywhere.
-    """
-    text = repr(value)
-    if len(text) > 200:
-        text = text[:197] + "..."
-    message = f"{name} must be {rule}, got {text}."
-    raise (ArgumentTypeError if wrong_type else ArgumentError)(f"{message} {advice}".rstrip())
-
-
-def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
-    """Name ranks in words, runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"."""
-    runs = grouped((rank - place, rank) for place, rank in enumerate(sorted(ranks)))  # in a run both rise together
-    spans = list(runs.values())
-    words: list[str] = []
-    for span in spans:
-        fold = len(span) > 2 or (len(spans) == 1 and len(span) == 2)
-        words.extend([f"{span[0]}-{span[-1]}"] if fold else map(str, span))
-    joined = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-    return f"rank{'s' if len(ranks) > 1 else ''} {joined}"
-
-
-def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
-    """What comes second in pairs by what comes first, each in the order in which it first comes."""
-    groups: dict[Any, list[Any]] = {}
-    for key, member in pairs:
-        groups.setdefault(key, []).append(member)
-    return groups
-
-
-def namesake(error: BaseException) -> str:
-    """What to do when an import failed because a file of the working folder has the name of the module that was meant.
-
-    Returns:
-        a sentence that names the file; "" when the error has another reason.
-    """
-    if not isinstance(error, (ImportError, AttributeError)):
-        return ""
-    module = sys.modules.get((error.name or "").partition(".")[0]) if isinstance(error, ImportError) else error.obj
-    file = getattr(module, "__file__", None) or ""
-    if not file or os.path.dirname(os.path.abspath(file)) != os.getcwd():
-        return ""
-    return f"{file} was imported instead of the module of that name: rename this file, then restart the kernel."

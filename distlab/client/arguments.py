@@ -14,11 +14,11 @@ from importlib import metadata
 from typing import Any
 
 from distlab.client import attached
-from distlab.errors import refuse
 from distlab.launch import mpiexec, slurm
 from distlab.launch.hosts import SSH_NAME, Host, Hosts
 from distlab.launch.practice_hosts import PracticeHosts
 from distlab.simulated.network import Network
+from distlab.text import refuse
 from distlab.wire.rendezvous import INIT_METHODS
 
 EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'

@@ -12,9 +12,10 @@ from typing import Any
 
 from distlab.compat.ipyparallel import address_of_controller
 from distlab.diagnosis import explanation
-from distlab.errors import ClusterError, refuse
+from distlab.errors import ClusterError
 from distlab.rank import entry_points
-from distlab.wire.control_channel import ControlChannel
+from distlab.text import refuse
+from distlab.wire.channel import ControlChannel
 from distlab.wire.rendezvous import Rendezvous, address_towards
 
 NAME = "attached"  # of Cluster.engines

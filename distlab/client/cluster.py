@@ -19,12 +19,13 @@ from distlab.client.simulating import Simulating
 from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
 from distlab.diagnosis.explanation import GROUPS_GONE
-from distlab.errors import ClusterError, refuse
+from distlab.errors import ClusterError
 from distlab.launch import limits
 from distlab.launch.slurm import Job
 from distlab.rank import entry_points
 from distlab.simulated.network import Network
-from distlab.wire import serialization
+from distlab.text import refuse
+from distlab.wire import payload
 
 if TYPE_CHECKING:
     from distlab.client.export import Export
@@ -239,11 +240,11 @@ class Cluster(Simulating, Shown):
         if timeout is not None:
             arguments.check_seconds("timeout", timeout)
         targets = self.check_ranks(ranks)
-        packed = serialization.pack((fn, args, kwargs), "The function or one of its arguments")
+        packed = payload.pack((fn, args, kwargs), "The function or one of its arguments")
         cell = self._ask(targets, Options(timeout=timeout, check=check), entry_points.call, *packed)
         with export.noting(self.steps, export.call(fn, args, kwargs, targets)):
             replies = cell.finish()
-        return serialization.unpack(replies)
+        return payload.unpack(replies)
 
     @interrupts.held()
     def call(
@@ -251,9 +252,9 @@ class Cluster(Simulating, Shown):
     ) -> list[Any]:
         """As `run`, for a tool that sends many calls: no live view of each, and no step of an export."""
         targets = self.check_ranks(ranks)
-        packed = serialization.pack((fn, args, {}), "The function or one of its arguments")
+        packed = payload.pack((fn, args, {}), "The function or one of its arguments")
         replies = self._ask(targets, Options(timeout, live_after=None), entry_points.call, *packed).finish()
-        return serialization.unpack(replies)
+        return payload.unpack(replies)
 
     @interrupts.held()
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
@@ -263,7 +264,7 @@ class Cluster(Simulating, Shown):
             ArgumentError: the names are not a mapping of identifiers. SerializationError: a value cannot be sent.
         """
         names, targets = arguments.check_names(names), self.check_ranks(ranks)
-        packed = serialization.pack(names, f"A value of {', '.join(names)}")
+        packed = payload.pack(names, f"A value of {', '.join(names)}")
         cell = self._ask(targets, Options(), entry_points.push, *packed)
         with export.noting(self.steps, export.push(names, targets)):
             cell.finish()
@@ -279,7 +280,7 @@ class Cluster(Simulating, Shown):
         wanted = [arguments.check_name(name, 'cluster.pull("x")') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
         replies = self._ask(targets, Options(), entry_points.pull, wanted).finish()
-        values = serialization.pick(serialization.unpack(replies), wanted, targets)
+        values = payload.pick(payload.unpack(replies), wanted, targets)
         return values if listed else [value[0] for value in values]
 
     def export(self, path: str | os.PathLike, force: bool = False, slurm: bool | None = None) -> Export:

@@ -19,7 +19,7 @@ from typing import Any
 
 from distlab.compat.frontend import Place, notebook_shell, publish
 from distlab.compat.ipyparallel import written as written_by_engines
-from distlab.errors import rank_list
+from distlab.text import rank_list
 
 LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can show without becoming slow
 

@@ -15,7 +15,7 @@ from typing import Any
 from distlab.client import display, interrupts
 from distlab.client.ranks import Ranks, Replies
 from distlab.compat.frontend import Place
-from distlab.diagnosis import deadlock, explanation, report
+from distlab.diagnosis import explanation, proof, report
 from distlab.errors import DeadlockError, Failure, Interrupted, RankTimeout
 from distlab.rank import entry_points
 from distlab.simulated.entry_points import begin_cell
@@ -242,14 +242,14 @@ class DeadlockWatch:
     def __init__(self, ask: Callable[[bool], dict[int, RankStatus]]):
         self._ask, self._since = ask, time.monotonic()
         self.states: dict[int, RankStatus] = {}
-        self.needs: dict[int, deadlock.Need] = {}
+        self.needs: dict[int, proof.Need] = {}
 
     def look(self) -> bool:
         """Ask every rank; True when there is a deadlock, and nothing has moved since it was there."""
         before, began = self.states, time.monotonic()
         self.states = self._ask(any(state.doing == SILENT for state in before.values()))
-        needs = deadlock.proof(self.states)
-        if needs is None or not deadlock.unmoved(before, self.states):
+        needs = proof.proof(self.states)
+        if needs is None or not proof.unmoved(before, self.states):
             self._since = began
         elif time.monotonic() - self._since >= UNMOVED_SECONDS:
             self.needs = needs

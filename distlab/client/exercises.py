@@ -20,11 +20,12 @@ from distlab.client.cluster import Cluster
 from distlab.client.verdict import Verdict
 from distlab.compat.ipython import start_folder
 from distlab.course.exercises import Exercise, Question, all_exercises, numbers
-from distlab.errors import DeadlockError, RankDied, RankError, RanksFailed, RankTimeout, refuse
+from distlab.errors import DeadlockError, RankDied, RankError, RanksFailed, RankTimeout
 from distlab.measure.tables import Table
 from distlab.plotting.units import count
 from distlab.simulated import trial
 from distlab.simulated.trial import Outcome
+from distlab.text import refuse
 
 FILE = ".distlab_progress.json"
 

@@ -23,7 +23,7 @@ from types import FunctionType
 from typing import Any
 
 from distlab.client.arguments import MPI_BACKEND
-from distlab.errors import rank_list, refuse
+from distlab.text import rank_list, refuse
 
 LONGEST_TEXT = 200  # of a value that is written into a script as it stands
 GIVEN = {"rank", "world_size", "torch", "dist"}  # what distlab defines on every rank, and the script at its top

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from distlab.wire.control_channel import ControlChannel
+from distlab.wire.channel import ControlChannel
 from distlab.wire.machine import clock_of, this_machine, used_megabytes
 from distlab.wire.messages import CLOCK, MEMORY
 from distlab.wire.recorded import Offset

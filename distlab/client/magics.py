@@ -19,7 +19,8 @@ from distlab.client.arguments import check_seconds
 from distlab.client.cluster import Cluster
 from distlab.client.execution import LIVE_AFTER_SECONDS, Cell, Options
 from distlab.compat.ipyparallel import ReadsOptions
-from distlab.errors import ClusterError, rank_list, refuse
+from distlab.errors import ClusterError
+from distlab.text import rank_list, refuse
 
 
 def register(shell: Any) -> None:

@@ -14,8 +14,8 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 
-from distlab.wire.control_channel import PATIENCE_SECONDS as LOOK_SECONDS
-from distlab.wire.control_channel import ControlChannel
+from distlab.wire.channel import PATIENCE_SECONDS as LOOK_SECONDS
+from distlab.wire.channel import ControlChannel
 from distlab.wire.messages import IDLE, STATUS, Answer
 
 AGAIN_SECONDS = 0.2  # before a rank that does not come back is asked again

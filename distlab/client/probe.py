@@ -14,10 +14,11 @@ from importlib import metadata
 from IPython.utils.capture import capture_output
 
 from distlab.client.cluster import Cluster
-from distlab.errors import DeadlockError, RankDied, RankError, RankTimeout, refuse
+from distlab.errors import DeadlockError, RankDied, RankError, RankTimeout
 from distlab.measure.probe_cases import CALL_SECONDS, CASES, Case, missing, try_case
 from distlab.measure.probe_result import BACKENDS, DEVICES, Column, Outcome, Probe
 from distlab.measure.progress import progress
+from distlab.text import refuse
 
 MOST_RANKS = 4  # more would be told the same
 SECONDS = 30.0  # that a case has: long, because a busy machine can stop a process for a while

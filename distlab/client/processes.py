@@ -28,10 +28,11 @@ from distlab.client import interrupts
 from distlab.client.arguments import FORK, Plan
 from distlab.compat.ipyparallel import drop_late_replies, forget_engine, waiting_threads
 from distlab.diagnosis import explanation
-from distlab.errors import ClusterError, HostError, namesake, rank_list
+from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, mpiexec, reaper, settings, slurm
 from distlab.launch.fork_connection import Connection, close
-from distlab.wire.control_channel import ControlChannel
+from distlab.text import namesake, rank_list
+from distlab.wire.channel import ControlChannel
 from distlab.wire.rendezvous import Rendezvous
 
 START_SECONDS = 60.0

@@ -24,12 +24,13 @@ from distlab.client.processes import Processes, start_processes
 from distlab.client.replies import Replies
 from distlab.compat.ipyparallel import engines_with_work
 from distlab.diagnosis import explanation, report
-from distlab.diagnosis.deadlock import heard
-from distlab.errors import ClusterError, rank_list
+from distlab.diagnosis.proof import heard
+from distlab.errors import ClusterError
 from distlab.launch import mpiexec, slurm
 from distlab.launch.hosts import SSH_NAME
 from distlab.rank import entry_points
 from distlab.simulated import entry_points as simulated
+from distlab.text import rank_list
 from distlab.wire import messages
 from distlab.wire.messages import FREE, FREE_WAITING, Answer, RankStatus, Worker
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distlab.errors import RanksFailed, grouped, rank_list
+from distlab.errors import RanksFailed
 from distlab.measure.tables import Table
 from distlab.plotting.units import format_bytes
 from distlab.simulated.events import Collective
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate
+from distlab.text import grouped, rank_list
 
 if TYPE_CHECKING:
     from distlab.course.exercises import Limits

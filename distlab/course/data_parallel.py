@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.errors import refuse
+from distlab.text import refuse
 
 BUCKET_BYTES = 25 << 20  # both as DistributedDataParallel has them
 FIRST_BUCKET_BYTES = 1 << 20

@@ -11,7 +11,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from distlab.errors import Failure, Line, RankDied, RankError, grouped, rank_list
+from distlab.errors import Failure, Line, RankDied, RankError
+from distlab.text import grouped, rank_list
 
 # the words of gloo and of mpi_queue for a wait that nothing ended; other messages say more, and are shown
 PLAIN_WAIT = re.compile(r"Timed out waiting (\d+)ms for \w+ operation to complete")

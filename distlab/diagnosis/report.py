@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from distlab.diagnosis.deadlock import Need, need, serving
 from distlab.diagnosis.explanation import GROUPS_GONE, with_text
-from distlab.errors import Line, grouped, rank_list
+from distlab.diagnosis.matching import tensor_words
+from distlab.diagnosis.proof import Need, need, serving
+from distlab.errors import Line
+from distlab.text import grouped, rank_list
 from distlab.wire import messages
-from distlab.wire.call_matching import tensor_words
 from distlab.wire.messages import CallRecord, RankStatus
 
 CONTEXT_LINES = 2  # of source around a line where a rank is

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from distlab.errors import ClusterError, refuse
+from distlab.errors import ClusterError
+from distlab.text import refuse
 from distlab.wire.rendezvous import listen
 
 # after the first all_reduce: a forked rank shares most of its pages, others are a Python of their own each

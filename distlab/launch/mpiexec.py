@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from distlab.compat.ipyparallel import NANNY
-from distlab.errors import refuse
+from distlab.text import refuse
 
 if TYPE_CHECKING:
     from distlab.launch.hosts import Hosts

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import psutil
 
-from distlab.errors import ClusterError, refuse
+from distlab.errors import ClusterError
 from distlab.launch import reaper
-from distlab.quantities import BYTES_PER_SECOND, SECONDS, quantity
+from distlab.text import BYTES_PER_SECOND, SECONDS, quantity, refuse
 
 PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # where ip and tc are
 NETWORKS = Path("/run/distlab")  # a folder for each network, "NUMBER-OWNER", with /etc/hosts of its hosts

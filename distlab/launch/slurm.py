@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from distlab.errors import refuse
+from distlab.text import refuse
 
 NAME = "slurm"
 ASK_SECONDS = 1.0  # between two questions for what a job waits

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from distlab.errors import grouped, refuse
 from distlab.measure.tables import Table
+from distlab.text import grouped, refuse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from distlab.errors import RanksFailed, SweepError, refuse
+from distlab.errors import RanksFailed, SweepError
 from distlab.measure.progress import progress
 from distlab.measure.tables import Table
 from distlab.measure.timing import Fit, Timing, bus_factor, check_count, fit_alpha_beta, measure_each
 from distlab.plotting.units import count, format_bandwidth, format_bytes, format_seconds
 from distlab.rank.entry_points import lend_names
-from distlab.wire import serialization
+from distlab.text import refuse
+from distlab.wire import payload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -287,7 +288,7 @@ def check_functions(functions: Any) -> None:
     for name, fn in functions.items():
         if not callable(fn):
             refuse(f"functions[{name!r}]", "a function of a tensor", fn, EXAMPLE, wrong_type=True)
-        serialization.pack(fn, f"functions[{name!r}]")
+        payload.pack(fn, f"functions[{name!r}]")
 
 
 def check_numbers(name: str, values: Any, fits: Callable[[int], bool], rule: str, advice: str) -> list[int]:

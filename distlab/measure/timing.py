@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from distlab.errors import refuse
 from distlab.plotting.units import format_bandwidth, format_bytes, format_seconds  # noqa: F401 - for notebooks
+from distlab.text import refuse
 
 # busbw = algbw x factor(n): what each link must carry, so that numbers compare across rank counts
 BUS_FACTORS: dict[str, Callable[[int], float]] = {

@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
 
-from distlab.errors import refuse
 from distlab.plotting.axes import SMALL, even_ticks, new_axes, short
 from distlab.plotting.style import COMPUTING, FAINT, FORWARD, INK, MIXED, TRAVELLING, curve_color, text_color
+from distlab.text import refuse
 
 Bar = tuple[str, float, float, str]  # lane, start, end, kind; times in seconds
 KINDS = ("compute", "communicate", "wait")

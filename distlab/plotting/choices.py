@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from distlab.errors import refuse
 from distlab.plotting.axes import SMALL, even_ticks, label_ends, log_ticks, new_axes
 from distlab.plotting.curves import badge, draw_theory
 from distlab.plotting.style import (
@@ -25,6 +24,7 @@ from distlab.plotting.style import (
     style,
     text_color,
 )
+from distlab.text import refuse
 
 MARKERS = "o+s^vD"
 SHADES = (FORWARD, BACKWARD, TRAVELLING)  # of the regions of a map: no rank's colour

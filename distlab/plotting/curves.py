@@ -14,10 +14,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from distlab.errors import refuse
 from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes, short
 from distlab.plotting.style import INK, curve_color, new_figure, style
 from distlab.plotting.units import count
+from distlab.text import refuse
 
 if TYPE_CHECKING:
     from distlab.measure.timing import Fit

@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from distlab.errors import refuse
 from distlab.plotting.cells import canvas, draw_box, draw_lane, draw_text, text_width
 from distlab.plotting.style import INK, curve_color, rank_color, style
+from distlab.text import refuse
 
 LABEL, SIZE = 11, 10  # of the fonts, in points
 NODE, ROW, GAP, PAD = 0.3, 0.44, 0.16, 0.1  # heights of a node, of a row in a lane; between lanes; around a text

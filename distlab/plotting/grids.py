@@ -13,10 +13,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from distlab.errors import refuse
 from distlab.plotting import cells
 from distlab.plotting.cells import TEXT, Cell, Rows, text_width
 from distlab.plotting.style import rank_color
+from distlab.text import refuse
 
 MOST_SLOTS = 8  # a longer row ends in "…"
 WIDEST = 3.4  # of the cells that fit side by side at half a notebook's width

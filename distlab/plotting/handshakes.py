@@ -11,10 +11,10 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from distlab.errors import refuse
 from distlab.plotting.cells import canvas, draw_box, draw_lane, draw_text, text_width
 from distlab.plotting.style import INK, curve_color, rank_color, style
 from distlab.plotting.units import format_seconds
+from distlab.text import refuse
 
 STEP, LANE, GAP, KEY = 0.52, 0.42, 0.2, 0.3  # width of a call; heights of a rank's lane, between lanes, of a key
 FOOT = 0.5  # height of the times below

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
-from distlab.errors import refuse
 from distlab.plotting.axes import SMALL, even_ticks
 from distlab.plotting.cells import canvas, draw_box, draw_lane, draw_text, text_width
 from distlab.plotting.style import COMPUTING, HAZE, INK, curve_color, new_figure, rank_color, style
+from distlab.text import refuse
 
 SIZE, NODE, ROW, COLUMN, GAP, PAD = 10, 0.34, 0.95, 1.25, 0.4, 0.25
 LOOKS = (("-", 1.2), ((0, (5, 2)), 1.6), ((0, (1, 1.6)), 1.6), ("-", 2.6))

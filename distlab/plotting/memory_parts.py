@@ -13,10 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from distlab.errors import refuse
 from distlab.plotting.axes import SMALL, new_axes
 from distlab.plotting.bars import write_in
 from distlab.plotting.style import COMPUTING, FAINT, FORWARD, INK, MIXED, OPTIMIZER, TRAVELLING
+from distlab.text import refuse
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
 # the fills of parts: greys from light to dark, and sand, so that no part looks like a rank

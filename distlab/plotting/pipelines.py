@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from distlab.errors import refuse
 from distlab.plotting.axes import even_ticks
 from distlab.plotting.cells import text_width
 from distlab.plotting.style import BACKWARD, FORWARD, HAZE, OPTIMIZER, new_figure, rank_color, style, text_color
+from distlab.text import refuse
 
 # by kind of computing: its fill, and what the legend calls it
 KINDS = {

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from distlab.errors import refuse
 from distlab.plotting.axes import SMALL, new_axes
 from distlab.plotting.bars import set_lanes, write_in
 from distlab.plotting.style import INK, new_figure, rank_color, style
+from distlab.text import refuse
 
 Bar = tuple[float, float, str]  # start, end, text; times in seconds
 ROW = 0.3  # height of a bar, in inches

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
-from distlab.errors import refuse
 from distlab.plotting import cells
 from distlab.plotting.cells import draw_text, text_width
 from distlab.plotting.style import FAINT, INK, curve_color, rank_color, text_color
+from distlab.text import refuse
 
 SIZE, SMALL = 9.5, 11  # font sizes in points: of a number, of a name
 WIDE, HIGH = 0.27, 0.25  # of a cell, at least

@@ -25,11 +25,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path as Curve
 
-from distlab.errors import refuse
 from distlab.plotting import cells
 from distlab.plotting.cells import Cell, Rows, draw_text
 from distlab.plotting.style import curve_color, rank_color, style
 from distlab.plotting.units import count
+from distlab.text import refuse
 
 MOST_RANKS, MOST_CHUNKS = 8, 16
 EXAMPLE = "Call steps(algorithms.holdings(plan), plan.steps)."

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distlab.errors import refuse
+from distlab.text import refuse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from distlab.errors import grouped
 from distlab.measure.trace.events import Collective, Event, Message, pack
 from distlab.plotting.units import format_bytes
+from distlab.text import grouped
 
 WIDE = 660  # of the axes
 ROOM = 8  # above the first lane, and below the last one

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from distlab.compat.frontend import notebook_shell, publish, somebody_watches
-from distlab.errors import refuse
 from distlab.plotting.axes import End, Line, label_ends
 from distlab.plotting.cells import TEXT, canvas, draw_lane, draw_text, text_width
 from distlab.plotting.style import INK, curve_color, new_figure, rank_color, style
+from distlab.text import refuse
 
 EXAMPLE = 'Give {"loss": {"rank 0": ([1, 2], [2.3, 1.9])}}.'
 MOST_MARKERS = 40  # with more points a line has none

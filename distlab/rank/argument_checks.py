@@ -24,11 +24,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from distlab.diagnosis.matching import disagreement, misfit
 from distlab.errors import MismatchError
 from distlab.rank import status
 from distlab.rank.call_hooks import derived, waiting
 from distlab.rank.call_log import NOTES, POINT_TO_POINT, Note, completed_by, waiting_for
-from distlab.wire.call_matching import disagreement, misfit
 from distlab.wire.messages import CallRecord, from_json, to_json
 
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said

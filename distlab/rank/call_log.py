@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat.torch import ALL_GATHER_BASE, REDUCE_SCATTER_BASE, default_timeout
-from distlab.errors import rank_list
+from distlab.text import rank_list
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord
 from distlab.wire.recorded import REMOTE

@@ -11,7 +11,7 @@ import subprocess
 import torch
 import torch.distributed as dist
 
-from distlab.errors import refuse
+from distlab.text import refuse
 
 SECONDS = 20.0  # that nvidia-smi may take
 

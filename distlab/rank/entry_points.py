@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlab.errors import Failure, SerializationError
-from distlab.wire import serialization
+from distlab.wire import payload
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
@@ -95,12 +95,12 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Runs on: a rank.
 
     Returns:
-        what `serialization.dumps` made of the value, [header, *buffers]; or [Failure], or [SerializationError].
+        what `payload.dumps` made of the value, [header, *buffers]; or [Failure], or [SerializationError].
     """
     from distlab.rank.call_log import NOTES
 
     try:
-        fn, args, kwargs = serialization.loads(header, buffers)
+        fn, args, kwargs = payload.loads(header, buffers)
         lend_names(fn)
         value = fn(NOTES.rank, NOTES.world_size, *args, **kwargs)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -110,7 +110,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
 
 def push(header: bytes, buffers: list[Any]) -> None:
     """Define the names of the payload, a dict, on this rank."""
-    _namespace().update(serialization.loads(header, buffers))
+    _namespace().update(payload.loads(header, buffers))
 
 
 def pull(names: list[str]) -> list[Any]:
@@ -121,7 +121,7 @@ def pull(names: list[str]) -> list[Any]:
 
 def _packed(value: Any, what: str) -> list[Any]:
     try:
-        header, buffers = serialization.dumps(value)
+        header, buffers = payload.dumps(value)
     except Exception as error:
         from distlab.rank.call_log import NOTES
 

@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch.distributed import rpc
 
 from distlab.compat import torch_rpc as private
-from distlab.errors import refuse
 from distlab.rank.call_log import NOTES, RemoteNote, waiting_for
+from distlab.text import refuse
 from distlab.wire.messages import Worker
 
 SCHEME = "distlab"  # of the init method under which an agent finds the cluster's store

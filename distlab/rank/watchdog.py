@@ -27,7 +27,7 @@ from typing import Any
 from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import activity, restoring, sockets, status
 from distlab.rank.call_log import MEETINGS, NOTES
-from distlab.wire.control_channel import hello, receive
+from distlab.wire.channel import hello, receive
 from distlab.wire.machine import used_megabytes
 from distlab.wire.messages import (
     CLOCK,

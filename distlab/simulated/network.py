@@ -12,8 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from distlab.errors import refuse
-from distlab.quantities import BYTES_PER_SECOND, PREFIXES, SECONDS, quantity
+from distlab.text import BYTES_PER_SECOND, PREFIXES, SECONDS, quantity, refuse
 
 ALGORITHMS = {
     "all_reduce": ("auto", "ring", "tree", "naive", "halving doubling", "recursive doubling", "whole ring"),

@@ -17,7 +17,7 @@ import zmq
 
 import distlab
 from distlab.launch import reaper
-from distlab.wire.control_channel import hello
+from distlab.wire.channel import hello
 from tests.cluster.conftest import pid_on_rank, stuck, sum_of_ranks
 from tests.network.programs import place
 from tests.processes import marked, until, wait_until_gone

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.errors import refuse
+from distlab.text import refuse
 
 Core = Callable[[torch.Tensor, Callable[..., torch.Tensor], "Peers"], None]
 

@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from distlab.compat.torch import timeout_of
 from distlab.course.algorithms.call import Peers, Words, all_reduce
-from distlab.errors import refuse
+from distlab.text import refuse
 
 # on Linux a file system in memory, which no other machine sees as it may see a temporary folder
 FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import Subset, random_split
 
-from distlab.errors import refuse
+from distlab.text import refuse
 
 
 class Partition(Subset):

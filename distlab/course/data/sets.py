@@ -25,7 +25,8 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from distlab.errors import DataError, refuse
+from distlab.errors import DataError
+from distlab.text import refuse
 
 SETS = ("digits", "mnist", "cifar10")
 SEED = 0  # of the order of the digits

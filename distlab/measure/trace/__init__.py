@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distlab.errors import ClusterError, grouped, rank_list, refuse
+from distlab.errors import ClusterError
 from distlab.measure.tables import Table
 from distlab.measure.trace.chrome import chrome
 from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Contents, Event
 from distlab.plotting.units import count, format_seconds
+from distlab.text import grouped, rank_list, refuse
 from distlab.wire.recorded import Offset
 
 if TYPE_CHECKING:

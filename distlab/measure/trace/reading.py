@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from distlab.errors import grouped
 from distlab.measure.trace.events import Collective, Contents, Event, Message
+from distlab.text import grouped
 from distlab.wire.recorded import REMOTE, SERVED, Call, Group, Offset, Recorded, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ

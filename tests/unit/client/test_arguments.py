@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 import distlab
 from distlab.client import arguments
-from distlab.errors import rank_list
+from distlab.text import rank_list
 from tests.refused import refused
 
 WHOLE = "n must be a whole number of ranks, got"

@@ -7,7 +7,7 @@ import pytest
 
 from distlab.client import execution
 from distlab.client.execution import UNMOVED_SECONDS, DeadlockWatch
-from distlab.diagnosis.deadlock import Need
+from distlab.diagnosis.proof import Need
 from distlab.wire.messages import BETWEEN, IDLE, SILENT
 from tests.unit.paper import Paper
 

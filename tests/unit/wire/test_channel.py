@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from distlab.wire.control_channel import HELLO_BYTES, ControlChannel, hello
+from distlab.wire.channel import HELLO_BYTES, ControlChannel, hello
 from distlab.wire.messages import STATUS, VARIABLES, Answer, Printed, Question, from_json, to_json
 
 PATIENCE = 0.05  # seconds for a rank that will not answer

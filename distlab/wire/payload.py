@@ -18,7 +18,8 @@ from typing import Any
 
 import cloudpickle
 
-from distlab.errors import SerializationError, rank_list, refuse
+from distlab.errors import SerializationError
+from distlab.text import rank_list, refuse
 from distlab.wire.source import is_learners
 
 MOST_BUFFERS = 32  # ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be

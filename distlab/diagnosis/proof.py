@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from distlab.errors import rank_list
+from distlab.diagnosis.matching import disagreement
+from distlab.text import rank_list
 from distlab.wire import messages
-from distlab.wire.call_matching import disagreement
 from distlab.wire.messages import Answer, Begun, CallRecord, RankStatus
 
 

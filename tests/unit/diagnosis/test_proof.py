@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from distlab.diagnosis import report
-from distlab.diagnosis.deadlock import heard, proof, unmoved
+from distlab.diagnosis.proof import heard, proof, unmoved
 from distlab.errors import Line
 from distlab.wire import messages
 from distlab.wire.messages import Answer, RankStatus, from_json, to_json

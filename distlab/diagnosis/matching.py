@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from distlab.errors import grouped, rank_list
+from distlab.text import grouped, rank_list
 from distlab.wire.messages import CallRecord
 
 

@@ -1,0 +1,90 @@
+"""Words for arguments, ranks and quantities: the error for a bad argument, lists of ranks, "25 GB/s". Runs anywhere."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any, NoReturn
+
+from distlab.errors import ArgumentError, ArgumentTypeError
+
+PREFIXES = {"n": -9, "u": -6, "µ": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}  # powers of ten
+QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*([numµkMGTP]?)(\S*)\s*")
+SECONDS = {"s": 1.0}  # units, for `quantity`
+BYTES_PER_SECOND = {"B/s": 1.0, "b/s": 0.125, "bit/s": 0.125}
+
+
+def quantity(name: str, value: Any, units: Mapping[str, float], example: str, zero: bool = False) -> float:
+    """A number from a text such as "25 GB/s", or as it stands.
+
+    Args:
+        units: what each unit without its prefix counts; a plain number counts in the first.
+        zero: whether 0 is allowed.
+
+    Raises:
+        ArgumentError: neither a number nor a text of a number and a unit, or not above 0.
+    """
+    number = value
+    if isinstance(value, str):
+        found = QUANTITY.fullmatch(value)
+        number = math.nan
+        if found and found[3] in units:
+            number = float(Fraction(found[1]) * Fraction(10) ** PREFIXES[found[2]]) * units[found[3]]
+    wrong_type = isinstance(number, bool) or not isinstance(number, (int, float))
+    if wrong_type or not 0 <= number < math.inf or (number == 0 and not zero):
+        rule, example = "0 or more" if zero else "above 0", f"{name}={example}"
+        if "" not in units:
+            rule, example = f"{rule}, as a number or with a unit ({', '.join(units)})", example.replace("=", '="') + '"'
+        refuse(name, rule, value, f"Give for example {example}.", wrong_type)
+    return float(number)
+
+
+def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bool = False) -> NoReturn:
+    """Raise the house error for a bad argument: "<name> must be <rule>, got <value!r>." and what to do.
+
+    Runs on: anywhere.
+    """
+    text = repr(value)
+    if len(text) > 200:
+        text = text[:197] + "..."
+    message = f"{name} must be {rule}, got {text}."
+    raise (ArgumentTypeError if wrong_type else ArgumentError)(f"{message} {advice}".rstrip())
+
+
+def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
+    """Name ranks in words, runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"."""
+    runs = grouped((rank - place, rank) for place, rank in enumerate(sorted(ranks)))  # in a run both rise together
+    spans = list(runs.values())
+    words: list[str] = []
+    for span in spans:
+        fold = len(span) > 2 or (len(spans) == 1 and len(span) == 2)
+        words.extend([f"{span[0]}-{span[-1]}"] if fold else map(str, span))
+    joined = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+    return f"rank{'s' if len(ranks) > 1 else ''} {joined}"
+
+
+def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    """What comes second in pairs by what comes first, each in the order in which it first comes."""
+    groups: dict[Any, list[Any]] = {}
+    for key, member in pairs:
+        groups.setdefault(key, []).append(member)
+    return groups
+
+
+def namesake(error: BaseException) -> str:
+    """What to do when an import failed because a file of the working folder has the name of the module that was meant.
+
+    Returns:
+        a sentence that names the file; "" when the error has another reason.
+    """
+    if not isinstance(error, (ImportError, AttributeError)):
+        return ""
+    module = sys.modules.get((error.name or "").partition(".")[0]) if isinstance(error, ImportError) else error.obj
+    file = getattr(module, "__file__", None) or ""
+    if not file or os.path.dirname(os.path.abspath(file)) != os.getcwd():
+        return ""
+    return f"{file} was imported instead of the module of that name: rename this file, then restart the kernel."
