@@ -1,4 +1,4 @@
-"""The errors that distlab raises; called by every room of the package, on the notebook's side.
+"""The errors that distlab raises, on the notebook's kernel and on the ranks.
 
     DistlabError
     ├── ArgumentError (ValueError)          a value that cannot be used
@@ -25,8 +25,10 @@ the ranks are distlab's own and explain nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distlab.wire.messages import Failure
 
 
 class DistlabError(Exception):
@@ -62,40 +64,6 @@ class ClusterError(DistlabError, RuntimeError):
 
 class HostError(ClusterError):
     """A host of the cluster cannot be reached or used; the message says of each what is wrong with it."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the learner's own code in a traceback.
-
-    Args:
-        number: counted from 1 as the notebook shows it, `%%px` line included.
-        text: the source, stripped; empty when the source cannot be had.
-        place: the function's name, or "" at the top of a cell.
-        file: that it is of; "" for a `%%px` cell.
-    """
-
-    number: int
-    text: str
-    place: str = ""
-    file: str = field(default="", compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What went wrong on one rank: `kind` is the exception's type name, `lines` the learner's own, outermost first.
-
-    `consequence`: it waited for another rank, which may be the culprit. `communicated`: it was raised in a call of
-    torch.distributed, whose group may be damaged.
-    """
-
-    rank: int
-    kind: str
-    message: str
-    lines: tuple[Line, ...] = ()
-    traceback: str = field(default="", repr=False)
-    consequence: bool = False
-    communicated: bool = False
 
 
 class RanksFailed(DistlabError):

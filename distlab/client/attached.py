@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from distlab.compat.ipyparallel import address_of_controller
-from distlab.diagnosis import explanation
+from distlab.diagnosis import failures
 from distlab.errors import ClusterError
-from distlab.rank import entry_points
+from distlab.rank import entry
 from distlab.text import refuse
 from distlab.wire.channel import ControlChannel
 from distlab.wire.rendezvous import Rendezvous, address_towards
@@ -80,7 +80,7 @@ class Attached:
 
     def __init__(self, client: Any):
         self.client = client
-        ends = client.direct_view("all").apply_async(entry_points.where)
+        ends = client.direct_view("all").apply_async(entry.where)
         try:
             names = ends.get(timeout=SECONDS)
         except Exception as error:
@@ -97,7 +97,7 @@ class Attached:
         return False  # ipyparallel tells of it
 
     def how_ended(self, rank: int, pid: int) -> str:
-        return explanation.exit_words(None)
+        return failures.exit_words(None)
 
     def host_is_lost(self, rank: int) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""`Cluster`: code that runs on ranks with a process group. Runs on the notebook's kernel; entry_points.py answers."""
+"""`Cluster`: code that runs on ranks with a process group. Runs on the notebook's kernel; entry.py answers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import distlab
 from distlab.client import arguments, attached, export, interrupts
-from distlab.client.execution import Cell, Options
+from distlab.client.cell import Cell, Options
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
 from distlab.client.shown import Shown
 from distlab.client.simulating import Simulating
 from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
-from distlab.diagnosis.explanation import GROUPS_GONE
+from distlab.diagnosis.failures import GROUPS_GONE
 from distlab.errors import ClusterError
 from distlab.launch import limits
 from distlab.launch.slurm import Job
-from distlab.rank import entry_points
+from distlab.rank import entry
 from distlab.simulated.network import Network
 from distlab.text import refuse
 from distlab.wire import payload
@@ -241,7 +241,7 @@ class Cluster(Simulating, Shown):
             arguments.check_seconds("timeout", timeout)
         targets = self.check_ranks(ranks)
         packed = payload.pack((fn, args, kwargs), "The function or one of its arguments")
-        cell = self._ask(targets, Options(timeout=timeout, check=check), entry_points.call, *packed)
+        cell = self._ask(targets, Options(timeout=timeout, check=check), entry.call, *packed)
         with export.noting(self.steps, export.call(fn, args, kwargs, targets)):
             replies = cell.finish()
         return payload.unpack(replies)
@@ -253,7 +253,7 @@ class Cluster(Simulating, Shown):
         """As `run`, for a tool that sends many calls: no live view of each, and no step of an export."""
         targets = self.check_ranks(ranks)
         packed = payload.pack((fn, args, {}), "The function or one of its arguments")
-        replies = self._ask(targets, Options(timeout, live_after=None), entry_points.call, *packed).finish()
+        replies = self._ask(targets, Options(timeout, live_after=None), entry.call, *packed).finish()
         return payload.unpack(replies)
 
     @interrupts.held()
@@ -265,7 +265,7 @@ class Cluster(Simulating, Shown):
         """
         names, targets = arguments.check_names(names), self.check_ranks(ranks)
         packed = payload.pack(names, f"A value of {', '.join(names)}")
-        cell = self._ask(targets, Options(), entry_points.push, *packed)
+        cell = self._ask(targets, Options(), entry.push, *packed)
         with export.noting(self.steps, export.push(names, targets)):
             cell.finish()
 
@@ -279,7 +279,7 @@ class Cluster(Simulating, Shown):
         listed = isinstance(names, (list, tuple))
         wanted = [arguments.check_name(name, 'cluster.pull("x")') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
-        replies = self._ask(targets, Options(), entry_points.pull, wanted).finish()
+        replies = self._ask(targets, Options(), entry.pull, wanted).finish()
         values = payload.pick(payload.unpack(replies), wanted, targets)
         return values if listed else [value[0] for value in values]
 

@@ -9,9 +9,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from distlab.wire.channel import ControlChannel
-from distlab.wire.machine import clock_of, this_machine, used_megabytes
-from distlab.wire.messages import CLOCK, MEMORY
-from distlab.wire.recorded import Offset
+from distlab.wire.messages import CLOCK, MEMORY, Offset
+from distlab.wire.rendezvous import this_machine, used_megabytes
 
 ANSWER_SECONDS = 0.5
 ROUNDS = 20  # questions to a rank for the time that its clock shows
@@ -46,7 +45,7 @@ class Machines:
 
         Source: F. Cristian, Probabilistic clock synchronization, 1989.
         """
-        far = [rank for rank in ranks if clock_of(self.names[rank]) != clock_of(this_machine())]
+        far = [rank for rank in ranks if self.names[rank][0] != this_machine()[0]]
         found: dict[int, Offset] = {}
         for rank in far * ROUNDS:
             asked = time.time_ns()

@@ -16,8 +16,8 @@ from IPython.display import display as ipython_display
 
 from distlab.client import display, export, interrupts
 from distlab.client.arguments import check_seconds
+from distlab.client.cell import LIVE_AFTER_SECONDS, Cell, Options
 from distlab.client.cluster import Cluster
-from distlab.client.execution import LIVE_AFTER_SECONDS, Cell, Options
 from distlab.compat.ipyparallel import ReadsOptions
 from distlab.errors import ClusterError
 from distlab.text import rank_list, refuse

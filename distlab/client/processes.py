@@ -27,7 +27,7 @@ from typing import Any
 from distlab.client import interrupts
 from distlab.client.arguments import FORK, Plan
 from distlab.compat.ipyparallel import drop_late_replies, forget_engine, waiting_threads
-from distlab.diagnosis import explanation
+from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, mpiexec, reaper, settings, slurm
 from distlab.launch.fork_connection import Connection, close
@@ -199,7 +199,7 @@ class Processes:
             for rank, pid in getattr(self.launcher, "pids", {}).items():
                 if (code := self._exit_code(rank, pid)) is not None and (rank, pid) not in old:
                     last = "\n".join(["", *self.log_of(rank).splitlines()[-5:]])
-                    raise ClusterError(f"rank {rank} {explanation.exit_words(code)} before it was ready.{last}")
+                    raise ClusterError(f"rank {rank} {failures.exit_words(code)} before it was ready.{last}")
             if not self.launcher.running or (self._forks and any(map(self.launcher.why_lost, range(self.launcher.n)))):
                 raise ClusterError("a process ended before all engines were there.")
             if time.monotonic() > deadline:
@@ -273,12 +273,12 @@ class Processes:
             time.sleep(0.02)
         code = self._exit_code(rank, pid)
         if code is not None or not self._forks or not (why := self._why_lost(rank, pid)):
-            return explanation.exit_words(code)
+            return failures.exit_words(code)
         if self.names:
             return f"was lost with host {self.names[self.launcher.home_of(rank)]}, {why}"
         while (ended := self.launcher.stop_data) is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        words = explanation.exit_words(ended["exit_code"] if ended else None)
+        words = failures.exit_words(ended["exit_code"] if ended else None)
         return f"ended with the process that forks the ranks, which {words}"
 
     def _exit_code(self, rank: int, pid: int) -> int | None:

@@ -1,6 +1,6 @@
 """The ranks of one cluster as processes and as a group: started, numbered, joined, signalled, ended.
 
-Runs on the notebook's kernel, called by cluster.py; execution.py asks it to free and to rebuild.
+Runs on the notebook's kernel, called by cluster.py; cell.py asks it to free and to rebuild.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from distlab.client.patience import AGAIN_SECONDS, PATIENCE_SECONDS, Patience
 from distlab.client.processes import Processes, start_processes
 from distlab.client.replies import Replies
 from distlab.compat.ipyparallel import engines_with_work
-from distlab.diagnosis import explanation, report
+from distlab.diagnosis import failures, report
 from distlab.diagnosis.proof import heard
 from distlab.errors import ClusterError
 from distlab.launch import mpiexec, slurm
 from distlab.launch.hosts import SSH_NAME
-from distlab.rank import entry_points
+from distlab.rank import entry
 from distlab.simulated import entry_points as simulated
 from distlab.text import rank_list
 from distlab.wire import messages
@@ -86,9 +86,9 @@ class Ranks:
                 self._simulates = plan.network is not None
             whole = not self._cut and not new
             results = [
-                self.client[rank].apply_async(entry_points.join, rank, meeting)
+                self.client[rank].apply_async(entry.join, rank, meeting)
                 if rank in new
-                else self.client[rank].apply_async(entry_points.rebuild, rank, meeting, whole)
+                else self.client[rank].apply_async(entry.rebuild, rank, meeting, whole)
                 for rank in everyone
             ]
             values = [result.get(timeout=BUILD_SECONDS) for result in results]
@@ -110,10 +110,10 @@ class Ranks:
         calls = []
         for number, (rank, name) in enumerate(zip(known.ranks, known.names, strict=True)):
             worker = replace(known, number=number, name=name)
-            calls.append(self.client[rank].apply_async(entry_points.serve_again, worker))
+            calls.append(self.client[rank].apply_async(entry.serve_again, worker))
         for call in calls:
             call.get(timeout=BUILD_SECONDS)
-        print(explanation.SERVING_AGAIN)
+        print(failures.SERVING_AGAIN)
 
     def release(self) -> Processes | None:
         """Give the processes away, to be used for another cluster; None when they have to be stopped instead."""
@@ -154,9 +154,9 @@ class Ranks:
             with interrupts.allowed():
                 time.sleep(0.002)
         if self.lost and not self.can_respawn:
-            first = {rank: how for rank, how in self.lost.items() if how != explanation.WITH_ANOTHER}
+            first = {rank: how for rank, how in self.lost.items() if how != failures.WITH_ANOTHER}
             advice = "Call cluster.restart(): it starts new ranks, without the variables."
-            raise ClusterError(f"The cluster is not whole: {explanation.deaths(first)}. {advice}")
+            raise ClusterError(f"The cluster is not whole: {failures.deaths(first)}. {advice}")
         return self._build(sorted(self.lost))
 
     def free_all(self) -> dict[int, str]:
@@ -174,7 +174,7 @@ class Ranks:
         living = [rank for rank in range(self.plan.n) if rank not in self.lost]
         if not living:
             return {}
-        settled = self.send(living, entry_points.settle)
+        settled = self.send(living, entry.settle)
         replaced = self.bring_back(settled, signal.SIGINT, self.states(living))
         if busy := settled.unfinished():
             raise ClusterError(f"{rank_list(busy)} cannot be freed. Call cluster.restart().")
@@ -267,7 +267,7 @@ class Ranks:
         return [] if self.stopped else [self._processes.names[home] for home in self._processes.rendezvous.hosts]
 
     def checks(self) -> tuple[str, str, int, float]:
-        """Arguments for entry_points.begin_checks, new for every cell that is checked."""
+        """Arguments for entry.begin_checks, new for every cell that is checked."""
         return (f"checked/{uuid.uuid4().hex}", *self._processes.rendezvous.address, self.plan.timeout)
 
     def check(self) -> None:
@@ -301,7 +301,7 @@ class Ranks:
         if died:  # a cell that nobody waits for now may wait for them
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.can_respawn:
-            print(explanation.died_between_cells(died, self.host_is_lost))
+            print(failures.died_between_cells(died, self.host_is_lost))
 
     def died_since(self, pids: Sequence[int]) -> dict[int, str]:
         """How the ranks have died, in words, whose processes these were and have ended: as one that served a call."""
@@ -323,8 +323,8 @@ class Ranks:
             return self._processes.how_ended(rank, pid)
         self.broken = True
         if self.plan.engines == mpiexec.NAME and not self.lost:  # one has ended, and mpiexec ended the others
-            self.lost = dict.fromkeys(range(self.plan.n), explanation.WITH_ANOTHER)
-            self.lost[self._processes.first_to_end(rank)] = explanation.exit_words(None)
+            self.lost = dict.fromkeys(range(self.plan.n), failures.WITH_ANOTHER)
+            self.lost[self._processes.first_to_end(rank)] = failures.exit_words(None)
         if rank not in self.lost:
             self.lost[rank] = self._processes.how_ended(rank, self.pids[rank])
             self.last_lines[rank] = self._processes.log_of(rank)

@@ -14,7 +14,7 @@ from distlab.client.cluster import Cluster
 from distlab.client.ranks import Ranks
 from distlab.errors import ClusterError, DistlabError
 from distlab.measure.trace import Trace, reading, virtual
-from distlab.rank import entry_points
+from distlab.rank import entry
 from distlab.simulated.entry_points import settle
 
 SECONDS = 30.0  # that a rank has to begin, and to tell what it recorded
@@ -51,9 +51,9 @@ def _finish_virtual(cluster: Cluster, trace: Trace) -> None:
 
 def _start(ranks: Ranks, targets: list[int]) -> None:
     """Begin on every target, or on none: ClusterError when one cannot, for example since it is being profiled."""
-    _, missing = _ask(ranks, targets, entry_points.start_recording)
+    _, missing = _ask(ranks, targets, entry.start_recording)
     for rank, why in missing.items():
-        _ask(ranks, {*targets} - {*missing}, entry_points.stop_recording)
+        _ask(ranks, {*targets} - {*missing}, entry.stop_recording)
         raise ClusterError(f"rank {rank} cannot be traced: {why}. End what keeps it, or call cluster.restart().")
 
 
@@ -61,7 +61,7 @@ def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
     """End the recording, and give the trace what was recorded, whatever happens meanwhile."""
     told, missing, offsets = {}, dict.fromkeys(targets, "that was interrupted"), {}
     try:
-        told, missing = _ask(ranks, targets, entry_points.stop_recording)
+        told, missing = _ask(ranks, targets, entry.stop_recording)
         offsets = ranks.machines.clock_offsets(told) if told else {}
     finally:
         trace.finish(reading.read(told, offsets), missing, offsets)

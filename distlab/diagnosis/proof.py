@@ -1,11 +1,11 @@
 """Who waits for whom, and whether the wait can end: pure functions over what the ranks say of themselves.
 
-Called by execution.py in the notebook's kernel with the answers of status.py; nothing here starts or asks a process.
+Called by cell.py in the notebook's kernel with the answers of status.py; nothing here starts or asks a process.
 
 The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a message, or the members
 of a group that have not called the collective yet. A rank that computes, that does not answer, whose call ends by
 itself, or for which all that it needs has been begun can still go on, and so can each rank that needs it. Where no rank
-can, nobody will begin anything any more: that is a deadlock. execution.py calls it one only after nothing has moved for
+can, nobody will begin anything any more: that is a deadlock. cell.py calls it one only after nothing has moved for
 a while.
 """
 

@@ -1,6 +1,6 @@
 """What the ranks of a cell that did not come back were doing, in words and as a picture of the cell's lines.
 
-Called by execution.py and ranks.py in the notebook's kernel; pure functions over messages.RankStatus.
+Called by cell.py and ranks.py in the notebook's kernel; pure functions over messages.RankStatus.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from distlab.diagnosis.explanation import GROUPS_GONE, with_text
+from distlab.diagnosis.failures import GROUPS_GONE, with_text
 from distlab.diagnosis.matching import tensor_words
 from distlab.diagnosis.proof import Need, need, serving
-from distlab.errors import Line
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, RankStatus
+from distlab.wire.messages import CallRecord, Line, RankStatus
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
 MOST_SENTENCES = 4

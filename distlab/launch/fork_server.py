@@ -39,7 +39,7 @@ ALONE_SECONDS = 60.0  # without an answer to them, after which nobody is believe
 SAID_BYTES = 1 << 14  # of the end of an engine's log, that is reported with its end
 PRELOADED = (
     "distlab.launch.forked_engine",
-    "distlab.rank.entry_points",
+    "distlab.rank.entry",
     "distlab.rank.group",  # with torch
     # what an engine would import by itself, each anew
     "ipykernel.debugger",

@@ -20,7 +20,7 @@ from distlab.measure.progress import progress
 from distlab.measure.tables import Table
 from distlab.measure.timing import Fit, Timing, bus_factor, check_count, fit_alpha_beta, measure_each
 from distlab.plotting.units import count, format_bandwidth, format_bytes, format_seconds
-from distlab.rank.entry_points import lend_names
+from distlab.rank.entry import lend_names
 from distlab.text import refuse
 from distlab.wire import payload
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from distlab.compat.torch import members_of, name_of, sender_of
 from distlab.rank.call_log import COLLECTIVES, NOTES, POINT_TO_POINT, ROOTED, Note, completed_by, waiting_for
 from distlab.text import refuse
-from distlab.wire.recorded import REMOTE
+from distlab.wire.messages import REMOTE
 
 BLOCKING = ("send", "send_object_list")  # functions that wait for what they send
 ANYBODY = "Connection closed: the wait for a message from any rank was ended."

@@ -23,8 +23,7 @@ import torch.distributed as dist
 from distlab.compat.torch import ALL_GATHER_BASE, REDUCE_SCATTER_BASE, default_timeout
 from distlab.text import rank_list
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord
-from distlab.wire.recorded import REMOTE
+from distlab.wire.messages import REMOTE, CallRecord
 from distlab.wire.source import is_shown, line_of
 
 C10D = dist.distributed_c10d.__name__

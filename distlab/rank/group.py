@@ -1,6 +1,6 @@
 """The process group of this rank: joined, left and built anew.
 
-Runs on every rank, called by entry_points.py. A rank's number is put where torchrun puts it: into RANK and WORLD_SIZE.
+Runs on every rank, called by entry.py. A rank's number is put where torchrun puts it: into RANK and WORLD_SIZE.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from distlab.rank import (
 )
 from distlab.rank.call_log import NOTES
 from distlab.rank.devices import device_for
-from distlab.wire.machine import this_machine
-from distlab.wire.rendezvous import INTERFACES, address_towards, interface_of
+from distlab.wire.rendezvous import INTERFACES, address_towards, interface_of, this_machine
 
 
 def join(rank: int, meeting: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from distlab.compat.torch import flight_record, group_names, members_of, profiled_range, profiling, sender_of
 from distlab.rank.call_log import NOTES, ROOTED, Note
-from distlab.wire.recorded import REMOTE, Call, Group, Recorded, Row
+from distlab.wire.messages import REMOTE, GroupKey, Recorded, RecordedCall, Row
 
 MAIN = "distlab main"  # a range of the profiler's that tells the thread of the cells
 IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
@@ -37,10 +37,10 @@ class Recording:
     def __init__(self, profiler: profile) -> None:
         self.profiler = profiler
         self.began = time_ns()
-        self.calls: dict[Note, Call] = {}
+        self.calls: dict[Note, RecordedCall] = {}
         self._main = threading.get_ident()
-        self._remote: list[Call] = []
-        self._groups: dict[tuple[str, int], Group] = {}  # by name and generation
+        self._remote: list[RecordedCall] = []
+        self._groups: dict[tuple[str, int], GroupKey] = {}  # by name and generation
         self._generations: list[int] = []  # when all groups were left, in ns
 
     def call(self, note: Note, make: Callable[[], Any]) -> Any:
@@ -49,7 +49,7 @@ class Recording:
         num_bytes = sum(prod(shape) * getattr(dtype, "itemsize", 0) for dtype, shape in note.tensors)
         num_bytes *= len(group[2]) if "scatter" in note.method else 1  # of those a note has the share of one rank
         peer = _member(group, note.root if note.method in ROOTED else note.peer)
-        call = Call(note.op or note.method, note.method, group, num_bytes, peer, note.tag)
+        call = RecordedCall(note.op or note.method, note.method, group, num_bytes, peer, note.tag)
         call.elsewhere = threading.get_ident() != self._main
         call.blocking = not (call.elsewhere or note.is_async or note.op in IMMEDIATE)
         self.calls[note] = call
@@ -64,9 +64,11 @@ class Recording:
             if call.blocking or call.elsewhere:
                 call.end = call.posted
 
-    def remote(self, method: str, op: str, number: int, peer: int | None = None, blocking: bool = False) -> Call:
+    def remote(
+        self, method: str, op: str, number: int, peer: int | None = None, blocking: bool = False
+    ) -> RecordedCall:
         """Record a remote call that begins now, REMOTE or SERVED, for the one who knows when it ends."""
-        call = Call(op, method, ("", 0, ()), 0, peer, sequence=number, blocking=blocking)
+        call = RecordedCall(op, method, ("", 0, ()), 0, peer, sequence=number, blocking=blocking)
         call.elsewhere = threading.get_ident() != self._main
         call.start = call.posted = time_ns()
         self._remote.append(call)
@@ -98,7 +100,7 @@ class Recording:
         """All groups are gone; those that are built from now on may have their names and are not the same."""
         self._generations.append(time_ns())
 
-    def calls_by_python(self) -> list[Call]:
+    def calls_by_python(self) -> list[RecordedCall]:
         """What was noted, without what is under way still."""
         for note, call in self.calls.items():
             if call.method == REMOTE:
@@ -108,7 +110,7 @@ class Recording:
             call.sequence = 0 if from_anybody else note.sequence
         return [call for call in {id(c): c for c in (*self.calls.values(), *self._remote)}.values() if call.posted]
 
-    def calls_by_cpp(self, by_python: Sequence[Call]) -> list[Call]:
+    def calls_by_cpp(self, by_python: Sequence[RecordedCall]) -> list[RecordedCall]:
         """The collectives in torch's flight recorder that Python did not call.
 
         The recorder is a ring: of more collectives than it holds, 2,000 if nobody changed that, it forgets the first.
@@ -124,10 +126,10 @@ class Recording:
             group = self._group_of(entry["process_group"][0], bisect(self._generations, created))
             sizes = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
             items = (prod(size) * getattr(torch, f"{dtype}Tensor").dtype.itemsize for size, dtype in sizes)
-            found.append(Call(name, name, group, sum(items), start=created, posted=created))
+            found.append(RecordedCall(name, name, group, sum(items), start=created, posted=created))
         return found
 
-    def _group_of(self, name: str, generation: int) -> Group:
+    def _group_of(self, name: str, generation: int) -> GroupKey:
         """What identifies a group; its ranks are unknown when it is gone."""
         if (name, generation) not in self._groups:
             for group, its_name in group_names():
@@ -137,7 +139,7 @@ class Recording:
         return self._groups.get((name, generation), (name, generation, ()))
 
 
-def ended(call: Call, waited_since: int = 0) -> None:
+def ended(call: RecordedCall, waited_since: int = 0) -> None:
     """Record that a remote call has ended, for its rank; `waited_since`: in ns, when it was waited for."""
     call.end = call.end or time_ns()
     if waited_since and call.blocking:
@@ -193,7 +195,7 @@ def stop() -> Recorded:
     return Recorded(calls, rows, main)
 
 
-def _member(group: Group, place: int) -> int | None:
+def _member(group: GroupKey, place: int) -> int | None:
     """The rank in the world of a member of a group; None where there is no such one."""
     *_, ranks = group
     return ranks[place] if 0 <= place < len(ranks) else None

@@ -25,13 +25,12 @@ from torch.distributed import autograd, rpc
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from distlab.compat import torch_rpc as private
-from distlab.errors import Line
 from distlab.rank import remote_agent, remote_functions
 from distlab.rank.call_log import MEETINGS, NOTES, RemoteNote, waiting_for
 from distlab.rank.recording import ended
 from distlab.rank.remote_agent import AGENT, Served
 from distlab.text import refuse
-from distlab.wire.recorded import REMOTE, SERVED
+from distlab.wire.messages import REMOTE, SERVED, Line
 from distlab.wire.source import is_learners, line_of
 
 Request = namedtuple("Request", "func args kwargs caller number")

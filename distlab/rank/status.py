@@ -19,13 +19,12 @@ import torch.distributed as dist
 
 from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
-from distlab.errors import Line
 from distlab.rank import activity
 from distlab.rank.activity import frames
 from distlab.rank.call_log import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REMEMBERED, ROOTED, Note
 from distlab.rank.remote_agent import AGENT
 from distlab.wire import messages
-from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, ServedCall
+from distlab.wire.messages import Begun, CallRecord, Line, MessageCount, RankStatus, ServedCall
 from distlab.wire.source import is_learners, is_shown, line_of
 
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"

@@ -1,6 +1,6 @@
 """The watchdog: one daemon thread a rank that brings the main thread back when the notebook asks for it.
 
-Runs on every rank, started by entry_points.py. While the main thread waits inside gloo no Python code runs on it, so
+Runs on every rank, started by entry.py. While the main thread waits inside gloo no Python code runs on it, so
 that neither KeyboardInterrupt nor gloo's own abort reaches it. This thread shuts down gloo's TCP sockets: the blocked
 call raises at once. A main thread that waits in a store instead loses its connection to that. The group is broken then
 and must be rebuilt; variables stay.
@@ -28,7 +28,6 @@ from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import activity, restoring, sockets, status
 from distlab.rank.call_log import MEETINGS, NOTES
 from distlab.wire.channel import hello, receive
-from distlab.wire.machine import used_megabytes
 from distlab.wire.messages import (
     CLOCK,
     COME_BACK,
@@ -41,6 +40,7 @@ from distlab.wire.messages import (
     from_json,
     to_json,
 )
+from distlab.wire.rendezvous import used_megabytes
 
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
@@ -49,7 +49,7 @@ SHARED_MEMORY = "distlab.course.algorithms.shared_memory"  # where the main thre
 IMPORT_SECONDS = 0.05  # between two looks whether an import is done that an interrupt waits for
 TELLING = {  # functions that an exception from outside must not hit
     SHOWS_ERROR,
-    ("distlab.rank.entry_points", "describe_failure"),
+    ("distlab.rank.entry", "describe_failure"),
     ("distlab.rank.watchdog", "settle"),
 }
 MOST_PRINTED = 100_000  # characters of what a served function has printed

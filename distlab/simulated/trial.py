@@ -23,7 +23,7 @@ from distlab.compat.torch import destroy_group, forget_group_numbers, group_name
 from distlab.course.exercises import Exercise, Seen, all_exercises, outcome
 from distlab.rank import call_hooks
 from distlab.rank.call_log import NOTES
-from distlab.rank.entry_points import lend_names
+from distlab.rank.entry import lend_names
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
 

@@ -1,6 +1,6 @@
 """The control channel to the ranks' watchdogs: what a rank does, asked and answered while the rank is blocked.
 
-Runs on the notebook's kernel, called by execution.py and ranks.py. It listens at one address, of the loopback interface
+Runs on the notebook's kernel, called by cell.py and ranks.py. It listens at one address, of the loopback interface
 where all ranks are on this machine, on a port that the system chose, and takes no thread: connections and answers are
 looked at when something is asked. A rank proves that it knows a token that only this cluster's ranks know.
 """

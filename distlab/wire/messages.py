@@ -1,15 +1,13 @@
-"""What the ranks and the notebook tell each other: a frozen class for each thing that is told, and one way to JSON.
+"""Everything that ranks and notebook send each other: a dataclass for each message, and one way to JSON.
 
-Used on both sides, and by the diagnosis. Fields hold plain values only: no tensor, nothing of torch's.
+Runs on both sides, and in the diagnosis. Fields hold plain values only: no tensor, nothing of torch's.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
-
-from distlab.errors import Line
+from typing import Any, NamedTuple
 
 # what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
@@ -18,6 +16,51 @@ MESSAGE, COLLECTIVE, FUNCTIONAL, REMOTE, OTHER = "message", "collective", "funct
 # what the notebook may want of a rank's watchdog: four questions and three orders
 STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
 FREE, FREE_WAITING, COME_BACK = "free", "free waiting", "come back"
+
+SERVED = "served"  # in a trace: a remote call that this rank has answered; REMOTE is one that it has made
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the learner's own code in a traceback.
+
+    Attributes:
+        number: counted from 1 as the notebook shows it, `%%px` line included.
+        text: the source, stripped; empty where the source is not available.
+        place: the function's name, or "" at the top of a cell.
+        file: the source file; "" for a `%%px` cell.
+    """
+
+    number: int
+    text: str
+    place: str = ""
+    file: str = field(default="", compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong on one rank.
+
+    Attributes:
+        rank: the rank.
+        kind: the exception's type name.
+        message: its text.
+        lines: the learner's own lines, outermost first.
+        traceback: Python's whole traceback.
+        consequence: whether it waited for another rank, which may be the culprit.
+        communicated: whether a call of torch.distributed raised it, so that its group may be damaged.
+    """
+
+    rank: int
+    kind: str
+    message: str
+    lines: tuple[Line, ...] = ()
+    traceback: str = field(default="", repr=False)
+    consequence: bool = False
+    communicated: bool = False
+
+
+# --- what a rank does ---
 
 
 @dataclass(frozen=True)
@@ -162,7 +205,93 @@ class Printed:
     text: str
 
 
-# what one side may send to the other as JSON
+# --- what a rank recorded for a trace; times are in ns of its machine's clock ---
+
+GroupKey = tuple[str, int, tuple[int, ...]]  # the same on every rank: name, how often all were rebuilt, its ranks
+
+
+class Row(NamedTuple):
+    """One row of torch's profiler.
+
+    Attributes:
+        name: what ran.
+        annotated: whether the program chose the name.
+        thread: the profiler's number of the thread.
+        start, end: times.
+        number: autograd's sequence number.
+    """
+
+    name: str
+    annotated: bool
+    thread: int
+    start: float
+    end: float
+    number: int
+
+
+@dataclass
+class RecordedCall:
+    """One call that communicates.
+
+    Attributes:
+        op: the function that the program called: "send", "all_gather_object".
+        method: of ProcessGroup; REMOTE or SERVED of a remote call, with the caller's number of it as the sequence.
+        group: its group.
+        num_bytes: what this rank gives, or receives into; of scatter and reduce_scatter the whole, on every rank.
+        peer: the other rank of a message, the root of a collective, in the world; None when there is none.
+        tag: of a message.
+        sequence: among the messages of this group, direction, peer and tag since the group was built; 0 for unknown.
+        blocking: whether it is complete when it returns.
+        elsewhere: whether another thread than that of the cells made it.
+        failed: whether it raised.
+        start: when it began.
+        posted: when it returned to its thread; 0 as long as it has not.
+        end: when this rank knew that it was complete; 0 if it never did.
+        waits: of a call that does not block, the waits for it as (start, end).
+    """
+
+    op: str
+    method: str
+    group: GroupKey
+    num_bytes: int
+    peer: int | None = None
+    tag: int | None = None
+    sequence: int = 0
+    blocking: bool = False
+    elsewhere: bool = False
+    failed: bool = False
+    start: float = 0
+    posted: float = 0
+    end: float = 0
+    waits: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass
+class Recorded:
+    """All that one rank recorded.
+
+    Attributes:
+        calls: its calls that communicate.
+        rows: what torch's profiler recorded.
+        main: the thread of the cells in `rows`.
+    """
+
+    calls: list[RecordedCall]
+    rows: list[Row]
+    main: int
+
+
+@dataclass(frozen=True)
+class Offset:
+    """How much a rank's clock is ahead of that of the trace: `seconds`, right to within `error` seconds."""
+
+    seconds: float = 0.0
+    error: float = 0.0
+
+
+# --- JSON ---
+
+# what the control channel carries
 KINDS = (Line, CallRecord, MessageCount, Begun, ServedCall, RankStatus, Question, Answer, Printed)
 SENT = {kind.__name__: kind for kind in KINDS}
 

@@ -1,6 +1,6 @@
 """Objects on their way between notebook and ranks: one header of bytes and the large tensors' own memory beside it.
 
-Called by cluster.py in the notebook's kernel and by entry_points.py on every rank.
+Called by cluster.py in the notebook's kernel and by entry.py on every rank.
 Functions and classes that were written in a notebook travel by value (cloudpickle). The memory of a dense
 CPU tensor travels out of band (pickle protocol 5), so a large tensor is not copied into a pickle first; small ones, and
 those after the first MOST_BUFFERS, are.

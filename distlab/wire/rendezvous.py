@@ -9,12 +9,15 @@ side. Every (re)build of the process group is a
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import platform
 import random
 import socket
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 INIT_METHODS = ("tcp", "env", "file")
@@ -114,6 +117,29 @@ def addresses() -> dict[str, list[str]]:
 def interface_of(address: str) -> str:
     """Name of the network interface of this machine that has an address. Runs on: anywhere."""
     return next((name for name, some in addresses().items() if address in some), loopback_interface())
+
+
+@functools.cache
+def this_machine() -> tuple[str, str]:
+    """Equal in two processes that share process numbers: the machine's boot, and the namespace of its process numbers.
+
+    Two machines whose first parts are equal share a clock. Runs on: anywhere.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    started = boot.read_text().strip() if boot.exists() else platform.node()
+    with contextlib.suppress(OSError):
+        return started, os.readlink("/proc/self/ns/pid")
+    return started, ""
+
+
+def used_megabytes(pid: int) -> float | None:
+    """The memory of a process in megabytes; None where the system does not report it, or it has ended."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        memory = psutil.Process(pid).memory_full_info()
+        return getattr(memory, "pss", memory.rss) / 1e6
+    return None
 
 
 def serve(listener: socket.socket) -> Any:

@@ -10,7 +10,7 @@ import linecache
 import os
 import sysconfig
 
-from distlab.errors import Line
+from distlab.wire.messages import Line
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 

@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from distlab.errors import Line
 from distlab.wire import messages
-from distlab.wire.messages import Begun, CallRecord, MessageCount, RankStatus, ServedCall
+from distlab.wire.messages import Begun, CallRecord, Line, MessageCount, RankStatus, ServedCall
 
 DOES = {
     "computes": messages.COMPUTING,

@@ -1,6 +1,6 @@
 """What a rank records for a trace, written by hand, with times in milliseconds."""
 
-from distlab.wire.recorded import REMOTE, SERVED, Call, Recorded, Row
+from distlab.wire.messages import REMOTE, SERVED, Recorded, RecordedCall, Row
 
 BEGIN = 1_700_000_000_000_000_000  # ns of a machine's clock
 MAIN, WORKER = 1, 2
@@ -33,7 +33,7 @@ class Rank:
         what |= {"start": self.clock(start), "posted": self.clock(posted), "waits": waits, "blocking": blocking}
         if blocking or waits:
             what["end"] = self.clock(end)
-        self.told.calls.append(Call(op, method, self.groups[group], num_bytes, **what))
+        self.told.calls.append(RecordedCall(op, method, self.groups[group], num_bytes, **what))
         return self
 
     def cpp_all_reduce(self, start, num_bytes):

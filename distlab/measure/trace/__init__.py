@@ -20,7 +20,7 @@ from distlab.measure.trace.chrome import chrome
 from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Contents, Event
 from distlab.plotting.units import count, format_seconds
 from distlab.text import grouped, rank_list, refuse
-from distlab.wire.recorded import Offset
+from distlab.wire.messages import Offset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

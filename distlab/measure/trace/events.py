@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from distlab.wire.recorded import Call, Row
+from distlab.wire.messages import RecordedCall, Row
 
 COMPUTING = ("compute", "forward", "backward", "optimizer", "serve")
 COMMUNICATING = ("send", "recv", "collective", "remote")
@@ -51,7 +51,7 @@ class Event:
     tag: int | None = None
     num_bytes: int | None = None
     failed: bool = False
-    call: Call | None = field(default=None, repr=False)
+    call: RecordedCall | None = field(default=None, repr=False)
 
     @property
     def seconds(self) -> float:

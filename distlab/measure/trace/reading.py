@@ -14,7 +14,7 @@ from math import inf
 
 from distlab.measure.trace.events import Collective, Contents, Event, Message
 from distlab.text import grouped
-from distlab.wire.recorded import REMOTE, SERVED, Call, Group, Offset, Recorded, Row
+from distlab.wire.messages import REMOTE, SERVED, GroupKey, Offset, Recorded, RecordedCall, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back
@@ -73,7 +73,7 @@ def rows_of(told: Recorded, clock: Clock) -> list[Row]:
     return sorted(rows, key=lambda row: (row.start, -row.end))
 
 
-def event_of(rank: int, told: Call, clock: Clock) -> Event:
+def event_of(rank: int, told: RecordedCall, clock: Clock) -> Event:
     """A call as an event; its end is infinite where this rank never knew that it was complete."""
     waits = [(clock(start), clock(end)) for start, end in told.waits]
     call = replace(told, start=clock(told.start), posted=clock(told.posted), waits=waits)
@@ -99,7 +99,7 @@ def find_ends(events: Sequence[Event], rows: Sequence[Row]) -> None:
     """
     flying = [event for event in events if event.kind == "collective" and not event.blocking]
     queues = grouped((family(event.call.method).replace("reducescatter", "allreduce"), event) for event in flying)
-    group_of_thread: dict[int, Group] = {}
+    group_of_thread: dict[int, GroupKey] = {}
     for row in rows:
         queue = queues.get(family(row.name), [])
         begun = (event for event in queue if event.start <= row.start + NEAR)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import distlab
-from distlab.client.execution import Cell, Options
+from distlab.client.cell import Cell, Options
 from tests.cluster.conftest import dies, kill, pid_on_rank, sum_of_ranks
 from tests.cluster.zoo import a_message_larger_than_its_recv
 from tests.processes import until

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import distlab
-from distlab.diagnosis.explanation import GROUPS_GONE
+from distlab.diagnosis.failures import GROUPS_GONE
 from tests.cluster.conftest import stuck
 from tests.cluster.zoo_of_pipelines import pipeline, step
 from tests.refused import raised
@@ -56,7 +56,7 @@ def test_lines_inside_torch_are_left_out(usable):
 @pytest.fixture
 def no_proof(monkeypatch):
     """No deadlock is told, however long a rank waits."""
-    monkeypatch.setattr("distlab.client.execution.UNMOVED_SECONDS", 60)
+    monkeypatch.setattr("distlab.client.cell.UNMOVED_SECONDS", 60)
 
 
 @pytest.mark.parametrize("how", ["loop", "new_group"])

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlab.client import execution
-from distlab.client.execution import UNMOVED_SECONDS, DeadlockWatch
+from distlab.client import cell
+from distlab.client.cell import UNMOVED_SECONDS, DeadlockWatch
 from distlab.diagnosis.proof import Need
 from distlab.wire.messages import BETWEEN, IDLE, SILENT
 from tests.unit.paper import Paper
@@ -26,7 +26,7 @@ def statuses():
 def seconds_until_told(statuses, monkeypatch):
     """Looks once a tick; gives the seconds until a deadlock is told, None when it is not."""
     clock, asked = SimpleNamespace(now=100.0), []
-    monkeypatch.setattr(execution, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(cell, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     def states(patient):
         asked.append(patient)

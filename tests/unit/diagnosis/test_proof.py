@@ -6,9 +6,8 @@ import pytest
 
 from distlab.diagnosis import report
 from distlab.diagnosis.proof import heard, proof, unmoved
-from distlab.errors import Line
 from distlab.wire import messages
-from distlab.wire.messages import Answer, RankStatus, from_json, to_json
+from distlab.wire.messages import Answer, Line, RankStatus, from_json, to_json
 from tests.unit.paper import Paper
 
 # --- what can go on ---

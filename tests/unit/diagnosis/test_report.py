@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from distlab.diagnosis import report
-from distlab.errors import Line
-from distlab.wire.messages import COMPUTING, RankStatus
+from distlab.wire.messages import COMPUTING, Line, RankStatus
 from tests.unit.paper import Paper
 
 

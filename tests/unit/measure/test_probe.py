@@ -7,9 +7,9 @@ import torch
 
 import distlab
 from distlab.client import probe
-from distlab.errors import Failure
 from distlab.measure import probe_cases
 from distlab.measure.probe_result import HISTORY, THEN, Column, Outcome, Probe, then
+from distlab.wire.messages import Failure
 
 GLOO, NCCL = Column("gloo", "cpu"), Column("nccl", "cuda")
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from distlab.rank import entry_points, status, stores
+from distlab.rank import entry, status, stores
 from distlab.rank.call_log import NOTES
 
 
@@ -90,7 +90,7 @@ def test_a_wait_ends_with_the_key(store, on_a_thread, wait, value):
 def test_a_wait_that_is_freed_leaves_the_store_usable(store, on_a_thread, wait, value):
     outcome = on_a_thread(lambda: wait(store))
     NOTES.freed += 1
-    failure = entry_points.describe_failure(outcome())
+    failure = entry.describe_failure(outcome())
     assert failure.consequence
     assert failure.communicated
     store.set("late", "value")
@@ -169,5 +169,5 @@ def test_a_store_that_waits_for_its_clients_can_be_freed(on_a_thread):
     outcome = on_a_thread(lambda: dist.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=limit))
     assert status.communication(outcome.thread) == "TCPStore"
     NOTES.freed += 1
-    assert entry_points.describe_failure(outcome()).consequence
+    assert entry.describe_failure(outcome()).consequence
     assert not NOTES.store_ports

@@ -14,8 +14,9 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
-from distlab.errors import Failure, SerializationError
+from distlab.errors import SerializationError
 from distlab.wire import payload
+from distlab.wire.messages import Failure
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")

@@ -1,4 +1,4 @@
-"""From what each rank reports to one paragraph that a learner can act on: pure functions, called by execution.py.
+"""From what each rank reports to one paragraph that a learner can act on: pure functions, called by cell.py.
 
 Runs on the notebook's kernel; nothing here starts, stops or asks a process.
 """
@@ -11,8 +11,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from distlab.errors import Failure, Line, RankDied, RankError
+from distlab.errors import RankDied, RankError
 from distlab.text import grouped, rank_list
+from distlab.wire.messages import Failure, Line
 
 # the words of gloo and of mpi_queue for a wait that nothing ended; other messages say more, and are shown
 PLAIN_WAIT = re.compile(r"Timed out waiting (\d+)ms for \w+ operation to complete")

@@ -15,11 +15,11 @@ from typing import Any
 from distlab.client import display, interrupts
 from distlab.client.ranks import Ranks, Replies
 from distlab.compat.frontend import Place
-from distlab.diagnosis import explanation, proof, report
-from distlab.errors import DeadlockError, Failure, Interrupted, RankTimeout
-from distlab.rank import entry_points
+from distlab.diagnosis import failures, proof, report
+from distlab.errors import DeadlockError, Interrupted, RankTimeout
+from distlab.rank import entry
 from distlab.simulated.entry_points import begin_cell
-from distlab.wire.messages import COMMUNICATING, SILENT, RankStatus
+from distlab.wire.messages import COMMUNICATING, SILENT, Failure, RankStatus
 
 LIVE_AFTER_SECONDS = 1.0
 TICK_SECONDS = 0.25
@@ -68,10 +68,10 @@ class Cell:
         if ranks.plan.network is not None:
             view.apply_async(begin_cell, next(ranks.cells))
         if options.check:
-            view.apply_async(entry_points.begin_checks, *ranks.checks())
+            view.apply_async(entry.begin_checks, *ranks.checks())
         self.result = send(view)
         if options.check:
-            view.apply_async(entry_points.end_checks)
+            view.apply_async(entry.end_checks)
         self._sent = Replies(self.result, targets)
         self._place = Place()
         self._deadlock_watch = DeadlockWatch(lambda patient: ranks.states(range(ranks.plan.n), patient))
@@ -150,49 +150,49 @@ class Cell:
         replies = self.result.get(return_exceptions=True)
         if self._ranks.stopped:
             return replies
-        failures = self._failures()
+        raised = self._raised()
         self._raise_if_dead()
-        if failures:
-            self._raise_failed(failures)
+        if raised:
+            self._raise_failed(raised)
         return replies
 
     def _raise_if_dead(self) -> None:
         """Raise RankDied when the process of a rank of this cell has ended."""
         lost = self._ranks.lost
-        if explanation.WITH_ANOTHER in lost.values():
-            raise explanation.all_died(lost)
+        if failures.WITH_ANOTHER in lost.values():
+            raise failures.all_died(lost)
         if self._died:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
             how = self._ranks.can_respawn, self._ranks.last_lines, self._ranks.host_is_lost
-            raise explanation.rank_died(self._died, survivors, *how)
+            raise failures.rank_died(self._died, survivors, *how)
 
-    def _failures(self) -> list[Failure]:
+    def _raised(self) -> list[Failure]:
         """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
         replies = self._sent.so_far()
-        raised = {rank for rank, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
-        reached = sorted(raised & set(self._ranks.client.ids))  # mpiexec may have ended one since
-        told = self._ranks.send(reached, entry_points.last_failure).within(TOLD_SECONDS) if reached else {}
-        failures = []
+        exceptions = {r for r, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
+        reached = sorted(exceptions & set(self._ranks.client.ids))  # mpiexec may have ended one since
+        told = self._ranks.send(reached, entry.last_failure).within(TOLD_SECONDS) if reached else {}
+        raised = []
         for rank, reply in replies.items():
             if _is_death(reply):
                 self._died[rank] = self._ranks.note_death(rank, self._pids[rank])
-            elif rank in raised:
-                failures.append(_failure_of_cell(rank, reply, told.get(rank)))
+            elif rank in exceptions:
+                raised.append(_failure_of_cell(rank, reply, told.get(rank)))
             elif _is_failure(reply):
-                failures.append(explanation.failure(reply[0]))
-        if failures and all(f.consequence for f in failures) and not self._died:
+                raised.append(failures.failure(reply[0]))
+        if raised and all(f.consequence for f in raised) and not self._died:
             self._died = self._ranks.died_since(self._pids)
-        return failures
+        return raised
 
-    def _raise_failed(self, failures: list[Failure]) -> None:
+    def _raise_failed(self, raised: list[Failure]) -> None:
         """Raise RankError, after the group was rebuilt where it may be damaged."""
         n = self._ranks.plan.n
-        alike = len(failures) == n and len({(f.kind, f.message, f.lines) for f in failures}) == 1
+        alike = len(raised) == n and len({(f.kind, f.message, f.lines) for f in raised}) == 1
         healed, subgroups = False, 0
-        if n > 1 and (not alike or any(f.communicated for f in failures)):
+        if n > 1 and (not alike or any(f.communicated for f in raised)):
             # a message that one rank sent and nobody received would be taken by the next cell's recv
             healed, subgroups = True, self._ranks.rebuild()
-        raise explanation.rank_error(failures, self._targets, healed, subgroups)
+        raise failures.rank_error(raised, self._targets, healed, subgroups)
 
     def _raise_late(
         self, late: list[int], replaced: dict[int, str] | None, timeout: float | None, seconds: float
@@ -208,17 +208,17 @@ class Cell:
             advice = "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
             states = {rank: everyone[rank] for rank in late}
             raise Interrupted("\n".join([report.late(late, None), report.table(states), advice]))
-        failures, busy = self._failures(), self._sent.unfinished()
+        raised, busy = self._raised(), self._sent.unfinished()
         if not replaced:
             self._raise_if_dead()
         subgroups, n = 0 if busy else self._ranks.rebuild(), self._ranks.plan.n
-        in_time = [f for f in failures if f.rank not in late and not f.consequence]
+        in_time = [f for f in raised if f.rank not in late and not f.consequence]
         if in_time and timeout is not None and not busy and not replaced:  # it is at fault for those that are late
-            raise explanation.rank_error(failures, self._targets, True, subgroups)
+            raise failures.rank_error(raised, self._targets, True, subgroups)
         states = {rank: state for rank, state in everyone.items() if rank in self._targets}
         waiting = {rank: state for rank, state in states.items() if state.doing == COMMUNICATING}
         found = tuple(
-            Failure(r, "Waiting", report.call_words(s.call), tuple(map(explanation.with_text, s.lines)))
+            Failure(r, "Waiting", report.call_words(s.call), tuple(map(failures.with_text, s.lines)))
             for r, s in waiting.items()
         )
         first = report.headline(needs, everyone, self._targets) if needs else report.late(late, timeout)
@@ -259,7 +259,7 @@ class DeadlockWatch:
 def _failure_of_cell(rank: int, reply: Any, told: Any) -> Failure:
     """What a %%px cell raised on a rank, as the rank tells it; what ipyparallel knows where it does not."""
     if isinstance(told, Failure) and told.kind == getattr(reply, "ename", ""):
-        return explanation.failure(told)
+        return failures.failure(told)
     return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
 
 

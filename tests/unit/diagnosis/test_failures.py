@@ -2,8 +2,8 @@
 
 import pytest
 
-from distlab.diagnosis import explanation
-from distlab.errors import Failure, Line
+from distlab.diagnosis.failures import ADVICE, exit_words, rank_error, readable
+from distlab.wire.messages import Failure, Line
 
 RECV = Line(4, "dist.recv(t, src=1)")
 TIMED_OUT = "Timed out waiting 3000ms for recv operation to complete"
@@ -18,7 +18,7 @@ def failed(rank, kind="ValueError", message="no", lines=(RAISE,), consequence=Fa
 
 def told(failures, targets):
     """The error's lines."""
-    return str(explanation.rank_error(failures, targets, False, 0)).splitlines()
+    return str(rank_error(failures, targets, False, 0)).splitlines()
 
 
 MONITORED = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1000 ms, Timed out waiting"
@@ -63,14 +63,14 @@ def test_a_recursion_is_told_in_a_few_lines():
 )
 def test_messages_are_made_readable(raw, message):
     """Paths of gloo's sources, byte-swapped ports, addresses and C++ stacks are left out."""
-    assert explanation.readable(raw) == message
+    assert readable(raw) == message
 
 
 def test_known_messages_come_with_advice():
     """The message stays, and what to do stands once below all that raised, however their messages differ."""
     said = "Could not resolve the process group registered under the name"
     gone = [failed(rank, "RuntimeError", f"{said} {rank}", (RECV,)) for rank in (0, 1)]
-    text = str(explanation.rank_error(gone, [0, 1], healed=False, subgroups=0))
+    text = str(rank_error(gone, [0, 1], healed=False, subgroups=0))
     assert text.splitlines()[:2] == [f"rank 0 raised RuntimeError: {said} 0", "  rank 0   line 4   dist.recv(t, src=1)"]
     assert text.splitlines()[4] == (
         "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "
@@ -100,7 +100,7 @@ def test_known_messages_come_with_advice():
 )
 def test_advice_fits_its_message(kind, message, advice):
     """What torch and Python say of these is explained; other errors are left as they are."""
-    given = {*explanation.ADVICE.values()} & set(told([failed(0, kind, message, ())], [0]))
+    given = {*ADVICE.values()} & set(told([failed(0, kind, message, ())], [0]))
     assert len(given) == bool(advice)
     assert all(advice in words for words in given)
 
@@ -117,4 +117,4 @@ def test_advice_fits_its_message(kind, message, advice):
 )
 def test_how_a_process_ended(status, words):
     """Exit statuses and signals in words, with the usual cause."""
-    assert explanation.exit_words(status) == words
+    assert exit_words(status) == words
