@@ -194,6 +194,7 @@ def test_the_table_and_what_listens(usable):
         assert lines[rank + 1].startswith(f"rank {rank}: idle")
         assert lines[rank + 1].endswith(f" MB  pid {pid}")
         assert f"pid {pid}" in shown["text/html"]
-    processes = [psutil.Process(), *reaper.find(usable.ranks._processes.tag)]
-    connections = [connection for process in processes for connection in process.net_connections(kind="inet")]
-    assert {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+    processes = usable.ranks._processes
+    connections = [c for process in reaper.find(processes.tag) for c in process.net_connections(kind="inet")]
+    listening = {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+    assert listening | {processes.channel.address[0]} == {"127.0.0.1"}
