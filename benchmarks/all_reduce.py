@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from distlab.measure.timing import format_bytes
+from distlab.measure import format_bytes
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from distlab.measure.timing import Fit, Timing, fit_alpha_beta, format_bytes, format_seconds, measure
+from distlab.measure import fit_alpha_beta, format_bytes, format_seconds, measure
+from distlab.measure.timing import Fit, Timing
 
 SIZES = [4**k for k in range(5, 14)]  # bytes
 

@@ -29,12 +29,12 @@ HOMES = {
     "launch.practice_hosts": ["practice_hosts"],
     "measure.probe_result": ["Probe"],
     "measure.sweep": ["Sweep", "sweep"],
-    "measure.trace": ["Trace"],
+    "traces.trace": ["Trace"],
     "rank.devices": ["device_for"],
     "simulated.network": ["Device", "Link", "Network"],
     "simulated.notes": ["compute"],
 }
-# modules that notebooks name without their folder: `from distlab.timing import measure`
+# modules that notebooks name without their folder: `from distlab.measure import measure`
 SHORT = {
     "algorithms": "course.algorithms",
     "checkpoints": "course.checkpoints",
@@ -44,7 +44,6 @@ SHORT = {
     "hooks": "course.data_parallel",
     "mpi_backend": "rank.mpi_backend",
     "rendezvous": "wire.rendezvous",
-    "timing": "measure.timing",
 }
 
 
@@ -76,7 +75,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 class _ShortNames:
-    """Finds distlab.timing and the others of `SHORT`: each is the one module in its folder."""
+    """Finds distlab.measure and the others of `SHORT`: each is the one module in its folder."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         package, _, short = fullname.partition(".")

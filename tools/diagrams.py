@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from distlab.course.algorithms import schedule
-from distlab.measure.trace import Trace, virtual
 from distlab.plotting import cells
 from distlab.plotting.cells import Rows
 from distlab.plotting.grids import INSET, LANE, PITCH, Values, draw_panels, traced
@@ -23,6 +22,8 @@ from distlab.plotting.style import FAINT, INK, MIXED, curve_color, rank_color, s
 from distlab.simulated import events
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate
+from distlab.traces import virtual
+from distlab.traces.trace import Trace
 
 FIGS = Path(__file__).resolve().parent.parent / "figs"
 FLOWS = 1.12  # inches between the two panels, with room for arrows

@@ -29,7 +29,7 @@ from distlab.wire import payload
 
 if TYPE_CHECKING:
     from distlab.client.export import Export
-    from distlab.measure.trace import Trace
+    from distlab.traces.trace import Trace
 
 
 class Cluster(Simulating, Shown):

@@ -13,9 +13,10 @@ from distlab.client import interrupts
 from distlab.client.cluster import Cluster
 from distlab.client.ranks import Ranks
 from distlab.errors import ClusterError, DistlabError
-from distlab.measure.trace import Trace, reading, virtual
 from distlab.rank import entry
 from distlab.simulated.entry_points import settle
+from distlab.traces import read, virtual
+from distlab.traces.trace import Trace
 
 SECONDS = 30.0  # that a rank has to begin, and to tell what it recorded
 
@@ -46,7 +47,7 @@ def _finish_virtual(cluster: Cluster, trace: Trace) -> None:
         trace.finish(virtual.read(cluster.call(settle)[0], trace.ranks), {})
     except DistlabError as error:
         why = f"the simulated cluster does not answer ({type(error).__name__})"
-        trace.finish(reading.read({}), dict.fromkeys(trace.ranks, why))
+        trace.finish(read.read({}), dict.fromkeys(trace.ranks, why))
 
 
 def _start(ranks: Ranks, targets: list[int]) -> None:
@@ -64,7 +65,7 @@ def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
         told, missing = _ask(ranks, targets, entry.stop_recording)
         offsets = ranks.machines.clock_offsets(told) if told else {}
     finally:
-        trace.finish(reading.read(told, offsets), missing, offsets)
+        trace.finish(read.read(told, offsets), missing, offsets)
 
 
 def _ask(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> tuple[dict[int, Any], dict[int, str]]:

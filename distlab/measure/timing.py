@@ -1,6 +1,6 @@
 """Measuring communication: a call repeated on every rank, timed as its slowest rank, with bandwidths and a cost model.
 
-Called by the notebooks as `distlab.timing`, and by sweep.py. `measure` runs on the ranks, the rest anywhere. algbw and
+Called by the notebooks as `distlab.measure`, and by sweep.py. `measure` runs on the ranks, the rest anywhere. algbw and
 busbw are defined as in nccl-tests (doc/PERFORMANCE.md); a GB is 1e9 bytes.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from distlab.plotting.units import format_bandwidth, format_bytes, format_seconds  # noqa: F401 - for notebooks
+from distlab.plotting.units import format_bandwidth, format_seconds
 from distlab.text import refuse
 
 # busbw = algbw x factor(n): what each link must carry, so that numbers compare across rank counts

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from distlab.measure.trace.events import Collective, Event, Message, pack
 from distlab.plotting.units import format_bytes
 from distlab.text import grouped
+from distlab.traces.events import Collective, Event, Message, pack
 
 WIDE = 660  # of the axes
 ROOM = 8  # above the first lane, and below the last one

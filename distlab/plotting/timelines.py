@@ -19,7 +19,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from distlab.measure.trace.events import Collective, Event, Message
 from distlab.plotting.cells import text_width
 from distlab.plotting.style import (
     BACKWARD,
@@ -39,6 +38,7 @@ from distlab.plotting.style import (
 )
 from distlab.plotting.timeline_layout import ROOM, WIDE, Arrow, Scene, compose, remarks
 from distlab.plotting.units import format_bytes
+from distlab.traces.events import Collective, Event, Message
 
 Place = tuple[float, float, float, float]  # of a text: left, top, right, bottom
 LEFT, RIGHT, FOOT = 71, 19, 48  # pixels beside the axes, and below for the axis of time

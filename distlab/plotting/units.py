@@ -1,6 +1,6 @@
 """Times, bandwidths and sizes as texts: what notebooks print, tables show and figures write beside their marks.
 
-`distlab.timing` offers them to notebooks. Runs anywhere; imports nothing.
+`distlab.measure` offers them to notebooks. Runs anywhere; imports nothing.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def test_an_unknown_name_lists_the_known_ones():
     ("light", "heavy"),
     [
         ("import distlab", {"torch", "ipyparallel", "matplotlib", "IPython"}),
-        ("from distlab.timing import format_bytes", {"torch", "matplotlib"}),
+        ("from distlab.measure import format_bytes", {"torch", "matplotlib"}),
         ("from distlab import Probe", {"torch"}),
         ("from distlab.plotting import rank_color; rank_color(0)", {"matplotlib"}),
     ],

@@ -1,8 +1,9 @@
 """Measuring: bandwidths, quartiles, the cost model and the formatters against values computed by hand."""
 
 import pytest
-from distlab.timing import Timing, fit_alpha_beta, format_bandwidth, format_bytes, format_seconds, measure
 
+from distlab.measure import fit_alpha_beta, format_bandwidth, format_bytes, format_seconds, measure
+from distlab.measure.timing import Timing
 from tests.refused import refused
 
 

@@ -4,8 +4,8 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from distlab import plotting
+from distlab.measure import format_seconds
 from distlab.measure.probe_result import Outcome
-from distlab.measure.timing import format_seconds
 from distlab.plotting.style import rank_color
 from tests.unit.plotting.conftest import assert_tidy, texts, visible_texts
 

@@ -13,11 +13,11 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib_inline.backend_inline import _fetch_figure_metadata
 
 from distlab import plotting
-from distlab.measure.trace.events import Event, Message
 from distlab.plotting.curves import sweep_panels
 from distlab.plotting.heat import BAD, COLORS
 from distlab.plotting.style import FAINT, INK, MIXED, PAGES, contrast, curve_color, rank_color, style, text_color
 from distlab.plotting.timelines import LOOKS, LOST
+from distlab.traces.events import Event, Message
 from tests.tool import load
 from tests.unit.plotting.conftest import FIT, curve, visible_texts
 from tests.unit.plotting.test_backends import CALLS, TABLE

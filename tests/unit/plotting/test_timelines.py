@@ -6,11 +6,11 @@ import random
 import pytest
 from matplotlib.colors import to_hex
 
-from distlab.measure.trace.events import Collective, Event, Message, pack
 from distlab.plotting import space_time
 from distlab.plotting.style import curve_color
 from distlab.plotting.timeline_layout import COLUMN, CROSSINGS, FEW, MOST_ROWS, WIDE, compose, remarks
 from distlab.plotting.timelines import LOST
+from distlab.traces.events import Collective, Event, Message, pack
 from tests.unit.plotting.conftest import assert_tidy, texts
 
 GROUP = (0, 1)

@@ -7,7 +7,7 @@ import pytest
 from nbval.plugin import get_sanitize_patterns
 
 from distlab.client import display
-from distlab.measure.timing import format_bandwidth, format_bytes, format_seconds
+from distlab.measure import format_bandwidth, format_bytes, format_seconds
 
 CONFIG = Path(__file__).parents[2] / "nbval.cfg"
 

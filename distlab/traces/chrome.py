@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distlab.measure.trace.events import Event, pack
+from distlab.traces.events import Event, pack
 
 if TYPE_CHECKING:
-    from distlab.measure.trace import Trace
+    from distlab.traces.trace import Trace
 
 THREADS = 100  # number of the first thread's track; those of calls count up from 0, where those that block are
 Item = dict[str, Any]

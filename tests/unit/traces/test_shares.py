@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from distlab.measure.trace import shares_of
-from distlab.measure.trace.events import Event
+from distlab.traces.events import Event
+from distlab.traces.trace import shares_of
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from distlab.measure.trace.events import Collective, Contents, Event, Message
 from distlab.text import grouped
+from distlab.traces.events import Collective, Contents, Event, Message
 from distlab.wire.messages import REMOTE, SERVED, GroupKey, Offset, Recorded, RecordedCall, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distlab.errors import ClusterError
 from distlab.measure.tables import Table
-from distlab.measure.trace.chrome import chrome
-from distlab.measure.trace.events import COMMUNICATING, COMPUTING, Contents, Event
 from distlab.plotting.units import count, format_seconds
 from distlab.text import grouped, rank_list, refuse
+from distlab.traces.chrome import chrome
+from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event
 from distlab.wire.messages import Offset
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Trace:
         self.recording = True
 
     def finish(self, contents: Contents, missing: dict[int, str], offsets: dict[int, Offset] | None = None) -> None:
-        """Take what happened, as reading.py or virtual.py found it, and why there is nothing of some ranks."""
+        """Take what happened, as read.py or virtual.py found it, and why there is nothing of some ranks."""
         self.missing, self.offsets = missing, offsets or {}
         self.events, self.messages, self.collectives, self.rows = contents
         self.recording = False

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from distlab.measure.trace.events import Contents, Event, Message
-from distlab.measure.trace.reading import meet
 from distlab.simulated import events as simulated
+from distlab.traces.events import Contents, Event, Message
+from distlab.traces.read import meet
 
 ROOTED = ("broadcast", "scatter", "reduce", "gather")
 

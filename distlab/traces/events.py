@@ -1,6 +1,6 @@
 """What a trace consists of: events of the ranks, messages between them, collectives that they did together.
 
-Plain values, made by reading.py and drawn by plotting/timelines.py. Times are in seconds since the first event of the
+Plain values, made by read.py and drawn by plotting/timelines.py. Times are in seconds since the first event of the
 trace, on one clock.
 """
 

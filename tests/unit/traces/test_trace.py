@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 import distlab
-from distlab.measure.trace import Trace, reading
+from distlab.traces import read
+from distlab.traces.trace import Trace
 from tests.unit.recordings import Rank
 
 
@@ -16,7 +17,7 @@ def traced(*ranks, missing=None):
     """The trace of ranks 0, 1, ...; None for one of which nothing is there."""
     trace = Trace(range(len(ranks)))
     told = {r: rank.told for r, rank in enumerate(ranks) if rank is not None}
-    trace.finish(reading.read(told), missing or {})
+    trace.finish(read.read(told), missing or {})
     return trace
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 import distlab
-from tests.cluster.measure.test_trace import ring
+from tests.cluster.traces.test_trace import ring
 
 
 def dies(rank, world_size):
