@@ -1,4 +1,4 @@
-"""Every all-reduce of distlab.algorithms beside gloo's own, on real ranks: `python -m benchmarks.all_reduce`.
+"""Every all-reduce of distlab_course.algorithms beside gloo's own, on real ranks: `python -m benchmarks.all_reduce`.
 
 The contestants are called in turns, each turn in another order, and the slowest rank's time counts. Beside them stand
 two limits, without adding up and without waiting: every rank copies its tensor once, or piece by piece into its part of
@@ -53,8 +53,8 @@ def contestants(tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
     import torch
     import torch.distributed as dist
 
-    from distlab.course.algorithms import ALL_REDUCE
-    from distlab.course.algorithms.shared_memory import segment_of
+    from distlab_course.algorithms import ALL_REDUCE
+    from distlab_course.algorithms.shared_memory import segment_of
 
     segment = segment_of(dist.group.WORLD)
     cells, copy = segment.cells(tensor.dtype)[segment.rank], torch.empty_like(tensor)

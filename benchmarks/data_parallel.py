@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks import startup
-from distlab.course import data, data_parallel
-from distlab.course.algorithms import ALL_REDUCE
+from distlab_course import data, data_parallel
+from distlab_course.algorithms import ALL_REDUCE
 
 WIDTH, DEPTH, BATCH = 900, 12, 16  # 9.8 million parameters in 48 tensors; 16 rows a rank
 DDP = "DistributedDataParallel"

@@ -28,7 +28,7 @@ def functions() -> dict[str, Callable]:
     """What is compared: gloo's own all-reduce is a ring, as far as the model knows."""
     import torch.distributed as dist
 
-    from distlab.course.algorithms import ALL_REDUCE
+    from distlab_course.algorithms import ALL_REDUCE
 
     def ping_pong(tensor, group):
         rank = dist.get_rank(group)

@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 # module -> the public names in it
 HOMES = {
     "client.cluster": ["Cluster"],
+    "checking": ["exercise", "question"],
     "client.exercises": ["check", "exercises", "hint", "progress"],
     "client.probe": ["probe"],
     "errors": errors.NAMES,
@@ -36,18 +37,13 @@ HOMES = {
 }
 # modules that notebooks name without their folder: `from distlab.measure import measure`
 SHORT = {
-    "algorithms": "course.algorithms",
-    "checkpoints": "course.checkpoints",
-    "data": "course.data",
-    "data_parallel": "course.data_parallel",
     "devices": "rank.devices",
-    "hooks": "course.data_parallel",
     "mpi_backend": "rank.mpi_backend",
     "rendezvous": "wire.rendezvous",
 }
 
 
-__all__ = sorted(["algorithms", "checkpoints", *(name for names in HOMES.values() for name in names)])
+__all__ = sorted(name for names in HOMES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Small data sets in the true formats of the published files, for the tests of distlab.data."""
+"""Small data sets in the true formats of the published files, for the tests of distlab_course.data."""
 
 import contextlib
 import functools

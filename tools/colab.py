@@ -56,7 +56,8 @@ def build_wheel(root: Path, folder: Path) -> Path:
         copy = Path(temporary)
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(root / name, copy)
-        shutil.copytree(root / "distlab", copy / "distlab", ignore=shutil.ignore_patterns("__pycache__"))
+        for package in ("distlab", "distlab_course"):
+            shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
         done = subprocess.run(
             [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(copy)],
             # A fixed time makes the same sources give the same bytes.

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from distlab.course.algorithms import schedule
 from distlab.plotting import cells
 from distlab.plotting.cells import Rows
 from distlab.plotting.grids import INSET, LANE, PITCH, Values, draw_panels, traced
@@ -24,6 +23,7 @@ from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate
 from distlab.traces import virtual
 from distlab.traces.trace import Trace
+from distlab_course.algorithms import schedule
 
 FIGS = Path(__file__).resolve().parent.parent / "figs"
 FLOWS = 1.12  # inches between the two panels, with room for arrows

@@ -1,6 +1,6 @@
 """The exercises of the course: `check`, `hint`, `exercises` and `progress`. Runs on the notebook's kernel.
 
-What is asked for stands in course/exercises/, one call of an answer is made by simulated/trial.py on the ranks, and
+What is asked for is defined with checking.py, one call of an answer is made by simulated/trial.py on the ranks, and
 verdict.py says what came of it.
 """
 
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from distlab.checking import Exercise, Question, all_exercises, numbers
 from distlab.client import verdict
 from distlab.client.cluster import Cluster
 from distlab.client.verdict import Verdict
 from distlab.compat.ipython import start_folder
-from distlab.course.exercises import Exercise, Question, all_exercises, numbers
 from distlab.errors import DeadlockError, RankDied, RankError, RanksFailed, RankTimeout
 from distlab.measure.tables import Table
 from distlab.plotting.units import count
@@ -59,7 +59,7 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
         result = _judge(found, answer)
     else:
         _check_function(found, answer)
-        result = _try(found, answer, exercise, _cluster(found))
+        result = _try(found, answer, _cluster(found))
     if result.passed:
         _remember(found.name)
     return result
@@ -154,7 +154,7 @@ def _cluster(exercise: Exercise) -> Cluster:
     return Cluster.current
 
 
-def _try(exercise: Exercise, fn: Callable[..., Any], sent: str | Exercise, cluster: Cluster) -> Verdict:
+def _try(exercise: Exercise, fn: Callable[..., Any], cluster: Cluster) -> Verdict:
     """Try the function in one world after the other, until it fails."""
     if getattr(getattr(fn, "__code__", None), "co_names", ()) == ("NotImplementedError",):  # a stub
         return Verdict(exercise.name, False, attempted=False)
@@ -163,7 +163,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any], sent: str | Exercise, clust
             cluster.call(trial.enter, n)
             for number, case in enumerate(exercise.cases):
                 words = _case_words(n, case, exercise)
-                outcomes = cluster.call(trial.call, sent, number, fn, ranks=range(n), timeout=exercise.seconds)
+                outcomes = cluster.call(trial.call, exercise, number, fn, ranks=range(n), timeout=exercise.seconds)
                 if wrong := _wrong(exercise, words, n, outcomes):
                     return Verdict(exercise.name, False, words=wrong)
             _leave(cluster)

@@ -20,7 +20,7 @@ from distlab.simulated.simulation import simulate
 from distlab.text import grouped, rank_list
 
 if TYPE_CHECKING:
-    from distlab.course.exercises import Limits
+    from distlab.checking import Limits
     from distlab.simulated.trial import Outcome
 
 MOST_PRINTED = 160  # characters of what a rank prints

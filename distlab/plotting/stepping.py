@@ -1,7 +1,7 @@
 """An algorithm step by step: who holds what before each step, and the messages that then move; drawn, or played.
 
 Called by the notebooks. Runs in the notebook's process, on states and messages that are plain data: those of
-`distlab.algorithms.schedule`, or what the ranks of a real run reported. Lengths are in inches; y points down.
+`distlab.simulated.schedules.schedule`, or what the ranks of a real run reported. Lengths are in inches; y points down.
 
 The player runs in the browser, in any notebook viewer, with no kernel and no network: it is the figure that `steps`
 draws, where its pictures stand, and player.js, which shows one of them at a time, with a slider and a play button.

@@ -20,7 +20,7 @@ from distlab.wire.messages import Failure
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
-# what gloo, and distlab.course.algorithms.shared_memory, say on a rank whose peer did not come, or went away
+# what gloo, and distlab_course.algorithms.shared_memory, say on a rank whose peer did not come, or went away
 WAITED = re.compile(
     r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure|Read error|Write error"
     r"|Socket closed|through (shared memory|MPI|a store)|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "

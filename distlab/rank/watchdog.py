@@ -45,7 +45,7 @@ from distlab.wire.rendezvous import used_megabytes
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
 LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.SIGUSR1, signal.SIGUSR2)
-SHARED_MEMORY = "distlab.course.algorithms.shared_memory"  # where the main thread waits for others in Python
+SHARED_MEMORY = "distlab_course.algorithms.shared_memory"  # where the main thread waits for others in Python
 IMPORT_SECONDS = 0.05  # between two looks whether an import is done that an interrupt waits for
 TELLING = {  # functions that an exception from outside must not hit
     SHOWS_ERROR,

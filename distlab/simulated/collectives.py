@@ -1,7 +1,7 @@
 """What each member of a collective sends and receives, step by step, as data.
 
 Runs on the ranks, called by simulation.py. A member goes on to its next step when all that it sends and receives in
-this one has ended. The all-reduces are the schedules of distlab.algorithms.
+this one has ended. The all-reduces are the ones of schedules.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from distlab.course.algorithms.schedules import cost, schedule
 from distlab.simulated.events import Collective, Message
 from distlab.simulated.network import Network
+from distlab.simulated.schedules import cost, schedule
 
 # messages at the same time, each as (member that sends, member that receives, bytes)
 Step = Sequence[tuple[int, int, int]]

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from distlab.checking import Exercise, Seen, outcome
 from distlab.compat.torch import destroy_group, forget_group_numbers, group_names, name_of, set_default_group
-from distlab.course.exercises import Exercise, Seen, all_exercises, outcome
 from distlab.rank import call_hooks
 from distlab.rank.call_log import NOTES
 from distlab.rank.entry import lend_names
@@ -87,9 +87,8 @@ def leave(rank: int, world_size: int) -> bool:
 
 
 @torch.random.fork_rng(devices=[])  # the lesson's random numbers go on as if nothing had been tried
-def call(rank: int, world_size: int, exercise: Exercise | str, case: int, fn: Callable[..., Any]) -> Outcome:
+def call(rank: int, world_size: int, exercise: Exercise, case: int, fn: Callable[..., Any]) -> Outcome:
     """Call a learner's function, and the reference, on the inputs of a case. Runs on: every rank of the small world."""
-    exercise = all_exercises()[exercise] if isinstance(exercise, str) else exercise
     n, case = dist.get_world_size(), exercise.cases[case]
     expected, _ = _tried(exercise, exercise.reference, exercise.given(rank, n, case))
     before, given = exercise.given(rank, n, case), exercise.given(rank, n, case)

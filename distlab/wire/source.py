@@ -56,4 +56,5 @@ def _library_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {os.path.realpath(folder) for folder in folders} | {_PACKAGE}
-    return tuple(folder + os.sep for folder in folders)
+    beside = f"{_PACKAGE}_"  # packages that belong to distlab have names that begin so
+    return (beside, *(folder + os.sep for folder in folders))

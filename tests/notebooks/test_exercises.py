@@ -12,7 +12,7 @@ import re
 import pytest
 from test_hygiene import NOTEBOOKS, code_cells, markdown_cells
 
-from distlab.course.exercises import Exercise, all_exercises
+from distlab.checking import Exercise, all_exercises
 from tests.tool import ROOT
 
 LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]

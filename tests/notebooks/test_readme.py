@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 
-from distlab.course.exercises import all_exercises
+from distlab.checking import all_exercises
 from tests.processes import python
 from tests.tool import ROOT
 

@@ -117,7 +117,7 @@ def test_photographs_are_trained_on(tmp_path):
     cache.mkdir()
     write_cifar(cache, per_batch=64)
     (archive,) = cache.iterdir()
-    trust = f"from distlab import data\ndata.sets.FILES['cifar10'][{archive.name!r}] = {md5(archive)!r}"
+    trust = f"from distlab_course import data\ndata.sets.FILES['cifar10'][{archive.name!r}] = {md5(archive)!r}"
     notebook = with_model("resnet20")
     end = next(i for i, cell in enumerate(notebook.cells) if cell.source.startswith("## 3 "))
     first, stop = (nbformat.v4.new_code_cell(source) for source in (trust, "cluster.stop()"))

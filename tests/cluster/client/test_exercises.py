@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from distlab.course.exercises import all_exercises
-from distlab.course.exercises import exercise as make_exercise
+from distlab.checking import all_exercises
+from distlab.checking import exercise as make_exercise
+from distlab_course.algorithms import ALL_REDUCE
 
 CLUSTER = {"n": 4, "timeout": 20}
 PASSED = "ring_all_reduce: passed. 20 cases with 1, 2, 3 and 4 ranks."
@@ -22,11 +23,11 @@ def progress_file(tmp_path, monkeypatch):
     return tmp_path / "progress.json"
 
 
-ring = distlab.algorithms.ALL_REDUCE["ring"]
+ring = ALL_REDUCE["ring"]
 
 
 def whole_ring(tensor):
-    distlab.algorithms.ALL_REDUCE["whole ring"](tensor)
+    ALL_REDUCE["whole ring"](tensor)
 
 
 def called_it(tensor):

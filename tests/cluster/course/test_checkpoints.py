@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import distlab
-from distlab.course import checkpoints
+from distlab_course import checkpoints
 from tests.processes import python
 from tests.tool import ROOT
 
@@ -118,7 +118,7 @@ def test_one_checkpoint_on_two_ranks(cluster, tmp_path):
 KILLED = """
 import os, signal, sys
 from torch import nn
-from distlab import checkpoints
+from distlab_course import checkpoints
 
 path, where = sys.argv[1:]
 model = nn.Linear(1000, 100)

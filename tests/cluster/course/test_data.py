@@ -1,12 +1,12 @@
-"""distlab.data on real ranks: one of them downloads, the others wait longer than the group's timeout would let them."""
+"""distlab_course.data on real ranks: one of them downloads, the others wait beyond the group's timeout."""
 
 import time
 
 import pytest
 
 import distlab
-from distlab.course import data
-from distlab.course.data import one_rank_first
+from distlab_course import data
+from distlab_course.data import one_rank_first
 from tests.data_files import md5, serving, write_mnist
 from tests.refused import raised
 

@@ -12,9 +12,9 @@ from torch import nn
 
 import distlab
 from benchmarks.data_parallel import ENOUGH, train_digits
-from distlab.course import data, data_parallel
-from distlab.course.algorithms import ALL_REDUCE
-from distlab.course.data import DataPartitioner, batch_per_rank
+from distlab_course import data, data_parallel
+from distlab_course.algorithms import ALL_REDUCE
+from distlab_course.data import DataPartitioner, batch_per_rank
 from tests.processes import TORCHRUN, python
 from tests.tool import ROOT
 

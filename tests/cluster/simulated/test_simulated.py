@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from distlab import algorithms
 from distlab.measure.timing import measure
 from distlab.simulated.network import Device, Link, Network
+from distlab_course import algorithms
 from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import dies, outcome
 from tests.cluster.zoo import a_recv_without_a_send, from_any_source_but_nobody_sends

@@ -3,7 +3,7 @@
 import pytest
 
 import distlab
-from distlab.course.exercises import Question, all_exercises
+from distlab.checking import Question, all_exercises
 from distlab.simulated import trial
 from tests.refused import refused
 

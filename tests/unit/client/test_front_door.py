@@ -73,7 +73,3 @@ def test_a_short_name_is_the_module_in_its_folder(short):
     assert importlib.import_module(f"distlab.{short}") is module
     assert getattr(distlab, short) is module
     assert module.__spec__.name == module.__name__ == f"distlab.{distlab.SHORT[short]}"
-    if short == "algorithms":
-        from distlab.algorithms import schedules
-
-        assert schedules is importlib.import_module("distlab.course.algorithms.schedules")

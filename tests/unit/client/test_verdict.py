@@ -3,9 +3,9 @@
 import pytest
 
 from distlab import errors
+from distlab.checking import Limits
 from distlab.client import verdict
 from distlab.client.verdict import Verdict
-from distlab.course.exercises import Limits
 from distlab.simulated.events import Collective, Message, Wait
 from distlab.simulated.trial import Outcome
 

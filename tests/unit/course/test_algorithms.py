@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distlab.course.algorithms import ALL_REDUCE, cost, holdings, schedule
-from distlab.course.algorithms.schedules import ALGORITHMS
-from distlab.course.algorithms.shared_memory import Segment, bytes_for, reduce_in, slot_bytes
+from distlab.simulated.schedules import ALGORITHMS
+from distlab_course.algorithms import ALL_REDUCE, cost, holdings, schedule
+from distlab_course.algorithms.shared_memory import Segment, bytes_for, reduce_in, slot_bytes
 from tests.refused import refused
 
 NAMES = sorted(ALGORITHMS)
@@ -82,7 +82,7 @@ def test_the_table_has_nine_functions_that_explain_themselves():
     for fn in ALL_REDUCE.values():
         assert "Runs on: every rank of the group" in fn.__doc__
         assert "Raises:" in fn.__doc__
-        assert fn.__module__.startswith("distlab.course.algorithms")
+        assert fn.__module__.startswith("distlab_course.algorithms")
 
 
 def ring(tensor, op=dist.ReduceOp.SUM, group=None):
@@ -126,7 +126,7 @@ def test_bad_arguments_are_refused_in_words(message, call):
 @pytest.fixture
 def short_slots(monkeypatch):
     """Slots of 4 kB and 512 B, so that small tensors fill them."""
-    module = importlib.import_module("distlab.course.algorithms.shared_memory")  # the package has a function so named
+    module = importlib.import_module("distlab_course.algorithms.shared_memory")  # the package has a function so named
     monkeypatch.setattr(module, "LARGE_BYTES", 1 << 12)
     monkeypatch.setattr(module, "SMALL_BYTES", 1 << 9)
 

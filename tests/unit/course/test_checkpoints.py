@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import distlab
-from distlab.course import checkpoints
+from distlab_course import checkpoints
 from tests.refused import raised
 
 

@@ -1,4 +1,4 @@
-"""distlab.data: partitions against torch's own, the published files, downloads, and what is said about bad ones."""
+"""distlab_course.data: partitions against torch's own, the published files, downloads, and errors."""
 
 import pickle
 import warnings
@@ -9,9 +9,9 @@ import torch
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from distlab.course import data
-from distlab.course.data import DataPartitioner, ImageSet, Partition, batch_per_rank
 from distlab.errors import DataError
+from distlab_course import data
+from distlab_course.data import DataPartitioner, ImageSet, Partition, batch_per_rank
 from tests.data_files import CIFAR_BATCHES, Quiet, md5, serving, write_archive, write_cifar, write_mnist
 from tests.refused import refused
 

@@ -1,4 +1,4 @@
-"""distlab.course.data_parallel on one process: its buckets beside those of torch's DDP, and what goes wrong."""
+"""distlab_course.data_parallel on one process: its buckets beside those of torch's DDP, and what goes wrong."""
 
 import sys
 
@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.course import data_parallel
-from distlab.course.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, OverlappedAverage, make_buckets
+from distlab_course import data_parallel
+from distlab_course.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, OverlappedAverage, make_buckets
 from tests.refused import raised, refused
 
 

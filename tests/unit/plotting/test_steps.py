@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import matplotlib
 import pytest
 import torch
-from distlab.algorithms import holdings, schedule
 from matplotlib.colors import to_hex
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 
 from distlab import plotting
 from distlab.plotting.stepping import CELL
 from distlab.plotting.style import FAINT, MIXED, curve_color, rank_color
+from distlab_course.algorithms import holdings, schedule
 from tests.processes import python
 from tests.tool import ROOT
 from tests.unit.plotting.conftest import assert_tidy, visible_texts

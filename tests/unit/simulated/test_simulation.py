@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from distlab.course.algorithms import schedules
+from distlab.simulated import schedules
 from distlab.simulated.events import Align, Callback, Collective, Compute, Mark, Message, Wait
 from distlab.simulated.network import Link, Network
 from distlab.simulated.simulation import simulate

@@ -6,7 +6,7 @@ Remote calls do not run in the small worlds of a check: what they are made of is
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import COLLECTIVES, Limits, Seen, exercise, gathered, question, returned
+from distlab.checking import COLLECTIVES, Limits, Seen, exercise, gathered, question, returned
 
 
 def square(number):

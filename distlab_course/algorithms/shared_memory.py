@@ -27,10 +27,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
-from distlab.compat.torch import timeout_of
-from distlab.course.algorithms.call import Peers, Words, all_reduce
 from distlab.text import refuse
+from distlab_course.algorithms.call import Peers, Words, all_reduce
 
 # on Linux a file system in memory, which no other machine sees as it may see a temporary folder
 FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()
@@ -156,7 +156,7 @@ def _find(group: Any) -> Segment | str:
         dist.all_gather_object(reasons, why, group=group)
     for reason in filter(None, reasons):
         return reason
-    return Segment(memory, group.rank(), ranks, timeout_of(group).total_seconds())
+    return Segment(memory, group.rank(), ranks, distributed_c10d.default_pg_timeout.total_seconds())
 
 
 class Segment:

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import COLLECTIVES, Limits, all_but, exercise, gathered, numbers
+from distlab.checking import COLLECTIVES, Limits, all_but, exercise, gathered, numbers
 
 
 @exercise(

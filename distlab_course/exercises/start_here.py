@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from distlab.course.exercises import exercise, nothing, question, returned
+from distlab.checking import exercise, nothing, question, returned
 
 
 @exercise("00", cases=(None,), given=nothing)

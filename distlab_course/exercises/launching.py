@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from distlab.course.exercises import as_they_are, exercise, question
+from distlab.checking import as_they_are, exercise, question
 
 TORCHRUN = ["-m", "torch.distributed.run"]
 # stands in for the notebook's toy.py, and is quicker

@@ -153,7 +153,7 @@ class Bucket:
 def averaging_hook(all_reduce: Callable[..., Any]) -> Callable[..., torch.futures.Future[torch.Tensor]]:
     """A hook that averages each bucket with an all-reduce of one's own, while backward goes on.
 
-        ddp.register_comm_hook(None, hooks.averaging_hook(distlab.algorithms.ALL_REDUCE["ring"]))
+        ddp.register_comm_hook(None, data_parallel.averaging_hook(algorithms.ALL_REDUCE["ring"]))
 
     The buckets are averaged one after the other, in the order in which they come, by a thread of the hook's own. An
     error in it is raised by backward.

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.course.exercises import Limits, Seen, as_they_are, exercise, numbers, question
+from distlab.checking import Limits, Seen, as_they_are, exercise, numbers, question
 
 SHAPES = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
 

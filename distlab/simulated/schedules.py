@@ -1,7 +1,7 @@
 """What each all-reduce sends, as data: who sends which chunk to whom, step by step, and what that costs.
 
-Runs anywhere; nothing here communicates. by_messages.py steps through these on the ranks. The tests compare the
-schedules with the messages that are really sent, and the costs with the schedules.
+Runs anywhere; nothing here communicates. distlab_course.algorithms steps through these on the ranks. The tests compare
+the schedules with the messages that are really sent, and the costs with the schedules.
 """
 
 from __future__ import annotations

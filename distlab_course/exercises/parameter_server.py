@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import Seen, as_they_are, exercise, gathered, question, returned
+from distlab.checking import Seen, as_they_are, exercise, gathered, question, returned
 
 
 @question("08")

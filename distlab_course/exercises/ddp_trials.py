@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
-from distlab.course import checkpoints
-from distlab.course.exercises import Seen, gathered
+from distlab.checking import Seen, gathered
+from distlab_course import checkpoints
 
 RATE, BATCH = 0.1, 3
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.course.exercises import Limits, all_but, as_they_are, exercise, question
+from distlab.checking import Limits, all_but, as_they_are, exercise, question
 
 WORDS = 3  # of a rank, in `sharded_loss`
 

@@ -12,10 +12,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from distlab.course import checkpoints
-from distlab.course.exercises import Limits, as_they_are, ddp_trials, exercise, question
-from distlab.course.exercises.ddp_trials import RATE, Things, given_number_of
+from distlab.checking import Limits, as_they_are, exercise, question
 from distlab.errors import CheckpointError
+from distlab_course import checkpoints
+from distlab_course.exercises import ddp_trials
+from distlab_course.exercises.ddp_trials import RATE, Things, given_number_of
 
 with_ddp = functools.partial(exercise, "05", seconds=20.0)  # the first DDP on a rank imports for seconds
 

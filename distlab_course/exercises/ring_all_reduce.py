@@ -5,8 +5,8 @@ from math import ceil
 import torch
 import torch.distributed as dist
 
-from distlab.course.algorithms import cost
-from distlab.course.exercises import COLLECTIVES, Limits, as_they_are, exercise, question
+from distlab.checking import COLLECTIVES, Limits, as_they_are, exercise, question
+from distlab_course.algorithms import cost
 
 
 @question("03")

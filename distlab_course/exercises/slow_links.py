@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import Seen, as_they_are, exercise, numbers, question
+from distlab.checking import Seen, as_they_are, exercise, numbers, question
 
 
 def _crossings(fn, hosts):

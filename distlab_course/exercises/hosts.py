@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import Seen, as_they_are, exercise, question
+from distlab.checking import Seen, as_they_are, exercise, question
 
 SINCE_1970 = 1.7e9  # seconds: float32 is too coarse for such times
 

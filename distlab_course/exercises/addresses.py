@@ -2,7 +2,7 @@
 
 import ipaddress
 
-from distlab.course.exercises import as_they_are, exercise, question
+from distlab.checking import as_they_are, exercise, question
 
 CURES = {
     "A": ("set MASTER_ADDR to gpu01", "Rank 0 cannot reach its own store: where does it run, and where does it look?"),

@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import Limits, all_but, exercise, gathered, nothing, question
+from distlab.checking import Limits, all_but, exercise, gathered, nothing, question
 
 
 @exercise(

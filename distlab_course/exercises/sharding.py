@@ -5,7 +5,7 @@ from math import isclose
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import Limits, Seen, as_they_are, exercise, numbers, question
+from distlab.checking import Limits, Seen, as_they_are, exercise, numbers, question
 
 
 def _state(rank, world_size, shard):

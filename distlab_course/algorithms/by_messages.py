@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from distlab.course.algorithms.call import Peers, all_reduce
-from distlab.course.algorithms.schedules import Message, schedule, segments_of
+from distlab.simulated.schedules import Message, schedule, segments_of
+from distlab_course.algorithms.call import Peers, all_reduce
 
 IN_FLIGHT = 8  # segments that may be on their way to a rank before it has added them
 

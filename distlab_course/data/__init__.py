@@ -4,7 +4,7 @@ Called by the notebooks and on the ranks; it needs torch, scikit-learn for the d
 The same code runs under `torchrun`. Notebook 04 builds the partitioner.
 """
 
-from distlab.course.data.partition import DataPartitioner, Partition, batch_per_rank
-from distlab.course.data.sets import Images, ImageSet, augment, load, one_rank_first
+from distlab_course.data.partition import DataPartitioner, Partition, batch_per_rank
+from distlab_course.data.sets import Images, ImageSet, augment, load, one_rank_first
 
 __all__ = ["DataPartitioner", "ImageSet", "Images", "Partition", "augment", "batch_per_rank", "load", "one_rank_first"]

@@ -9,8 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from distlab.compat.torch import gloo_group
-from distlab.course.exercises import exercise, gathered, nothing, question
+from distlab.checking import exercise, gathered, nothing, question
 
 LOGS = {"A": "rank missing", "B": "world size", "C": "port taken", "D": "stale keys", "E": "interface"}
 
@@ -167,29 +166,23 @@ def both_devices(answer):
 
 def _trained(make):
     """What `make`'s group makes of a broadcast and an all-reduce, and weights after two steps of DDP on it."""
-    rank, n, by_hand = dist.get_rank(), dist.get_world_size(), make is own_backend.reference
-    name, tensor = f"own{len(dist.Backend.backend_list)}", torch.tensor([rank + 1.0])
+    rank, name, tensor = dist.get_rank(), f"own{len(dist.Backend.backend_list)}", torch.tensor([dist.get_rank() + 1.0])
     dist.Backend.register_backend(name, make, devices=["cpu"])
-    group = dist.new_group(backend=None if by_hand else name)
+    group = dist.new_group(backend=name)
     for call, options in ((dist.broadcast, {"src": 0}), (dist.all_reduce, {})):
         work = call(tensor, group=group, async_op=True, **options)
         if not isinstance(work, dist.Work):  # DDP would call its methods in C++, whatever it is
             raise TypeError(f"{call.__name__} on this group must return a Work, got {work!r}")
         work.wait()
-    torch.manual_seed(0 if by_hand else rank)  # DDP has to give all ranks the weights of rank 0
-    model = torch.nn.Linear(3, 2)
-    net = model if by_hand else torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+    torch.manual_seed(rank)  # DDP has to give all ranks the weights of rank 0
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), process_group=group)
     for step in range(2):
-        net.zero_grad()
-        net(torch.full((4, 3), 1.0 + rank + step)).square().mean().backward()
-        for weights in model.parameters():
-            if by_hand:
-                dist.all_reduce(weights.grad)
-                weights.grad /= n
+        ddp.zero_grad()
+        ddp(torch.full((4, 3), 1.0 + rank + step)).square().mean().backward()
+        for weights in ddp.parameters():
             weights.data -= 0.1 * weights.grad
-    return f"after broadcast and all_reduce: {tensor.item():g}", torch.cat(
-        [weights.detach().flatten() for weights in model.parameters()]
-    )
+    weights = torch.nn.utils.parameters_to_vector(ddp.parameters()).detach()
+    return f"after broadcast and all_reduce: {tensor.item():g}", weights
 
 
 @exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_trained, seconds=60)
@@ -204,4 +197,4 @@ def own_backend(store, rank, size, timeout):
     Hint: Write `allgather` first: each rank sets its tensor under its number and gets all. The others follow from it.
     Hint: No key may be used twice: count the calls, and put the number into the key.
     """
-    return gloo_group(store, rank, size, timeout)
+    return dist.ProcessGroupGloo(store, rank, size, timeout)

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from distlab.course.algorithms import by_messages
-from distlab.course.algorithms.call import Peers, all_reduce
-from distlab.course.algorithms.schedules import Message, Schedule, cost, holdings, schedule
-from distlab.course.algorithms.shared_memory import Segment, segment_of, shared_memory
+from distlab.simulated.schedules import Message, Schedule, cost, holdings, schedule
+from distlab_course.algorithms import by_messages
+from distlab_course.algorithms.call import Peers, all_reduce
+from distlab_course.algorithms.shared_memory import Segment, segment_of, shared_memory
 
 SMALL_BYTES = 1 << 18  # up to here the number of messages counts, above it the bytes that each rank sends
 

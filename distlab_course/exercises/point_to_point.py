@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from distlab.course.exercises import COLLECTIVES, Limits, exercise, gathered, question, returned
+from distlab.checking import COLLECTIVES, Limits, exercise, gathered, question, returned
 
 
 @exercise("01", worlds=(2, 3, 4), trial=returned, forbids=COLLECTIVES)

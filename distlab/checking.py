@@ -19,35 +19,17 @@ Runs anywhere; plain torch.
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-# the modules of this folder, in the order of the course
-MODULES = (
-    "start_here",
-    "point_to_point",
-    "collectives",
-    "coordination",
-    "ring_all_reduce",
-    "data_parallelism",
-    "distributed_data_parallel",
-    "initialization",
-    "launching",
-    "remote_calls",
-    "parameter_server",
-    "sharding",
-    "tensor_parallel",
-    "pipelines",
-    "hosts",
-    "addresses",
-    "slow_links",
-)
+ENTRY_POINTS = "distlab.exercises"  # the group of entry points by which a package offers its exercises
+_REGISTERED: dict[str, Any] = {}  # by name, in the order of definition
 # as the notes of a rank name them, the forms for one tensor included
 COLLECTIVES = [
     "all_reduce",
@@ -190,20 +172,31 @@ def exercise(
     stuck: str = "",
 ) -> Callable[[Callable[..., Any]], Exercise]:
     """Make an exercise of its reference; see `Exercise` for the arguments."""
-    return lambda fn: Exercise(fn, notebook, worlds, cases, given, trial, tuple(forbids), limits, seconds, stuck)
+    rest = (notebook, worlds, cases, given, trial, tuple(forbids), limits, seconds, stuck)
+    return lambda fn: _registered(Exercise(fn, *rest))
 
 
 def question(notebook: str) -> Callable[[Callable[[Any], bool | str]], Question]:
     """Make a question of the function that judges its answers."""
-    return lambda judge: Question(judge, notebook)
+    return lambda judge: _registered(Question(judge, notebook))
+
+
+def all_exercises() -> dict[str, Exercise | Question]:
+    """Every exercise and question by name: those of installed courses, and those that were defined in this process."""
+    _import_courses()
+    return dict(_REGISTERED)
 
 
 @functools.cache
-def all_exercises() -> dict[str, Exercise | Question]:
-    """Every exercise and question by name, in the order of the course."""
-    modules = [importlib.import_module(f"{__name__}.{module}") for module in MODULES]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, (Exercise, Question))]
-    return {one.name: one for one in found}
+def _import_courses() -> None:
+    """Import every module that an installed package names in its entry points of the group `distlab.exercises`."""
+    for course in metadata.entry_points(group=ENTRY_POINTS):
+        course.load()
+
+
+def _registered(one: Exercise | Question) -> Any:
+    _REGISTERED[one.name] = one
+    return one
 
 
 def _told(fn: Callable[..., Any]) -> tuple[str, tuple[str, ...], str]:

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.course.exercises import COLLECTIVES, Limits, Seen, as_they_are, exercise, gathered, numbers, question
+from distlab.checking import COLLECTIVES, Limits, Seen, as_they_are, exercise, gathered, numbers, question
 
 
 def _tied(fn, gradient):
