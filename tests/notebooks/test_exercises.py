@@ -13,6 +13,7 @@ import pytest
 from test_hygiene import NOTEBOOKS, code_cells, markdown_cells
 
 from distlab.checking import Exercise, all_exercises
+import distlab_course.exercises  # noqa: F401  registers them, also without an installation
 from tests.tool import ROOT
 
 LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 
 from distlab.checking import all_exercises
+import distlab_course.exercises  # noqa: F401  registers them, also without an installation
 from tests.processes import python
 from tests.tool import ROOT
 

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
+import distlab_course.exercises  # noqa: F401  registers them, also without an installation
 from distlab.checking import all_exercises
 from distlab.checking import exercise as make_exercise
 from distlab_course.algorithms import ALL_REDUCE

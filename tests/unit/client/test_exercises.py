@@ -3,6 +3,7 @@
 import pytest
 
 import distlab
+import distlab_course.exercises  # noqa: F401  registers them, also without an installation
 from distlab.checking import Question, all_exercises
 from distlab.simulated import trial
 from tests.refused import refused
