@@ -164,7 +164,8 @@ class Cell:
         if self._died:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
             how = self._ranks.can_respawn, self._ranks.last_lines, self._ranks.host_is_lost
-            raise failures.rank_died(self._died, survivors, *how)
+            served = any(state.serves for state in self._ranks.states(survivors).values())
+            raise failures.rank_died(self._died, survivors, *how, failures.gone_with_group(False, served))
 
     def _raised(self) -> list[Failure]:
         """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
@@ -188,11 +189,11 @@ class Cell:
         """Raise RankError, after the group was rebuilt where it may be damaged."""
         n = self._ranks.plan.n
         alike = len(raised) == n and len({(f.kind, f.message, f.lines) for f in raised}) == 1
-        healed, subgroups = False, 0
+        healed, gone = False, ""
         if n > 1 and (not alike or any(f.communicated for f in raised)):
             # a message that one rank sent and nobody received would be taken by the next cell's recv
-            healed, subgroups = True, self._ranks.rebuild()
-        raise failures.rank_error(raised, self._targets, healed, subgroups)
+            healed, gone = True, self._ranks.rebuild()
+        raise failures.rank_error(raised, self._targets, healed, gone)
 
     def _raise_late(
         self, late: list[int], replaced: dict[int, str] | None, timeout: float | None, seconds: float
@@ -211,10 +212,10 @@ class Cell:
         raised, busy = self._raised(), self._sent.unfinished()
         if not replaced:
             self._raise_if_dead()
-        subgroups, n = 0 if busy else self._ranks.rebuild(), self._ranks.plan.n
+        gone, n = "" if busy else self._ranks.rebuild(), self._ranks.plan.n
         in_time = [f for f in raised if f.rank not in late and not f.consequence]
         if in_time and timeout is not None and not busy and not replaced:  # it is at fault for those that are late
-            raise failures.rank_error(raised, self._targets, True, subgroups)
+            raise failures.rank_error(raised, self._targets, True, gone)
         states = {rank: state for rank, state in everyone.items() if rank in self._targets}
         waiting = {rank: state for rank, state in states.items() if state.doing == COMMUNICATING}
         found = tuple(
@@ -222,7 +223,7 @@ class Cell:
             for r, s in waiting.items()
         )
         first = report.headline(needs, everyone, self._targets) if needs else report.late(late, timeout)
-        message = "\n".join([first, report.table(states), report.outcome(seconds, busy, replaced, subgroups, n)])
+        message = "\n".join([first, report.table(states), report.outcome(seconds, busy, replaced, gone, n)])
         display.show_source(states, self._options.source)
         if needs:
             raise DeadlockError(message, found)

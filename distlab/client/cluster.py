@@ -18,7 +18,6 @@ from distlab.client.shown import Shown
 from distlab.client.simulating import Simulating
 from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
-from distlab.diagnosis.failures import GROUPS_GONE
 from distlab.errors import ClusterError
 from distlab.launch import limits
 from distlab.launch.slurm import Job
@@ -172,13 +171,13 @@ class Cluster(Simulating, Shown):
     def heal(self) -> None:
         """Rebuild the process group, whatever state it is in, and replace ranks that have died by new processes.
 
-        The other ranks keep their variables. It says when groups or device meshes are gone.
+        The other ranks keep their variables. It says when groups, device meshes or RPC are gone.
 
         Raises:
             ClusterError: a rank has died and this launcher cannot start a single one; restart() starts all.
         """
-        if self.ranks.rebuild():
-            print(GROUPS_GONE)
+        if gone := self.ranks.rebuild(anew=True):
+            print(gone)
 
     @interrupts.held()
     def interrupt(self) -> None:
@@ -191,8 +190,8 @@ class Cluster(Simulating, Shown):
             ClusterError: a rank cannot be freed, and this launcher cannot replace it; restart() replaces all.
         """
         replaced = self.ranks.free_all()
-        if self.ranks.rebuild():
-            print(GROUPS_GONE)
+        if gone := self.ranks.rebuild():
+            print(gone)
         for rank, lost in replaced.items():
             print(f"Rank {rank} could not be freed: a new process took its place, {lost}.")
 

@@ -32,7 +32,7 @@ from distlab.rank import entry
 from distlab.simulated import entry_points as simulated
 from distlab.text import rank_list
 from distlab.wire import messages
-from distlab.wire.messages import FREE, FREE_WAITING, Answer, RankStatus, Worker
+from distlab.wire.messages import FREE, FREE_WAITING, Answer, RankStatus
 
 BUILD_SECONDS = 60.0
 ANSWER_SECONDS = 0.5  # what a rank has to answer when its state is to be reported
@@ -69,8 +69,8 @@ class Ranks:
                 self.stop()
                 raise
 
-    def _build(self, new: list[int]) -> int:
-        """Build the group, with new processes for the ranks `new`; how many subgroups went with an old group."""
+    def _build(self, new: list[int]) -> str:
+        """Build the group, with new processes for the ranks `new`; what went with an old group, in words."""
         plan, old, everyone = self.plan, self._processes, list(range(self.plan.n))
         if new and old is not None and old.can_fork:
             old.replace(new, plan.threads or old.threads, everyone)
@@ -92,7 +92,6 @@ class Ranks:
                 for rank in everyone
             ]
             values = [result.get(timeout=BUILD_SECONDS) for result in results]
-            self._serve_again([values[rank]["worker"] for rank in everyone if rank not in new])
         except Exception as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
         self.pids = [values[rank]["pid"] if rank in new else self.pids[rank] for rank in everyone]
@@ -100,20 +99,8 @@ class Ranks:
         self.machines = Machines(self._processes.channel, self.pids, names)
         self.plan = replace(plan, threads=plan.threads or self._processes.threads)
         self.lost, self.broken, self._cut = {}, False, False
-        return max((values[rank]["subgroups"] for rank in everyone if rank not in new), default=0)
-
-    def _serve_again(self, workers: Sequence[Worker | None]) -> None:
-        """Start RPC again where connections of it were shut down, and say so; new ranks get the workers' names, too."""
-        known = next(filter(None, workers), None)
-        if known is None:
-            return
-        calls = []
-        for number, (rank, name) in enumerate(zip(known.ranks, known.names, strict=True)):
-            worker = replace(known, number=number, name=name)
-            calls.append(self.client[rank].apply_async(entry.serve_again, worker))
-        for call in calls:
-            call.get(timeout=BUILD_SECONDS)
-        print(failures.SERVING_AGAIN)
+        left = [values[rank] for rank in everyone if rank not in new]
+        return failures.gone_with_group(*(any(one[what] for one in left) for what in ("subgroups", "rpc")))
 
     def release(self) -> Processes | None:
         """Give the processes away, to be used for another cluster; None when they have to be stopped instead."""
@@ -133,19 +120,23 @@ class Ranks:
         return Replies(self.client.direct_view(targets).apply_async(function, *args), targets)
 
     @interrupts.held()
-    def rebuild(self) -> int:
+    def rebuild(self, anew: bool = False) -> str:
         """Build the group anew, with a new process for every rank that has died; the others keep their variables.
 
         An interrupt ends the wait for what ranks do still, and nothing else: ranks of which some are told to meet and
         others not would wait for each other.
 
+        Args:
+            anew: whether connections that are whole are built anew, too, and RPC ends with them.
+
         Returns:
-            how many subgroups went with the old group.
+            what went with the old group, in sentences.
 
         Raises:
             ClusterError: a rank has died and the launcher cannot start single ranks; or one is busy for too long.
         """
         self.note_deaths()
+        self._cut |= anew
         deadline = time.monotonic() + BUILD_SECONDS
         while busy := engines_with_work(self.client) - set(self.lost):  # with what they were sent before
             if time.monotonic() > deadline:

@@ -19,7 +19,7 @@ from distlab.wire.messages import Failure, Line
 PLAIN_WAIT = re.compile(r"Timed out waiting (\d+)ms for \w+ operation to complete")
 MOST_LINES = 10  # of one rank's way to its error
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
-SERVING_AGAIN = "RPC was started again, with the same names of workers: RRefs and futures from before are gone."
+RPC_ENDED = "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
 # what others say on a rank, as "kind: message", and what to do about it: the first that fits
 ADVICE = {
     r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered": (
@@ -60,6 +60,14 @@ ADVICE = {
         "The stages of a pipeline keep the shapes of their first step: give every step a batch of the same size, or "
         "make the stages and the schedule again."
     ),
+    r"RPC has not been initialized": (
+        "RPC begins with rpc.init_rpc(...) on every rank, and ends when a cell is freed, when a rank dies, and with "
+        "cluster.heal(): call rpc.init_rpc(...) again on every rank."
+    ),
+    r"asyncio.run\(\) cannot be called from a running event loop": (
+        "Cells run in an event loop already, here as in any notebook: write await main() in the place of "
+        "asyncio.run(main())."
+    ),
     r"'NoneType' object has no attribute 'wait'": (
         "Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for."
     ),
@@ -71,6 +79,11 @@ CAUSES = {
     "SIGSEGV": "a fault in compiled code",
     "SIGTERM": "somebody asked it to end",
 }
+
+
+def gone_with_group(subgroups: bool, rpc: bool) -> str:
+    """What went with a process group that was rebuilt, in sentences: its subgroups, and RPC."""
+    return " ".join([*[GROUPS_GONE] * subgroups, *[RPC_ENDED] * rpc])
 
 
 def failure(raised: Failure) -> Failure:
@@ -96,12 +109,12 @@ def readable(message: str) -> str:
     return message.split("\nException raised from")[0].strip()
 
 
-def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool, subgroups: int) -> RankError:
+def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool, gone: str) -> RankError:
     """One error for all that the ranks of a cell raised: culprits first, those that only waited for them in a line.
 
     Args:
         targets: the ranks that ran the cell. healed: whether the group was rebuilt afterwards.
-        subgroups: how many of them went with it.
+        gone: what went with the old group, in sentences.
     """
     culprits = [f for f in failures if not f.consequence]
     victims = [f for f in failures if f.consequence]
@@ -122,7 +135,7 @@ def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool
         parts.append(f"{rank_list(finished).capitalize()} finished.")
     if healed:
         kept = "The process group is rebuilt and variables are kept: change the cell and run it again."
-        parts.append(f"{kept} {GROUPS_GONE}" if subgroups else kept)
+        parts.append(f"{kept} {gone}".rstrip())
     return RankError("\n".join(parts), (*culprits, *victims), finished)
 
 
@@ -161,6 +174,7 @@ def rank_died(
     respawn: bool,
     last_lines: Mapping[int, str],
     host_lost: bool = False,
+    gone: str = "",
 ) -> RankDied:
     """The error for ranks whose processes ended in a cell.
 
@@ -168,7 +182,7 @@ def rank_died(
         died: how, in words, by rank. others: the ranks that live.
         respawn: whether new ranks take their place by themselves.
         last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
-        host_lost: whether a host of theirs is not reached any more.
+        host_lost: whether a host of theirs is not reached any more. gone: what went with them, in sentences.
     """
     who, several = rank_list(others).capitalize() if others else "", len(others) > 1
     if host_lost:
@@ -187,7 +201,7 @@ def rank_died(
     failures = tuple(
         Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in sorted(died.items())
     )
-    return RankDied(f"{deaths(died)}.\n{advice}{rest}", failures, tuple(others))
+    return RankDied(f"{deaths(died)}.\n{advice}{rest} {gone}".rstrip(), failures, tuple(others))
 
 
 def all_died(lost: Mapping[int, str]) -> RankDied:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from distlab.diagnosis.failures import GROUPS_GONE, with_text
+from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.matching import tensor_words
 from distlab.diagnosis.proof import Need, need, serving
 from distlab.text import grouped, rank_list
@@ -241,12 +241,12 @@ def late(ranks: Sequence[int], timeout: float | None) -> str:
     return f"{who} did not come back within {timeout:g} s." if timeout else f"{who.capitalize()} had not ended."
 
 
-def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], subgroups: int, n: int) -> str:
+def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], gone: str, n: int) -> str:
     """What was done about the ranks, and what to do now.
 
     Args:
         seconds: from the start of the cell until its ranks were free. busy: ranks that could not be freed.
-        replaced: what was lost with ranks that could not be freed. subgroups: how many groups are gone.
+        replaced: what was lost with ranks that could not be freed. gone: what went with the old group, in sentences.
         n: number of ranks in the cluster.
     """
     if busy:
@@ -256,7 +256,7 @@ def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], su
         kept = "The other ranks keep their variables, and the " if len(replaced) < n else "The "
         kept += "process group is rebuilt."
     ended = [f"Rank {r} could not be freed: a new process took its place, {what}." for r, what in replaced.items()]
-    return " ".join([f"Freed after {seconds:.1f} s.", *ended, kept, GROUPS_GONE if subgroups else ""]).rstrip()
+    return " ".join([f"Freed after {seconds:.1f} s.", *ended, kept, gone]).rstrip()
 
 
 def activity(state: RankStatus) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 from distlab.compat.ipython import HISTORY
 from distlab.compat.torch import GLOO_NAMES_ITS_LOOP
 from distlab.rank.call_log import NOTES
-from distlab.rank.remote_agent import AGENT
+from distlab.rank.rpc import AGENT
 from distlab.wire.source import is_learners
 
 GLOO_LOOP = "gloo_tcp_loop"  # since torch 2.9, gloo's name for its thread that reads from sockets

@@ -46,13 +46,6 @@ def rebuild(rank: int, meeting: Any, whole: bool) -> dict[str, Any]:
     return group.rebuild(rank, meeting, whole)
 
 
-def serve_again(worker: Any) -> None:
-    """Start this rank's RPC agent again; see remote_agent.start. Runs on: every rank that is a worker."""
-    from distlab.rank import remote_agent
-
-    remote_agent.start(worker)
-
-
 def settle() -> None:
     """Answer when every signal that has come has been acted on; an answer means that this rank is idle."""
     from distlab.rank import watchdog

@@ -20,8 +20,8 @@ from distlab.rank import (
     argument_checks,
     call_hooks,
     functional_calls,
-    remote_agent,
-    remote_calls,
+    rpc,
+    rpc_calls,
     sockets,
     stores,
     watchdog,
@@ -54,7 +54,7 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     functional_calls.install()
     stores.install()
     quiet_loggers()
-    remote_calls.install(watchdog.tell)
+    rpc_calls.install(watchdog.tell)
     if dist.is_initialized():  # by a notebook that has left an engine that was not its own
         dist.destroy_process_group()
         NOTES.forget()
@@ -100,10 +100,10 @@ def rebuild(rank: int, meeting: Any, whole: bool = True) -> dict[str, Any]:
         whole: whether the connections between the ranks are; where some were shut down, remote calls end, too.
 
     Returns:
-        the number of subgroups that went with the old group, and the RPC worker that this rank was, None for none.
+        the number of subgroups that went with the old group, and whether RPC did.
     """
     watchdog.settle()
-    worker = None if whole else remote_agent.leave(watchdog.shut)
+    left_rpc = not whole and rpc.leave(watchdog.shut)
     argument_checks.end()
     subgroups = max(0, number_of_groups() - 1)
     if dist.is_initialized():
@@ -112,7 +112,7 @@ def rebuild(rank: int, meeting: Any, whole: bool = True) -> dict[str, Any]:
     NOTES.forget()
     build(rank, meeting)
     watchdog.note_store(meeting.port)
-    return {"subgroups": subgroups, "worker": worker}
+    return {"subgroups": subgroups, "rpc": left_rpc}
 
 
 def connect(host: str, port: int) -> dist.Store:

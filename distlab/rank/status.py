@@ -22,7 +22,7 @@ from distlab.compat import torch as private
 from distlab.rank import activity
 from distlab.rank.activity import frames
 from distlab.rank.call_log import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REMEMBERED, ROOTED, Note
-from distlab.rank.remote_agent import AGENT
+from distlab.rank.rpc import AGENT
 from distlab.wire import messages
 from distlab.wire.messages import Begun, CallRecord, Line, MessageCount, RankStatus, ServedCall
 from distlab.wire.source import is_learners, is_shown, line_of

@@ -86,7 +86,7 @@ def _leave_python(number: int, frame: Any) -> None:
     module, note = frame.f_globals.get("__name__"), NOTES.now.get(threading.get_ident())
     if module == SHARED_MEMORY:
         raise RuntimeError("Freed while it waited for other ranks in an all_reduce through shared memory.")
-    if module in ("threading", "distlab.rank.remote_agent") and note is not None and note.op in MEETINGS:
+    if module == "threading" and note is not None and note.op in MEETINGS:
         raise RuntimeError("EOF: freed while it waited for other workers.")
 
 

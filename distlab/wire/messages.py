@@ -182,23 +182,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Worker:
-    """A rank as a worker of RPC: what is needed to start its agent again.
-
-    Args:
-        name: its own. number: its worker id. ranks, names: of all workers, by id. threads: of its pool.
-        timeout: seconds of a call that is given none.
-    """
-
-    name: str
-    number: int
-    ranks: tuple[int, ...]
-    names: tuple[str, ...]
-    threads: int
-    timeout: float
-
-
-@dataclass(frozen=True)
 class Printed:
     """What a function has printed that a rank has run for another one; sent without being asked."""
 
@@ -292,7 +275,7 @@ class Offset:
 # --- JSON ---
 
 # what the control channel carries
-KINDS = (Line, CallRecord, MessageCount, Begun, ServedCall, RankStatus, Question, Answer, Printed)
+KINDS = (Line, Failure, CallRecord, MessageCount, Begun, ServedCall, RankStatus, Question, Answer, Printed)
 SENT = {kind.__name__: kind for kind in KINDS}
 
 

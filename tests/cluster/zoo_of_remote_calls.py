@@ -1,6 +1,6 @@
 """Broken programs with remote procedure calls, which join `ZOO`; zoo_of_right_calls.py has right ones.
 
-Each starts RPC anew on all ranks, so that every one of them is also a test of starting it again after the last.
+Each starts RPC anew on all ranks, so that every one of them is also a test of starting it after the one before.
 """
 
 import functools
@@ -200,13 +200,13 @@ def a_second_start(rank, n):
 def a_result_that_cannot_be_sent(rank, n):
     """The result of eval on rank 1 cannot be sent (TypeError: cannot pickle"""
     if rank == 0:
-        rpc.rpc_sync("w1", eval, ("open('/dev/null')",))
+        rpc.rpc_sync("w1", eval, ("__import__('threading').Lock()",))
 
 
 @breaks(2, error="RankError")
 @remotely
 def a_reference_after_the_shutdown(rank, n):
-    """This RRef belongs to an RPC that was shut down: make a new one with rpc.remote."""
+    """This RRef belongs to an RPC that has ended: make a new one with rpc.remote."""
     reference = rpc.remote("w1", ask_back, (0,)) if rank == 0 else None
     rpc.shutdown()
     if rank == 0:

@@ -18,7 +18,7 @@ def failed(rank, kind="ValueError", message="no", lines=(RAISE,), consequence=Fa
 
 def told(failures, targets):
     """The error's lines."""
-    return str(rank_error(failures, targets, False, 0)).splitlines()
+    return str(rank_error(failures, targets, False, "")).splitlines()
 
 
 MONITORED = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1000 ms, Timed out waiting"
@@ -70,7 +70,7 @@ def test_known_messages_come_with_advice():
     """The message stays, and what to do stands once below all that raised, however their messages differ."""
     said = "Could not resolve the process group registered under the name"
     gone = [failed(rank, "RuntimeError", f"{said} {rank}", (RECV,)) for rank in (0, 1)]
-    text = str(rank_error(gone, [0, 1], healed=False, subgroups=0))
+    text = str(rank_error(gone, [0, 1], healed=False, gone=""))
     assert text.splitlines()[:2] == [f"rank 0 raised RuntimeError: {said} 0", "  rank 0   line 4   dist.recv(t, src=1)"]
     assert text.splitlines()[4] == (
         "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "

@@ -113,15 +113,15 @@ REPLACED = f"could not be freed: a new process took its place, {LOST}."
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((1.23, [], {}, 0, 4), f"Freed after 1.2 s. {KEPT}"),
-        ((1.0, [], {}, 2, 4), f"Freed after 1.0 s. {KEPT} {GONE}"),
-        ((9.0, [1, 2], {}, 0, 4), "Ranks 1-2 could not be freed: call cluster.restart()."),
+        ((1.23, [], {}, "", 4), f"Freed after 1.2 s. {KEPT}"),
+        ((1.0, [], {}, GONE, 4), f"Freed after 1.0 s. {KEPT} {GONE}"),
+        ((9.0, [1, 2], {}, "", 4), "Ranks 1-2 could not be freed: call cluster.restart()."),
         (
-            (2.0, [], {1: LOST}, 0, 4),
+            (2.0, [], {1: LOST}, "", 4),
             f"Freed after 2.0 s. Rank 1 {REPLACED} The other ranks keep their variables, "
             "and the process group is rebuilt.",
         ),
-        ((2.0, [], {0: LOST}, 0, 1), f"Freed after 2.0 s. Rank 0 {REPLACED} The process group is rebuilt."),
+        ((2.0, [], {0: LOST}, "", 1), f"Freed after 2.0 s. Rank 0 {REPLACED} The process group is rebuilt."),
     ],
     ids=["freed", "with groups", "not freed", "replaced", "all replaced"],
 )

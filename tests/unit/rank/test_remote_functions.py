@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from distlab.rank.remote_functions import Pickler
+from distlab.rank.rpc_calls import Pickler
 
 
 def sent(value):

@@ -1,0 +1,241 @@
+"""Remote procedure calls: the life of this rank's agent, which makes and serves them. The calls are in rpc_calls.py.
+
+Runs on every rank. `init_rpc` and `shutdown` take the place of torch's: the agents meet at the cluster's store. When
+the connections between ranks are shut down, because a rank was freed or has died, RPC ends on all of them, until the
+learner starts it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import json
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import rpc
+
+from distlab.compat import torch_rpc as private
+from distlab.rank.call_log import NOTES, RemoteNote, waiting_for
+from distlab.text import refuse
+
+NAME = re.compile(r"[\w:-]{1,127}", re.ASCII)
+RREFS_OF_PROCESS = 10_000  # numbers of RRefs that are left to a process which this one replaces
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.05  # seconds between two looks whether the others have come
+END_SECONDS = 2.0  # for functions that are served to end, when the agent is taken down
+INTERRUPT_SECONDS = 0.2  # of these, before they are interrupted
+
+
+@dataclass(frozen=True)
+class Worker:
+    """This rank as a worker of RPC.
+
+    Attributes:
+        name: its own.
+        ranks: the cluster's ranks of all workers, by worker id.
+        names: of all workers, by worker id.
+        threads: how many calls it serves at a time.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+    threads: int
+
+
+@dataclass
+class Served:
+    """A function that a thread of this rank runs for another rank."""
+
+    caller: int
+    function: str
+    printed: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Agent:
+    """What this rank knows of its agent; one object a process, `AGENT`.
+
+    Attributes:
+        worker: None while there is no agent.
+        store: where the workers of this agent meet, and no others.
+        generation: of the set of processes that had an agent last; None before the first.
+        is_first: whether no worker's process had an agent before.
+        serving: what runs for other ranks, by thread.
+        report: takes what a served function has printed.
+        abandoned: agents that did not end.
+    """
+
+    worker: Worker | None = None
+    store: dist.Store | None = None
+    generation: int | None = None
+    is_first: bool = True
+    serving: dict[int, Served] = field(default_factory=dict)
+    report: Callable[[str], None] = print
+    abandoned: list[Any] = field(default_factory=list)
+
+
+AGENT = Agent()
+_shutdown = getattr(rpc, "shutdown", None)  # torch's own
+
+
+def init_rpc(
+    name: str,
+    backend: Any = None,
+    rank: int = -1,
+    world_size: int | None = None,
+    rpc_backend_options: Any = None,
+) -> None:
+    """Start RPC on this rank, as torch.distributed.rpc.init_rpc does, meeting the others at the cluster's store.
+
+    Runs on: every rank that is to be a worker; it waits for the others.
+
+    Args:
+        rank: the worker's id, this rank's number where it is left out.
+        world_size: number of workers, of ranks where it is left out.
+        rpc_backend_options: of them the number of threads, the timeout and the devices are used.
+
+    Raises:
+        ArgumentError: a name that is not one, or that two workers have.
+        RuntimeError: RPC runs on this rank already.
+    """
+    number, workers = (NOTES.rank if rank < 0 else rank), world_size or NOTES.world_size
+    if AGENT.worker is not None:
+        advice = "Call rpc.shutdown() on every rank first."
+        raise RuntimeError(f'RPC runs on rank {NOTES.rank} already, as "{AGENT.worker.name}". {advice}')
+    if dist.get_backend() == "simulated":
+        rest = "only what process groups send is simulated. Make a Cluster without a network."
+        raise RuntimeError(f"A simulated network has no remote calls: {rest}")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        refuse("name", "at most 127 letters, digits, _, : and -", name, 'Use a name such as "worker0".')
+    if number not in range(workers):
+        refuse("rank", f"the worker's id, from 0 to {workers - 1}", number, "Use rank=rank, world_size=world_size.")
+    given = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
+    with waiting_for(RemoteNote("init_rpc", "", range(NOTES.world_size))):
+        ranks, names, generations = _introduce(name, number, workers)
+        known = [generation for generation in generations if generation is not None]
+        generation = max(known, default=-1) + (None in generations)
+        private.use_plain_optimizers()
+        worker = Worker(name, ranks, names, given.num_worker_threads)
+        AGENT.worker, AGENT.is_first = worker, not known  # others may call it at once
+        try:
+            private.start(AGENT.store, name, number, workers, given)
+            if AGENT.generation is None:  # owners remember the numbers of RRefs from the process that this one replaces
+                for _ in range(generation * RREFS_OF_PROCESS):
+                    rpc.PyRRef(None)
+            AGENT.generation = generation
+        finally:
+            AGENT.worker = worker if private.there() else None
+
+
+def _introduce(name: str, number: int, workers: int) -> Any:
+    """Meet the other workers, and refuse a number or a name that two have.
+
+    Returns:
+        by worker id: the cluster's rank of every worker, its name, and the generation of its last agent.
+    """
+    keys, store = [f"worker{i}" for i in range(workers)], private.default_store()
+    turn = store.add(f"rpc/{workers}/{number}", 1)  # a worker of each number comes to each meeting of so many workers
+    before, AGENT.store = (dist.PrefixStore(f"rpc/{workers}/{i}", store) for i in (turn - 1, turn))
+    if turn > 1 and not before.check(keys):  # the meeting before waits still, and one of this number is there
+        advice = "Use rank=rank, world_size=world_size."
+        refuse("rank", f"of no other worker, and rank {json.loads(before.get(keys[number]))[0]} has it", number, advice)
+    AGENT.store.set(keys[number], json.dumps((NOTES.rank, name, AGENT.generation)))
+    _until(lambda: AGENT.store.check(keys))
+    ranks, names, generations = zip(*(json.loads(AGENT.store.get(key)) for key in keys), strict=True)
+    for one, other in itertools.combinations(range(workers), 2):
+        if names[one] == names[other]:
+            whose = f"that of ranks {ranks[one]} and {ranks[other]}"
+            refuse("name", "another one on every rank", names[one], f'It is {whose}: use f"worker{{rank}}".')
+    return ranks, names, generations
+
+
+def shutdown(graceful: bool = True, timeout: float = 0) -> None:
+    """End RPC on this rank, as torch.distributed.rpc.shutdown does: when all workers have come, and no call is open.
+
+    Runs on: every rank that is a worker.
+
+    Args:
+        graceful: whether to wait for the others.
+        timeout: seconds of that wait; 0 for no limit.
+    """
+    worker = AGENT.worker
+    waits = graceful and worker is not None
+    with waiting_for(RemoteNote("shutdown", "", worker.ranks if waits else (), timeout > 0)):
+        try:
+            if waits:
+                _end_together(time.monotonic() + (timeout or math.inf))
+        finally:
+            _shutdown(graceful=False)
+            AGENT.worker = None
+
+
+def _end_together(deadline: float) -> None:
+    """Wait until all workers are here, and none of them waits for a call.
+
+    torch counts its own waits for that by process, so that a rank that is new would wait for ever for the others.
+    """
+    for turn in itertools.count():
+        store = dist.PrefixStore(f"end/{turn}", AGENT.store)
+        _until(lambda: private.open_calls() == 0, deadline)
+        _all_come(store, "came", deadline)
+        if turn == 0 and AGENT.is_first:  # in a later agent of a process they live until it ends
+            private.drop_rrefs()
+        store.add("calls", private.open_calls())  # also those that a function began which a rank has served meanwhile
+        _all_come(store, "counted", deadline)
+        if store.add("calls", 0) == 0:
+            return
+
+
+def _all_come(store: dist.Store, key: str, deadline: float) -> None:
+    store.add(key, 1)
+    _until(lambda: store.add(key, 0) == len(AGENT.worker.ranks), deadline)
+
+
+def _until(holds: Callable[[], bool], deadline: float = math.inf) -> None:
+    """Wait for other workers, in Python, so that the watchdog can end it."""
+    freed, pause = NOTES.freed, SHORTEST_PAUSE
+    while not holds():
+        if NOTES.freed != freed:
+            raise RuntimeError("EOF: freed while it waited for other workers.")
+        if time.monotonic() > deadline:
+            raise RuntimeError("RPC timeout: not all workers have called shutdown, and ended their calls, in time.")
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def leave(shut: Callable[[], Any]) -> bool:
+    """Take the agent down; whether there was one.
+
+    Functions that it serves are interrupted. One that does not end is left to itself, with the agent.
+
+    Runs on: a rank, on its main thread, before the group is built anew.
+
+    Args:
+        shut: shuts every connection of this rank down.
+    """
+    AGENT.worker = None
+    if not private.there():
+        return False
+    NOTES.freed += 1
+    shut()
+    began, interrupted = time.monotonic(), set()
+    while AGENT.serving and (waited := time.monotonic() - began) < END_SECONDS:
+        time.sleep(0.005)
+        for thread in {*AGENT.serving} - interrupted:
+            if NOTES.now.get(thread) is None and waited > INTERRUPT_SECONDS:
+                interrupted.add(thread)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
+    if AGENT.serving:
+        AGENT.abandoned.append(private.abandon())
+        AGENT.serving = {}
+    else:
+        with contextlib.suppress(RuntimeError):  # RRefs are left
+            _shutdown(graceful=False)
+    return True
