@@ -18,7 +18,7 @@ class _Late(dist.FileStore):
     """A store far away: what is written arrives late."""
 
     def set(self, key, value):
-        time.sleep(0.2)
+        time.sleep(0.5)
         super().set(key, value)
 
 
@@ -61,15 +61,26 @@ def store_reads(answer):
     return float(answer) == 4096 or "With 3 ranks there are 9 reads, 3 by each rank."
 
 
+def _wait_for(store, other):
+    """Return when another rank has left, or 0.2 s after it has come."""
+    store.wait([f"{other} came"])
+    limit = time.monotonic() + 0.2
+    while not store.check([f"{other} left"]) and time.monotonic() < limit:
+        time.sleep(0.01)
+
+
 def _came_before_leaving(barrier):
     """How many ranks had come when this one left, in each of three rounds."""
     rank, n, store, came = dist.get_rank(), dist.get_world_size(), _new_store(), []
     for turn in range(3):
         dist.barrier()
-        time.sleep(0.05 * ((rank + turn) % n))
+        if (rank + turn) % n:
+            _wait_for(store, f"round {turn}, rank {(rank - 1) % n}")
         store.add(f"came {turn}", 1)
+        store.set(f"round {turn}, rank {rank} came", "")
         barrier(dist.PrefixStore("barrier", store), rank, n, f"round {turn}")
         came.append(str(store.add(f"came {turn}", 0)))
+        store.set(f"round {turn}, rank {rank} left", "")
     return f"{', '.join(came)} of {n} had come"
 
 
