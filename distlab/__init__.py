@@ -27,7 +27,6 @@ HOMES = {
     "client.exercises": ["check", "exercises", "hint", "progress"],
     "client.probe": ["probe"],
     "errors": errors.NAMES,
-    "launch.practice_hosts": ["practice_hosts"],
     "measure.probe_result": ["Probe"],
     "measure.sweep": ["Sweep", "sweep"],
     "traces.trace": ["Trace"],

@@ -1,1 +1,13 @@
-"""What the notebooks' learners read and build: algorithms, data, data parallelism, checkpoints, and their exercises."""
+"""What the notebooks' learners read and build: algorithms, data, data parallelism, checkpoints, exercises; practice hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("loopback_interface", "practice_hosts"):  # they are needed in the notebook's kernel only
+        from distlab_course import practice
+
+        return getattr(practice, name)
+    raise AttributeError(f"module 'distlab_course' has no attribute {name!r}.")

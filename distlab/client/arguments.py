@@ -16,7 +16,6 @@ from typing import Any
 from distlab.client import attached
 from distlab.launch import mpiexec, slurm
 from distlab.launch.hosts import SSH_NAME, Host, Hosts
-from distlab.launch.practice_hosts import PracticeHosts
 from distlab.simulated.network import Network
 from distlab.text import refuse
 from distlab.wire.rendezvous import INIT_METHODS
@@ -119,9 +118,9 @@ def check_where(
     if engines not in (SSH_NAME, mpiexec.NAME):
         refuse("engines", f'"{SSH_NAME}" or "{mpiexec.NAME}" with hosts, or left out', engines, EXAMPLE)
     found = check_hosts(hosts, extra)
-    if engines == mpiexec.NAME and isinstance(hosts, PracticeHosts):
+    if engines == mpiexec.NAME and hasattr(hosts, "reach"):
         refuse("hosts", "reached by ssh for mpiexec", hosts, "Leave engines out.")
-    total = len(found.homes)
+    total = len(found.host_of_rank)
     if n is not None and n != total:
         refuse("n", f"left out, or {total} as hosts have it", n, EXAMPLE)
     return found, engines, total
@@ -142,14 +141,11 @@ def check_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
             refuse(f"the number of ranks of {name}", "a whole number, 1 or more", count, f"{EXAMPLE} Leave out others.")
     if not hosts:
         refuse("hosts", "one host or more", hosts, EXAMPLE)
-    made = isinstance(hosts, PracticeHosts)
-    places = [
-        Host(name, count, tuple(hosts.cable(name)), hosts.address(name))
-        if made
-        else Host(name, count, () if name == "localhost" else None)
-        for name, count in hosts.items()
-    ]
-    return Hosts(tuple(places), here=hosts.here if made else None, **extra)
+    if hasattr(hosts, "reach"):  # it says by itself what leads to each host
+        found = [Host(name, hosts[name], tuple(hosts.reach(name)), hosts.address(name)) for name in hosts]
+    else:
+        found = [Host(name, ranks, () if name == "localhost" else None) for name, ranks in hosts.items()]
+    return Hosts(tuple(found), **extra)
 
 
 def check_job(n: int, options: Mapping[str, Any], extra: Mapping[str, Any]) -> Hosts:

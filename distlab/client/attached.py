@@ -59,10 +59,10 @@ def _connection_file(where: Any) -> str:
     if not isinstance(where, (str, os.PathLike)) or not os.fspath(where):
         refuse("where", "the name of an ipyparallel profile, or the path of a connection file", where, EXAMPLE, True)
     path = os.fspath(where)
-    if os.sep in path or path.endswith(".json"):
-        if not os.path.isfile(path):
-            refuse("where", "a connection file that is there", where, EXAMPLE)
+    if os.path.isfile(path):
         return path
+    if os.sep in path or path.endswith(".json"):
+        refuse("where", "a connection file that is there", where, EXAMPLE)
     try:
         folder = ProfileDir.find_profile_dir_by_name(get_ipython_dir(), path).security_dir
     except ProfileDirError as error:
@@ -74,27 +74,25 @@ def _connection_file(where: Any) -> str:
 
 
 class Attached:
-    """What `Processes` is for engines of our own; see there for the attributes."""
+    """The same as `Processes`, for engines that others started; see there for the attributes."""
 
     can_fork, threads = False, None
 
     def __init__(self, client: Any):
         self.client = client
-        ends = client.direct_view("all").apply_async(entry.where)
         try:
-            names = ends.get(timeout=SECONDS)
-        except Exception as error:
+            names = client.direct_view("all").apply_async(entry.where).get(timeout=SECONDS)
+        except Exception as error:  # whatever an engine raises, as where distlab is not installed
             client.close()
             advice = "Each engine needs distlab, as installed here, and must be idle."
             raise ClusterError(f"The engines do not answer: {error}. {advice}") from error
         self.names = tuple(dict.fromkeys(names))
-        self.homes = tuple(map(self.names.index, names))
         controller = address_of_controller(client)
         self.channel = ControlChannel("127.0.0.1" if controller.startswith("127.") else address_towards(controller))
-        self.rendezvous = Rendezvous("", self.channel.address, hosts=self.homes)
+        self.rendezvous = Rendezvous("", self.channel.address, hosts=tuple(map(self.names.index, names)))
 
     def has_ended(self, rank: int, pid: int) -> bool:
-        return False  # ipyparallel tells of it
+        return False  # ipyparallel reports it
 
     def how_ended(self, rank: int, pid: int) -> str:
         return failures.exit_words(None)
@@ -109,7 +107,7 @@ class Attached:
         return ""
 
     def check_controller(self) -> None:
-        """Nothing tells of its end."""
+        """Nobody reports its end."""
 
     def stop(self) -> None:
         """Leave the engines to those who started them."""

@@ -19,7 +19,7 @@ from distlab.client.simulating import Simulating
 from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
 from distlab.errors import ClusterError
-from distlab.launch import limits
+from distlab.launch import local
 from distlab.launch.slurm import Job
 from distlab.rank import entry
 from distlab.simulated.network import Network
@@ -91,7 +91,7 @@ class Cluster(Simulating, Shown):
         self.steps: list[export.Step] = []
         self._plan = arguments.check_plan(n, backend, init_method, engines, timeout, threads, network, where)
         if self._plan.hosts is None and self._plan.attached is None:
-            limits.check(self._plan.n, self._plan.engines)
+            local.check(self._plan.n, self._plan.engines)
         warn_of_newer_torch()
         self._begin()
 

@@ -13,15 +13,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
-
-from packaging.requirements import Requirement
+from importlib.metadata import version
 
 import distlab
 from distlab.client.arguments import check_hosts, check_launcher
 from distlab.compat import versions
 from distlab.errors import DistlabError
-from distlab.launch import hosts, limits, reaper, settings
+from distlab.launch import hosts, local, reaper
+from distlab.wire.orders import ServerPlan
 from distlab.wire.rendezvous import loopback_interface
 
 MOST_SKEW = 0.1  # seconds between two clocks, beyond which people are misled
@@ -29,9 +28,14 @@ MOST_SKEW = 0.1  # seconds between two clocks, beyond which people are misled
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's report: `what` was looked at and what was `seen`.
+    """One line of the doctor's report.
 
-    `advice` says what to change where it is not `ok`; `vital` findings decide whether ranks can work.
+    Attributes:
+        what: was looked at.
+        seen: what was found.
+        ok: whether that is as it should be.
+        advice: what to change where it is not.
+        vital: whether it decides that ranks can work.
     """
 
     what: str
@@ -88,28 +92,19 @@ def report(checks: Iterable[Callable[[], Iterable[Finding]]]) -> bool:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Python, and the versions of everything that distlab declares, optional parts included."""
-    here = ".".join(map(str, sys.version_info[:3]))
-    yield Finding("Python", f"{here} at {sys.executable}")
-    for requirement in map(Requirement, requires("distlab") or []):
-        optional = requirement.marker is not None
-        if optional and not requirement.marker.evaluate({"extra": "lab"}):
-            continue
-        try:
-            here = version(requirement.name)
-            ok = requirement.specifier.contains(here, prereleases=True)
-        except PackageNotFoundError:
-            here, ok = "not installed", False
-        advice = f"pip install '{requirement.name}{requirement.specifier}'"
-        yield Finding(requirement.name, here, ok, advice, vital=not optional)
+    """Python, and the packages on which most depends."""
+    yield Finding("Python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
+    names = ("distlab", "torch", "ipyparallel", "ipython", "ipykernel")
+    yield Finding("packages", ", ".join(f"{name} {version(name)}" for name in names), vital=True)
 
 
 def check_internals() -> Iterator[Finding]:
-    """Whether other libraries have what distlab uses of them without their promise; this imports torch."""
-    names = ", ".join(f"{name} {version(name)}" for name in ("torch", "ipyparallel", "ipython", "ipykernel"))
+    """Whether torch has the private parts that distlab uses; this imports torch."""
+    from distlab.compat import torch, torch_rpc
+
     advice = "Install versions that distlab was tested with: pip install -c constraints.txt -e ."
-    for seen in versions.self_test() or [""]:
-        yield Finding("internals", seen or f"as expected in {names}", not seen, advice)
+    for seen in versions.missing({**torch.PARTS, **torch_rpc.PARTS}) or [""]:
+        yield Finding("internals", seen or f"as expected in torch {version('torch')}", not seen, advice)
 
 
 def check_machine() -> Iterator[Finding]:
@@ -125,14 +120,14 @@ def check_machine() -> Iterator[Finding]:
 
 def check_limits() -> Iterator[Finding]:
     """How much memory, and how many files, processes and threads this user may have; the lessons use 4 ranks."""
-    for limit in limits.limits(check_launcher(None)):
+    for limit in local.limits(check_launcher(None)):
         seen = f"{limit.value} {limit.what}, room for about {limit.ranks} ranks"
         yield Finding("limit", seen, limit.ranks >= 4, limit.cure, vital=limit.ranks < 1)
 
 
 def check_network() -> Iterator[Finding]:
     """The loopback interface, and a free port on it."""
-    port = limits.check_loopback()
+    port = local.check_loopback()
     yield Finding("network", f"interface {loopback_interface()}, port {port} is free and answers", vital=True)
 
 
@@ -168,7 +163,8 @@ def check_group() -> Iterator[Finding]:
 def check_each_host(wanted: hosts.Hosts, found: dict[str, int]) -> Iterator[Finding]:
     """Whether each host is reached, has the same packages, and where it is; `found` gets those that can be used."""
     with tempfile.TemporaryDirectory(prefix="distlab-") as folder:
-        connections = hosts.connect(wanted, range(len(wanted.hosts)), settings.environment(1, "doctor", False), folder)
+        plan = ServerPlan((), local.environment(1, "doctor", alone=False), stay=True)
+        connections = hosts.connect(wanted, list(range(len(wanted.hosts))), plan, folder)
         try:
             hellos, troubles = hosts.answers(wanted, connections, folder)
         finally:
@@ -176,16 +172,16 @@ def check_each_host(wanted: hosts.Hosts, found: dict[str, int]) -> Iterator[Find
                 connection.process.kill()
                 connection.process.wait()
     for number, host in enumerate(wanted.hosts):
-        hello, trouble = hellos.get(number), troubles.get(number, "")
+        hello, trouble = hellos.get(number), troubles.get(number)
         seen = "cannot be used"
         if hello is not None:
-            versions = ", ".join(f"{name} {hello[name]}" for name in hosts.host_report.installed() if name in hello)
-            seen = f"{hello['name']}, {versions}, {hello['cores']} cores"
-            if not trouble:
+            versions = ", ".join(f"{name} {version}" for name, version in hello.versions.items())
+            seen = f"{hello.name}, {versions}, {hello.cores} cores"
+            if trouble is None:
                 found[host.name] = 1
-                where = f"{hello['address']} on {hello['interface']}, and {hello['here']} is this machine"
-                seen += f"; {where}; room for {hello['room']} ranks"
-        yield Finding(host.name, seen, not trouble, trouble, vital=True)
+                where = f"{hello.address} on {hello.interface}, and {hello.notebook} is this machine"
+                seen += f"; {where}; room for {hello.max_ranks} ranks"
+        yield Finding(host.name, seen, trouble is None, trouble.words if trouble else "", vital=True)
 
 
 def check_group_of_hosts(names: dict[str, int], python: str | None, interface: str | None) -> Iterator[Finding]:

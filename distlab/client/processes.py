@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,17 @@ from distlab.client.arguments import FORK, Plan
 from distlab.compat.ipyparallel import drop_late_replies, forget_engine, waiting_threads
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
-from distlab.launch import fork_server, hosts, mpiexec, reaper, settings, slurm
-from distlab.launch.fork_connection import Connection, close
+from distlab.launch import fork_server, hosts, local, mpiexec, reaper, slurm
+from distlab.launch.connection import Connection, close
+from distlab.rank import entry
 from distlab.text import namesake, rank_list
 from distlab.wire.channel import ControlChannel
+from distlab.wire.orders import ServerPlan
 from distlab.wire.rendezvous import Rendezvous
 
 START_SECONDS = 60.0
 THREAD_SECONDS = 5.0  # for a thread to end whose process has ended
+PRELOADED = (entry.__name__, "distlab.rank.group")  # the second imports torch, which the kernel does not need
 
 
 def start_processes(plan: Plan) -> Processes:
@@ -61,11 +64,14 @@ class Processes:
         plan: how many there are, how they are started, and where.
 
     Attributes:
-        threads: OpenMP threads of each engine. names: of the hosts, where there are any.
-        client: ipyparallel's Client. folder: private folder for connection files and logs, removed by `stop`.
+        threads: OpenMP threads of each engine.
+        names: of the hosts, where there are any.
+        client: ipyparallel's Client.
+        folder: private folder for connection files and logs, removed by `stop`.
         tag: the value of `reaper.TAG` in the environment of every process.
         rendezvous: where the engines meet as ranks, for as long as these processes live.
-        channel: over which ranks are asked what they do. launcher: ipyparallel's, of the engines.
+        channel: over which ranks are asked what they do.
+        launcher: ipyparallel's, of the engines.
 
     Raises:
         ClusterError: a process ended, or did not register in time; with the last lines it wrote. Nothing is left then.
@@ -73,6 +79,7 @@ class Processes:
 
     def __init__(self, plan: Plan):
         self._plan, self.threads, self.names = plan, plan.threads, ()
+        self._forks = plan.engines in (FORK, hosts.SSH_NAME, slurm.NAME)
         self._connections: list[Connection] = []
         self.client: Any = None
         self._controller: Any = None
@@ -82,7 +89,7 @@ class Processes:
         self._ends = contextlib.ExitStack()  # what is to be done when the processes have ended
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
-            self._start(plan.n, settings.environment(plan.threads, self.tag, plan.hosts is None))
+            self._start()
         except HostError:
             self.stop()
             raise
@@ -94,85 +101,99 @@ class Processes:
                 raise (ControllerEndedError if died else ClusterError)(words) from error
             raise
 
-    def _start(self, n: int, environment: dict[str, str]) -> None:
+    def _start(self) -> None:
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         self._guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
-        cluster_id = self.tag.rsplit("-", 1)[1]
+        wanted, cluster_id = self._plan.hosts, self.tag.rsplit("-", 1)[1]
+        environment = local.environment(self._plan.threads, self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
-        plan, self._environment, address = self._plan, environment, "127.0.0.1"
-        homes = plan.hosts.homes if plan.hosts is not None else ()
-        if plan.hosts is not None:  # for mpiexec, too, which does not tell what is wrong with them
-            address = self._reach(plan.hosts, environment)
-            environment |= settings.thread_variables(self.threads)
-        elif self._forks:  # before all that takes time: it imports torch, which takes longer than all the rest
-            told = {"arguments": ["--log-level=WARN"], "stay": True, "environment": environment}
-            command = fork_server.command(fork_server.__name__)
-            self._use([Connection(*fork_server.start(command, told, os.path.join(self.folder, "log", "fork.log")))])
-        engine_options = {"connections": self._connections, "homes": homes} if self._forks else {}
-        for connection in self._connections if not self._forks else ():
-            connection.process.kill()
+        self._server_plan = ServerPlan(("--log-level=WARN",), environment, PRELOADED, stay=True)
+        address = "127.0.0.1"
+        if wanted is not None:  # for mpiexec, too, which does not say what is wrong with them
+            address = self._reach_all(wanted)
+            environment |= local.thread_variables(self.threads)
+        elif self._forks:  # before everything else that takes time: importing torch takes longest
+            log = os.path.join(self.folder, "log", "fork.log")
+            self._use([Connection(*fork_server.start(fork_server.command(), self._server_plan, log))])
+        if not self._forks:
+            for connection in self._connections:
+                connection.process.kill()
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
+        host_of_rank = wanted.host_of_rank if wanted is not None else ()
+        self._start_ipyparallel(cluster_id, address, environment, host_of_rank)
+        store = self.launcher.store if self._forks else None  # of the first host, else here
+        self.rendezvous = Rendezvous(self.folder, self.channel.address, store, host_of_rank)
+
+    def _start_ipyparallel(
+        self, cluster_id: str, address: str, environment: dict[str, str], host_of_rank: tuple[int, ...]
+    ) -> None:
+        """Start the controller at this address of this machine, and the engines, and connect a client."""
         import ipyparallel
 
+        wanted, n = self._plan.hosts, self._plan.n
+        mpi_arguments = []
+        if self._plan.engines == mpiexec.NAME:
+            ranks = {host.name: host.ranks for host in wanted.hosts} if wanted is not None else None
+            mpi_arguments = mpiexec.arguments(ranks, address, environment)
         loop = self._ends.enter_context(_running_loop())
         ipp_cluster = ipyparallel.Cluster(
-            engines=FORK if self._forks else plan.engines,
+            engines=FORK if self._forks else self._plan.engines,
             profile_dir=self.folder,
             cluster_id=cluster_id,
             cluster_file="",
             load_profile=False,
-            config=settings.config(environment, plan.engines, plan.hosts, address),
-            log=logging.Logger("a cluster's, which says nothing", logging.CRITICAL + 1),
+            config=local.config(environment, mpi_arguments),
+            log=logging.Logger("a cluster's, which writes nothing", logging.CRITICAL + 1),
             shutdown_atexit=False,
             delay=0,
         )
         self._ends.callback(_end_threads, ipp_cluster)
+        if wanted is not None:
+            local.encrypt(self.folder)
         command = fork_server.command("ipyparallel.controller")
-        if plan.hosts is not None:
-            settings.encrypt(self.folder)
         # ipyparallel puts that folder first on the path
-        arguments = [f"--work-dir={self.folder}", *settings.controller_arguments(address)]
+        arguments = [f"--work-dir={self.folder}", *local.controller_arguments(address)]
         self._do(loop, ipp_cluster.start_controller(controller_cmd=command, controller_args=arguments))
         self._controller = ipp_cluster.controller
         Path(self.folder, reaper.CONTROLLER).write_text(str(self._controller.process.pid))
-        self._do(loop, ipp_cluster.start_engines(n, **engine_options))
+        options = {"connections": self._connections, "host_of_engine": host_of_rank} if self._forks else {}
+        self._do(loop, ipp_cluster.start_engines(n, **options))
         self.launcher = ipp_cluster.engine_set
         self.client = self._do(loop, ipp_cluster.connect_client())
         drop_late_replies(self.client)
         self.launcher.when_ended = functools.partial(forget_engine, self.client)  # others have nannies for it
         with interrupts.allowed():
             self._wait(lambda: self.client.ids == list(range(n)) and (not self._forks or self.launcher.store))
-        store = self.launcher.store if self._forks else None  # of the first host, else here
-        self.rendezvous = Rendezvous(self.folder, self.channel.address, store, homes)
 
-    @property
-    def _forks(self) -> bool:
-        return self._plan.engines in (FORK, hosts.SSH_NAME, slurm.NAME)
-
-    def _use(self, connections: Iterable[Connection]) -> None:
+    def _use(self, connections: Collection[Connection]) -> None:
         for connection in connections:
             self._connections.append(connection)
             self._ends.enter_context(connection.process)
 
-    def _reach(self, wanted: hosts.Hosts, environment: dict[str, str]) -> str:
+    def _reach(self, wanted: hosts.Hosts, numbers: list[int], here: str | None) -> hosts.Answers:
+        """Start fork servers on the hosts of these numbers, and wait for what they report."""
+        new = hosts.connect(wanted, numbers, self._server_plan, self.folder, here)
+        self._use(new)
+        with interrupts.allowed():
+            return hosts.answers(wanted, new, self.folder, print)
+
+    def _reach_all(self, wanted: hosts.Hosts) -> str:
         """Start a fork server on each host; the address of this machine that they reach.
 
         Raises:
-            ClusterError: a host cannot be used; what is wrong with each.
+            HostError: a host cannot be used; what is wrong with each.
         """
-        numbers, here, hellos = range(len(wanted.hosts)), None, {}
-        for some in (sorted({*numbers} - {*wanted.near}), wanted.near):  # these get the address that those have seen
-            new = hosts.connect(wanted, some, environment, self.folder, here)
-            self._use(new)
-            with interrupts.allowed():
-                told, troubles = hosts.answers(wanted, new, self.folder, print)
+        here, hellos = None, {}
+        others = [number for number in range(len(wanted.hosts)) if number not in wanted.local]
+        for numbers in (others, wanted.local):  # the second get the address that the first have seen
+            reports, troubles = self._reach(wanted, numbers, here)
             hosts.check(wanted, troubles)
-            hellos |= told
-            here = here or next((hello["here"] for hello in told.values()), "127.0.0.1")
-        self.names = tuple(hellos[n]["name"] if wanted.job else host.name for n, host in enumerate(wanted.hosts))
-        free = [hellos[number]["cores"] // host.ranks for number, host in enumerate(wanted.hosts)]
-        self.threads = self.threads or max(1, min(free))
+            hellos |= reports
+            here = here or next((hello.notebook for hello in reports.values()), "127.0.0.1")
+        self.names = tuple(hellos[n].name if wanted.job else host.name for n, host in enumerate(wanted.hosts))
+        cores = [hellos[number].cores // host.ranks for number, host in enumerate(wanted.hosts)]
+        self.threads = self.threads or max(1, min(cores))
         return here
 
     def _do(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
@@ -215,16 +236,18 @@ class Processes:
         """End the engines with these ids, if they run, and fork new ones that get the same ids.
 
         Args:
-            threads: OpenMP threads of each new one. all_ids: the engines that there are to be afterwards, these too.
+            threads: OpenMP threads of each new one.
+            all_ids: the engines that there are to be afterwards, these too.
         """
         unwanted = {*ids, *(set(self.client.ids) - set(all_ids))}
         old = {*self.launcher.pids.items()}
         try:
-            self._reach_again({self.launcher.home_of(rank) for rank in ids if self.launcher.why_lost(rank)})
+            if lost := {self.launcher.host_of(rank) for rank in ids if self.launcher.why_lost(rank)}:
+                self._reach_again(sorted(lost))
             self.launcher.signal_engines(unwanted, signal.SIGKILL)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
             self.channel.forget(unwanted)
-            self.launcher.fork(ids, settings.thread_variables(threads))
+            self.launcher.fork(ids, local.thread_variables(threads))
             self._wait(lambda: self.client.ids == all_ids, old=old)
         except HostError as error:
             others = [rank for rank in all_ids if not self.launcher.why_lost(rank)]
@@ -236,22 +259,29 @@ class Processes:
         except ClusterError as error:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
 
-    def _reach_again(self, lost: Collection[int]) -> None:
-        """Start fork servers on hosts that were lost; ClusterError where one cannot be reached still."""
-        if lost and (wanted := self._plan.hosts) is not None:
-            if wanted.job is not None:
-                raise HostError("A node of Slurm's was lost, and the job has no other one.")
+    def _reach_again(self, lost: list[int]) -> None:
+        """Start fork servers on hosts that were lost, which may be just starting: they are tried for RETURN_SECONDS.
+
+        Raises:
+            HostError: one cannot be used.
+        """
+        wanted = self._plan.hosts
+        if wanted is None:
+            return  # `_wait` reports that the fork server here has ended
+        if wanted.job is not None:
+            raise HostError("A node of Slurm's was lost, and the job has no other one.")
+        deadline, missing, here = time.monotonic() + hosts.RETURN_SECONDS, lost, self.channel.address[0]
+        while missing:
             for connection in self._connections:
-                if lost & set(connection.hosts):
-                    connection.process.kill()  # what may be left on the host hears that nobody is here
-            here = self.channel.address[0]
-            new = hosts.connect(wanted, sorted(lost), self._environment, self.folder, here)
-            self._use(new)
-            with interrupts.allowed():
-                hosts.check(wanted, hosts.answers(wanted, new, self.folder)[1])
-            self.launcher.use([*self.launcher.connections, *new])
-            self._wait(lambda: self.launcher.store)
-            self.rendezvous.address = self.launcher.store
+                if set(missing) & set(connection.hosts):
+                    connection.process.kill()  # a server that may be left on the host notices that, and ends
+            _, troubles = self._reach(wanted, missing, here)
+            if time.monotonic() > deadline or not all(trouble.passes for trouble in troubles.values()):
+                hosts.check(wanted, troubles)
+            missing = sorted(troubles)
+        self.launcher.use([*self.launcher.connections, *(c for c in self._connections if set(c.hosts) & set(lost))])
+        self._wait(lambda: self.launcher.store)
+        self.rendezvous.address = self.launcher.store
 
     def host_is_lost(self, rank: int) -> bool:
         """Whether the host of an engine is not reached any more, so that no new engine takes its place soon."""
@@ -264,18 +294,18 @@ class Processes:
     def _why_lost(self, rank: int, pid: int) -> str:
         """Why this process of an engine cannot be reached any more, in words; "" where it can."""
         found = [c for c in self._connections if c.pids.get(rank) == pid]
-        return next((c.lost[c.homes[rank]] for c in found if c.homes[rank] in c.lost), "")
+        return next((c.lost[c.host_of_engine[rank]] for c in found if c.host_of_engine[rank] in c.lost), "")
 
     def how_ended(self, rank: int, pid: int) -> str:
         """How an engine has died, in words."""
-        deadline = time.monotonic() + 1.0  # ipyparallel may tell of the death before the launcher has seen it
+        deadline = time.monotonic() + 1.0  # ipyparallel may report the death before the launcher has seen it
         while not self.has_ended(rank, pid) and time.monotonic() < deadline:
             time.sleep(0.02)
         code = self._exit_code(rank, pid)
         if code is not None or not self._forks or not (why := self._why_lost(rank, pid)):
             return failures.exit_words(code)
         if self.names:
-            return f"was lost with host {self.names[self.launcher.home_of(rank)]}, {why}"
+            return f"was lost with host {self.names[self.launcher.host_of(rank)]}, {why}"
         while (ended := self.launcher.stop_data) is None and time.monotonic() < deadline:
             time.sleep(0.02)
         words = failures.exit_words(ended["exit_code"] if ended else None)
@@ -299,7 +329,7 @@ class Processes:
 
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others; where they do not say it, `otherwise`."""
-        deadline = time.monotonic() + 5.0  # what they write of it may come later than the news of the end
+        deadline = time.monotonic() + 5.0  # what they write may arrive later than the report of the end
         while self.launcher.running and time.monotonic() < deadline:
             time.sleep(0.02)
         first = mpiexec.first_to_end(self.launcher.get_output())
@@ -307,7 +337,8 @@ class Processes:
 
     def log_of(self, engine_id: int) -> str:
         """The end of what an engine that has ended has written outside of cells, where this is known."""
-        return next((c.said[engine_id] for c in reversed(self._connections) if engine_id in c.said), "")
+        ended = [one for c in self._connections for (engine, _), one in c.ended.items() if engine == engine_id]
+        return ended[-1].log if ended else ""
 
     def stop(self) -> None:
         """End every process of the cluster and remove its folder. Safe to repeat."""

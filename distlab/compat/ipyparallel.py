@@ -18,23 +18,6 @@ CALL = ("ipyparallel.engine.kernel", "do_apply")  # module and function in which
 # the nanny of engine 1 writes this into its log when the engine has gone; a "." and the id stand after the name
 NANNY = re.compile(r"(\S+ \S+) \[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ exited)")
 
-PARTS = {
-    "ipyparallel:Client._engines": "tell which ranks are busy",
-    "ipyparallel:Client._outstanding_dict": "tell which ranks are busy",
-    "ipyparallel:Client._io_loop": "tell ipyparallel that a rank has died",
-    "ipyparallel:Client._query_socket": "tell ipyparallel that a rank has died",
-    "ipyparallel:Client._queue_handlers": "pass over replies that come too late",
-    "ipyparallel:AsyncResult._metadata": "show what ranks write",
-    "ipyparallel:AsyncResult._children": "tell which ranks have answered",
-    "ipyparallel.client.magics:ParallelMagics._eval_target_str": "check the targets of a %%px cell",
-    "ipyparallel.cluster.launcher:LocalProcessLauncher._popen_process": "fork ranks",
-    "ipyparallel.cluster.launcher:LocalProcessLauncher._start_waiting": "fork ranks",
-    "ipyparallel.cluster.launcher:LocalProcessLauncher._wait_thread": "end the threads that wait for processes",
-    "ipyparallel.engine.app:Kernel": "fork ranks without a nanny process for each",
-    "ipyparallel.engine.kernel:IPythonParallelKernel.do_apply": "tell a rank that runs a call from an idle one",
-    "ipyparallel.engine.nanny:KernelNanny": "tell which rank ended first under mpiexec",
-}
-
 
 # --- the client and its results ---
 
@@ -45,9 +28,9 @@ def engines_with_work(client: Any) -> set[int]:
 
 
 def forget_engine(client: Any, engine_id: int) -> None:
-    """Tell the hub that an engine has ended, as its nanny would; all clients hear it. Private: a client's loop, socket.
+    """Report to the hub that an engine has ended, as its nanny would; it informs all clients.
 
-    Runs on: any thread. A client that has been closed tells nothing.
+    Private: a client's loop and socket. Runs on: any thread. A client that has been closed reports nothing.
     """
     client._io_loop.add_callback(client.session.send, client._query_socket, "unregistration_request", {"id": engine_id})
 
@@ -60,10 +43,7 @@ def drop_late_replies(client: Any) -> None:
 
     def only_awaited(handle: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
         def awaited(reply: dict[str, Any]) -> bool:
-            ids = {
-                reply["parent_header"].get("msg_id"),
-                reply["metadata"].get("original_msg_id"),
-            }  # the second: broadcast
+            ids = {reply["parent_header"].get("msg_id"), reply["metadata"].get("original_msg_id")}  # or of a broadcast
             return bool(ids & client.outstanding)
 
         return lambda reply: handle(reply) if awaited(reply) else None

@@ -16,14 +16,6 @@ CELL = ("IPython.core.interactiveshell", "run_code")
 SHOWS_ERROR = ("IPython.core.interactiveshell", "showtraceback")
 HISTORY = "IPython.core.history"  # its thread waits for work
 
-PARTS = {
-    "IPython.core.interactiveshell:InteractiveShell.run_code": "tell a rank that runs a cell from an idle one",
-    "IPython.core.interactiveshell:InteractiveShell.showtraceback": "interrupt a rank without losing its error",
-    f"{HISTORY}:HistoryManager": "tell IPython's own threads from a learner's",
-    "ipykernel.kernelbase:Kernel._allow_stdin": "tell a person who looks on from a program that runs the notebook",
-    "ipykernel.kernelbase:Kernel._publish_status": "spare the message that a rank is busy",
-}
-
 
 def current_shell() -> Any:
     """The IPython shell of this process; None outside of IPython, which is not imported for the question."""
@@ -53,7 +45,7 @@ class NeverBusy:
 def debugger_hidden() -> Iterator[None]:
     """While ipykernel is imported, debugpy is not: 25 MB that a kernel without a debugger's channel cannot use.
 
-    Not documented: ipykernel's debugger takes an ImportError as the word that there is none.
+    Not documented: ipykernel's debugger takes an ImportError as a sign that there is none.
     """
     sys.modules["debugpy"] = None  # type: ignore[assignment]
     yield

@@ -1,6 +1,6 @@
 """Which versions of other libraries are here: the newest torch that was tested, and private parts that one may lack.
 
-Runs on the notebook's kernel, called by cluster.py, which does not import torch for it; and in the doctor's process.
+Runs on the notebook's kernel, called by cluster.py, and in the doctor's process. It imports no other library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Mapping
 from importlib import metadata
 
-NEWEST_TORCH = "2.15.0"  # make matrix takes it from here; the oldest stands in pyproject.toml
+NEWEST_TORCH = "2.15.0"  # the matrix takes it from here; the oldest stands in pyproject.toml
 
 
 @functools.cache
@@ -35,21 +35,6 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
-def self_test() -> list[str]:
-    """A sentence for each private part that an installed library lacks. Imports torch, ipyparallel and ipykernel.
-
-    Runs on: the doctor's process and the tests, never a notebook's kernel.
-    """
-    from distlab.compat import (  # here, because Cluster asks this module without torch
-        ipyparallel,
-        ipython,
-        torch,
-        torch_rpc,
-    )
-
-    return missing({**torch.PARTS, **torch_rpc.PARTS, **ipyparallel.PARTS, **ipython.PARTS})
-
-
 def missing(parts: Mapping[str, str]) -> list[str]:
     """A sentence for each of the parts that the installed library does not have.
 
@@ -59,7 +44,7 @@ def missing(parts: Mapping[str, str]) -> list[str]:
     sentences = []
     for part, use in parts.items():
         if not _exists(part):
-            library, name = re.split(r"\W", part)[0].lower(), part.replace(":", ".")
+            library, name = part.partition(":")[0].partition(".")[0], part.replace(":", ".")
             here = metadata.version(library)
             sentences.append(f"{library} {here} has no {name}, without which distlab cannot {use}.")
     return sentences

@@ -1,6 +1,6 @@
-"""What a host says of itself before its ranks start: where it is reached, what is installed, how many ranks fit.
+"""What a host reports of itself before its ranks start: its address, what is installed, how many ranks fit.
 
-Runs on the host, in its fork server, before torch is imported; hosts.py reads it in the notebook's kernel.
+Runs on the host, in its fork server, before torch is imported; hosts.py reads the report in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -10,44 +10,43 @@ import ipaddress
 import os
 import socket
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import psutil
 
-from distlab.launch import limits
+from distlab.launch import local
+from distlab.wire.orders import Hello, HostPlan
 from distlab.wire.rendezvous import INTERFACES, address_towards, addresses, interface_of
 
 SAME = ("distlab", "torch", "ipyparallel")  # packages of which notebook and hosts must have the same version
 
 
-def make(plans: list[dict[str, Any]]) -> tuple[int, str, dict[str, Any]]:
-    """This host's number, its address for the other hosts, and the report; it also moves into the notebook's folder.
+def make(plans: Sequence[HostPlan]) -> Hello:
+    """This host's report; it also moves into the notebook's folder, and sets the interface for gloo.
 
     Args:
-        plans: one, or one for each of Slurm's nodes, in their order: `host` (its number), `ranks`, `here` (addresses of
-            the notebook's machine), `folder` (where the notebook works), `address` and `interface` (wishes or None).
+        plans: one, or one for each of Slurm's nodes, in their order.
     """
     plan = plans[int(os.environ["SLURM_NODEID"])] if len(plans) > 1 else plans[0]
     with contextlib.suppress(OSError):
-        os.chdir(plan["folder"])
-    here = _notebook(plan["here"])
-    report = {"name": socket.gethostname(), "here": here, "cores": len(os.sched_getaffinity(0))}
-    report |= installed()
+        os.chdir(plan.folder)
+    notebook = notebook_address(plan)
+    found = Hello(plan.host, socket.gethostname(), len(os.sched_getaffinity(0)), installed(), notebook)
     try:
-        address = plan["address"] or (_address_on(plan["interface"]) if plan["interface"] else address_towards(here))
+        address = plan.address or (_address_on(plan.interface) if plan.interface else address_towards(notebook))
         interface = interface_of(address)
-        os.environ.update(dict.fromkeys(INTERFACES, interface))
-        tight = min(limits.limits("fork"), key=lambda limit: limit.ranks)
-        report |= {"address": address, "interface": interface, "room": tight.ranks}
-        report["limit"] = f"{tight.value} {tight.what}. {tight.cure}"
+        tight = min(local.limits("fork"), key=lambda limit: limit.ranks)
     except OSError as error:
-        address, report["trouble"] = "", f"{error}"
-    return plan["host"], address, report
+        return replace(found, trouble=str(error))
+    os.environ.update(dict.fromkeys(INTERFACES, interface))
+    limit = f"{tight.value} {tight.what}. {tight.cure}"
+    return replace(found, address=address, interface=interface, max_ranks=tight.ranks, limit=limit)
 
 
 def installed() -> dict[str, str]:
-    """The versions that must be the same everywhere, as words. Runs on: anywhere."""
+    """The versions that must be the same everywhere, by name. Runs on: anywhere."""
     found = {"Python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
     for name in SAME:
         with contextlib.suppress(PackageNotFoundError):
@@ -55,18 +54,20 @@ def installed() -> dict[str, str]:
     return found
 
 
-def _notebook(addresses: list[str]) -> str:
+def notebook_address(plan: HostPlan) -> str:
     """The notebook's address as this host sees it: from where ssh or srun came, else one on the same network."""
-    if len(addresses) == 1:
-        return addresses[0]
-    asked = os.environ.get("SSH_CONNECTION", "").split(" ")[0] or os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
-    if asked in addresses:
-        return asked
-    for mine in (one for found in psutil.net_if_addrs().values() for one in found if one.family == socket.AF_INET):
-        network = ipaddress.ip_network(f"{mine.address}/{mine.netmask}", strict=False)
-        if not network.is_loopback and (near := [a for a in addresses if ipaddress.ip_address(a) in network]):
+    if len(plan.notebook) == 1:
+        return plan.notebook[0]
+    caller = os.environ.get("SSH_CONNECTION", "").split(" ")[0] or os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    if caller in plan.notebook:
+        return caller
+    for own in (one for found in psutil.net_if_addrs().values() for one in found if one.family == socket.AF_INET):
+        network = ipaddress.ip_network(f"{own.address}/{own.netmask}", strict=False)
+        # this machine itself is a host where it is given one of its loopback addresses
+        wanted = not network.is_loopback or (plan.address and ipaddress.ip_address(plan.address) in network)
+        if wanted and (near := [one for one in plan.notebook if ipaddress.ip_address(one) in network]):
             return near[0]
-    return asked
+    return caller
 
 
 def _address_on(interface: str) -> str:

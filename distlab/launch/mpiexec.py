@@ -1,4 +1,4 @@
-"""mpiexec as the program that starts the ranks: where it is, what it must be told, what it says when a rank ends.
+"""mpiexec as the program that starts the ranks: where it is, its arguments, what it writes when a rank ends.
 
 Called by processes.py in the notebook's kernel, for `Cluster(n, engines="mpi")`. The rest is ipyparallel's own
 launcher for MPI, which runs `mpiexec -n 4 python -m ipyparallel.engine --mpi`: rank r is MPI's rank r. MPI ends all
@@ -12,15 +12,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from distlab.compat.ipyparallel import NANNY
 from distlab.text import refuse
-
-if TYPE_CHECKING:
-    from distlab.launch.hosts import Hosts
 
 NAME = "mpi"  # of ipyparallel's launcher
 INSTALL = "pip install mpich mpi4py"
@@ -42,22 +38,22 @@ def check() -> None:
         refuse("engines", rule, NAME, f"{here}: {INSTALL} brings what MPI needs. Or call Cluster(n).")
 
 
-def arguments(hosts: Hosts | None = None, address: str = "", environment: Iterable[str] = ()) -> list[str]:
-    """What this mpiexec must be told; Open MPI refuses more ranks than cores, and the user root, unless it is.
+def arguments(ranks: Mapping[str, int] | None = None, address: str = "", environment: Iterable[str] = ()) -> list[str]:
+    """The arguments that this mpiexec needs; Open MPI refuses the user root, and more ranks than cores, without them.
 
     Args:
-        hosts: where the ranks are to run. address: of this machine, as they see it.
-        environment: names of variables that they need there.
+        ranks: how many are to run, by host; None for this machine.
+        address: of this machine, as the hosts see it.
+        environment: names of variables that the ranks need there.
     """
-    words = subprocess.run([find() or "mpiexec", "--version"], capture_output=True, text=True, timeout=30).stdout
-    places = ",".join(f"{host.name}:{host.ranks}" for host in hosts.hosts) if hosts is not None else ""
-    if not re.search(r"open ?mpi|openrte|prte|prrte", words, re.IGNORECASE):
-        return ["-localhost", address, "-hosts", places] if hosts is not None else []
-    told = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
-    if hosts is not None:
-        names = [*environment, "IPP_CONNECTION_INFO"]
-        told += ["--host", places, *(word for name in names for word in ("-x", name))]
-    return told
+    written = subprocess.run([find() or "mpiexec", "--version"], capture_output=True, text=True, timeout=30).stdout
+    hosts = ",".join(f"{name}:{count}" for name, count in (ranks or {}).items())
+    if not re.search(r"open ?mpi|openrte|prte|prrte", written, re.IGNORECASE):
+        return ["-localhost", address, "-hosts", hosts] if hosts else []
+    words = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+    if hosts:
+        words += ["--host", hosts, *(word for name in (*environment, "IPP_CONNECTION_INFO") for word in ("-x", name))]
+    return words
 
 
 def read_hostfile(path: str) -> dict[str, int]:
@@ -73,9 +69,9 @@ def read_hostfile(path: str) -> dict[str, int]:
 
 
 def first_to_end(log: str) -> int | None:
-    """The engine that ended first, by what its processes have written; None when that does not tell.
+    """The engine that ended first, from what its processes have written; None when they have not written it.
 
-    How it ended nobody tells: what mpiexec says at the end is made of the exit statuses of all that it has killed.
+    How it ended is not known: mpiexec's exit status is made of those of all the processes that it has killed.
     """
     found = NANNY.findall(log)  # mpiexec may pass on the lines of two nannies in another order than they were written
     return int(min(found)[1]) if found else None

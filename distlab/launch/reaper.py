@@ -19,7 +19,7 @@ import psutil
 
 TAG = "DISTLAB_CLUSTER"
 CONTROLLER = "controller.pid"
-CLOCK_SECONDS = 60.0  # the start time of a process is told by the wall clock, which may be set meanwhile
+CLOCK_SECONDS = 60.0  # the start time of a process is one of the wall clock, which may be set meanwhile
 
 
 def owner_of_this_process() -> str:
@@ -54,7 +54,7 @@ def _tag(process: psutil.Process) -> str:
 
 
 def _pid_namespace(pid: int | str) -> str:
-    """Name of the namespace in which a process has its number; "" where that is not told, or there is only one."""
+    """Name of the namespace in which a process has its number; "" where the system does not say, or has only one."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:

@@ -1,4 +1,4 @@
-"""Slurm as the program that reaches hosts: what srun is told, what it says while a job waits, and why it refuses.
+"""Slurm as the program that reaches hosts: srun's arguments, what it writes while a job waits, and why it refuses.
 
 Runs on the notebook's kernel, called by hosts.py. One srun starts one fork server on each node; its stdin goes to all
 of them, and their reports come over its stdout. ipyparallel's own launcher submits a batch file that starts every
@@ -27,9 +27,13 @@ HOPELESS = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadC
 class Job:
     """What is asked of Slurm.
 
-    Args:
-        nodes: how many. ranks: of the node that has most. partition, time: as srun takes them; None for its defaults.
-        options: more words for srun, which override these. queue_timeout: seconds in the queue, at most.
+    Attributes:
+        nodes: how many.
+        ranks: of the node that has most.
+        partition: as srun takes it; None for Slurm's default.
+        time: as srun takes it; None for Slurm's default.
+        options: more words for srun, which override these.
+        queue_timeout: seconds in the queue, at most.
     """
 
     nodes: int
@@ -55,32 +59,28 @@ def nodes_of_allocation() -> int | None:
 def command(job: Job) -> list[str]:
     """srun's command line, without the program."""
     words = ["srun", "--job-name=distlab", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1"]
-    words += [f"--cpus-per-task={min(job.ranks, _cpus(job.partition) or job.ranks)}"]
+    found = _ask("sinfo", "-h", "-o", "%c", *(["-p", job.partition] if job.partition else []))
+    cpus = min((int(number) for number in re.findall(r"\d+", found)), default=job.ranks)  # of the smallest node
+    words += [f"--cpus-per-task={min(job.ranks, cpus)}"]
     words += ["--no-kill", "--kill-on-bad-exit=0", "--input=all", "--unbuffered"]
-    if nodes_of_allocation() is not None:
-        words += ["--overlap"]
+    words += ["--overlap"] if nodes_of_allocation() is not None else []
     words += [f"--partition={job.partition}"] if job.partition else []
     words += [f"--time={job.time}"] if job.time else []
     return [*words, *job.options]
 
 
-def _cpus(partition: str | None) -> int | None:
-    """CPUs of the smallest node of a partition, or of all; None where Slurm does not say."""
-    words = _ask("sinfo", "-h", "-o", "%c", *(["-p", partition] if partition else []))
-    return min((int(number) for number in re.findall(r"\d+", words)), default=None)
-
-
 def _ask(*words: str) -> str:
+    """What a command of Slurm writes; "" where it does not."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         return subprocess.run(words, capture_output=True, text=True, timeout=10).stdout.strip()
     return ""
 
 
 class Queue:
-    """What is known of a job that may wait in Slurm's queue; `tell` is called once with words for a person."""
+    """Looks whether a job waits in Slurm's queue; `notify` is called once with words for a person."""
 
-    def __init__(self, tell: Callable[[str], None]):
-        self._tell, self._asked, self._told = tell, time.monotonic(), False
+    def __init__(self, notify: Callable[[str], None]):
+        self._notify, self._asked, self._notified = notify, time.monotonic(), False
 
     def is_hopeless(self, written: str) -> bool:
         """Whether the job will never start; asked again and again, with what srun has written so far."""
@@ -88,16 +88,16 @@ class Queue:
         if not number or time.monotonic() - self._asked < ASK_SECONDS:
             return False
         self._asked, reason = time.monotonic(), _reason(number)
-        if not self._told:
-            self._tell(f"job {number} waits in Slurm's queue ({reason}); interrupt this cell to cancel it")
-        self._told = True
+        if not self._notified:
+            self._notify(f"job {number} waits in Slurm's queue ({reason}); interrupt this cell to cancel it")
+        self._notified = True
         return reason in HOPELESS
 
 
 def _job_in_queue(written: str) -> str:
     """Number of the job that srun waits for; "" where it does not."""
-    said = re.findall(r"job (\d+) (queued|has been allocated)", written)
-    return said[-1][0] if said and said[-1][1] == "queued" else ""
+    found = re.findall(r"job (\d+) (queued|has been allocated)", written)
+    return found[-1][0] if found and found[-1][1] == "queued" else ""
 
 
 def _reason(number: str) -> str:
@@ -105,23 +105,23 @@ def _reason(number: str) -> str:
 
 
 def trouble(job: Job, written: str, waits: bool) -> str:
-    """Why no ranks came, from what srun has written; `waits`: it still waits, and the job is cancelled now."""
+    """Why no ranks started, from what srun has written; `waits`: it still waits, and the job is cancelled now."""
     if waits:
         number = _job_in_queue(written)
         reason = _reason(number) if number else "it did not answer"
+        what = f"job {number} was cancelled" if number else "no job began"
         if number:
             _ask("scancel", number)
-        what = f"job {number} was cancelled" if number else "no job began"
         return (
             f"{what}, which did not start within {job.queue_timeout:g} s, or never will (Slurm says: {reason}). "
             "`squeue` shows the queue, and `sinfo` what there is. Give queue_timeout=600 to wait "
             "longer, or ask for fewer nodes or another partition."
         )
-    said = "; ".join(line.removeprefix("srun: ").removeprefix("error: ") for line in written.splitlines()[-3:])
-    partitions = ", ".join(dict.fromkeys(_ask("sinfo", "-h", "-o", "%R").split()))
     if re.search("invalid partition", written, re.IGNORECASE):
+        partitions = ", ".join(dict.fromkeys(_ask("sinfo", "-h", "-o", "%R").split()))
         return f"Slurm has no partition {job.partition!r}, but {partitions}."
     if re.search("configuration is not available|More processors requested|node count", written, re.IGNORECASE):
         shape = "; ".join(_ask("sinfo", "-h", "-o", "%R: %D nodes with %c CPUs").splitlines())
         return f"no partition has {job.nodes} nodes with {job.ranks} CPUs each for as many ranks ({shape})."
-    return f"srun ended: {said or 'it wrote nothing'}"
+    last = "; ".join(line.removeprefix("srun: ").removeprefix("error: ") for line in written.splitlines()[-3:])
+    return f"srun ended: {last or 'it wrote nothing'}"

@@ -9,6 +9,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from distlab.wire import orders
+
 # what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
 # kinds of calls: functional collectives, and others such as new_group and backward, are made or waited for in C++
@@ -276,7 +278,7 @@ class Offset:
 
 # what the control channel carries
 KINDS = (Line, Failure, CallRecord, MessageCount, Begun, ServedCall, RankStatus, Question, Answer, Printed)
-SENT = {kind.__name__: kind for kind in KINDS}
+SENT = {kind.__name__: kind for kind in (*KINDS, *orders.KINDS)}
 
 
 def to_json(message: Any) -> str:

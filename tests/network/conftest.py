@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from distlab.launch import mpiexec, practice_hosts
-from distlab.launch.reaper import owner_of_this_process
+from distlab.launch import mpiexec
+from distlab_course import practice
 from tests.network import daemons
 from tests.processes import wait_until_gone
 
 
-def networks_left(owner: str = "") -> list[str]:
+def networks_left(owner: int = 0) -> list[str]:
     """What is there of practice hosts that a process made, by default this one: folders, namespaces, links, mounts."""
-    owner = owner or owner_of_this_process()
-    numbers = [folder.name.partition("-")[0] for folder in practice_hosts.NETWORKS.glob(f"*-{owner}")]
-    places = [*os.listdir("/sys/class/net"), *(path.name for path in practice_hosts.NAMESPACES.glob("*"))]
+    owners = practice.NETWORKS.glob("*/owner")
+    numbers = [path.parent.name for path in owners if path.read_text() == str(owner or os.getpid())]
+    places = [*os.listdir("/sys/class/net"), *(path.name for path in practice.NAMESPACES.glob("*"))]
     places += Path("/proc/self/mounts").read_text().split()
     return [place for place in places for number in numbers if f"distlab{number}" in place] + numbers
 

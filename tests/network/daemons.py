@@ -5,6 +5,7 @@ Each runs in the namespace of its host, so that `PracticeHosts.close()` ends it 
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,8 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-import distlab
-from distlab.launch.practice_hosts import PracticeHosts, processes_in
+from distlab_course.practice import PracticeHosts, practice_hosts, processes_in
 from tests.processes import wait_until_gone
 
 PLACES = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
@@ -77,7 +77,7 @@ def namespaces(*programs: str, **ranks: int) -> Iterator[PracticeHosts]:
     missing = [program for program in programs if not shutil.which(program, path=PLACES)]
     if missing:
         pytest.skip(f"not installed here: {', '.join(missing)}")
-    with distlab.practice_hosts(ranks) as hosts:
+    with practice_hosts(ranks) as hosts:
         if hosts.kind != "network namespaces":
             pytest.skip(f"network namespaces cannot be made here: {hosts.why}")
         yield hosts
@@ -159,7 +159,7 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
         made.programs.mkdir()
         for program in ("ssh", "scp"):
             script = made.programs / program
-            script.write_text(f'#!/bin/sh\nexec {shutil.which(program)} -F {made.config} "$@"\n')
+            script.write_text(f'#!/bin/sh\nexec {shutil.which(program)} -F {shlex.quote(str(made.config))} "$@"\n')
             script.chmod(0o755)
         drop = ["iptables", "-A", "INPUT", "-p", "tcp", "--dport", "2222", "-j", "DROP"]
         subprocess.run([*hosts.command("nodeA"), *drop], check=True)

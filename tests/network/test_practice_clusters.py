@@ -1,7 +1,7 @@
 """Clusters on hosts that this machine makes itself: without daemons, and where namespaces may not be made."""
 
 import distlab
-from distlab.launch.practice_hosts import PracticeHosts
+from distlab_course.practice import PracticeHosts, practice_hosts
 from tests.cluster.conftest import stuck, sum_of_ranks
 from tests.network.programs import place
 from tests.refused import raised, refused
@@ -29,7 +29,7 @@ def test_a_cluster_on_loopback_addresses(monkeypatch):
 
     monkeypatch.setattr(PracticeHosts, "_make_network", refuses)
     with (
-        distlab.practice_hosts({"nodeA": 1, "nodeB": 2}) as hosts,
+        practice_hosts({"nodeA": 1, "nodeB": 2}) as hosts,
         distlab.Cluster(hosts=hosts, timeout=20) as cluster,
     ):
         assert [where[1:6] for where in cluster.run(place)] == [

@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 
-import distlab
+from distlab_course import practice_hosts
 from tests.network.conftest import networks_left
 from tests.processes import python_that_goes_on, until, wait_until_gone
 
@@ -145,7 +145,7 @@ def test_a_cable_is_pulled_and_put_back(hosts, port, latency):
 def test_two_networks_side_by_side(hosts):
     """A second network has other addresses and any names, and goes without the first one."""
     name = "a" * 63
-    with distlab.practice_hosts({"nodeA": 1, name: 1}) as others:
+    with practice_hosts({"nodeA": 1, name: 1}) as others:
         assert others.here != hosts.here
         assert output(others, name, "hostname") == f"{name}\n"
     assert output(hosts, "nodeA", "hostname") == "nodeA\n"
@@ -163,12 +163,12 @@ def test_close_ends_what_runs_on_the_hosts(hosts):
 
 
 PROGRAM = """
-import distlab, subprocess, sys
-hosts = distlab.practice_hosts({"nodeA": 1, "nodeB": 1})
+import os, subprocess, sys
+from distlab_course import practice_hosts
+hosts = practice_hosts({"nodeA": 1, "nodeB": 1})
 hosts.shape("nodeB", latency=0.01)
 sleeper = subprocess.Popen([*hosts.command("nodeA"), "sleep", "100"])
-from distlab.launch import reaper
-print(reaper.owner_of_this_process(), sleeper.pid, hosts._slow["nodeB"].pid, flush=True)
+print(os.getpid(), sleeper.pid, hosts._slow["nodeB"].pid, flush=True)
 sys.stdin.read()
 """
 
@@ -179,12 +179,12 @@ def test_nothing_is_left_of_a_process_that_ended(hosts, killed):
     program = python_that_goes_on(PROGRAM)
     owner, *pids = program.stdout.readline().split()
     until(lambda: psutil.Process(int(pids[0])).name() == "sleep")
-    assert networks_left(owner)
+    assert networks_left(int(owner))
     if killed:
         program.send_signal(signal.SIGKILL)
     program.stdin.close()
     program.wait()
     program.stdout.close()
-    distlab.practice_hosts({"nodeA": 1}).close()
-    assert networks_left(owner) == []
+    practice_hosts({"nodeA": 1}).close()
+    assert networks_left(int(owner)) == []
     assert wait_until_gone(lambda: [pid for pid in pids if psutil.pid_exists(int(pid))]) == []

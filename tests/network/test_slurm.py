@@ -1,6 +1,7 @@
 """A cluster on the nodes of Slurm: one srun, ranks node by node; partitions, queues and files for sbatch."""
 
 import re
+import shlex
 import subprocess
 import sys
 
@@ -46,14 +47,8 @@ def test_ranks_on_two_nodes(slurm, no_job_left):
 def test_inside_of_an_allocation_its_nodes_are_used(slurm, no_job_left, tmp_path):
     """A script that sbatch runs starts a cluster on the nodes that it was given."""
     code = "import distlab; c = distlab.Cluster(4, engines='slurm'); print(c.run(lambda r, n: r)); print(c); c.stop()"
-    line = [
-        "sbatch",
-        "--wait",
-        "-N2",
-        "--cpus-per-task=2",
-        f"--output={tmp_path}/out",
-        f'--wrap={sys.executable} -c "{code}"',
-    ]
+    line = ["sbatch", "--wait", "-N2", "--cpus-per-task=2", f"--output={tmp_path}/out"]
+    line += [f"--wrap={shlex.join([sys.executable, '-c', code])}"]
     assert subprocess.run(line, timeout=100, capture_output=True).returncode == 0, (tmp_path / "out").read_text()
     assert (tmp_path / "out").read_text().startswith("[0, 1, 2, 3]\nCluster(4) on nodeA and nodeB")
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 import distlab
-from distlab.launch import reaper, settings
+from distlab.launch import local, reaper
 from tests.cluster.conftest import descriptors_and_threads, our_processes, pid_on_rank, sum_of_ranks, wait_until_gone
 from tests.processes import python_that_goes_on
 from tests.refused import raised
@@ -151,7 +151,7 @@ def test_fork_launcher_ends_with_the_process_that_used_it():
 def test_a_port_that_another_program_takes_first(monkeypatch):
     """A controller that finds one of its ports taken ends; the cluster starts all the same, with other ports."""
 
-    original, attempts = settings.controller_arguments, []
+    original, attempts = local.controller_arguments, []
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
@@ -165,7 +165,7 @@ def test_a_port_that_another_program_takes_first(monkeypatch):
                 arguments[2] = f"--IPController.ports={','.join(ports)}"
             return arguments
 
-        monkeypatch.setattr(settings, "controller_arguments", first_with_a_taken_port)
+        monkeypatch.setattr(local, "controller_arguments", first_with_a_taken_port)
         with distlab.Cluster(1) as cluster:
             assert cluster.run(sum_of_ranks) == [0.0]
         assert len(attempts) == 2

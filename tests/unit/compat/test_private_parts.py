@@ -2,43 +2,38 @@
 
 from importlib.metadata import version
 
-import pytest
-
 from distlab.client import doctor
-from distlab.compat import versions
+from distlab.compat import frontend, ipyparallel, ipython, versions
 
 
 def test_nothing_is_missing_here():
-    """The installed torch, ipyparallel, IPython and ipykernel have every private part that is used, says the doctor."""
-    names = ("torch", "ipyparallel", "ipython", "ipykernel")
+    """The installed torch has every private part that is used, says the doctor."""
     (finding,) = doctor.check_internals()
-    assert finding.seen == f"as expected in {', '.join(f'{name} {version(name)}' for name in names)}"
-    assert finding.ok
+    assert (finding.seen, finding.ok) == (f"as expected in torch {version('torch')}", True)
 
 
-@pytest.mark.parametrize(
-    ("library", "part", "use"),
-    [
-        ("torch", "torch.distributed.distributed_c10d.default_pg_timeout", "give subgroups the cluster's timeout"),
-        ("ipyparallel", "ipyparallel.engine.nanny.KernelNanny", "tell which rank ended first under mpiexec"),
-        ("ipykernel", "ipykernel.kernelbase.Kernel._publish_status", "spare the message that a rank is busy"),
-    ],
-)
-def test_a_missing_part_is_named(monkeypatch, library, part, use):
+def test_a_missing_part_is_named(monkeypatch):
     """The sentence has the library, its version, the name and what does not work; other parts are not named."""
-    monkeypatch.delattr(part)
+    name = "torch.distributed.distributed_c10d.default_pg_timeout"
+    monkeypatch.delattr(name)
     (finding,) = doctor.check_internals()
-    assert finding.seen.startswith(f"{library} {version(library)} has no {part}, without which distlab cannot {use}")
-    assert (finding.ok, finding.vital) == (False, False)
+    here = f"torch {version('torch')}"
+    words = f"{here} has no {name}, without which distlab cannot give subgroups the cluster's timeout."
+    assert (finding.seen, finding.ok, finding.vital) == (words, False, False)
 
 
-def test_a_missing_attribute_or_module_is_named():
-    """What a class gives its objects is looked for in its text; a module may be gone as a whole."""
-    there = {"ipyparallel:AsyncResult._children": "a", "ipyparallel:AsyncResult._nowhere": "do b"}
-    gone = {"ipyparallel.nowhere:name": "do c", "ipyparallel:nowhere.name": "do d"}
-    here = f"ipyparallel {version('ipyparallel')} has no ipyparallel"
-    assert versions.missing(there | gone) == [
-        f"{here}.AsyncResult._nowhere, without which distlab cannot do b.",
-        f"{here}.nowhere.name, without which distlab cannot do c.",
-        f"{here}.nowhere.name, without which distlab cannot do d.",
-    ]
+def test_an_attribute_of_objects_is_looked_for_in_the_text_of_their_class():
+    """A module may be missing as a whole."""
+    parts = {"ipyparallel:AsyncResult._children": "a", "ipyparallel:AsyncResult._nowhere": "b", "psutil.x:y": "c"}
+    missing = [words.partition(" has no ")[2].partition(",")[0] for words in versions.missing(parts)]
+    assert missing == ["ipyparallel.AsyncResult._nowhere", "psutil.x.y"]
+
+
+def test_outside_of_ipython():
+    """There is no shell, nobody looks on at a pipe, and a cluster's client is used only where there is one."""
+    assert (ipython.current_shell(), frontend.notebook_shell(), frontend.somebody_watches()) == (None, None, False)
+    assert ipython.start_folder().is_absolute()
+    assert not ipython.allows_input(object())
+    with ipython.debugger_hidden():
+        pass
+    assert ipyparallel.waiting_threads(object()) == []

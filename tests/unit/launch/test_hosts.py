@@ -1,5 +1,8 @@
-"""What is said of hosts that cannot be used, what srun is told, and what a host tells of itself; without any host."""
+"""Hosts that cannot be used, srun's arguments, and what a host reports of itself; without any host."""
 
+import shlex
+import subprocess
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -7,24 +10,19 @@ import pytest
 from distlab.errors import HostError
 from distlab.launch import fork_server, host_report, hosts, mpiexec, slurm
 from distlab.launch.hosts import Host, Hosts
+from distlab.wire.orders import Hello, HostPlan
 from tests.refused import raised
 
 TWO = Hosts((Host("nodeA", 2), Host("nodeB", 1)), python="/opt/python")
 
 
 class Connection:
-    """One that has heard these hellos; what led to the hosts has ended with this status, or goes on."""
+    """One that has received these reports; the program that led to the hosts has ended with this status, or runs."""
 
     def __init__(self, numbers, hellos=(), status=None):
         self.hosts, self.hellos = numbers, dict(hellos)
         self.lost = dict.fromkeys(numbers, "whose connection has ended") if status is not None else {}
         self.process = SimpleNamespace(poll=lambda: status, wait=lambda: status)
-
-
-def said(tmp_path, number, words):
-    """Let what leads to a host have written this."""
-    (tmp_path / "log").mkdir(exist_ok=True)
-    (tmp_path / "log" / f"host-{number}.log").write_text(words)
 
 
 @pytest.mark.parametrize(
@@ -43,62 +41,86 @@ def said(tmp_path, number, words):
         (None, "", "it did not answer within 0.02 s: try `ssh nodeB /opt/python -V` in a terminal."),
     ],
 )
-def test_a_host_that_says_nothing(tmp_path, monkeypatch, status, written, words):
+def test_a_host_that_reports_nothing(tmp_path, monkeypatch, status, written, words):
     """Why, from what ssh, the shell or Python there have written."""
     monkeypatch.setattr(hosts, "HELLO_SECONDS", 0.02)
-    said(tmp_path, 1, written)
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "host-1.log").write_text(written)
     hellos, troubles = hosts.answers(TWO, [Connection([1], status=status)], str(tmp_path))
     assert (hellos, list(troubles)) == ({}, [1])
-    assert troubles[1].startswith(words)
-    assert str(raised(HostError, hosts.check, TWO, troubles)).startswith(
-        f"1 of 2 hosts cannot be used:\n  nodeB: {words}"
-    )
+    assert troubles[1].words.startswith(words)
+    error = str(raised(HostError, hosts.check, TWO, troubles))
+    assert error.startswith(f"1 of 2 hosts cannot be used:\n  nodeB: {words}")
+
+
+HELLO = Hello(0, "nodeA", 4, host_report.installed(), "127.0.0.1", max_ranks=5, limit="3 files. More of them.")
+OURS = host_report.installed()
 
 
 @pytest.mark.parametrize(
     ("differs", "words"),
     [
         ({}, None),
-        ({"torch": "1.0.0"}, "it has torch 1.0.0; here is torch "),
-        ({"distlab": None}, "it has distlab not installed; here is distlab "),
-        ({"room": 1}, "2 ranks were asked for, and it has room for 1: 3 files. More of them."),
-        ({"here": "203.0.113.5"}, "it sees this machine as 203.0.113.5, which is no address here (127.0.0.1"),
+        ({"versions": OURS | {"torch": "1.0.0"}}, "it has torch 1.0.0; here is torch "),
+        ({"versions": {}}, "it has Python not installed, distlab not installed"),
+        ({"max_ranks": 1}, "2 ranks were asked for, and it has room for 1: 3 files. More of them."),
+        ({"notebook": "203.0.113.5"}, "it sees this machine as 203.0.113.5, which is no address here (127.0.0.1"),
         ({"trouble": "it has no interface 'x'"}, "it has no interface 'x'."),
     ],
 )
-def test_a_host_that_says_what_it_is(tmp_path, differs, words):
+def test_a_host_that_reports_what_it_is(tmp_path, differs, words):
     """Everything that ranks need is there, or what is not."""
-    hello = {"here": "127.0.0.1", "room": 5, "limit": "3 files. More of them.", **host_report.installed()}
-    hello = {name: value for name, value in {**hello, **differs}.items() if value is not None}
+    hello = replace(HELLO, **differs)
     found, troubles = hosts.answers(TWO, [Connection([0], {0: hello})], str(tmp_path))
     assert found == {0: hello}
-    assert (troubles == {}) if words is None else troubles[0].startswith(words)
+    assert (troubles == {}) if words is None else troubles[0].words.startswith(words)
 
 
-def test_what_a_host_says_of_itself(tmp_path, monkeypatch):
+def test_what_a_host_reports_of_itself(tmp_path, monkeypatch):
     """Its address for the others is the one from which it reaches the notebook; the interface is that address's."""
     monkeypatch.chdir(tmp_path)
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         monkeypatch.setenv(name, "")
-    plan = {"host": 3, "ranks": 2, "here": ["127.0.0.1"], "folder": "/nowhere", "address": None, "interface": None}
-    number, address, hello = host_report.make([plan])
-    assert (number, address, hello["interface"], hello["here"]) == (3, "127.0.0.1", "lo", "127.0.0.1")
-    assert hello["room"] > 1
+    plan = HostPlan(3, ("127.0.0.1",), "/nowhere")
+    hello = host_report.make([plan])
+    assert (hello.host, hello.address, hello.interface, hello.notebook) == (3, "127.0.0.1", "lo", "127.0.0.1")
+    assert hello.max_ranks > 1
     monkeypatch.setenv("SLURM_NODEID", "1")
-    assert host_report.make([plan, plan | {"host": 4, "address": "127.0.0.2"}])[:2] == (4, "127.0.0.2")
-    *_, hello = host_report.make([plan | {"interface": "eth77"}])
-    assert hello["trouble"].startswith("it has no interface 'eth77' with an IPv4 address, but ")
+    hello = host_report.make([plan, replace(plan, host=4, address="127.0.0.2")])
+    assert (hello.host, hello.address) == (4, "127.0.0.2")
+    hello = host_report.make([plan, replace(plan, interface="eth77")])
+    assert hello.trouble.startswith("it has no interface 'eth77' with an IPv4 address, but ")
 
 
-def test_where_the_notebook_is_seen_from(monkeypatch):
-    """From where ssh or srun came, if that is an address of the notebook's machine."""
+@pytest.mark.parametrize(
+    ("plan", "seen"),
+    [
+        (HostPlan(0, ("10.9.9.9", "10.1.1.1"), ""), "10.1.1.1"),
+        (HostPlan(0, ("10.9.9.9", "10.8.8.8"), ""), "10.1.1.1"),  # hosts.py says that this is none of them
+        (HostPlan(0, ("10.9.9.9",), ""), "10.9.9.9"),
+        (HostPlan(0, ("10.9.9.9", "127.0.0.1"), "", address="127.0.0.3"), "127.0.0.1"),
+    ],
+)
+def test_where_the_notebook_is_seen_from(monkeypatch, plan, seen):
+    """From where ssh or srun came, if that is an address of the notebook's machine; else by the network."""
     monkeypatch.setenv("SSH_CONNECTION", "10.1.1.1 5 10.1.1.2 22")
-    assert host_report._notebook(["10.9.9.9", "10.1.1.1"]) == "10.1.1.1"
-    assert host_report._notebook(["10.9.9.9", "10.8.8.8"]) == "10.1.1.1"  # hosts.py says that this is none of them
-    assert host_report._notebook(["10.9.9.9"]) == "10.9.9.9"
+    assert host_report.notebook_address(plan) == seen
 
 
-def test_what_srun_is_told(monkeypatch):
+def test_a_python_in_a_folder_with_a_space(tmp_path):
+    """The line for another host's shell names it as one word; where there is none, the shell's status says it."""
+    python = tmp_path / "a folder" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$1"\n')
+    python.chmod(0o755)
+    for shell in (["sh", "-c"], ["sh", "-c", 'exec sh -c "$0"']):
+        line = [*shell, fork_server.remote_command(str(python))]
+        assert subprocess.run(line, capture_output=True, text=True).stdout == "-c\n", shlex.join(line)
+    gone = subprocess.run(["sh", "-c", fork_server.remote_command("/no/python")], stderr=subprocess.DEVNULL)
+    assert gone.returncode == fork_server.NO_PYTHON
+
+
+def test_the_arguments_of_srun(monkeypatch):
     """One task a node, with the CPUs that its ranks want and the partition has; a learner's options come last."""
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
     monkeypatch.setattr(slurm, "_ask", lambda *words: "4\n16+")
@@ -112,11 +134,11 @@ def test_what_srun_is_told(monkeypatch):
 
 
 def test_a_job_in_the_queue(monkeypatch):
-    """It is told once; a reason that never goes away ends the wait."""
+    """It is reported once; a reason that never passes ends the wait."""
     monkeypatch.setattr(slurm, "ASK_SECONDS", 0.0)
-    told, reasons = [], iter(["Resources", "Priority", "PartitionConfig"])
+    reported, reasons = [], iter(["Resources", "Priority", "PartitionConfig"])
     monkeypatch.setattr(slurm, "_reason", lambda number: next(reasons))
-    queue = slurm.Queue(told.append)
+    queue = slurm.Queue(reported.append)
     assert not queue.is_hopeless("")
     assert not queue.is_hopeless("srun: job 7 queued and waiting for resources\n")
     assert not queue.is_hopeless("srun: job 7 queued and waiting for resources\n")
@@ -124,7 +146,7 @@ def test_a_job_in_the_queue(monkeypatch):
     assert not queue.is_hopeless(
         "srun: job 7 queued and waiting for resources\nsrun: job 7 has been allocated resources\n"
     )
-    assert told == ["job 7 waits in Slurm's queue (Resources); interrupt this cell to cancel it"]
+    assert reported == ["job 7 waits in Slurm's queue (Resources); interrupt this cell to cancel it"]
 
 
 @pytest.mark.parametrize(
@@ -149,13 +171,18 @@ def test_a_hostfile(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "arguments"),
+    ("version", "words"),
     [
         ("HYDRA build details:", ["-localhost", "10.0.0.9", "-hosts", "nodeA:2,nodeB:1"]),
-        ("Open MPI 4.1", ["--host", "nodeA:2,nodeB:1", "-x", "A", "-x", "IPP_CONNECTION_INFO"]),
+        (
+            "mpiexec (OpenRTE) 4.1.4",
+            ["--oversubscribe", "--host", "nodeA:2,nodeB:1", "-x", "A", "-x", "IPP_CONNECTION_INFO"],
+        ),
     ],
 )
-def test_what_mpiexec_is_told_of_hosts(monkeypatch, version, arguments):
-    """Names and numbers; Open MPI also which variables to take along."""
-    monkeypatch.setattr(mpiexec.subprocess, "run", lambda *args, **options: SimpleNamespace(stdout=version))
-    assert mpiexec.arguments(TWO, "10.0.0.9", ["A"])[-len(arguments) :] == arguments
+def test_the_arguments_of_mpiexec(monkeypatch, version, words):
+    """Each MPI has its own; no host for this machine alone."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(mpiexec.subprocess, "run", lambda *_, **options: SimpleNamespace(stdout=version))
+    assert mpiexec.arguments({"nodeA": 2, "nodeB": 1}, "10.0.0.9", ["A"]) == words
+    assert mpiexec.arguments() == words[: int("--oversubscribe" in words)]

@@ -13,20 +13,21 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
 
 from distlab.errors import ClusterError
-from distlab.launch import reaper
 from distlab.text import BYTES_PER_SECOND, SECONDS, quantity, refuse
 
 PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # where ip and tc are
-NETWORKS = Path("/run/distlab")  # a folder for each network, "NUMBER-OWNER", with /etc/hosts of its hosts
+NETWORKS = Path("/run/distlab")  # a folder for each network, its number, with /etc/hosts of its hosts
 NAMESPACES = Path("/run/netns")  # where `ip netns` has them
 HOST_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 AS_HOST = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
@@ -36,10 +37,15 @@ BURST_SECONDS = 0.0025  # for so long a link that was idle may be quicker than i
 EXAMPLE = 'Call practice_hosts({"nodeA": 2, "nodeB": 2}).'
 
 
+def loopback_interface() -> str:
+    """Name of the network interface that carries 127.0.0.1: "lo" on Linux, "lo0" on macOS. Runs on: anywhere."""
+    return "lo0" if sys.platform == "darwin" else "lo"
+
+
 def practice_hosts(hosts: Mapping[str, int]) -> PracticeHosts:
     """Make hosts on this machine: network namespaces where it may, which takes root on Linux, else loopback addresses.
 
-        with distlab.practice_hosts({"nodeA": 2, "nodeB": 2}) as hosts:
+        with distlab_course.practice_hosts({"nodeA": 2, "nodeB": 2}) as hosts:
             subprocess.run([*hosts.command("nodeA"), "hostname"])
 
     They and all that runs on them are taken away by close(), at the interpreter's exit, and, where the process that
@@ -91,14 +97,17 @@ class PracticeHosts(Mapping[str, int], contextlib.AbstractContextManager):
         NETWORKS.mkdir(exist_ok=True)
         with open(NETWORKS / "lock", "w") as lock:  # one process at a time clears up and takes a number
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for folder in NETWORKS.glob("*-*"):
-                if not reaper.owner_lives(folder.name.partition("-")[2]):
+            for folder in NETWORKS.glob("[0-9]*"):
+                if not _is_used(folder):
                     _remove(folder)
-            used = [f"10.77.{folder.name.partition('-')[0]}." for folder in NETWORKS.glob("*-*")]
+            used = [f"10.77.{folder.name}." for folder in NETWORKS.glob("[0-9]*")]
             used += [one.address for addresses in psutil.net_if_addrs().values() for one in addresses]
             number = next(x for x in range(256) if not any(one.startswith(f"10.77.{x}.") for one in used))
-            self._folder = NETWORKS / f"{number}-{reaper.owner_of_this_process()}"
+            self._folder = NETWORKS / str(number)
             self._folder.mkdir()
+            self._mark = os.open(self._folder / "owner", os.O_CREAT | os.O_WRONLY)
+            fcntl.flock(self._mark, fcntl.LOCK_EX)  # for as long as this process lives
+            os.write(self._mark, str(os.getpid()).encode())
             atexit.register(self.close)
         self._bridge, self.here = f"distlab{number}", f"10.77.{number}.254"
         self._addresses = {name: f"10.77.{number}.{i}" for i, name in enumerate(self, 1)}
@@ -141,6 +150,7 @@ class PracticeHosts(Mapping[str, int], contextlib.AbstractContextManager):
         atexit.unregister(self.close)
         if self._folder:
             _remove(self._folder)
+            os.close(self._mark)
         self._folder = None
         for process in self._slow.values():
             process.communicate()
@@ -168,8 +178,11 @@ class PracticeHosts(Mapping[str, int], contextlib.AbstractContextManager):
         # slave: a namespace that is deleted outside disappears here, too
         return [*enter, "--propagation", "slave", "sh", "-c", AS_HOST, name, f"{self._folder}/hosts"]
 
-    def cable(self, name: str) -> list[str]:
-        """As `command`, with stdin and stdout over the cable of the host: when it is cut, both are silent."""
+    def reach(self, name: str) -> list[str]:
+        """As `command`, with stdin and stdout over the cable of the host: when it is cut, both are silent.
+
+        `Cluster(hosts=...)` calls it, as of any mapping that has `reach` and `address`.
+        """
         enter = self.command(name)
         return [sys.executable, CABLE, self.here, *enter, "--"] if enter else []
 
@@ -245,18 +258,44 @@ def processes_in(namespace: Path) -> list[psutil.Process]:
     return found
 
 
+def _is_used(folder: Path) -> bool:
+    """Whether the process that made a network's folder lives; it has locked a file there."""
+    try:
+        with open(folder / "owner") as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
 def _remove(folder: Path) -> None:
     """End what runs on the hosts of one network; take their namespaces, links and folder away."""
-    bridge = f"distlab{folder.name.partition('-')[0]}"
+    bridge = f"distlab{folder.name}"
     for namespace in NAMESPACES.glob(f"{bridge}-*"):
-        for _ in range(3):  # a process that was being started while we looked is found in the next round
-            reaper.end(processes_in(namespace))
+        _end_processes(namespace)
         _call("ip", "netns", "delete", namespace.name)
     for link in psutil.net_if_addrs():
         if re.fullmatch(rf"{bridge}(h\d+)?", link):
             with contextlib.suppress(ClusterError):  # it may go away with its namespace
                 _call("ip", "link", "delete", link)
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_processes(namespace: Path) -> None:
+    """End what runs in a network namespace; a process that was being started meanwhile is found in the next round."""
+    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
+        for process in processes_in(namespace):
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+        deadline = time.monotonic() + 1.0
+        while processes_in(namespace):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _call(*words: str) -> str:

@@ -1,8 +1,8 @@
 """A command on a practice host whose stdin and stdout go over the host's cable, as ssh's do: what is cut is silent.
 
-Runs as `python practice_cable.py HERE ENTER... -- COMMAND...` on the notebook's machine, started for a cluster by
-hosts.py. `HERE` is its address on the hosts' network, `ENTER` what runs a command on the host. There the program runs
-once more, connects to the first, and becomes the command.
+Runs as `python practice_cable.py HERE ENTER... -- COMMAND...` on the notebook's machine, for a cluster: it is the
+command that `PracticeHosts.reach` gives. `HERE` is the machine's address on the hosts' network, `ENTER` runs a command
+on the host. There the program runs once more, connects to the first, and becomes the command.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import selectors
 import socket
 import subprocess
 import sys
+import time
+
+CONNECT_SECONDS = 10.0  # as distlab's for ssh
 
 
 def main(here: str, words: list[str]) -> int:
@@ -21,7 +24,7 @@ def main(here: str, words: list[str]) -> int:
         address = [here, str(listener.getsockname()[1])]
         there = [*words[:split], sys.executable, __file__, "--there", *address, *words[split + 1 :]]
         process = subprocess.Popen(there, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        listener.settimeout(10.0)
+        listener.settimeout(CONNECT_SECONDS)
         try:
             end, _ = listener.accept()
         except TimeoutError:
@@ -34,25 +37,33 @@ def main(here: str, words: list[str]) -> int:
 
 def _carry(end: socket.socket) -> None:
     """Carry stdin there, and what comes to stdout, until the host ends the connection."""
-    with selectors.DefaultSelector() as ways:
-        ways.register(0, selectors.EVENT_READ)
-        ways.register(end, selectors.EVENT_READ)
+    with selectors.DefaultSelector() as sources:
+        sources.register(0, selectors.EVENT_READ)
+        sources.register(end, selectors.EVENT_READ)
         while True:
-            for key, _ in ways.select():
+            for key, _ in sources.select():
                 if key.fd != 0:
                     if not (received := end.recv(1 << 16)):
                         return
                     os.write(1, received)
-                elif said := os.read(0, 1 << 16):
-                    end.sendall(said)
+                elif written := os.read(0, 1 << 16):
+                    end.sendall(written)
                 else:
-                    ways.unregister(0)
+                    sources.unregister(0)
                     end.shutdown(socket.SHUT_WR)
 
 
 def there(here: str, port: str, *command: str) -> None:
     """On the host: connect stdin and stdout to the other end, and become the command."""
-    end = socket.create_connection((here, int(port)), timeout=5.0)
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:  # right after a cable was plugged in again, the system may refuse for a second or two
+        try:
+            end = socket.create_connection((here, int(port)), timeout=CONNECT_SECONDS)
+            break
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
     end.settimeout(None)
     os.dup2(end.fileno(), 0)
     os.dup2(end.fileno(), 1)

@@ -1,0 +1,129 @@
+"""Everything that the notebook and the fork servers send each other: plans and orders there, reports back.
+
+Runs on both sides; wire/messages.py has the JSON. `host` is the number of a host, 0 for the server on this machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What one host needs to know before its ranks start.
+
+    Attributes:
+        host: its number.
+        notebook: addresses of the notebook's machine, of which the host finds the one that it reaches.
+        folder: where the notebook works.
+        address: of this host for the other ones; None for the one that leads to the notebook.
+        interface: network interface of the ranks; None for the one with that address.
+    """
+
+    host: int
+    notebook: tuple[str, ...]
+    folder: str
+    address: str | None = None
+    interface: str | None = None
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """The first line that a fork server reads.
+
+    Attributes:
+        arguments: command-line arguments of ipyparallel's engine.
+        environment: additions to the environment, ipyparallel's IPP_CLUSTER_ID and IPP_PROFILE_DIR among them.
+        preload: modules that are imported before the first fork.
+        stay: whether to serve a TCPStore, and to stay when the last engine has ended.
+        hosts: of servers on other hosts: the plan of each host that reads this line.
+    """
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    preload: tuple[str, ...] = ()
+    stay: bool = False
+    hosts: tuple[HostPlan, ...] = ()
+
+
+@dataclass(frozen=True)
+class ForkOrder:
+    """Fork these engines, after these additions to the environment."""
+
+    host: int
+    engines: tuple[int, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SignalOrder:
+    """Send a signal to these engines."""
+
+    host: int
+    engines: tuple[int, ...]
+    number: int
+
+
+@dataclass(frozen=True)
+class Alive:
+    """A sign of life of a host, and the notebook's answer to it."""
+
+    host: int
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a host reports of itself before its ranks start.
+
+    Attributes:
+        name: its own. cores: how many of them it may use. versions: of Python and packages.
+        notebook: the notebook's address as the host sees it.
+        address, interface: of the host, for the ranks.
+        max_ranks: how many of them fit. limit: what limits that, in words.
+        trouble: why no rank can run there, in words; "" where some can.
+    """
+
+    host: int
+    name: str
+    cores: int
+    versions: dict[str, str]
+    notebook: str
+    address: str = ""
+    interface: str = ""
+    max_ranks: int = 0
+    limit: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where a server serves the store in which the ranks meet."""
+
+    host: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Forked:
+    """An engine runs as this process."""
+
+    host: int
+    engine: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An engine's process has ended with this status, negative for a signal; `log`: the end of what it wrote."""
+
+    host: int
+    engine: int
+    pid: int
+    status: int
+    log: str = ""
+
+
+Order = ForkOrder | SignalOrder | Alive
+Report = Alive | Hello | StoreAddress | Forked | Ended
+KINDS = (HostPlan, ServerPlan, ForkOrder, SignalOrder, Alive, Hello, StoreAddress, Forked, Ended)
