@@ -29,6 +29,7 @@ UsePAM no
 StrictModes no
 PidFile none
 Subsystem sftp internal-sftp
+SetEnv "PYTHONPATH={path}"
 """
 SSH_CONFIG = """
 Host *
@@ -145,7 +146,7 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
         Path("/run/sshd").mkdir(exist_ok=True)
         for key in ("host_key", "user_key"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-        (folder / "sshd_config").write_text(SSHD_CONFIG.format(folder=folder))
+        (folder / "sshd_config").write_text(SSHD_CONFIG.format(folder=folder, path=os.environ.get("PYTHONPATH", "")))
         public = (folder / "host_key.pub").read_text()
         ports = ("{}", "[{}]:9", "[{}]:2222")
         known = [port.format(hosts.address(name)) for name in hosts for port in ports]
