@@ -1,4 +1,4 @@
-"""What the notebooks' learners read and build: algorithms, data, data parallelism, checkpoints, exercises; practice hosts."""
+"""What learners read and build: algorithms, data, data parallelism, checkpoints, exercises; and practice hosts."""
 
 from __future__ import annotations
 
