@@ -49,14 +49,14 @@ def set_layer(rank: int, world_size: int, on: bool) -> None:
     import torch
     import torch.distributed as dist
 
-    from distlab.rank import call_hooks, call_log
+    from distlab.rank import hooks, log
 
     as_method = ctypes.pythonapi.PyInstanceMethod_New  # a built-in function does not bind by itself
     as_method.restype, as_method.argtypes = ctypes.py_object, [ctypes.py_object]
     if on:
-        call_hooks.install()
+        hooks.install()
         return
-    methods = [(dist.ProcessGroup, name) for name in (*call_log.POINT_TO_POINT, *call_log.COLLECTIVES)]
+    methods = [(dist.ProcessGroup, name) for name in (*log.POINT_TO_POINT, *log.COLLECTIVES)]
     for owner, name in (*methods, (dist.Work, "wait"), (dist.Work, "get_future"), (torch.Future, "wait")):
         if hasattr(getattr(owner, name, None), "__wrapped__"):
             setattr(owner, name, as_method(getattr(owner, name).__wrapped__))

@@ -5,6 +5,7 @@ Runs on every rank, in the doctor's process, and in a notebook's kernel that has
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections import deque
@@ -122,8 +123,10 @@ def set_default_timeout(limit: timedelta) -> None:
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta:
-    """The timeout of a group whose backend is in C++; raises for others. Private: the backend and its options."""
-    return group._get_backend(group._device_types[0]).options._timeout
+    """The timeout of a group, the default one where its backend does not say. Private: the backend and its options."""
+    with contextlib.suppress(AttributeError, IndexError, RuntimeError):
+        return group._get_backend(group._device_types[0]).options._timeout
+    return getattr(group, "timeout", default_timeout())
 
 
 def collectives_begun(group: dist.ProcessGroup) -> int:
@@ -140,9 +143,12 @@ def quiet_loggers() -> None:
         logging.getLogger(module).setLevel(logging.CRITICAL)
 
 
-def functional_operator(name: str) -> Any:
-    """An operator that makes, or waits for, functional collectives; None where this torch lacks it."""
-    return getattr(torch.ops._c10d_functional, name, None)
+def functional_operators() -> list[tuple[str, Any]]:
+    """The operators of this torch that make, or wait for, functional collectives, with their names."""
+    names = (*FUNCTIONAL_METHODS, "wait_tensor")
+    return [
+        (name, getattr(torch.ops._c10d_functional, name)) for name in names if hasattr(torch.ops._c10d_functional, name)
+    ]
 
 
 def functional_count(name: Any) -> int | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from distlab.compat.ipython import HISTORY
 from distlab.compat.torch import GLOO_NAMES_ITS_LOOP
-from distlab.rank.call_log import NOTES
+from distlab.rank.log import LOG
 from distlab.rank.rpc import AGENT
 from distlab.wire.source import is_learners
 
@@ -61,7 +61,7 @@ def actors(main: int, ours: set[int]) -> list[int]:
     known = {thread.ident: thread for thread in threading.enumerate()}
     running = sys._current_frames()
     own = threading.get_ident()
-    serving = [thread for thread in AGENT.serving if NOTES.now.get(thread)]
+    serving = [thread for thread in AGENT.serving if LOG.now.get(thread)]
     del running[own]  # a frame that holds itself would keep all the others
     # its first line is yet to run; but a thread of C++ that has run Python once may be known as a dummy ever after
     of_python = (ident for ident, thread in known.items() if not isinstance(thread, threading._DummyThread))  # noqa: SLF001

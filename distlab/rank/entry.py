@@ -20,10 +20,10 @@ from distlab.wire.messages import Failure
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
-# what gloo, and distlab_course.algorithms.shared_memory, say on a rank whose peer did not come, or went away
+# what gloo, and waits in Python (log.waiting), say on a rank whose peer did not come, or went away
 WAITED = re.compile(
     r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure|Read error|Write error"
-    r"|Socket closed|through (shared memory|MPI|a store)|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
+    r"|Socket closed|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
 )
 
 
@@ -54,17 +54,17 @@ def settle() -> None:
 
 
 def begin_checks(token: str, host: str, port: int, limit: float) -> None:
-    """Compare the arguments of calls between the ranks from now on; see argument_checks.Checker for the arguments."""
-    from distlab.rank.argument_checks import NOTES, Checker
+    """Compare the arguments of calls between the ranks from now on; see checks.Checker for the arguments."""
+    from distlab.rank.checks import LOG, Checker
 
-    NOTES.checker = Checker(token, host, port, limit)
+    LOG.checker = Checker(token, host, port, limit)
 
 
 def end_checks() -> None:
     """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
-    from distlab.rank import argument_checks
+    from distlab.rank import checks
 
-    argument_checks.end()
+    checks.end()
 
 
 def start_recording() -> None:
@@ -91,12 +91,12 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Returns:
         what `payload.dumps` made of the value, [header, *buffers]; or [Failure], or [SerializationError].
     """
-    from distlab.rank.call_log import NOTES
+    from distlab.rank.log import LOG
 
     try:
         fn, args, kwargs = payload.loads(header, buffers)
         lend_names(fn)
-        value = fn(NOTES.rank, NOTES.world_size, *args, **kwargs)
+        value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         return [describe_failure(error)]
     return _packed(value, type(value).__qualname__)
@@ -117,9 +117,9 @@ def _packed(value: Any, what: str) -> list[Any]:
     try:
         header, buffers = payload.dumps(value)
     except Exception as error:
-        from distlab.rank.call_log import NOTES
+        from distlab.rank.log import LOG
 
-        words = f"The value of rank {NOTES.rank}, {what}, cannot be sent to the notebook"
+        words = f"The value of rank {LOG.rank}, {what}, cannot be sent to the notebook"
         advice = "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
         return [SerializationError(f"{words} ({type(error).__name__}: {error}). {advice}")]
     return [header, *buffers]
@@ -133,7 +133,7 @@ def last_failure() -> Failure | None:
 
 def describe_failure(error: BaseException) -> Failure:
     """An exception in the form in which the notebook gets it, with the learner's own lines."""
-    from distlab.rank.call_log import NOTES
+    from distlab.rank.log import LOG
 
     stack = traceback.extract_tb(error.__traceback__, limit=200)
     lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
@@ -144,10 +144,10 @@ def describe_failure(error: BaseException) -> Failure:
             where = line_of(error.filename, error.lineno, "<module>")
             lines.append(replace(where, text=(error.text or "").strip()))
     in_torch = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
-    communicated = in_torch or bool(re.search("gloo|through (shared memory|MPI|a store)", message))
+    communicated = in_torch or bool(re.search("gloo|^Freed while it waited|^Timed out waiting", message))
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
     whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
-    return Failure(NOTES.rank, kind, message, tuple(lines), whole, consequence=waited, communicated=communicated)
+    return Failure(LOG.rank, kind, message, tuple(lines), whole, consequence=waited, communicated=communicated)
 
 
 def _namespace() -> dict[str, Any]:

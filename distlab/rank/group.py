@@ -17,17 +17,15 @@ import torch.distributed as dist
 from distlab.compat.torch import forget_group_numbers, number_of_groups, quiet_loggers, set_default_timeout
 from distlab.rank import (
     activity,
-    argument_checks,
-    call_hooks,
-    functional_calls,
+    checks,
+    hooks,
     rpc,
     rpc_calls,
     sockets,
-    stores,
     watchdog,
 )
-from distlab.rank.call_log import NOTES
 from distlab.rank.devices import device_for
+from distlab.rank.log import LOG
 from distlab.wire.rendezvous import INTERFACES, address_towards, interface_of, this_machine
 
 
@@ -49,15 +47,13 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
         interface = interface_of(address_towards(meeting.channel[0]))
         os.environ.update(dict.fromkeys(INTERFACES, interface))
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
-    NOTES.rank, NOTES.world_size = rank, meeting.world_size
-    call_hooks.install()
-    functional_calls.install()
-    stores.install()
+    LOG.rank, LOG.world_size = rank, meeting.world_size
+    hooks.install()
     quiet_loggers()
     rpc_calls.install(watchdog.tell)
     if dist.is_initialized():  # by a notebook that has left an engine that was not its own
         dist.destroy_process_group()
-        NOTES.forget()
+        LOG.forget()
     before = sockets.there(), activity.threads()
     build(rank, meeting)
     watchdog.watch(before, meeting)
@@ -85,7 +81,7 @@ def build(rank: int, meeting: Any) -> None:
         from distlab.rank import mpi_backend, mpi_queue
 
         mpi_backend.register()
-        call_hooks.install(mpi_backend.Group, mpi_queue.Work)
+        hooks.install(hooks.rows_of(mpi_backend.Group, mpi_queue.Work))
     if meeting.backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
         torch.cuda.set_device(device_for(rank))
     dist.init_process_group(meeting.backend, timeout=limit, **where)
@@ -104,12 +100,12 @@ def rebuild(rank: int, meeting: Any, whole: bool = True) -> dict[str, Any]:
     """
     watchdog.settle()
     left_rpc = not whole and rpc.leave(watchdog.shut)
-    argument_checks.end()
+    checks.end()
     subgroups = max(0, number_of_groups() - 1)
     if dist.is_initialized():
         dist.destroy_process_group()
     forget_group_numbers()  # a learner's init_process_group that failed has used one up, on this rank alone
-    NOTES.forget()
+    LOG.forget()
     build(rank, meeting)
     watchdog.note_store(meeting.port)
     return {"subgroups": subgroups, "rpc": left_rpc}

@@ -33,6 +33,8 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch import Tensor
 
+from distlab.rank.log import LOG
+
 NAME = "mpi4py"
 Begins = Sequence[Callable[[], MPI.Request]]
 Finish = Callable[[MPI.Status], None]
@@ -178,6 +180,7 @@ class Queue:
         self._wake, self._leaving = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="distlab-mpi-queue", daemon=True)
         self._thread.start()
+        LOG.when_freed.append(functools.partial(self.give_up, FREED))
         atexit.register(self._end)
 
     def put(self, work: Work) -> None:
@@ -241,15 +244,6 @@ class Queue:
 def process_queue() -> Queue:
     """This process's one queue; its thread starts at the first use."""
     return Queue()
-
-
-def free() -> None:
-    """End with an error whatever waits for MPI, in Python or, as a backward pass, in C++; its groups are broken then.
-
-    Runs on: a rank, on any thread.
-    """
-    if process_queue.cache_info().currsize:
-        process_queue().give_up(FREED)
 
 
 def communicator(store: dist.Store, rank: int, size: int, timeout: timedelta) -> MPI.Intracomm:

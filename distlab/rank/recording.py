@@ -1,4 +1,4 @@
-"""Recording what this rank does: torch's profiler, and what call_hooks.py notes of every call and every wait.
+"""Recording what this rank does: torch's profiler, and what hooks.py notes of every call and every wait.
 
 Runs on a rank, called by name from client/trace_recording.py. Nothing of it is there while no trace is recorded.
 
@@ -23,7 +23,7 @@ from torch.autograd.profiler import profile
 from torch.distributed import distributed_c10d as c10d
 
 from distlab.compat.torch import flight_record, group_names, members_of, profiled_range, profiling, sender_of
-from distlab.rank.call_log import NOTES, ROOTED, Note
+from distlab.rank.log import LOG, ROOTED, Note
 from distlab.wire.messages import REMOTE, GroupKey, Recorded, RecordedCall, Row
 
 MAIN = "distlab main"  # a range of the profiler's that tells the thread of the cells
@@ -32,7 +32,7 @@ NEAR = 20_000  # ns by which the clocks of the flight recorder and of Python may
 
 
 class Recording:
-    """A trace in the making: what call_hooks.py tells it of calls and waits while the profiler runs."""
+    """A trace in the making: what hooks.py tells it of calls and waits while the profiler runs."""
 
     def __init__(self, profiler: profile) -> None:
         self.profiler = profiler
@@ -106,7 +106,7 @@ class Recording:
             if call.method == REMOTE:
                 continue
             # a message that was received from anybody was not counted as its sender's
-            from_anybody = note.method != "send" and (False, note.group, -1, note.tag) in NOTES.traffic
+            from_anybody = note.method != "send" and (False, note.group, -1, note.tag) in LOG.traffic
             call.sequence = 0 if from_anybody else note.sequence
         return [call for call in {id(c): c for c in (*self.calls.values(), *self._remote)}.values() if call.posted]
 
@@ -156,14 +156,14 @@ def start() -> None:
     Raises:
         RuntimeError: a profiler runs on this rank already.
     """
-    if NOTES.tracer is not None:
+    if LOG.tracer is not None:
         stop()  # the notebook could not end it
     if profiling():
         raise RuntimeError("a profiler runs there already")
     profiler = profile(use_kineto=True)
     profiler.__enter__()
     with profiled_range(MAIN):
-        NOTES.tracer = Recording(profiler)
+        LOG.tracer = Recording(profiler)
 
 
 def stop() -> Recorded:
@@ -174,7 +174,7 @@ def stop() -> Recorded:
     Raises:
         RuntimeError: nothing was recorded, and why.
     """
-    recording, NOTES.tracer = NOTES.tracer, None
+    recording, LOG.tracer = LOG.tracer, None
     if recording is None:
         raise RuntimeError("its process ended, and another took its place")
     if not profiling():

@@ -14,7 +14,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +22,15 @@ import torch.distributed as dist
 from torch.distributed import rpc
 
 from distlab.compat import torch_rpc as private
-from distlab.rank.call_log import NOTES, RemoteNote, waiting_for
+from distlab.rank.log import LOG, Note, waits
 from distlab.text import refuse
+from distlab.wire.messages import OTHER
 
 NAME = re.compile(r"[\w:-]{1,127}", re.ASCII)
 RREFS_OF_PROCESS = 10_000  # numbers of RRefs that are left to a process which this one replaces
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.05  # seconds between two looks whether the others have come
+FREED = "EOF: freed while it waited for other workers."
+MEETINGS = ("init_rpc", "shutdown")  # functions that wait for every worker to call them
 END_SECONDS = 2.0  # for functions that are served to end, when the agent is taken down
 INTERRUPT_SECONDS = 0.2  # of these, before they are interrupted
 
@@ -105,10 +108,10 @@ def init_rpc(
         ArgumentError: a name that is not one, or that two workers have.
         RuntimeError: RPC runs on this rank already.
     """
-    number, workers = (NOTES.rank if rank < 0 else rank), world_size or NOTES.world_size
+    number, workers = (LOG.rank if rank < 0 else rank), world_size or LOG.world_size
     if AGENT.worker is not None:
         advice = "Call rpc.shutdown() on every rank first."
-        raise RuntimeError(f'RPC runs on rank {NOTES.rank} already, as "{AGENT.worker.name}". {advice}')
+        raise RuntimeError(f'RPC runs on rank {LOG.rank} already, as "{AGENT.worker.name}". {advice}')
     if dist.get_backend() == "simulated":
         rest = "only what process groups send is simulated. Make a Cluster without a network."
         raise RuntimeError(f"A simulated network has no remote calls: {rest}")
@@ -117,7 +120,7 @@ def init_rpc(
     if number not in range(workers):
         refuse("rank", f"the worker's id, from 0 to {workers - 1}", number, "Use rank=rank, world_size=world_size.")
     given = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
-    with waiting_for(RemoteNote("init_rpc", "", range(NOTES.world_size))):
+    with waits(_meeting("init_rpc", range(LOG.world_size))):
         ranks, names, generations = _introduce(name, number, workers)
         known = [generation for generation in generations if generation is not None]
         generation = max(known, default=-1) + (None in generations)
@@ -134,6 +137,13 @@ def init_rpc(
             AGENT.worker = worker if private.there() else None
 
 
+def _meeting(op: str, ranks: Iterable[int], has_limit: bool = False) -> Note:
+    """The note of a function that waits for every worker to call it."""
+    note = Note(op, OTHER, ranks, ends_by_itself=has_limit)
+    note.freed_with = FREED
+    return note
+
+
 def _introduce(name: str, number: int, workers: int) -> Any:
     """Meet the other workers, and refuse a number or a name that two have.
 
@@ -146,7 +156,7 @@ def _introduce(name: str, number: int, workers: int) -> Any:
     if turn > 1 and not before.check(keys):  # the meeting before waits still, and one of this number is there
         advice = "Use rank=rank, world_size=world_size."
         refuse("rank", f"of no other worker, and rank {json.loads(before.get(keys[number]))[0]} has it", number, advice)
-    AGENT.store.set(keys[number], json.dumps((NOTES.rank, name, AGENT.generation)))
+    AGENT.store.set(keys[number], json.dumps((LOG.rank, name, AGENT.generation)))
     _until(lambda: AGENT.store.check(keys))
     ranks, names, generations = zip(*(json.loads(AGENT.store.get(key)) for key in keys), strict=True)
     for one, other in itertools.combinations(range(workers), 2):
@@ -166,10 +176,10 @@ def shutdown(graceful: bool = True, timeout: float = 0) -> None:
         timeout: seconds of that wait; 0 for no limit.
     """
     worker = AGENT.worker
-    waits = graceful and worker is not None
-    with waiting_for(RemoteNote("shutdown", "", worker.ranks if waits else (), timeout > 0)):
+    together = graceful and worker is not None
+    with waits(_meeting("shutdown", worker.ranks if together else (), timeout > 0)):
         try:
-            if waits:
+            if together:
                 _end_together(time.monotonic() + (timeout or math.inf))
         finally:
             _shutdown(graceful=False)
@@ -200,10 +210,10 @@ def _all_come(store: dist.Store, key: str, deadline: float) -> None:
 
 def _until(holds: Callable[[], bool], deadline: float = math.inf) -> None:
     """Wait for other workers, in Python, so that the watchdog can end it."""
-    freed, pause = NOTES.freed, SHORTEST_PAUSE
+    freed, pause = LOG.freed, SHORTEST_PAUSE
     while not holds():
-        if NOTES.freed != freed:
-            raise RuntimeError("EOF: freed while it waited for other workers.")
+        if LOG.freed != freed:
+            raise RuntimeError(FREED)
         if time.monotonic() > deadline:
             raise RuntimeError("RPC timeout: not all workers have called shutdown, and ended their calls, in time.")
         time.sleep(pause)
@@ -223,13 +233,13 @@ def leave(shut: Callable[[], Any]) -> bool:
     AGENT.worker = None
     if not private.there():
         return False
-    NOTES.freed += 1
+    LOG.freed += 1
     shut()
     began, interrupted = time.monotonic(), set()
     while AGENT.serving and (waited := time.monotonic() - began) < END_SECONDS:
         time.sleep(0.005)
         for thread in {*AGENT.serving} - interrupted:
-            if NOTES.now.get(thread) is None and waited > INTERRUPT_SECONDS:
+            if LOG.now.get(thread) is None and waited > INTERRUPT_SECONDS:
                 interrupted.add(thread)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
     if AGENT.serving:

@@ -1,6 +1,6 @@
 """Remote procedure calls: a note of each while it is waited for, what this rank runs for others, and how it travels.
 
-Runs on every rank. `install` puts a thin layer under torch.distributed.rpc, as call_hooks.py does under process groups.
+Runs on every rank. `install` puts a thin layer under torch.distributed.rpc, as hooks.py does under process groups.
 A function that was written in a cell runs on the callee as the caller has it, and finds the callee's variables.
 """
 
@@ -23,16 +23,18 @@ import cloudpickle
 from torch.distributed import autograd, rpc
 
 from distlab.compat import torch_rpc as private
-from distlab.rank.call_log import MEETINGS, NOTES, RemoteNote, waiting_for
+from distlab.rank.log import LOG, Note, waits
 from distlab.rank.entry import describe_failure
 from distlab.rank.recording import ended
-from distlab.rank.rpc import AGENT, Served, init_rpc, shutdown
-from distlab.text import refuse
+from distlab.rank.rpc import AGENT, MEETINGS, Served, init_rpc, shutdown
+from distlab.text import rank_list, refuse
 from distlab.wire.messages import REMOTE, SERVED, from_json, to_json
 from distlab.wire.source import line_of
 
 CODE = (types.FunctionType, type, types.ModuleType)  # what comes along with a function of a cell that uses it
 ENDING = "EOF: RPC is being ended on this rank."
+
+CPP = re.compile(r"\n\s*\n?At:\n.*|\nException raised from.*| \(this error originated at [^)]*\)", re.DOTALL)
 
 Request = namedtuple("Request", "func args kwargs caller number")
 _numbers = itertools.count(1)
@@ -44,8 +46,31 @@ _sending = threading.local()  # .call: what a trace records of the request that 
 
 def _in_a_meeting() -> bool:
     """Whether this thread is in init_rpc or shutdown, whose own calls are not the learner's."""
-    note = NOTES.now.get(threading.get_ident())
+    note = LOG.now.get(threading.get_ident())
     return note is not None and note.op in MEETINGS
+
+
+def _note(op: str, function: str, callees: Iterable[int], has_limit: bool = False) -> Note:
+    """The note of a remote call, or of several that are waited for together."""
+    note = Note(op, REMOTE, callees, function, has_limit)
+    note.freed_with = "EOF: the wait for a remote call was ended."
+    note.readable = functools.partial(_readable, note)
+    return note
+
+
+def _readable(note: Note, error: RuntimeError) -> RuntimeError:
+    """The error of a remote call without C++'s stack, and with what to do about it."""
+    message = CPP.sub("", str(error)).strip()
+    inner = re.match(r"RuntimeError: (.*)", message, re.DOTALL)
+    where = rank_list(note.ranks)
+    if late := re.search(r"ran for more than set timeout \((\d+) ms\)", message):
+        message = f"RPC timeout: {note.words or note.op}(...) on {where} did not answer within {late[1]} ms."
+    if re.match(r"\w+: [^\n]*(cannot|can't) pickle", message, re.IGNORECASE):
+        message = f"The result of {note.words} on {where} cannot be sent ({message}). Return plain values or "
+        message += "tensors, or leave it there with rpc.remote, and pass its RRef around."
+    raised = RuntimeError(inner[1] if inner else message)
+    raised.is_remote = bool(inner)
+    return raised
 
 
 def _noting(invoke: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,13 +81,13 @@ def _noting(invoke: Callable[..., Any]) -> Callable[..., Any]:
         if _in_a_meeting():
             return invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
         limited = rpc_timeout != private.UNSET
-        note = RemoteNote(f"rpc_{rpc_type.value}", name_of(func, args), [rank_of(to)], limited)
+        note = _note(f"rpc_{rpc_type.value}", name_of(func, args), [rank_of(to)], limited)
         private.use_plain_optimizers()
         _sending.call = None
         future = invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
-        NOTES.total += 1
-        NOTES.tie(future, note)
-        if NOTES.tracer is not None:
+        LOG.total += 1
+        LOG.tie(future, note)
+        if LOG.tracer is not None:
             _record(future, note)
         return future
 
@@ -72,19 +97,19 @@ def _noting(invoke: Callable[..., Any]) -> Callable[..., Any]:
 def _request(func: Any, args: Any, kwargs: Any) -> Request:
     """What is sent of a call of a function in Python, in the place of torch's PythonUDF."""
     number = 0
-    if NOTES.tracer is not None and not _in_a_meeting():
+    if LOG.tracer is not None and not _in_a_meeting():
         number = next(_numbers)
-        _sending.call = NOTES.tracer.remote(REMOTE, name_of(func, args), number)
+        _sending.call = LOG.tracer.remote(REMOTE, name_of(func, args), number)
         _sending.call.end = _sending.call.start  # all that is known of a call that only makes an RRef
-    return Request(func, args, kwargs, NOTES.rank, number)
+    return Request(func, args, kwargs, LOG.rank, number)
 
 
-def _record(future: Any, note: RemoteNote) -> None:
+def _record(future: Any, note: Note) -> None:
     """Have a trace record this call, and when it was answered."""
-    call = _sending.call or NOTES.tracer.remote(REMOTE, "", 0)
-    call.op, call.peer, call.blocking, call.end = f"{note.op} {note.function}", *note.callees, note.op == "rpc_sync", 0
+    call = _sending.call or LOG.tracer.remote(REMOTE, "", 0)
+    call.op, call.peer, call.blocking, call.end = f"{note.op} {note.words}", *note.ranks, note.op == "rpc_sync", 0
     call.posted = time.time_ns()
-    NOTES.tracer.calls[note] = call
+    LOG.tracer.calls[note] = call
     future.add_done_callback(lambda _: ended(call))
 
 
@@ -113,11 +138,11 @@ def _collecting(collect: Callable[..., Any]) -> Callable[..., Any]:
     def call(futures: Iterable[Any]) -> Any:
         futures = list(futures)
         whole = collect(futures)
-        notes = [note for note in map(NOTES.ties.get, futures) if isinstance(note, RemoteNote) and not note.done]
+        notes = [note for note in map(LOG.ties.get, futures) if note is not None and not note.done]
         if notes:
-            callees = sorted({rank for note in notes for rank in note.callees})
-            names = ", ".join(dict.fromkeys(note.function for note in notes))
-            NOTES.tie(whole, RemoteNote("wait_all", names, callees, all(note.ends_by_itself for note in notes)))
+            callees = sorted({rank for note in notes for rank in note.ranks})
+            names = ", ".join(dict.fromkeys(note.words for note in notes))
+            LOG.tie(whole, _note("wait_all", names, callees, all(note.ends_by_itself for note in notes)))
         return whole
 
     return call
@@ -132,7 +157,7 @@ def _owner(rref: Any, timeout: float = private.UNSET) -> tuple[list[int], bool]:
 
 def _others(*_: Any, **__: Any) -> tuple[list[int], bool]:
     """The ranks that a backward pass through calls may wait for."""
-    return [rank for rank in (AGENT.worker.ranks if AGENT.worker else ()) if rank != NOTES.rank], False
+    return [rank for rank in (AGENT.worker.ranks if AGENT.worker else ()) if rank != LOG.rank], False
 
 
 def _waiting_for(op: str, callees: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,14 +166,14 @@ def _waiting_for(op: str, callees: Callable[..., Any], original: Callable[..., A
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         ranks, limited = callees(*args, **kwargs)
-        note = RemoteNote(op, "", ranks, limited)
+        note = _note(op, "", ranks, limited)
         peer = ranks[0] if callees is _owner else None
-        trace = NOTES.tracer and NOTES.tracer.remote(REMOTE, op, 0, peer, blocking=True)
-        with waiting_for(note):
+        trace = LOG.tracer and LOG.tracer.remote(REMOTE, op, 0, peer, blocking=True)
+        with waits(note):
             try:
                 return original(*args, **kwargs)
             except RuntimeError as error:
-                raise note.readable(error) from None
+                raise _readable(note, error) from None
             finally:
                 if trace:
                     ended(trace, trace.start)
@@ -169,9 +194,9 @@ def _serve(request: Any) -> Any:
     if isinstance(request, AttributeError):  # what torch makes of a request that cannot be read
         request = Request(_raise_unreadable, (str(request),), {}, -1, 0)
     served, number = Served(request.caller, name_of(request.func, request.args)), request.number
-    trace = NOTES.tracer and number and NOTES.tracer.remote(SERVED, served.function, number, served.caller)
+    trace = LOG.tracer and number and LOG.tracer.remote(SERVED, served.function, number, served.caller)
     AGENT.serving[thread] = served
-    NOTES.total += 1
+    LOG.total += 1
     try:
         if AGENT.worker is None:  # the agent is being taken down, and this call had waited for a thread
             raise RuntimeError(ENDING)
@@ -183,7 +208,7 @@ def _serve(request: Any) -> Any:
             AGENT.report("".join(served.printed))
         if trace:
             ended(trace)
-        NOTES.total += 1
+        LOG.total += 1
         AGENT.serving.pop(thread, None)
         if outer is not None:
             AGENT.serving[thread] = outer
@@ -194,7 +219,7 @@ def _raise_unreadable(message: str) -> None:
     found = re.search(r"attribute '([\w.]+)'", message)
     what = found[1] if found else "what it names"
     advice = "define it in a %%px cell that runs on every rank."
-    raise AttributeError(f"rank {NOTES.rank} does not have {what}: {advice}")
+    raise AttributeError(f"rank {LOG.rank} does not have {what}: {advice}")
 
 
 def _described(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """What this rank is doing, told from another thread than the one that does it: idle, computing, or in which call.
 
 Runs on every rank, on the watchdog's thread, when the notebook asks. Everything is read from outside: the threads'
-Python frames, the notes of call_hooks.py, and what activity.py finds.
+Python frames, the notes of hooks.py, and what activity.py finds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
 from distlab.rank import activity
 from distlab.rank.activity import frames
-from distlab.rank.call_log import C10D, COLLECTIVES, NOTES, POINT_TO_POINT, REMEMBERED, ROOTED, Note
+from distlab.rank.log import C10D, LOG, REMEMBERED, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
 from distlab.wire.messages import Begun, CallRecord, Line, MessageCount, RankStatus, ServedCall
@@ -38,7 +38,7 @@ def place(frame: FrameType) -> tuple[str, str]:
 
 def communication(thread: int) -> str:
     """The name of what the thread waits in when it is inside torch.distributed or a backward pass; "" otherwise."""
-    note = NOTES.now.get(thread)
+    note = LOG.now.get(thread)
     if note is not None:
         return note.op or note.method
     found, innermost = "", ""
@@ -95,7 +95,7 @@ def waiter(main: int, others: list[int]) -> int:
     if communication(main):
         return main
     running = sys._current_frames().get(main)
-    waiting = [thread for thread in others if NOTES.now.get(thread) and communication(thread)]
+    waiting = [thread for thread in others if LOG.now.get(thread) and communication(thread)]
     return waiting[0] if waiting and (not executing(running) or _waits_for_a_thread(running)) else main
 
 
@@ -118,12 +118,12 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     """
     others = activity.actors(main, ours)
     thread = waiter(main, others)
-    note, op = NOTES.now.get(thread), communication(thread)
+    note, op = LOG.now.get(thread), communication(thread)
     first = next(frames(thread), None)
     running = thread != main or executing(first)
     call = None
     if running and op:
-        call = _what_is_known(thread, op) if note is None else describe(note)
+        call = _what_is_known(thread, op) if note is None else note.record()
     doing = messages.COMMUNICATING if call else messages.COMPUTING if running else messages.IDLE
     # one that computes moves; to ask more would take long: Python's lock is given back at every system call
     moved, under_way = (0, True) if doing == messages.COMPUTING else traffic()
@@ -132,7 +132,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     serving = _serving()
     still = still and torch_rpc.threads_at_work() == len(serving)
     return RankStatus(
-        rank=NOTES.rank,
+        rank=LOG.rank,
         doing=doing,
         call=call,
         lines=_lines(thread) or _lines(main),
@@ -143,7 +143,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         history=() if doing == messages.COMPUTING else _history(),
         traffic=_traffic(),
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
-        mark=(*((id(first), first.f_lasti) if call and note is None else ()), NOTES.total, moved),
+        mark=(*((id(first), first.f_lasti) if call and note is None else ()), LOG.total, moved),
         quiet=still,
         rounds=rounds or (),
         serves=AGENT.worker is not None,
@@ -156,8 +156,8 @@ def _serving() -> tuple[ServedCall, ...]:
     """What this rank runs for others, by remote calls."""
     found = []
     for thread, served in list(AGENT.serving.items()):
-        note = NOTES.now.get(thread)
-        call = None if note is None else describe(note)
+        note = LOG.now.get(thread)
+        call = None if note is None else note.record()
         found.append(ServedCall(served.caller, served.function, call, _lines(thread)))
     return tuple(found)
 
@@ -168,8 +168,8 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
     All may but new_group, of which it is known how many have been begun, what C++ sends for a model in training, and
     functional collectives, which C++ counts.
     """
-    everyone = tuple(range(NOTES.world_size))
-    may_end = any(_members(name)[1] for _, name in private.group_names())
+    everyone = tuple(range(LOG.world_size))
+    may_end = any(members_of(name)[1] for _, name in private.group_names())
     for frame in frames(thread):
         if place(frame) == (private.FUNCTIONAL_MODULE, "wait_tensor"):
             return CallRecord(op, messages.FUNCTIONAL, everyone, may_end)
@@ -194,15 +194,15 @@ def _begun() -> dict[str, Begun]:
 
 def _history() -> tuple[CallRecord, ...]:
     """The newest collectives of every group; asynchronous ones let a rank be many ahead of the others."""
-    return tuple(describe(note, lines=False) for notes in list(NOTES.collectives.values()) for note in list(notes))
+    return tuple(note.record(with_lines=False) for notes in list(LOG.collectives.values()) for note in list(notes))
 
 
 def _traffic() -> tuple[MessageCount, ...]:
     """Numbers of messages, of the newest kinds."""
-    dropped, rows = dict(NOTES.dropped), []
-    for key, count in list(NOTES.traffic.items())[-2 * REMEMBERED :]:
+    dropped, rows = dict(LOG.dropped), []
+    for key, count in list(LOG.traffic.items())[-2 * REMEMBERED :]:
         is_send, group, peer, tag = key
-        members, _ = _members(group)
+        members, _ = members_of(group)
         rank = dict(enumerate(members)).get(peer)
         rows.append(MessageCount(is_send, group, rank, tag, count, dropped.get(key, 0)))
     return tuple(rows)
@@ -214,53 +214,6 @@ def variables() -> tuple[str, ...]:
     defined = dict(sys.modules["__main__"].__dict__)
     names = (name for name, value in defined.items() if not isinstance(value, ModuleType))
     return tuple(sorted(name for name in names if not name.startswith("_") and name not in given))
-
-
-def describe(note: Note, lines: bool = True) -> CallRecord:
-    """A note as another process can read and compare it, with the learner's `lines` or without."""
-    if not isinstance(note, Note):
-        return note.record()
-    members, own = _members(note.group)
-    options, splits = note.args
-    ranks = dict(enumerate(members))
-    more: dict[str, Any] = {}
-    if note.method in POINT_TO_POINT:
-        more = {"is_send": note.method == "send", "tag": note.tag, "peer": ranks.get(note.peer)}
-    if note.method in ROOTED:
-        more["root"] = ranks.get(note.root, note.root)
-    if hasattr(options, "reduceOp"):
-        more["reduce_op"] = options.reduceOp.op.name
-    if splits is not None:
-        more["sends"], more["receives"] = (_each(split, len(members)) for split in splits)
-    return CallRecord(
-        op=note.op or note.method,
-        kind=messages.MESSAGE if note.method in POINT_TO_POINT else messages.COLLECTIVE,
-        members=members,
-        own_limit=note.own_limit or own,
-        collective=note.method if note.method in COLLECTIVES else "",
-        group=note.group,
-        sequence=note.sequence,
-        tensors=tuple((str(dtype).removeprefix("torch."), tuple(shape)) for dtype, shape in note.tensors),
-        place=(os.path.basename(note.frame_lines[0][0]), note.frame_lines[0][1]) if note.frame_lines else None,
-        lines=tuple(line_of(*line) for line in reversed(note.frame_lines)) if lines else (),
-        **more,
-    )
-
-
-def _each(split: list[int] | int, members: int) -> tuple[int, ...]:
-    """Elements by rank, of a list of them or of a whole that is split evenly."""
-    return tuple(split) if isinstance(split, list) else (split // max(1, members),) * members
-
-
-def _members(name: str) -> tuple[tuple[int, ...], bool]:
-    """Ranks of the group with this name, and whether it was given a shorter timeout than the cluster's."""
-    for group, its_name in private.group_names():
-        if its_name == name:
-            limit = getattr(group, "timeout", private.default_timeout())  # of a group in Python, as over mpi4py
-            with contextlib.suppress(Exception):  # not every backend has options
-                limit = private.timeout_of(group)
-            return tuple(dist.get_process_group_ranks(group)), limit < private.default_timeout()
-    return (), False
 
 
 def _lines(thread: int) -> tuple[Line, ...]:

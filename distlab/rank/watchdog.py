@@ -25,8 +25,8 @@ import time
 from typing import Any
 
 from distlab.compat.ipython import SHOWS_ERROR
-from distlab.rank import activity, restoring, sockets, status
-from distlab.rank.call_log import MEETINGS, NOTES
+from distlab.rank import activity, python_waits, restoring, sockets, status
+from distlab.rank.log import LOG
 from distlab.wire.channel import hello, receive
 from distlab.wire.messages import (
     CLOCK,
@@ -80,14 +80,11 @@ def _running() -> _Thread | None:
 
 
 def _leave_python(number: int, frame: Any) -> None:
-    """Ends a wait of the main thread that is Python code, unless Ctrl-C has just ended it."""
-    if isinstance(sys.exc_info()[1], KeyboardInterrupt) or frame is None:
-        return
-    module, note = frame.f_globals.get("__name__"), NOTES.now.get(threading.get_ident())
-    if module == SHARED_MEMORY:
+    """Ends a wait of the main thread that is Python code."""
+    interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt)
+    if frame is not None and frame.f_globals.get("__name__") == SHARED_MEMORY and not interrupted:
         raise RuntimeError("Freed while it waited for other ranks in an all_reduce through shared memory.")
-    if module == "threading" and note is not None and note.op in MEETINGS:
-        raise RuntimeError("EOF: freed while it waited for other workers.")
+    python_waits.leave(frame)
 
 
 def settle() -> None:
@@ -127,7 +124,7 @@ class _Thread(threading.Thread):
         *address, token = meeting.channel
         self._channel = socket.create_connection(address)
         self._channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._channel.sendall(hello(token, NOTES.rank))
+        self._channel.sendall(hello(token, LOG.rank))
         self._heard = b""
         others, ours = before
         self._others = others | {sockets.identity(self._channel.fileno())}
@@ -210,7 +207,7 @@ class _Thread(threading.Thread):
 
     def _stores(self) -> set[int]:
         """The ports of the cluster's store and of the learner's."""
-        return {self.store_port, *NOTES.store_ports}
+        return {self.store_port, *LOG.store_ports}
 
     def _of_group(self) -> frozenset[sockets.Identity]:
         """gloo's sockets, those that the learner has opened, and the connection to the store."""
@@ -226,30 +223,22 @@ def free(thread: int, mine: frozenset[sockets.Identity], stores: set[int], gentl
     Args:
         gently: whether to leave it alone where it makes headway; else it also begins no call of its group any more.
     """
-    before, call = _position(thread), NOTES.now.get(thread)
+    before, call = _position(thread), LOG.now.get(thread)
     if not gently:
-        _begin_no_more()
+        LOG.free()
     moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
     while moved != (moved := sockets.traffic(mine, stores)) and time.monotonic() < deadline:
         time.sleep(0.01)
     if gently:
-        if NOTES.now.get(thread) is not call:  # it did not wait; where it does later, the order comes again
+        if LOG.now.get(thread) is not call:  # it did not wait; where it does later, the order comes again
             return
-        _begin_no_more()
+        LOG.free()
     sockets.shut(mine, socket.SHUT_RD, spare=stores)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (waits := _position(thread) == before) and time.monotonic() < deadline:
         time.sleep(0.005)
     if waits:
         sockets.shut(mine)
-
-
-def _begin_no_more() -> None:
-    """Let this rank begin no call of its group any more, and end those of MPI."""
-    NOTES.freed += 1
-    NOTES.closed = True
-    if (mpi := sys.modules.get("distlab.rank.mpi_queue")) is not None:
-        mpi.free()
 
 
 def _position(thread: int) -> tuple[int, int]:

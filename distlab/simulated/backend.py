@@ -28,6 +28,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distlab.compat import torch as private
+from distlab.rank import hooks
+from distlab.rank.log import LOG
 from distlab.simulated.events import Collective, Message, Wait
 from distlab.simulated.notes import NOTES, Program
 
@@ -39,7 +41,9 @@ def register() -> None:
     """Make "simulated" a backend; a second time does nothing. Runs on: every rank."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])
-        _note_futures(torch.Future.wait, torch.Future.then)
+        hooks.install()
+        hooks.install(hooks.rows_of(Group, Work))
+        LOG.simulator = Futures()
 
 
 class Work(dist.Work):
@@ -71,7 +75,7 @@ class Work(dist.Work):
             NOTES.resume()
 
     def get_future(self) -> torch.Future:
-        return _noted(self._work.get_future(), self)
+        return LOG.simulator.add(self._work.get_future(), self)
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
@@ -94,41 +98,38 @@ class Work(dist.Work):
     source_rank = _source_rank
 
 
-_SOURCES: weakref.WeakKeyDictionary[torch.Future, Work | Program] = weakref.WeakKeyDictionary()  # whose end it is
+class Futures:
+    """Notes the waits for torch's Futures, which C++ makes, and their callbacks; rank/hooks.py calls it."""
 
+    def __init__(self) -> None:
+        self._sources: weakref.WeakKeyDictionary[torch.Future, Work | Program] = weakref.WeakKeyDictionary()
 
-def _noted(future: torch.Future, source: Work | Program) -> torch.Future:
-    """This Future, whose waits are noted. A backward pass that takes it waits for it at its end, as DDP's does."""
-    _SOURCES[future] = source
-    if NOTES.here is NOTES.program:
-        with contextlib.suppress(RuntimeError):  # no backward pass: the Future's own wait is the end
-            private.at_end_of_backward(source.note_end)
-    return future
+    def add(self, future: torch.Future, source: Work | Program) -> torch.Future:
+        """The Future, known as the end of `source`; a backward pass that takes it waits for it at its end, as DDP's."""
+        self._sources[future] = source
+        if NOTES.here is NOTES.program:
+            with contextlib.suppress(RuntimeError):  # no backward pass: the Future's own wait is the end
+                private.at_end_of_backward(source.note_end)
+        return future
 
+    def has_waited(self, future: torch.Future) -> None:
+        """Note that the program has waited for this Future."""
+        if future in self._sources:
+            self._sources[future].note_end()
 
-def _note_futures(wait: Callable[..., Any], then: Callable[..., torch.Future]) -> None:
-    """Put what notes around the methods of torch's Futures, which C++ makes."""
-
-    @functools.wraps(wait)
-    def noted_wait(self: torch.Future) -> Any:
-        value = wait(self)
-        if self in _SOURCES:
-            _SOURCES[self].note_end()
-        return value
-
-    @functools.wraps(then)
-    def noted_then(self: torch.Future, callback: Callable[[Any], Any]) -> torch.Future:
-        if self not in _SOURCES:
-            return then(self, callback)
-        program = NOTES.then(_SOURCES[self].op)
+    def then(
+        self, future: torch.Future, callback: Callable[[Any], Any], then: Callable[..., torch.Future]
+    ) -> torch.Future:
+        """As `then`, which is torch's, with a note that the callback follows the operation of the Future."""
+        if future not in self._sources:
+            return then(future, callback)
+        program = NOTES.then(self._sources[future].op)
 
         def called(future: torch.Future) -> Any:
             with NOTES.inside(program):
                 return callback(future)
 
-        return _noted(then(self, called), program)
-
-    torch.Future.wait, torch.Future.then = noted_wait, noted_then
+        return self.add(then(future, called), program)
 
 
 class Group(private.PythonGroup):

@@ -14,12 +14,10 @@ def use(network: Network | None) -> None:
 
     Runs on: every rank.
     """
-    from distlab.rank import call_hooks
     from distlab.simulated import backend, notes
 
     notes.use(network)
     backend.register()
-    call_hooks.install(backend.Group, backend.Work)
 
 
 def begin_cell(number: int) -> None:

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from distlab.checking import Exercise, Seen, outcome
 from distlab.compat.torch import destroy_group, forget_group_numbers, group_names, name_of, set_default_group
-from distlab.rank import call_hooks
-from distlab.rank.call_log import NOTES
 from distlab.rank.entry import lend_names
+from distlab.rank.log import LOG
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
 
@@ -59,7 +58,6 @@ class Outcome:
 def enter(rank: int, world_size: int, n: int) -> None:
     """Make the first `n` ranks a world of their own. Runs on: every rank of the cluster."""
     backend.register()
-    call_hooks.install(backend.Group, backend.Work)
     group, outer = dist.new_group(range(n), backend=backend.NAME), dist.group.WORLD
     _WORLDS.add(outer)
     if rank < n:
@@ -80,7 +78,7 @@ def leave(rank: int, world_size: int) -> bool:
         groups, number = [own for own, _ in group_names()], int(name_of(group))
         set_default_group(group.outer)
         for own in groups[groups.index(group) :]:
-            NOTES.forget_group(name_of(own))
+            LOG.forget_group(name_of(own))
             destroy_group(own)
         forget_group_numbers(number + 1)
     return dist.group.WORLD not in _WORLDS

@@ -237,9 +237,9 @@ def test_some_ranks_only(usable):
 
 
 def state_of_torch(rank, world_size):
-    from distlab.rank.call_log import NOTES
+    from distlab.rank.log import LOG
 
-    return NOTES.tracer is None, torch._C._autograd._profiler_enabled()
+    return LOG.tracer is None, torch._C._autograd._profiler_enabled()
 
 
 def test_nothing_is_left_of_a_trace(usable):

@@ -9,8 +9,8 @@ import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # registers the backend that sends nothing
 from torch._C._distributed_c10d import FakeWork
 
-from distlab.rank import call_hooks, call_log
-from distlab.rank.call_log import NOTES
+from distlab.rank import hooks
+from distlab.rank.log import LOG
 from distlab.wire.rendezvous import loopback_interface
 
 LIMIT = timedelta(seconds=60)  # of the cluster
@@ -19,32 +19,32 @@ LIMIT = timedelta(seconds=60)  # of the cluster
 @pytest.fixture
 def layer(monkeypatch):
     """The layer is in place for a test, and gone afterwards, with all that was noted."""
-    names = [name for name in (*call_log.POINT_TO_POINT, *call_log.COLLECTIVES) if hasattr(dist.ProcessGroup, name)]
-    for owner, method in [
-        *((dist.ProcessGroup, name) for name in names),
-        *[(dist.Work, "wait"), (dist.Work, "get_future"), (torch.Future, "wait"), (torch.Future, "then")],
-    ]:
-        monkeypatch.setattr(owner, method, getattr(owner, method))  # is put back
+    for owner, name, _ in hooks.table():
+        if name == "__call__":
+            monkeypatch.setattr(owner, "__class__", type(owner))  # is put back
+        elif hasattr(owner, name):
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(LOG, "store_ports", set())
     monkeypatch.setattr(dist.distributed_c10d, "default_pg_timeout", LIMIT)
-    call_hooks.install()
+    hooks.install()
     yield
     if dist.is_initialized():
         dist.destroy_process_group()
-    NOTES.forget()
+    LOG.forget()
 
 
 @pytest.fixture
 def four(layer, monkeypatch):
     """This process is rank 1 of four that do not exist: every call ends at once."""
-    monkeypatch.setattr(NOTES, "world_size", 4)
-    monkeypatch.setattr(FakeWork, "wait", call_hooks.waiting(FakeWork.wait))  # it does not inherit Work's
+    monkeypatch.setattr(LOG, "world_size", 4)
+    monkeypatch.setattr(FakeWork, "wait", hooks.waiting("wait", FakeWork.wait))  # it does not inherit Work's
     dist.init_process_group("fake", store=dist.HashStore(), rank=1, world_size=4)
 
 
 @pytest.fixture
 def alone(layer, monkeypatch):
     """A gloo group of this process alone."""
-    monkeypatch.setattr(NOTES, "world_size", 1)
+    monkeypatch.setattr(LOG, "world_size", 1)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback_interface())
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=LIMIT)
 
@@ -64,6 +64,6 @@ class Slow:
 def noted(method="allreduce", *arguments):
     """A slow Work and its note, as `ProcessGroup.<method>` would have left them."""
     work = Slow()
-    begin = call_hooks._noting(method, lambda group, *args: work)
+    begin = hooks.noting(method, lambda group, *args: work)
     assert begin(dist.group.WORLD, *(arguments or ([torch.ones(1)],))) is work
-    return work, NOTES.ties[work]
+    return work, LOG.ties[work]

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distlab.rank import call_hooks, status
+from distlab.rank import hooks, status
 from distlab.wire.messages import OTHER, CallRecord, MessageCount
 from tests.unit.rank.conftest import LIMIT, Slow, noted
 
@@ -44,7 +44,7 @@ def doing():
 def test_a_rank_that_waits_says_in_which_call_and_where(four, doing):
     """The call with its arguments, the learner's lines outermost first, and how long."""
     work, _ = noted("send", [torch.ones(3)], 2, 7)
-    wait = call_hooks.waiting(Slow.wait)
+    wait = hooks.waiting("wait", Slow.wait)
 
     def cell():
         wait(work)

@@ -7,20 +7,10 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from distlab.rank import entry, status, stores
-from distlab.rank.call_log import NOTES
+from distlab.rank import entry, status
+from distlab.rank.log import LOG
 
-
-@pytest.fixture(autouse=True)
-def layer(monkeypatch):
-    """The layer is in place for a test, and gone afterwards, with the ports that were noted."""
-    for owner, names in ((dist.Store, stores.WAITING), (dist.TCPStore, ("__init__",))):
-        for name in names:
-            monkeypatch.setattr(owner, name, getattr(owner, name))  # is put back
-    monkeypatch.setattr(NOTES, "store_ports", set())
-    stores.install()
-    yield
-    NOTES.forget()
+pytestmark = pytest.mark.usefixtures("layer")
 
 
 def tcp_store():
@@ -55,7 +45,7 @@ def on_a_thread():
 
         threads.append(threading.Thread(target=work, daemon=True))
         threads[-1].start()
-        while NOTES.now.get(threads[-1].ident) is None and threads[-1].is_alive():
+        while LOG.now.get(threads[-1].ident) is None and threads[-1].is_alive():
             time.sleep(0.001)
 
         def outcome():
@@ -89,7 +79,7 @@ def test_a_wait_ends_with_the_key(store, on_a_thread, wait, value):
 @pytest.mark.parametrize(("wait", "value"), WAITS)
 def test_a_wait_that_is_freed_leaves_the_store_usable(store, on_a_thread, wait, value):
     outcome = on_a_thread(lambda: wait(store))
-    NOTES.freed += 1
+    LOG.freed += 1
     failure = entry.describe_failure(outcome())
     assert failure.consequence
     assert failure.communicated
@@ -101,7 +91,7 @@ def test_what_is_waited_for_is_told(on_a_thread):
     store = dist.HashStore()
     outcome = on_a_thread(lambda: store.get("late"))
     assert status.communication(outcome.thread) == "store.get"
-    call = status.describe(NOTES.now[outcome.thread])
+    call = LOG.now[outcome.thread].record()
     assert (call.op, call.function, call.own_limit) == ("store.get", "'late'", True)
     assert 'store.get("late")' in call.lines[-1].text
     store.set("late", "value")
@@ -160,7 +150,7 @@ def test_only_stores_of_the_learners_are_noted():
         compile("store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)", "<string>", "exec"),
         names,
     )
-    assert NOTES.store_ports == {mine.port}
+    assert LOG.store_ports == {mine.port}
     assert mine.port != names["store"].port
 
 
@@ -168,6 +158,6 @@ def test_a_store_that_waits_for_its_clients_can_be_freed(on_a_thread):
     limit = timedelta(seconds=2)
     outcome = on_a_thread(lambda: dist.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=limit))
     assert status.communication(outcome.thread) == "TCPStore"
-    NOTES.freed += 1
+    LOG.freed += 1
     assert entry.describe_failure(outcome()).consequence
-    assert not NOTES.store_ports
+    assert not LOG.store_ports

@@ -5,23 +5,23 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 import torch.distributed as dist
 
-from distlab.rank import call_hooks
-from distlab.rank.call_log import NOTES
+from distlab.rank import hooks
+from distlab.rank.log import LOG
 from tests.unit.rank.conftest import Slow, noted
 
 
 def test_a_wait_says_what_is_waited_for(four):
     """While it lasts, and not afterwards; to begin and to end it count as movement."""
     work, note = noted()
-    before = NOTES.total
+    before = LOG.total
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(call_hooks.waiting(Slow.wait), work)
+        waits = pool.submit(hooks.waiting("wait", Slow.wait), work)
         assert work.entered.wait(10)
-        assert (note in NOTES.now.values(), note.done) == (True, False)
+        assert (note in LOG.now.values(), note.done) == (True, False)
         work.end.set()
         assert waits.result() == "done"
-    assert note not in NOTES.now.values()
-    assert (NOTES.total, note.done) == (before + 2, True)
+    assert note not in LOG.now.values()
+    assert (LOG.total, note.done) == (before + 2, True)
 
 
 def test_a_future_is_waited_for_as_its_work_is(alone):
@@ -29,7 +29,7 @@ def test_a_future_is_waited_for_as_its_work_is(alone):
     work = dist.all_reduce(torch.ones(1), async_op=True)
     future = work.get_future()
     half = future.then(lambda future: future.value()[0] / 2)
-    note = NOTES.ties[work]
-    assert (NOTES.ties[future], NOTES.ties[half]) == (note, note)
+    note = LOG.ties[work]
+    assert (LOG.ties[future], LOG.ties[half]) == (note, note)
     assert half.wait().tolist() == [0.5]
     assert note.done

@@ -7,20 +7,14 @@ import torch.distributed._functional_collectives as functional
 from torch._subclasses import FakeTensorMode
 
 from distlab.compat import torch as private
-from distlab.rank import functional_calls
-from distlab.rank.call_log import NOTES
-from tests.unit.rank.test_call_log import newest
+from distlab.rank.log import LOG
+from tests.unit.rank.test_log import newest
 
 
 @pytest.fixture
 def group(alone):
-    """A gloo group of this process alone, with the layer on torch's operators."""
-    operators = [private.functional_operator(name) for name in (*private.FUNCTIONAL_METHODS, "wait_tensor")]
-    classes = [type(operator) for operator in operators]
-    functional_calls.install()
-    yield dist.group.WORLD
-    for operator, before in zip(operators, classes, strict=True):
-        operator.__class__ = before
+    """A gloo group of this process alone."""
+    return dist.group.WORLD
 
 
 def ones(*shape):
@@ -46,8 +40,8 @@ def test_a_functional_collective_is_noted(group, call, op, fields):
     assert record.op.startswith(op)
     assert {name: getattr(record, name) for name in fields} == fields
     assert (record.collective != "", record.members, record.sequence) == (True, (0,), 1)
-    assert record.place[0] == "test_functional_calls.py"
-    note = NOTES.collectives[group.group_name][-1]
+    assert record.place[0] == "test_functional.py"
+    note = LOG.collectives[group.group_name][-1]
     assert not note.done
     result.wait()
     assert note.done
@@ -57,11 +51,11 @@ def test_what_torch_only_traces_is_not_noted(group):
     """Tensors without numbers are not sent."""
     with FakeTensorMode():
         functional.all_reduce(ones(2), "sum", group)
-    assert not any(NOTES.collectives.values())
+    assert not any(LOG.collectives.values())
 
 
 def test_a_group_in_python_notes_its_calls_itself(group, monkeypatch):
     """And so does one that is gone: torch refuses it."""
     monkeypatch.setattr(private, "group_names", list)
     functional.all_reduce(ones(2), "sum", group).wait()
-    assert not any(NOTES.collectives.values())
+    assert not any(LOG.collectives.values())

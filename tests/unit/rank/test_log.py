@@ -8,14 +8,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distlab.rank import call_log, status
-from distlab.rank.call_log import NOTES
+from distlab.rank import log, status
+from distlab.rank.log import LOG
 from distlab.wire.messages import COLLECTIVE, CallRecord
 
 
 def newest():
     """The newest collective, as another process reads it."""
-    return status.describe([note for row in NOTES.collectives.values() for note in row][-1])
+    return [note for row in LOG.collectives.values() for note in row][-1].record()
 
 
 def traffic():
@@ -76,8 +76,8 @@ def test_a_collective_is_noted_with_its_arguments(four, call, op, fields):
 )
 def test_an_even_side_of_an_uneven_all_to_all_is_split_by_its_own_size(four, tensors, splits, sends, receives):
     """Splits may be given for the input alone: the output's parts are quarters of the output."""
-    note = call_log.Note("alltoall_base", "0", (*tensors, *splits, dist.AllToAllOptions()), {})
-    said = status.describe(note)
+    note = log.Note.of_group("alltoall_base", "0", (*tensors, *splits, dist.AllToAllOptions()), {})
+    said = note.record()
     assert (said.sends, said.receives) == (sends, receives)
 
 
@@ -89,16 +89,16 @@ def test_a_subgroup_is_noted_with_the_worlds_ranks(four):
     dist.send(ones(1), 3, group=pair)
     said = newest()
     assert (said.group, said.members, said.root, said.sequence) == (pair.group_name, (1, 3), 3, 1)
-    assert [NOTES.collectives[name][-1].sequence for name in ("0", pair.group_name)] == [1, 1]
+    assert [LOG.collectives[name][-1].sequence for name in ("0", pair.group_name)] == [1, 1]
     assert traffic() == [(True, pair.group_name, 3, 0, 1, 0)]
 
 
 def test_a_group_that_is_gone_is_described_without_members(four):
     """A note may outlive its group, and is told without a peer or a root to look up."""
     dist.broadcast(ones(1), src=3)
-    note = NOTES.collectives["0"][-1]
+    note = LOG.collectives["0"][-1]
     dist.destroy_process_group()
-    said = status.describe(note)
+    said = note.record()
     assert (said.members, said.root) == ((), 3)
 
 
@@ -143,7 +143,7 @@ def test_a_send_whose_work_is_dropped_is_told(four):
     del kept
     assert traffic() == [(True, "0", 2, 0, 4, 2)]
     old = dist.isend(ones(1), 2)
-    NOTES.forget()
+    LOG.forget()
     new = dist.isend(ones(1), 2)
     del old
     assert traffic() == [(True, "0", 2, 0, 1, 0)]
@@ -185,9 +185,9 @@ def test_forget_leaves_nothing(four):
     """After a rebuild every rank counts from the start."""
     dist.all_reduce(ones(1))
     work = dist.isend(ones(1), 2)
-    NOTES.forget()
-    assert (NOTES.traffic, NOTES.dropped, NOTES.collectives) == ({}, {}, {})
-    assert work not in NOTES.ties
+    LOG.forget()
+    assert (LOG.traffic, LOG.dropped, LOG.collectives) == ({}, {}, {})
+    assert work not in LOG.ties
     dist.all_reduce(ones(1))
     assert newest().sequence == 1
 
@@ -195,18 +195,18 @@ def test_forget_leaves_nothing(four):
 def test_an_interrupted_wait_does_not_outlive_its_group(four):
     """An interrupt may hit the note of a wait itself, which would say for ever that its thread waits."""
     dist.all_reduce(ones(2))
-    (note,) = NOTES.collectives["0"]
-    call_log.waiting_for(note).__enter__()
+    (note,) = LOG.collectives["0"]
+    log.waits(note).__enter__()
     assert status.communication(threading.get_ident()) == "all_reduce"
-    NOTES.forget()
+    LOG.forget()
     assert status.communication(threading.get_ident()) == ""
 
 
 def test_a_rank_that_is_freed_begins_no_more_calls(four):
     """Until its group is built anew: what it sent then would be cut off in its midst."""
-    NOTES.closed = True
+    LOG.closed = True
     with pytest.raises(RuntimeError, match="Connection closed: this rank was freed"):
         dist.all_reduce(ones(2))
-    assert not any(NOTES.collectives.values())
-    NOTES.forget()
+    assert not any(LOG.collectives.values())
+    LOG.forget()
     dist.all_reduce(ones(2))

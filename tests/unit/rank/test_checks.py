@@ -8,10 +8,9 @@ import torch
 import torch.distributed as dist
 
 from distlab.errors import MismatchError
-from distlab.rank import argument_checks
-from distlab.rank.argument_checks import Checker, Deferred
-from distlab.rank.call_log import NOTES
-from distlab.wire.messages import OTHER, CallRecord
+from distlab.rank.checks import Checker, Deferred
+from distlab.rank.log import LOG, POINT_TO_POINT, Note
+from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, CallRecord
 from tests.processes import until
 from tests.refused import raised
 
@@ -51,7 +50,6 @@ def rank_of(monkeypatch, store):
     me = SimpleNamespace()
     monkeypatch.setattr(dist, "get_rank", lambda: me.rank)
     monkeypatch.setattr(dist, "TCPStore", lambda *address, **options: store)
-    monkeypatch.setattr(argument_checks.status, "describe", lambda note: note.record)
     made = []
 
     class Rank:
@@ -69,11 +67,11 @@ def rank_of(monkeypatch, store):
 
             me.rank = self.rank
             record = {"members": self.members, "collective": op, "tensors": FLOATS, **record}
-            note = {"method": method, "peer": peer, "tag": tag, "group": group, "waits_shorter": False}
-            note["record"] = CallRecord(op, OTHER, **record)
-            note = SimpleNamespace(**note)
+            note = Note(op, MESSAGE if method in POINT_TO_POINT else COLLECTIVE)
+            note.method, note.peer, note.tag, note.group = method, peer, tag, group
+            note.record = lambda: CallRecord(op, OTHER, **record)
             work = self.checker.call(note, original)
-            NOTES.tie(work, note)
+            LOG.tie(work, note)
             return work
 
         def send(self, peer, tag=0, **record):
@@ -194,10 +192,10 @@ def test_a_wait_is_no_longer_than_that_of_a_call(rank_of, limit):
 def test_to_post_a_call_counts_as_movement(rank_of):
     """So do the begin and the end of its wait, as those of every Work."""
     receiver, sender = rank_of(0), rank_of(1)
-    work, before = receiver.recv(1), NOTES.total
+    work, before = receiver.recv(1), LOG.total
     sender.send(0)
     assert work.wait() == "recv"
-    until(lambda: NOTES.total == before + 3)
+    until(lambda: LOG.total == before + 3)
     assert work._note.done
 
 
@@ -207,7 +205,7 @@ def test_a_future_is_there_before_the_call_is_posted(rank_of, fits):
     receiver, sender = rank_of(0), rank_of(1)
     work = receiver.recv(1)
     future = work.get_future()
-    assert (NOTES.ties[future], future.done()) == (work._note, False)
+    assert (LOG.ties[future], future.done()) == (work._note, False)
     sender.send(0, tensors=FLOATS if fits else (("int8", (2,)),))
     if fits:
         assert future.wait() == 3

@@ -1,6 +1,6 @@
 """Checked mode: the ranks compare each call's arguments before its data moves, and raise where they do not fit.
 
-Runs on every rank while a cell is checked, called by call_hooks.py. Data that does not fit ends in silence or in a
+Runs on every rank while a cell is checked, called by hooks.py. Data that does not fit ends in silence or in a
 crash otherwise: a recv into another type reinterprets bits, an all_reduce of different lengths may "succeed", a message
 of another size aborts its receiver. The ranks meet in the cluster's store, outside of the group: each collective has a
 key by group and number, each message by its ends, tag and number, so that unequal numbers of messages disturb nothing.
@@ -26,10 +26,10 @@ import torch.distributed as dist
 
 from distlab.diagnosis.matching import disagreement, misfit
 from distlab.errors import MismatchError
-from distlab.rank import status
-from distlab.rank.call_hooks import derived, waiting
-from distlab.rank.call_log import NOTES, POINT_TO_POINT, Note, completed_by, waiting_for
-from distlab.wire.messages import CallRecord, from_json, to_json
+from distlab.rank.hooks import derived, waiting
+from distlab.rank.log import LOG, Note, waits
+from distlab.rank.python_waits import completed_by
+from distlab.wire.messages import MESSAGE, CallRecord, from_json, to_json
 
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
 
@@ -38,7 +38,7 @@ Lane = tuple[Any, ...]  # a group alone for its collectives; group, source and d
 
 def end() -> None:
     """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
-    checker, NOTES.checker = NOTES.checker, None
+    checker, LOG.checker = LOG.checker, None
     if checker is not None:
         checker.close()
 
@@ -65,14 +65,14 @@ class Checker:
         """Compare the call with the other ranks' and make it; MismatchError when they do not fit."""
         if note.method == "monitored_barrier":
             return original()  # it has no arguments that could differ, and a limit of its own
-        record = status.describe(note)
+        record = note.record()
         own = record.members.index(dist.get_rank())
         if note.method == "send":
             lane = (note.group, own, note.peer, note.tag)
             self._begun[lane] += 1
             self._store.set(self._key(lane, self._begun[lane]), to_json(record))
             return original()
-        defer = self._receive if note.method in POINT_TO_POINT else self._collective
+        defer = self._receive if note.kind == MESSAGE else self._collective
         deferred = defer(note, record, own, original)
         self._waiting.append(deferred)
         return deferred
@@ -130,7 +130,7 @@ class Checker:
             for call in list(self._waiting):
                 if call.post(self._store, [lane for lane in call.lanes if lane not in taken], self._closing):
                     self._waiting.remove(call)
-                    NOTES.total += 1
+                    LOG.total += 1
                 else:
                     taken.update(call.lanes)
             time.sleep(POLL_SECONDS)
@@ -179,22 +179,24 @@ class Deferred:
             raise RuntimeError(f"Timed out waiting {seconds * 1000:.0f}ms for recv operation to complete")
         return self._posting.result()
 
-    @waiting
-    def wait(self, *timeout: timedelta) -> bool:
+    def _wait(self, *timeout: timedelta) -> bool:
         """As Work.wait."""
         return self._posted(*timeout).wait(*timeout)
+
+    wait = waiting("wait", _wait)
 
     def is_completed(self) -> bool:
         """As Work.is_completed."""
         posted = self._posting.done()
         return posted and (self._posting.exception() is not None or self._posting.result().is_completed())
 
-    @derived
-    def get_future(self) -> Any:
+    def _get_future(self) -> Any:
         """As Work.get_future; it does not wait for the call to be posted."""
         return completed_by(lambda: self._posted().get_future().wait(), torch.futures.Future())
 
+    get_future = derived("get_future", _get_future)
+
     def __getattr__(self, name: str) -> Any:
         """What else a Work has; the call must be posted before."""
-        with waiting_for(self._note):
+        with waits(self._note):
             return getattr(self._posted(), name)

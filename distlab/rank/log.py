@@ -1,0 +1,337 @@
+"""The log of one rank: a `Note` of each call that communicates, and which note each thread waits in now.
+
+Runs on every rank. hooks.py writes it; status.py reports from it on the watchdog's thread, checks.py compares calls by
+it, recording.py times them. A note holds plain values, never a tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distlab.compat import torch as private
+from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, CallRecord
+from distlab.wire.source import is_shown, line_of
+
+C10D = dist.distributed_c10d.__name__
+_C10D_FILE = dist.distributed_c10d.__file__
+REMEMBERED = 32  # calls of each kind and group that are remembered
+
+# methods of ProcessGroup by what they are; torch 2.13 has given some of them new names
+POINT_TO_POINT = ("send", "recv", "recv_anysource")
+_REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", private.REDUCE_SCATTER_BASE)
+_GATHERING = ("allgather", "allgather_coalesced", private.ALL_GATHER_BASE, "gather")
+_EXCHANGING = ("broadcast", "scatter", "alltoall", "alltoall_base", "barrier", "monitored_barrier")
+_NEW = ("all_gather_single", "reduce_scatter_single", "all_to_all_single")
+COLLECTIVES = (*_REDUCING, *_GATHERING, *_EXCHANGING, *_NEW)
+ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
+
+Kind = tuple[bool, str, int, int]  # what messages are counted by: whether it is a send, its group, peer and tag
+
+
+class Note:
+    """One call that communicates, or one wait for other ranks.
+
+    Args:
+        op: the function that the learner called.
+        kind: one of the kinds of calls in wire/messages.py.
+        ranks: those that it waits for, where it is no call of a process group.
+        words: what else a report says of it: the function of a remote call, the key of a store.
+        ends_by_itself: whether it has a limit of its own.
+
+    Attributes:
+        freed_with: the message of the RuntimeError that ends the wait, which is Python code, when this rank is freed;
+            "" for a wait in C++, which ends with its connections.
+        readable: makes an error of this call one that a learner can read.
+        method: of ProcessGroup; "" where it is no call of a process group.
+        group: the name of its process group.
+        peer: the other rank of a message, by its number in the group; -1 for any.
+        tag: of a message.
+        sequence: its number among the collectives of its group, or among the messages of its `Kind`; from 1.
+        tensors: type and shape of each.
+        options: of a collective; torch's, which are read when they are asked for.
+        splits: of all_to_all, the elements that go to and come from each rank.
+        lines: the learner's, as (file, number, function), innermost first.
+        waits_shorter: whether its caller waits with a limit.
+        done: whether it was waited for, to its end.
+    """
+
+    method = group = freed_with = ""
+    readable: Callable[[RuntimeError], RuntimeError] | None = None
+    peer, tag, sequence = -1, 0, 0
+    tensors: Sequence[tuple[Any, tuple[int, ...]]] = ()
+    options = splits = None
+    waits_shorter = done = False
+
+    def __init__(self, op: str, kind: str, ranks: Iterable[int] = (), words: str = "", ends_by_itself: bool = False):
+        called, self.lines = place_of(sys._getframe(1))
+        self.op, self.kind, self.ranks, self.words = op or called, kind, tuple(ranks), words
+        self.ends_by_itself = ends_by_itself
+
+    @classmethod
+    def of_group(cls, method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Note:
+        """The note of a call of a process group's method, with the arguments that torch gave it."""
+        note = cls("", MESSAGE if method in POINT_TO_POINT else COLLECTIVE)
+        note.method, note.group = method, group
+        given = (*args, *kwargs.values()) if kwargs else args
+        if note.kind == MESSAGE:
+            note.tensors = [_type_and_shape(given[0][0])]
+            ends = (-1, *given[1:]) if method == "recv_anysource" else given[1:]
+            note.peer, note.tag = (*ends, 0)[:2]  # the tag may be left out
+        else:
+            note.tensors, note.splits = _tensors(method, given), _splits(method, given)
+            note.options = kwargs.get("opts", given[-1] if given else None)
+        return note
+
+    @property
+    def message_kind(self) -> Kind:
+        """What messages like this one are counted by."""
+        return self.method == "send", self.group, self.peer, self.tag
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a collective returns at once."""
+        return getattr(self.options, "asyncOp", False)
+
+    @property
+    def root(self) -> int:
+        """The number in the group of the rank that a collective goes out from, or ends at."""
+        return getattr(self.options, "rootRank", self.options if isinstance(self.options, int) else 0)
+
+    def _has_limit(self) -> bool:
+        """Whether it ends by itself before the group's timeout, or says itself who is missing."""
+        limit = getattr(self.options, "timeout", timedelta(0))
+        shorter = timedelta(0) < limit < private.default_timeout()
+        return self.ends_by_itself or self.waits_shorter or shorter or self.method == "monitored_barrier"
+
+    def record(self, with_lines: bool = True) -> CallRecord:
+        """The call as another process reads and compares it."""
+        lines = tuple(line_of(*line) for line in reversed(self.lines)) if with_lines else ()
+        if not self.method:
+            return CallRecord(self.op, self.kind, self.ranks, self._has_limit(), function=self.words, lines=lines)
+        members, is_short = members_of(self.group)
+        ranks = dict(enumerate(members))
+        more: dict[str, Any] = {}
+        if self.kind == MESSAGE:
+            more = {"is_send": self.method == "send", "tag": self.tag, "peer": ranks.get(self.peer)}
+        if self.method in ROOTED:
+            more["root"] = ranks.get(self.root, self.root)
+        if hasattr(self.options, "reduceOp"):
+            more["reduce_op"] = self.options.reduceOp.op.name
+        if self.splits is not None:
+            more["sends"], more["receives"] = (_by_rank(split, len(members)) for split in self.splits)
+        return CallRecord(
+            op=self.op or self.method,
+            kind=self.kind,
+            members=members,
+            own_limit=self._has_limit() or is_short,
+            collective=self.method if self.kind == COLLECTIVE else "",
+            group=self.group,
+            sequence=self.sequence,
+            tensors=tuple((str(dtype).removeprefix("torch."), tuple(shape)) for dtype, shape in self.tensors),
+            place=(os.path.basename(self.lines[0][0]), self.lines[0][1]) if self.lines else None,
+            lines=lines,
+            **more,
+        )
+
+
+class Log:
+    """All that one rank remembers of its calls; one object a process, `LOG`.
+
+    Attributes:
+        rank, world_size: of the cluster; the environment, which says the same, is the learner's.
+        total: of everything that is noted; equal at two times when nothing happened between them.
+        freed: how often the watchdog has freed this rank.
+        when_freed: called then, to end waits that no connection of this process ends.
+        checker: a checks.Checker while a cell is checked.
+        tracer: a recording.Recording while a trace is recorded.
+        simulator: backend.Simulator on a simulated cluster, which notes waits for Futures.
+        store_ports: of the learner's own stores.
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.world_size = 0, 1
+        self.total = self.freed = 0
+        self.when_freed: list[Callable[[], None]] = []
+        self.checker: Any = None
+        self.tracer: Any = None
+        self.simulator: Any = None
+        self.store_ports: set[int] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget every call; the group that they were made in is gone."""
+        if self.tracer is not None:
+            self.tracer.forget_groups()
+        # by thread: the call that it waits in; an interrupt that hit `waits` itself has left its call there
+        self.now: dict[int, Note | None] = {}
+        self.closed = False  # whether the watchdog frees this rank: it begins no more calls
+        self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
+        # messages by kind, the newest kind last, and sends whose Work was dropped undone
+        self.traffic: dict[Kind, int] = {}
+        self.dropped: dict[Kind, int] = {}
+        self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
+        self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
+
+    def forget_group(self, name: str) -> None:
+        """Forget the calls in a group that is gone, and whose name another one gets."""
+        self.collectives.pop(name, None)
+        for counts in (self.traffic, self.dropped):
+            for key in [key for key in counts if key[1] == name]:
+                del counts[key]
+
+    def add(self, note: Note) -> None:
+        """Note a call of a process group that begins."""
+        if self.closed:
+            raise RuntimeError("Connection closed: this rank was freed from a call of its group before.")
+        self.total += 1
+        if note.kind == MESSAGE:
+            key = note.message_kind
+            self.traffic[key] = note.sequence = self.traffic.pop(key, 0) + 1
+            return
+        before = self.collectives[note.group]
+        note.sequence = before[-1].sequence + 1 if before else 1
+        before.append(note)
+
+    def take_back(self, note: Note) -> None:
+        """Forget a call that was refused before it began."""
+        if note.kind == MESSAGE and note.message_kind in self.traffic:
+            self.traffic[note.message_kind] -= 1
+        elif note in self.collectives[note.group]:
+            self.collectives[note.group].remove(note)
+
+    def received_from(self, note: Note, source: int) -> None:
+        """Count a message that was received from any rank as one of its sender, by its number in the group."""
+        key = (False, note.group, source, note.tag)
+        self.traffic[note.message_kind] -= 1
+        self.traffic[key] = self.traffic.pop(key, 0) + 1
+
+    def tie(self, work: Any, note: Note, is_lost_when_dropped: bool = False) -> None:
+        """Remember the note of a Work or Future for as long as that lives."""
+        self.ties[work] = note
+        if is_lost_when_dropped:
+            weakref.finalize(work, _count_dropped, note, self.dropped).atexit = False
+
+    def free(self) -> None:
+        """Begin no more calls of the group, and end the waits that are Python code. Runs on: any thread."""
+        self.freed += 1
+        self.closed = True
+        for end in self.when_freed:
+            end()
+
+
+def _count_dropped(note: Note, dropped: dict[Kind, int]) -> None:
+    """The Work of a send is gone. gloo forgets a message that nobody waited for, unless its recv was there before."""
+    if not note.done:
+        dropped[note.message_kind] = dropped.get(note.message_kind, 0) + 1
+
+
+LOG = Log()
+
+
+class waits:
+    """While it is entered, this thread waits in the call of a note, and in what it waited in before afterwards."""
+
+    def __init__(self, note: Note):
+        self._note = note
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        self._outer = LOG.now.get(self._thread)
+        LOG.now[self._thread] = self._note
+        LOG.total += 1
+
+    def __exit__(self, *_: Any) -> None:
+        LOG.total += 1
+        LOG.now[self._thread] = self._outer
+
+
+def waiting(words: str, ranks: Iterable[int]) -> waits:
+    """A context manager around a wait for other ranks that is Python code, as in a loop that looks at shared memory.
+
+    Reports name the wait, and the main thread is freed from it by a RuntimeError.
+
+    Runs on: a rank.
+
+    Args:
+        words: what it waits for or by what means: "through shared memory".
+        ranks: those that must act before it can end.
+    """
+    note = Note("waiting", OTHER, ranks, words)
+    note.freed_with = f"Freed while it waited for other ranks {words}."
+    if LOG.closed:
+        raise RuntimeError(note.freed_with)
+    return waits(note)
+
+
+def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
+    """The outermost function of torch.distributed on the stack, and the learner's lines that led to it."""
+    op, lines = "", []
+    while frame is not None:
+        code = frame.f_code
+        if is_shown(code.co_filename):
+            lines.append((code.co_filename, frame.f_lineno, code.co_name))
+        elif lines:
+            break
+        elif code.co_filename == _C10D_FILE:
+            op = code.co_name
+        frame = frame.f_back
+    return op, lines
+
+
+def members_of(name: str) -> tuple[tuple[int, ...], bool]:
+    """Ranks of the group with this name, and whether it was given a shorter timeout than the cluster's."""
+    for group, its_name in private.group_names():
+        if its_name == name:
+            return tuple(dist.get_process_group_ranks(group)), private.timeout_of(group) < private.default_timeout()
+    return (), False
+
+
+def _type_and_shape(tensor: Any) -> tuple[Any, tuple[int, ...]]:
+    """Of what is no tensor, which torch refuses next, the type alone."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor.dtype, tensor.shape
+    return type(tensor).__name__, ()
+
+
+def _tensors(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
+    """Type and shape of the tensors that all ranks must agree on: the result's where it is the same everywhere."""
+    if method in ("barrier", "monitored_barrier"):
+        return []
+    if method == "alltoall":
+        return [_type_and_shape(tensor) for tensor in args[1]]
+    tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]  # of a scatter the result is compared
+    return [_type_and_shape(tensor) for tensor in (tensors if isinstance(tensors, (list, tuple)) else [tensors])]
+
+
+def _splits(method: str, args: tuple) -> tuple[list[int] | int, list[int] | int] | None:
+    """How many elements this rank sends to and receives from each rank, for all_to_all; None otherwise.
+
+    The whole where it is split evenly.
+    """
+    if method == "alltoall":
+        return [tensor.numel() for tensor in args[1]], [tensor.numel() for tensor in args[0]]
+    if method in ("alltoall_base", "all_to_all_single"):
+        return _split(args[1], args[3]), _split(args[0], args[2])
+    return None
+
+
+def _split(tensor: torch.Tensor, sizes: list[int]) -> list[int] | int:
+    row = tensor[0].numel() if tensor.dim() > 0 and tensor.shape[0] else 1
+    return [size * row for size in sizes or ()] or tensor.numel()
+
+
+def _by_rank(split: list[int] | int, members: int) -> tuple[int, ...]:
+    """Elements by rank, of a list of them or of a whole that is split evenly."""
+    return tuple(split) if isinstance(split, list) else (split // max(1, members),) * members
