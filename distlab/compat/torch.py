@@ -129,9 +129,11 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
     return getattr(group, "timeout", default_timeout())
 
 
-def collectives_begun(group: dist.ProcessGroup) -> int:
-    """How many collectives a group has begun, also those that C++ makes; raises where the backend does not count."""
-    return group._get_sequence_number_for_group()
+def collectives_begun(group: dist.ProcessGroup) -> int | None:
+    """How many collectives a group has begun, also those that C++ makes; None where the backend does not count."""
+    with contextlib.suppress(RuntimeError, AttributeError):  # as of a group in Python, or the mark of one without us
+        return group._get_sequence_number_for_group()
+    return None
 
 
 def quiet_loggers() -> None:

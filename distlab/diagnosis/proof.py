@@ -57,8 +57,8 @@ def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
     if any(s.doing not in (messages.IDLE, messages.COMMUNICATING) for s in states.values()):
         return None
     needs = {r: need(s, states) for r, s in states.items() if s.doing == messages.COMMUNICATING}
-    served = [need(handler, states) for state in states.values() for handler in serving(state)]
-    if not needs or any(n is None for n in (*needs.values(), *served)):
+    others = [need(one, states) for state in states.values() for one in (*serving(state), *_beside(state))]
+    if not needs or any(n is None for n in (*needs.values(), *others)):
         return None
     return needs
 
@@ -69,6 +69,11 @@ def serving(state: RankStatus) -> list[RankStatus]:
         replace(state, doing=messages.COMMUNICATING, call=one.call, lines=one.lines, serving=())
         for one in state.serving
     ]
+
+
+def _beside(state: RankStatus) -> list[RankStatus]:
+    """The calls in which a rank's other threads wait, each as if it were all that the rank does."""
+    return [replace(state, doing=messages.COMMUNICATING, call=call, lines=call.lines) for call in state.beside]
 
 
 def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:

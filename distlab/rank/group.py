@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 from distlab.compat.torch import forget_group_numbers, number_of_groups, quiet_loggers, set_default_timeout
 from distlab.rank import (
-    activity,
     checks,
     hooks,
     rpc,
@@ -54,7 +53,7 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     if dist.is_initialized():  # by a notebook that has left an engine that was not its own
         dist.destroy_process_group()
         LOG.forget()
-    before = sockets.there(), activity.threads()
+    before = sockets.there(), sockets.system_threads()
     build(rank, meeting)
     watchdog.watch(before, meeting)
     sys.modules["__main__"].__dict__.update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)

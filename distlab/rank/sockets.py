@@ -1,4 +1,4 @@
-"""The TCP sockets of this process: which there are, what they have moved, and their end.
+"""The TCP sockets of this process, and gloo's threads that read from them: what they have moved, and their end.
 
 Runs on every rank, on the watchdog's thread: gloo waits on its sockets in C++, where no Python code can reach it.
 """
@@ -12,10 +12,15 @@ import socket
 import stat
 import struct
 import termios
+import threading
 from collections.abc import Collection, Iterator
+
+from distlab.compat.torch import GLOO_NAMES_ITS_LOOP
 
 Identity = tuple[int, int]  # descriptor and inode, which no later socket can be taken for
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
+GLOO_LOOP = "gloo_tcp_loop"  # since torch 2.9, gloo's name for its thread that reads from sockets
+EPOLL_WAIT = ("232", "281", "22")  # Linux's numbers of epoll_wait and epoll_pwait, on x86-64 and on arm64
 
 
 def identity(descriptor: int) -> Identity | None:
@@ -66,3 +71,37 @@ def shut(identities: frozenset[Identity], how: int = socket.SHUT_RDWR, spare: Co
     for end in ends(identities, spare):
         with contextlib.suppress(OSError):  # its peer has closed it
             end.shutdown(how)
+
+
+def system_threads() -> set[int]:
+    """The system's numbers of the threads of this process; none where /proc is missing."""
+    return {int(name) for name in os.listdir("/proc/self/task")} if os.path.isdir("/proc/self/task") else set()
+
+
+def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
+    """How often each of gloo's threads that read from sockets has run; None while another thread runs or wants to run.
+
+    Args:
+        ours: system numbers of threads that are not the learner's and not gloo's.
+    """
+    ours = ours | {thread.native_id for thread in threading.enumerate() if thread.name.startswith("distlab-")}
+    found = []
+    for task in system_threads():
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/status") as file:
+            fields = dict(line.split(":", 1) for line in file)
+            if fields["Name"].strip() == GLOO_LOOP:
+                found.append(int(fields["voluntary_ctxt_switches"]))
+            elif task not in ours and fields["State"].split()[0] in ("R", "D"):
+                return None
+            elif task not in ours and not GLOO_NAMES_ITS_LOOP:
+                _name_loop(task)
+    return tuple(found)
+
+
+def _name_loop(task: int) -> None:
+    """Give a thread its name where it waits as only gloo's loop does: in epoll, for 10 ms at a time."""
+    with open(f"/proc/self/task/{task}/syscall") as file:
+        number, *arguments = file.read().split()
+    if number in EPOLL_WAIT and arguments[3] == "0xa":
+        with open(f"/proc/self/task/{task}/comm", "w") as file:
+            file.write(GLOO_LOOP)

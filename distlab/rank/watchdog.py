@@ -22,10 +22,11 @@ import socket
 import sys
 import threading
 import time
+from types import ModuleType
 from typing import Any
 
 from distlab.compat.ipython import SHOWS_ERROR
-from distlab.rank import activity, python_waits, restoring, sockets, status
+from distlab.rank import python_waits, restoring, sockets, status
 from distlab.rank.log import LOG
 from distlab.wire.channel import hello, receive
 from distlab.wire.messages import (
@@ -62,7 +63,7 @@ def watch(before: tuple[frozenset[sockets.Identity], set[int]], meeting: Any) ->
     Runs on: a rank, on its main thread.
 
     Args:
-        before: `sockets.there()` and `activity.threads()` as they were before the group was built and the store
+        before: `sockets.there()` and `sockets.system_threads()` as they were before the group was built and the store
             connected to: these sockets are never shut down, and what these threads do does not count.
         meeting: the meeting at which the group was built, a `rendezvous.Meeting`.
     """
@@ -193,9 +194,9 @@ class _Thread(threading.Thread):
         if want == STATUS:
             return {"status": status.summary(self._main, self._ours, self._traffic, self._loop)}
         if want == VARIABLES:
-            return {"variables": status.variables()}
+            return {"variables": variables()}
         signal.pthread_kill(self._main, LEAVE)
-        thread = status.waiter(self._main, activity.actors(self._main, self._ours))
+        thread = status.waiter(self._main)
         if status.communication(thread):
             free(thread, self._of_group(), self._stores(), gently=want == FREE_WAITING)
         elif want == COME_BACK:
@@ -212,6 +213,14 @@ class _Thread(threading.Thread):
     def _of_group(self) -> frozenset[sockets.Identity]:
         """gloo's sockets, those that the learner has opened, and the connection to the store."""
         return sockets.there() - self._others
+
+
+def variables() -> tuple[str, ...]:
+    """Names that the learner has defined on this rank, modules left out."""
+    given = {"rank", "world_size", "mpi_rank", "mpi_size", "In", "Out", "exit", "quit", "open", "get_ipython"}
+    defined = dict(sys.modules["__main__"].__dict__)
+    names = (name for name, value in defined.items() if not isinstance(value, ModuleType))
+    return tuple(sorted(name for name in names if not name.startswith("_") and name not in given))
 
 
 def free(thread: int, mine: frozenset[sockets.Identity], stores: set[int], gently: bool = False) -> None:
@@ -254,5 +263,5 @@ def interruptible(frame: Any) -> bool:
 
     Runs on: a rank, in any thread.
     """
-    told = TELLING & {status.place(outer) for outer in activity.outwards(frame)}
+    told = TELLING & {status.place(outer) for outer in status.outwards(frame)}
     return status.executing(frame) and not status.importing(frame) and not told

@@ -140,6 +140,7 @@ class RankStatus:
         quiet: nothing is on its way, and nothing else computes or may act. importing: an import must not be torn.
         rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
         serves: whether it takes remote calls. threads: how many at a time. serving: those that it has taken.
+        beside: the calls that other threads than the one of `call` wait in.
     """
 
     rank: int
@@ -158,6 +159,7 @@ class RankStatus:
     serves: bool = False
     threads: int = 0
     serving: tuple[ServedCall, ...] = ()
+    beside: tuple[CallRecord, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distlab.rank import hooks, status
+from distlab.rank import hooks, status, watchdog
 from distlab.wire.messages import OTHER, CallRecord, MessageCount
 from tests.unit.rank.conftest import LIMIT, Slow, noted
 
@@ -144,4 +144,4 @@ def test_variables_are_the_learners(monkeypatch):
     defined = {"x": 1, "model": 2, "_private": 3, "torch": torch}
     given = {"rank": 0, "world_size": 2, "In": [], "get_ipython": len}
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**defined, **given))
-    assert status.variables() == ("model", "x")
+    assert watchdog.variables() == ("model", "x")

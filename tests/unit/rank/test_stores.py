@@ -48,7 +48,10 @@ def on_a_thread():
         while LOG.now.get(threads[-1].ident) is None and threads[-1].is_alive():
             time.sleep(0.001)
 
-        def outcome():
+        def outcome(freed=False):
+            while freed and threads[-1].is_alive():
+                LOG.freed += 1
+                time.sleep(0.01)
             threads[-1].join(10)
             return found[0]
 
@@ -79,8 +82,7 @@ def test_a_wait_ends_with_the_key(store, on_a_thread, wait, value):
 @pytest.mark.parametrize(("wait", "value"), WAITS)
 def test_a_wait_that_is_freed_leaves_the_store_usable(store, on_a_thread, wait, value):
     outcome = on_a_thread(lambda: wait(store))
-    LOG.freed += 1
-    failure = entry.describe_failure(outcome())
+    failure = entry.describe_failure(outcome(freed=True))
     assert failure.consequence
     assert failure.communicated
     store.set("late", "value")
@@ -158,6 +160,5 @@ def test_a_store_that_waits_for_its_clients_can_be_freed(on_a_thread):
     limit = timedelta(seconds=2)
     outcome = on_a_thread(lambda: dist.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=limit))
     assert status.communication(outcome.thread) == "TCPStore"
-    LOG.freed += 1
-    assert entry.describe_failure(outcome()).consequence
+    assert entry.describe_failure(outcome(freed=True)).consequence
     assert not LOG.store_ports

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from distlab.rank import activity
+from distlab.rank import sockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are told from /proc, which only Linux has")
 
@@ -39,6 +39,6 @@ def test_a_thread_that_waits_as_gloos_loop_does_gets_its_name(polling, milliseco
         pytest.skip("this kernel does not tell what a thread waits in")
     thread = polling(milliseconds)
     for _ in range(1000):  # it may just have been running
-        activity._name_loop(thread)
+        sockets._name_loop(thread)
     with open(f"/proc/self/task/{thread}/comm") as file:
-        assert (file.read().strip() == activity.GLOO_LOOP) == is_loop
+        assert (file.read().strip() == sockets.GLOO_LOOP) == is_loop
