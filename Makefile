@@ -1,18 +1,26 @@
 # Everything a user types. `make` alone prints the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test matrix lint notebooks figs bench colab clean
+.PHONY: help setup lab check-parts test matrix lint notebooks figs bench colab clean
+SHELL := /bin/bash
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 LABARGS ?=
-PARTS ?=
-MATRIX ?= 3.10:oldest 3.11:pinned 3.12:newest 3.13:pinned
+PARTS ?= lint unit cluster nbval notebooks browser network
+MATRIX ?= 3.10:2.8.0 3.11:2.13.0 3.12:2.15.0 3.13:2.13.0
+NBVAL ?= notebooks
+LOAD ?=
 NB ?=
 BENCHARGS ?=
 
-ENV_PYTHON := .venv/bin/python
-# An interpreter that was chosen by hand replaces an environment of another version; the default one never does.
-CHOSEN := $(if $(filter file,$(origin PYTHON)),,--python-chosen)
+# `make matrix` makes other environments, each with its own torch
+VENV ?= .venv
+TORCH ?=
+ENV_PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/distlab-setup.stamp
+PINS := $(if $(TORCH),$(VENV).txt,constraints.txt)
+# PIP_USER or a target directory in the user's configuration cannot work inside an environment
+PIP := PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 $(ENV_PYTHON) -m pip install -c $(PINS)
 
 help:
 	@echo "make lab        set up, check this machine, open JupyterLab on the course"
@@ -24,12 +32,36 @@ help:
 	@echo "make bench      measure distlab beside its peers                             (BENCHARGS=--write: into the README)"
 	@echo "make colab      build dist/colab/: every notebook as one file that runs on its own"
 	@echo "make clean      remove .venv, .matrix, dist and caches"
-	@echo "Options: PYTHON=python3.12   LABARGS=\"--port 9000\"   TORCH_INDEX=https://download.pytorch.org/whl/cpu"
+	@echo "Options: PYTHON=python3.12   LABARGS=\"--port 9000\"   TORCH_INDEX=https://download.pytorch.org/whl/cpu   LOAD=15"
 
+# An interpreter that was chosen by hand replaces an environment of another version; the default one never does.
+# An environment cannot be moved: the stamp holds the folder.
 setup:
 	@command -v "$(PYTHON)" >/dev/null 2>&1 || { \
 	  echo "distlab: '$(PYTHON)' was not found; install Python 3.10 or newer, or name one: make lab PYTHON=python3.12" >&2; exit 1; }
-	@TORCH_INDEX="$(TORCH_INDEX)" "$(PYTHON)" tools/setup.py $(CHOSEN)
+	@version() { "$$1" -c 'import sys; print(sys.version_info[:2])' 2>&1; }; \
+	 if [ "$(origin PYTHON)" != file ] && [ -d $(VENV) ] && [ "$$(version "$(PYTHON)")" != "$$(version $(ENV_PYTHON))" ]; then \
+	   rm -rf $(VENV); fi; \
+	 [ -x $(ENV_PYTHON) ] && grep -qsxF "$(CURDIR)" $(STAMP) || rm -f $(STAMP)
+	@$(MAKE) -s $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(ENV_PYTHON) -m pip --version >/dev/null 2>&1 || { \
+	  "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	    echo "distlab: Python must be 3.10 or newer, got $$("$(PYTHON)" -V 2>&1); name one that is here: make lab PYTHON=python3.12" >&2; \
+	    exit 1; }; \
+	  echo "Making $(VENV) with $$("$(PYTHON)" -V 2>&1); the first time takes one to ten minutes."; \
+	  "$(PYTHON)" -m venv --clear $(VENV) || { \
+	    echo "distlab: the environment could not be made: read the lines above (Debian, Ubuntu: apt-get install python3-venv)" >&2; \
+	    exit 1; }; }
+	@[ -z "$(TORCH)" ] || sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(PINS)
+	@{ [ -z "$(TORCH_INDEX)" ] || $(PIP) --index-url "$(TORCH_INDEX)" torch; } && $(PIP) -e ".[lab,course,mpi,test]" || { \
+	  echo "distlab: pip failed: read its last lines above, then run the same command again; torch's CPU build needs 3 GB of" \
+	    "disk, its CUDA build 9 (TORCH_INDEX=https://download.pytorch.org/whl/cpu)" >&2; exit 1; }
+	@mkdir -p $(VENV)/share/jupyter/lab/settings  # JupyterLab's place for defaults: no news, no look for updates
+	@echo '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}' \
+	  > $(VENV)/share/jupyter/lab/settings/overrides.json
+	@echo "$(CURDIR)" > $(STAMP)
 
 # The server's root is the project, not notebooks/, because the lessons show ../figs.
 # Root may run Jupyter only when told so. Without a display there is no browser to open: Jupyter prints the address.
@@ -41,15 +73,60 @@ lab: setup
 	 exec $(ENV_PYTHON) -m jupyterlab $$root $$browser --ServerApp.root_dir="$(CURDIR)" \
 	   --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --log-level=WARN $(LABARGS)
 
-test: setup
-	@$(ENV_PYTHON) tools/run_tests.py $(PARTS)
+# The parts of the tests. Half of the time a test waits, for a kernel or for a rank that hangs: three parts run side by
+# side, the longest first, and each line begins with the name of its part.
+PYTEST := $(ENV_PYTHON) -m pytest --color=no
+part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo --no-cache
+part-unit = $(PYTEST) tests/unit
+part-cluster-client = $(PYTEST) --durations=10 tests/cluster/client
+part-cluster-others = $(PYTEST) --durations=10 tests/cluster --ignore=tests/cluster/client
+# Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.
+# Disguised, because on the machine that saved it an output may know its machine, and nobody sees it.
+part-nbval = $(ENV_PYTHON) tools/disguise.py -m pytest --color=no --nbval --nbval-current-env \
+  --nbval-sanitize-with=tests/nbval.cfg --nbval-cell-timeout=100 $(NBVAL)
+part-notebooks = $(PYTEST) --durations=10 tests/notebooks
+part-browser = $(PYTEST) tests/browser
+part-network = $(PYTEST) --durations=10 tests/network
+LONGEST_FIRST := nbval cluster-client cluster-others network notebooks browser unit lint
+CHOSEN := $(patsubst cluster,cluster-client cluster-others,$(PARTS))
+RUN := $(filter $(CHOSEN),$(LONGEST_FIRST))
+UNKNOWN := $(filter-out $(LONGEST_FIRST),$(CHOSEN))
 
-matrix: setup
-	@TORCH_INDEX="$(TORCH_INDEX)" $(ENV_PYTHON) tools/matrix.py --parts "$(or $(PARTS),unit cluster nbval)" $(MATRIX)
+check-parts:
+	@[ -z "$(UNKNOWN)" ] || { \
+	  echo 'PARTS must be among lint unit cluster nbval notebooks browser network, got "$(UNKNOWN)". Try: make test PARTS="unit"' >&2; exit 2; }
+
+test: check-parts setup
+	@rm -rf .tests && mkdir .tests
+	@[ -z "$(LOAD)" ] || { $(ENV_PYTHON) tools/load.py $(LOAD) & trap "kill $$!" EXIT; }; \
+	 $(MAKE) --no-print-directory -k -j 3 $(addprefix .tests/,$(RUN)) || true
+	@status=0; printf '\n----- summary\n'; for part in $(RUN); do \
+	   read -r code seconds < .tests/$$part.result; \
+	   if [ "$$code" = 0 ]; then printf '%-15s ok     %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; else \
+	     status=1; printf '%-15s FAILED %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; \
+	     grep -E '^(FAILED|ERROR|E  ) ' .tests/$$part | head -n 40 | sed 's/^/    /'; fi; \
+	 done; exit $$status
+
+.tests/%:
+	@set -o pipefail; began=$$SECONDS; \
+	 { COLUMNS=160 $(part-$*); } 2>&1 | tee $@ | awk '{ print "$* | " $$0; fflush() }'; code=$$?; \
+	 echo "$$code $$((SECONDS - began))" > $@.result; exit $$code
+
+# Of a Python that pyenv has, the name on PATH may not start.
+matrix:
+	@mkdir -p .matrix; status=0; summary=; for pair in $(MATRIX); do \
+	   version=$${pair%%:*}; python=; \
+	   for candidate in "python$$version" "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
+	     if "$$candidate" -c "" >/dev/null 2>&1; then python=$$candidate; break; fi; done; \
+	   if [ -z "$$python" ]; then outcome="skipped, there is no Python $$version here"; \
+	   elif $(MAKE) --no-print-directory test VENV=".matrix/$${pair/:/-}" TORCH="$${pair##*:}" PYTHON="$$python" \
+	     PARTS="$(if $(filter file,$(origin PARTS)),unit cluster nbval,$(PARTS))"; then outcome=ok; \
+	   else outcome=FAILED; status=1; fi; \
+	   summary+="$$pair  $$outcome"$$'\n'; \
+	 done; printf '\n----- Python:torch\n%s' "$$summary"; exit $$status
 
 lint: setup
-	@$(ENV_PYTHON) -m ruff check .
-	@.venv/bin/lint-imports --no-logo --no-cache
+	@$(part-lint)
 
 notebooks: setup
 	@$(ENV_PYTHON) tools/notebooks.py $(NB)
@@ -59,12 +136,12 @@ figs: setup
 	@$(ENV_PYTHON) tools/maps.py
 
 bench: setup
-	@$(ENV_PYTHON) -m pip install -q -c constraints.txt -e ".[bench]"
+	@$(PIP) -q -e ".[bench]"
 	@$(ENV_PYTHON) -m benchmarks $(BENCHARGS)
 
 colab: setup
 	@$(ENV_PYTHON) tools/colab.py
 
 clean:
-	rm -rf .venv .venv-colab .matrix dist build distlab.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-colab .matrix .tests dist build distlab.egg-info .pytest_cache .ruff_cache
 	find . -path ./.git -prune -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

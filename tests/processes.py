@@ -34,7 +34,7 @@ def marked(name: str, value: str) -> list[psutil.Process]:
     return found
 
 
-def wait_until_gone(count, patience: float = 20) -> list:
+def wait_until_gone(count, patience: float = 60) -> list:
     """What `count()` still returns after at most so many seconds; an empty list as soon as nothing is left."""
     deadline = time.monotonic() + patience
     while (left := count()) and time.monotonic() < deadline:
@@ -43,5 +43,5 @@ def wait_until_gone(count, patience: float = 20) -> list:
 
 
 def until(condition) -> None:
-    """Wait until it is true, 20 seconds at most."""
+    """Wait until it is true, a minute at most."""
     assert not wait_until_gone(lambda: not condition())

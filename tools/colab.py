@@ -71,8 +71,8 @@ def build_wheel(root: Path, folder: Path) -> Path:
     return wheel
 
 
-def install_cell(wheel: Path, requirements: str, extras: str = "") -> nbformat.NotebookNode:
-    """The first code cell: unpacks the wheel that it holds and installs it with ipyparallel, and its `extras`."""
+def install_cell(wheel: Path, requirements: str, extras: str) -> nbformat.NotebookNode:
+    """The first code cell: unpacks the wheel that it holds and installs it with its `extras`, and ipyparallel."""
     data = base64.b64encode(wheel.read_bytes()).decode()
     source = INSTALL_CELL.format(name=wheel.name, data=data, requirements=requirements, extras=extras)
     cell = nbformat.v4.new_code_cell(source.rstrip("\n"), metadata={"jupyter": {"source_hidden": True}})
@@ -122,7 +122,7 @@ def convert(path: Path, wheel: Path, requirements: str) -> nbformat.NotebookNode
         if cell.cell_type == "markdown":
             cell.source = carry(cell.source, path.parent)
     first_code = next(index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code")
-    extras = "[mpi]" if any('engines="mpi"' in cell.source for cell in notebook.cells) else ""
+    extras = "[course,mpi]" if any('engines="mpi"' in cell.source for cell in notebook.cells) else "[course]"
     notebook.cells.insert(first_code, install_cell(wheel, requirements, extras))
     notebook.metadata["colab"] = {"name": path.name, "provenance": []}
     return notebook

@@ -54,7 +54,9 @@ TROUBLE = {
     r"timed out|No route to host|Network is unreachable": Trouble(
         "it does not answer: is it on, is a firewall in between?", passes=True
     ),
-    r"No module named '?distlab": Trouble("distlab is not installed there: {python} -m pip install distlab"),
+    r"No module named '?(distlab|psutil|ipyparallel|torch)": Trouble(
+        "distlab is not installed there: {python} -m pip install distlab"
+    ),
     r"This account is currently not available|account is locked": Trouble("this user may not log in there."),
 }
 

@@ -18,6 +18,7 @@ import pytest
 from tests.processes import marked, wait_until_gone
 from tests.tool import ROOT
 
+PATIENCE_SECONDS = 240  # for what a browser, a server or a kernel does on a busy machine; it takes seconds
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_OPTIONS = [
     "--no-sandbox",  # Chromium refuses its sandbox to root
@@ -57,7 +58,7 @@ class Lab:
     def address(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}/{path}?token={self.token}"
 
-    def wait_until_up(self, patience: float = 60) -> None:
+    def wait_until_up(self, patience: float = PATIENCE_SECONDS) -> None:
         """Returns when the server answers; fails with its log when it ended or takes too long."""
         end = time.monotonic() + patience
         while time.monotonic() < end and self.process.poll() is None:
@@ -68,7 +69,7 @@ class Lab:
                 time.sleep(0.1)
         raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
 
-    def stop(self, patience: float = 15) -> list[psutil.Process]:
+    def stop(self, patience: float = 60) -> list[psutil.Process]:
         """Ends the server as Ctrl-C does, waits, and returns the processes that it left behind, however far down."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -109,6 +110,7 @@ def page(chromium, lab):
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=BROWSER_OPTIONS)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(PATIENCE_SECONDS * 1000)
         page.requested, page.complaints = [], []
         page.on("request", lambda request: page.requested.append(request.url))
         page.on("websocket", lambda socket: page.requested.append(socket.url))

@@ -54,7 +54,7 @@ def test_the_player(page, lab):
     assert page.evaluate(HEADING) == "end"
     play.click()  # from the end, it begins anew
     assert page.evaluate(HEADING) == "step 0"
-    page.wait_for_function(f"() => ({HEADING})() === 'end' && !document.querySelector('.chip')", timeout=20_000)
+    page.wait_for_function(f"() => ({HEADING})() === 'end' && !document.querySelector('.chip')")
     page.wait_for_function("() => [...document.querySelectorAll('button')].some(made => made.textContent === 'play')")
     assert foreign(page.requested) == []
     assert page.complaints == []

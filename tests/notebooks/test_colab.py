@@ -170,7 +170,9 @@ def test_links_to_files_become_words(tmp_path, text, carried):
     assert tool.carry(text, tmp_path) == carried
 
 
-@pytest.mark.parametrize(("code", "extras"), [("import distlab", ""), ('Cluster(2, engines="mpi")', "[mpi]")])
+@pytest.mark.parametrize(
+    ("code", "extras"), [("import distlab", "[course]"), ('Cluster(2, engines="mpi")', "[course,mpi]")]
+)
 def test_no_index_is_asked_for_distlab(tmp_path, code, extras):
     """distlab is installed by the path of the wheel in the cell, and never by a name that somebody could claim.
 
@@ -202,7 +204,7 @@ def test_the_first_install_of_a_user_is_found_at_once(tmp_path):
     wheel = tmp_path / "distlab-0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("distlab/__init__.py", "")
-    source = tool.install_cell(wheel, "torch").source
+    source = tool.install_cell(wheel, "torch", "").source
     code = USERS_FIRST_INSTALL.format(packages=str(Path(nbformat.__file__).parents[1]), wheel=str(wheel), source=source)
     variables = {"PYTHONUSERBASE": str(tmp_path / "user"), "HOME": str(tmp_path)}
     done = python("-S", "-c", code, cwd=tmp_path, env=variables)

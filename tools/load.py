@@ -1,0 +1,22 @@
+"""Keeps this machine busy with COUNT processes until it is ended. Called by: make test LOAD=15, and by hand.
+
+    python tools/load.py 15
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+
+
+def compute(parent: int) -> None:
+    """Compute as long as the process lives that asked for it."""
+    while os.getppid() == parent:
+        sum(range(1_000_000))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    for _ in range(int(sys.argv[1])):
+        multiprocessing.Process(target=compute, args=[os.getpid()], daemon=True).start()
+    signal.pause()
