@@ -283,11 +283,10 @@ class Cluster(Simulating, Shown):
         return values if listed else [value[0] for value in values]
 
     def export(self, path: str | os.PathLike, force: bool = False, slurm: bool | None = None) -> Export:
-        """Write what has run on the ranks so far as a script for torchrun that prints the same: `%%px` cells and `run`.
+        """Write what has run on the ranks so far as a script for torchrun: `%%px` cells and `run`, word for word.
 
-        The steps come in the order in which they ran, pushed numbers and text included. What failed is a comment. Where
-        a value cannot be written down, such as a pushed tensor, the script says where to define it. A function is
-        written as its source; the script lists the names from the notebook that it uses, for you to add.
+        The steps come in the order in which they ran. What failed is a comment. What only the notebook has, such as a
+        pushed value, a lambda, or what a function takes from around it, is a comment that says what to define.
 
         Runs on: the notebook's kernel, which knows nothing of what was sent through `cluster.client`.
 

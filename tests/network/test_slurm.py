@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import distlab
 from tests.cluster.conftest import stuck, sum_of_ranks
@@ -53,16 +55,24 @@ def test_inside_of_an_allocation_its_nodes_are_used(slurm, no_job_left, tmp_path
     assert (tmp_path / "out").read_text().startswith("[0, 1, 2, 3]\nCluster(4) on nodeA and nodeB")
 
 
+def print_sum(rank, world_size):
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor)
+    print(f"rank {rank}: {tensor.item()}")
+
+
 def test_an_exported_script_runs_by_sbatch(slurm, no_job_left, tmp_path, monkeypatch):
-    """On the nodes, with torchrun, and prints the same."""
-    monkeypatch.chdir(tmp_path)
+    """On the nodes, with torchrun, and prints the same; from a folder whose name has a space."""
+    folder = tmp_path / "my folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     with distlab.Cluster(4, engines="slurm", nodes=2, time="5:00", timeout=20) as cluster:
-        cluster.run(sum_of_ranks)
+        cluster.run(print_sum)
         assert str(cluster.export("train.py")) == "train.py: 1 cell\nRun it: sbatch train.sbatch"
-    assert "#SBATCH --nodes=2\n" in (tmp_path / "train.sbatch").read_text()
-    # the script imports the function from the tests
+    assert "#SBATCH --nodes=2\n" in (folder / "train.sbatch").read_text()
     subprocess.run(["sbatch", "--wait", "--output=out", "train.sbatch"], timeout=100, capture_output=True)
-    assert re.findall(r"^rank \d -> .*", (tmp_path / "out").read_text(), re.M) == [f"rank {r} -> 6.0" for r in range(4)]
+    printed = re.findall(r"^rank \d: .*", (folder / "out").read_text(), re.M)
+    assert sorted(printed) == [f"rank {r}: 6.0" for r in range(4)]
 
 
 def test_what_slurm_refuses(slurm, no_job_left):
