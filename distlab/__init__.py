@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 HOMES = {
     "client.cluster": ["Cluster"],
     "checking": ["exercise", "question"],
-    "client.exercises": ["check", "exercises", "hint", "progress"],
+    "client.check": ["check", "exercises", "hint", "progress"],
     "client.probe": ["probe"],
     "errors": errors.NAMES,
     "measure.probe_result": ["Probe"],

@@ -1,8 +1,10 @@
-"""The exercises of the notebooks: what each asks for, how an answer is tried, and what the right one does.
+"""What an exercise is: what it asks for, how an answer is tried, and what the right one does. Runs anywhere.
 
 An exercise is a function with the answer's signature, its reference, under `@exercise`:
 
-    @exercise("03", forbids=COLLECTIVES, limits=lambda n, length, item: Limits(2 * (n - 1) * ceil(length / n) * item))
+    from distlab.checking import COLLECTIVES, Limits, exercise
+
+    @exercise("03", forbids=COLLECTIVES, limits=lambda n, length, item: Limits(messages=2 * (n - 1)))
     def ring_all_reduce(tensor):
         '''Replace the numbers of `tensor`, on every rank, by their sums over all ranks.
 
@@ -10,48 +12,81 @@ An exercise is a function with the answer's signature, its reference, under `@ex
         '''
         dist.all_reduce(tensor)
 
-Its docstring is the statement and the hints. The reference runs on the same ranks as the answer, with the same inputs:
-it may use whatever the answer may not. A question, under `@question`, judges a value in the notebook's kernel.
+The reference runs on the same ranks as the answer, with the same inputs: it may use whatever the answer may not.
+A `@question` asks for a value, which is judged in the notebook's kernel. All that a learner reads is in the docstring:
 
-Runs anywhere; plain torch.
+    the statement      its first paragraphs
+    Hint:              one of the hints, which come in stages
+    Limit:             a question that leads to the reason when an answer sends or calls more than the limits
+    Stuck:             a question that leads to the reason when ranks wait for each other for ever
+    Not 1.5:           what to say of this value, a wrong answer to a question; it is a literal of Python
+    Otherwise:         what to say of any other wrong value
+    Why:               the reason why a value is right, shown when it was found
+
+The decorators register what they define by its name, so that `distlab.check("ring_all_reduce", fn)` finds it. A package
+names a module of exercises in its entry points of the group "distlab.exercises"; it is imported when one is looked for.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
+import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-ENTRY_POINTS = "distlab.exercises"  # the group of entry points by which a package offers its exercises
-_REGISTERED: dict[str, Any] = {}  # by name, in the order of definition
-# as the notes of a rank name them, the forms for one tensor included
+# by the names that distlab gives them, the forms for one tensor included
 COLLECTIVES = [
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "gather",
-    "scatter",
-    "reduce_scatter",
-    "all_to_all",
-    "barrier",
+    *("all_reduce", "broadcast", "reduce", "all_gather", "gather"),
+    *("scatter", "reduce_scatter", "all_to_all", "barrier"),
 ]
+KINDS = "(?:Hint|Limit|Stuck|Not [^:]+|Otherwise|Why)"  # of paragraphs in a docstring
+TOLERANCE = 0.01  # within which a number is the answer to a question
+_REGISTERED: dict[str, Any] = {}  # exercises and questions by name, in the order of their definition
+
+
+def nothing(rank: int, world_size: int, case: Any) -> tuple[()]:
+    """Inputs: no arguments."""
+    return ()
+
+
+def as_they_are(rank: int, world_size: int, case: Any) -> tuple[Any, ...]:
+    """Inputs: the case is the tuple of arguments, the same on every rank."""
+    return case
+
+
+def numbers(rank: int, world_size: int, case: Any) -> tuple[torch.Tensor]:
+    """Inputs: a tensor of small whole numbers, different on each rank; `case` is its length, or (length, dtype)."""
+    length, dtype = case if isinstance(case, tuple) else (case, torch.float32)
+    return (((torch.arange(length) * 7 + rank * 3) % 10 + 1).to(dtype),)
+
+
+def outcome(fn: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    """A trial that compares what a function returns, and what is in its arguments afterwards."""
+    return fn(*arguments), arguments
+
+
+def returned(fn: Callable[..., Any], *arguments: Any) -> Any:
+    """A trial that compares what a function returns, whatever becomes of its arguments."""
+    return fn(*arguments)
 
 
 @dataclass(frozen=True)
 class Limits:
     """The most that a rank may do in one call of the answer; None for no limit.
 
-    Args:
-        num_bytes: sent by a rank, collectives included. messages: sent by a rank. steps: messages that follow each
-            other, each of which waits for the one before. calls: of collectives. largest: bytes of a message.
-        because: a question that leads to the reason when it is more.
+    Attributes:
+        num_bytes: bytes that a rank sends, in collectives too.
+        messages: messages that a rank sends.
+        steps: messages of which each waits for the one before.
+        calls: collectives that a rank calls.
+        largest: bytes of a message.
     """
 
     num_bytes: int | None = None
@@ -59,56 +94,91 @@ class Limits:
     steps: int | None = None
     calls: int | None = None
     largest: int | None = None
-    because: str = ""
+
+
+class _Described:
+    """What the docstring of an exercise's function says; see above."""
+
+    function: Callable[..., Any] | None
+    name = property(lambda self: self.function.__name__)
+    statement = property(lambda self: "\n".join(self.texts("")))
+    hints = property(lambda self: self.texts("Hint"))
+
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        """As a decorator: register what the function defines."""
+        _REGISTERED[function.__name__] = replace(self, function=function)
+        return _REGISTERED[function.__name__]
+
+    def texts(self, kind: str) -> list[str]:
+        """The paragraphs of a kind; "" for the statement."""
+        return [text for found, text in self.paragraphs() if found == kind]
+
+    def paragraphs(self) -> list[tuple[str, str]]:
+        """(kind, text) of each: ("Hint", "Cut the tensor ...")."""
+        parts = re.split(rf"\n\s*\n|\n(?=\s*{KINDS}:)", self.function.__doc__ or "")
+        found = [re.fullmatch(rf"(?:({KINDS}): )?(.*)", " ".join(part.split())) for part in parts if part.strip()]
+        return [(match[1] or "", match[2]) for match in found]
 
 
 @dataclass(frozen=True)
-class Exercise:
-    """A function to write.
+class Exercise(_Described):
+    """A function to write; used as a decorator of its reference.
 
-    Args:
-        reference: a right answer. notebook: its number.
+    Attributes:
+        notebook: its number, or the name of a course.
         worlds: numbers of ranks with which it is tried, from few to many.
         cases: what `given` makes inputs of, from small to large.
         given: given(rank, world_size, case) is a tuple, the arguments of the function on this rank.
-        trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared. One
-            with a parameter `events` gets the list to which this rank's collectives and messages are added.
+        trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared; None
+            stands for anything. One with a parameter `events` gets the list to which what this rank sends is added.
         forbids: names of collectives that the answer must not call.
-        limits: limits(world_size, length, item) for a first tensor of so many elements and bytes in each; None without.
+        limits: the same for all, or limits(world_size, length, item) for a first tensor of so many elements, of so many
+            bytes each; None without.
         seconds: after which one call counts as never ending.
-        stuck: a question that leads to the reason when ranks wait for each other for ever.
+        function: the reference, a right answer.
     """
 
-    reference: Callable[..., Any]
     notebook: str
-    worlds: tuple[int, ...]
-    cases: tuple[Any, ...]
-    given: Callable[[int, int, Any], tuple[Any, ...]]
-    trial: Callable[..., Any]
-    forbids: tuple[str, ...]
-    limits: Callable[[int, int, int], Limits] | None
-    seconds: float
-    stuck: str = ""
-
-    name = property(lambda self: self.reference.__name__)
-    statement = property(lambda self: _told(self.reference)[0])
-    hints = property(lambda self: _told(self.reference)[1])
+    worlds: tuple[int, ...] = (1, 2, 3, 4)
+    cases: tuple[Any, ...] = (8, 7, 3, (12, torch.int64), (10, torch.float64))
+    given: Callable[[int, int, Any], tuple[Any, ...]] = numbers
+    trial: Callable[..., Any] = outcome
+    forbids: list[str] = field(default_factory=list)
+    limits: Limits | Callable[[int, int, int], Limits] | None = None
+    seconds: float = 10.0
+    function: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
-class Question:
-    """A value to find: `judge(value)` is True, False, or a sentence that says what is wrong with it.
+class Question(_Described):
+    """A value to find; used as a decorator of a function that judges values, or has a docstring only.
 
-    Its docstring ends with the reason, which is told with the verdict that the answer is right.
+    Attributes:
+        notebook: its number, or the name of a course.
+        right: the value: a number within 1 %, a text, or a list of these; None if the function alone judges.
+        function: called with a value that is not `right`; it returns True, False, or what is wrong with the value.
     """
 
-    judge: Callable[[Any], bool | str]
     notebook: str
+    right: Any = None
+    function: Callable[[Any], bool | str | None] | None = None
 
-    name = property(lambda self: self.judge.__name__)
-    statement = property(lambda self: _told(self.judge)[0])
-    hints = property(lambda self: _told(self.judge)[1])
-    why = property(lambda self: _told(self.judge)[2])
+    def judge(self, value: Any) -> bool | str:
+        """True if the value is right; else what is wrong with it."""
+        if self.right is not None and _is(value, self.right):
+            return True
+        mistakes = [(ast.literal_eval(kind[4:]), text) for kind, text in self.paragraphs() if kind.startswith("Not ")]
+        known = [text for wrong, text in mistakes if _is(value, wrong)]
+        found = [*known, self.function(value), *self.texts("Otherwise")]
+        return next(filter(None, found), f"{value!r} is not it.")
+
+
+exercise, question = Exercise, Question
+
+
+def formula(notebook: str, *cases: tuple[Any, ...], trial: Callable[..., Any] = outcome) -> Exercise:
+    """An exercise without messages: a function of plain values, called on one rank with the arguments of each case."""
+    return Exercise(notebook, worlds=(1,), cases=cases, given=as_they_are, trial=trial)
 
 
 class Seen(str):
@@ -120,22 +190,6 @@ class Seen(str):
         seen = super().__new__(cls, words)
         seen.why = why
         return seen
-
-
-def numbers(rank: int, world_size: int, case: Any) -> tuple[torch.Tensor]:
-    """A tensor of small whole numbers, other ones on each rank; `case` is its length, or (length, dtype)."""
-    length, dtype = case if isinstance(case, tuple) else (case, torch.float32)
-    return (((torch.arange(length) * 7 + rank * 3) % 10 + 1).to(dtype),)
-
-
-def nothing(rank: int, world_size: int, case: Any) -> tuple[()]:
-    """No arguments."""
-    return ()
-
-
-def as_they_are(rank: int, world_size: int, case: Any) -> tuple[Any, ...]:
-    """The case is the tuple of arguments, the same on every rank."""
-    return case
 
 
 def all_but(*names: str) -> list[str]:
@@ -150,58 +204,30 @@ def gathered(value: Any) -> list[Any]:
     return everyone
 
 
-def outcome(fn: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
-    """What a function returns, and what is in its arguments afterwards."""
-    return fn(*arguments), arguments
-
-
-def returned(fn: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns, whatever becomes of its arguments."""
-    return fn(*arguments)
-
-
-def exercise(
-    notebook: str,
-    worlds: tuple[int, ...] = (1, 2, 3, 4),
-    cases: tuple[Any, ...] = (8, 7, 3, (12, torch.int64), (10, torch.float64)),
-    given: Callable[[int, int, Any], tuple[Any, ...]] = numbers,
-    trial: Callable[..., Any] = outcome,
-    forbids: tuple[str, ...] | list[str] = (),
-    limits: Callable[[int, int, int], Limits] | None = None,
-    seconds: float = 10.0,
-    stuck: str = "",
-) -> Callable[[Callable[..., Any]], Exercise]:
-    """Make an exercise of its reference; see `Exercise` for the arguments."""
-    rest = (notebook, worlds, cases, given, trial, tuple(forbids), limits, seconds, stuck)
-    return lambda fn: _registered(Exercise(fn, *rest))
-
-
-def question(notebook: str) -> Callable[[Callable[[Any], bool | str]], Question]:
-    """Make a question of the function that judges its answers."""
-    return lambda judge: _registered(Question(judge, notebook))
+def on_rank(rank: int, value: Any) -> Any:
+    """A value that one rank returns; on the others None, which is compared with nothing."""
+    return value if dist.get_rank() == rank else None
 
 
 def all_exercises() -> dict[str, Exercise | Question]:
-    """Every exercise and question by name: those of installed courses, and those that were defined in this process."""
+    """Every exercise and question by name: those of installed packages, and those that this process has defined."""
     _import_courses()
     return dict(_REGISTERED)
 
 
 @functools.cache
 def _import_courses() -> None:
-    """Import every module that an installed package names in its entry points of the group `distlab.exercises`."""
-    for course in metadata.entry_points(group=ENTRY_POINTS):
-        course.load()
+    own = dict(_REGISTERED)  # which count, even if a course has one of the same name
+    for module in metadata.entry_points(group="distlab.exercises"):
+        module.load()
+    _REGISTERED.update(own)
 
 
-def _registered(one: Exercise | Question) -> Any:
-    _REGISTERED[one.name] = one
-    return one
-
-
-def _told(fn: Callable[..., Any]) -> tuple[str, tuple[str, ...], str]:
-    """The statement in a docstring, its hints, and its reason; each a paragraph that begins with "Hint:" or "Why:"."""
-    paragraphs = [" ".join(text.split()) for text in re.split(r"\n\s*\n|\n(?=\s*(?:Hint|Why):)", fn.__doc__ or "")]
-    hints = tuple(text.removeprefix("Hint:").strip() for text in paragraphs if text.startswith("Hint:"))
-    why = " ".join(text.removeprefix("Why:").strip() for text in paragraphs if text.startswith("Why:"))
-    return "\n".join(text for text in paragraphs if text and not text.startswith(("Hint:", "Why:"))), hints, why
+def _is(value: Any, right: Any) -> bool:
+    """Whether a value is the right one: numbers within the tolerance, a list for a tuple, a tensor for its numbers."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(right, (list, tuple)):
+        return isinstance(value, (list, tuple)) and len(value) == len(right) and all(map(_is, value, right))
+    if isinstance(right, (int, float)) and isinstance(value, (int, float)):
+        return math.isclose(value, right, rel_tol=TOLERANCE)
+    return bool(value == right)

@@ -1,16 +1,16 @@
-"""What is said of an answer to an exercise: one line when it passes, the smallest case that fails when it does not.
+"""The words of a verdict on an answer: one line when it passes, the smallest case that fails when it does not.
 
-Called by exercises.py in the notebook's kernel; pure functions over what the ranks tell.
+Called by check.py in the notebook's kernel; pure functions of what the ranks report.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from distlab.checking import Limits
 from distlab.errors import RanksFailed
 from distlab.measure.tables import Table
 from distlab.plotting.units import format_bytes
@@ -20,7 +20,7 @@ from distlab.simulated.simulation import simulate
 from distlab.text import grouped, rank_list
 
 if TYPE_CHECKING:
-    from distlab.checking import Limits
+    from distlab.checking import Exercise
     from distlab.simulated.trial import Outcome
 
 MOST_PRINTED = 160  # characters of what a rank prints
@@ -33,8 +33,9 @@ class Verdict:
     """What a check found.
 
     Attributes:
-        name: of the exercise. passed: whether the answer is right. attempted: False for a stub that only raises
-            NotImplementedError.
+        name: of the exercise.
+        passed: whether the answer is right.
+        attempted: False for a stub that only raises NotImplementedError.
         words: what is wrong, or what a right answer did.
     """
 
@@ -48,6 +49,22 @@ class Verdict:
         return f"{self.name}: {state}" + (f". {self.words}" if self.words else "")
 
 
+def wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
+    """What is wrong with what the ranks did in a case, which `where` describes; "" for nothing."""
+    if not all(one.right for one in outcomes):
+        return wrong_values(where, outcomes)
+    called = {event.name for one in outcomes for event in one.events if isinstance(event, Collective)}
+    if found := [f"dist.{name}" for name in exercise.forbids if name in called]:
+        return f"The values are right, but it calls {' and '.join(found)}. The exercise is to do it without."
+    limits = exercise.limits
+    if limits is None:
+        return ""
+    if not isinstance(limits, Limits):
+        limits = limits(len(outcomes), *outcomes[0].size)
+    words = too_much(outcomes, limits)
+    return words and " ".join([f"The values are right, but with {where} {words}.", *exercise.texts("Limit")])
+
+
 def wrong_values(where: str, outcomes: Sequence[Outcome]) -> str:
     """What the ranks should have and what they have, as a grid, and what that looks like."""
     rows = [("", "given", "expected", "yours", "")]
@@ -57,22 +74,19 @@ def wrong_values(where: str, outcomes: Sequence[Outcome]) -> str:
         rows = [(rank, *rest) for rank, _, *rest in rows]
     grid = Table("", rows[0], tuple(rows[1:]), "l" * len(rows[0]))
     reasons = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
-    told = [f"{rank_list(ranks).capitalize()}: {why}" for why, ranks in reasons.items()]
-    wrong, expected = [rank for rank, one in enumerate(outcomes) if not one.right], [one.expected for one in outcomes]
-    if not told and all(outcomes[rank].actual in expected for rank in wrong):
-        first = wrong[0]
-        told = [f"What rank {first} has is right for rank {expected.index(outcomes[first].actual)}."]
-    return "\n".join([f"With {where} it gives wrong values:", repr(grid), *told, *printed(outcomes)])
-
-
-def printed(outcomes: Sequence[Outcome]) -> list[str]:
-    """The beginning of what an answer has printed, by rank."""
+    notes = [f"{rank_list(ranks).capitalize()}: {why}" for why, ranks in reasons.items()]
+    swapped = [rank for rank, one in enumerate(outcomes) if not one.right]
+    expected = [one.expected for one in outcomes]
+    if not notes and all(outcomes[rank].actual in expected for rank in swapped):
+        first = swapped[0]
+        notes = [f"What rank {first} has is right for rank {expected.index(outcomes[first].actual)}."]
     texts = [" ".join(one.printed.split()) for one in outcomes]
-    return [f"rank {rank} printed: {text[:MOST_PRINTED]}" for rank, text in enumerate(texts) if text]
+    printed = [f"rank {rank} printed: {text[:MOST_PRINTED]}" for rank, text in enumerate(texts) if text]
+    return "\n".join([f"With {where} it gives wrong values:", repr(grid), *notes, *printed])
 
 
 def raised(where: str, error: RanksFailed, n: int, everyone: int) -> str:
-    """What the notebook says of a cell that failed in this way, as if its world of `n` ranks were all there are.
+    """What the notebook shows of a cell that failed in this way, as if its world of `n` ranks were all there are.
 
     What it says of the time after the cell is left out.
     """
@@ -94,40 +108,23 @@ def _without_others(message: str, n: int) -> str:
     return re.sub(r"(\brank \d+, which) have\b", r"\1 has", message)
 
 
-def forbidden(outcomes: Sequence[Outcome], names: Sequence[str]) -> str:
-    """Which of the collectives that the answer is to do without it has called; "" for none."""
-    called = {event.name for one in outcomes for event in one.events if isinstance(event, Collective)}
-    found = [name for name in names if name in called]
-    if not found:
-        return ""
-    listed = " and ".join(f"dist.{name}" for name in found)
-    return f"The values are right, but it calls {listed}. The exercise is to do it without."
-
-
-def too_much(where: str, outcomes: Sequence[Outcome], limits: Limits) -> str:
+def too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
     """What a right answer does more often, or with more bytes, than it has to; "" for nothing."""
     result = simulate([one.events for one in outcomes], A_STEP_A_SECOND)
-    num_bytes, messages, largest = Counter(), Counter(), Counter()
-    for transfer in result.transfers:
-        num_bytes[transfer.src] += transfer.num_bytes
-        messages[transfer.src] += 1
-        largest[transfer.src] = max(largest[transfer.src], transfer.num_bytes)
+    sent = grouped((transfer.src, transfer.num_bytes) for transfer in result.transfers)
     calls = {rank: sum(isinstance(event, Collective) for event in one.events) for rank, one in enumerate(outcomes)}
-    steps = round(max(result.clocks))
-    because = f" {limits.because}" if limits.because else ""
-    for what, by_rank, most, form in (
-        ("sends {}", num_bytes, limits.num_bytes, format_bytes),
-        ("sends {} messages", messages, limits.messages, str),
-        ("sends a message of {}", largest, limits.largest, format_bytes),
+    for words, by_rank, most, form in (
+        ("sends {}", {rank: sum(sizes) for rank, sizes in sent.items()}, limits.num_bytes, format_bytes),
+        ("sends {} messages", {rank: len(sizes) for rank, sizes in sent.items()}, limits.messages, str),
+        ("sends a message of {}", {rank: max(sizes) for rank, sizes in sent.items()}, limits.largest, format_bytes),
         ("calls {} collectives", calls, limits.calls, str),
     ):
         rank = max(by_rank, key=by_rank.get, default=None)
         if most is not None and rank is not None and by_rank[rank] > most:
-            did = what.format(form(by_rank[rank]))
-            return f"The values are right, but with {where} rank {rank} {did} where {_enough(most, form)}.{because}"
+            return f"rank {rank} {words.format(form(by_rank[rank]))} where {_enough(most, form)}"
+    steps = round(max(result.clocks))
     if limits.steps is not None and steps > limits.steps:
-        steps = f"{steps} messages follow each other where {_enough(limits.steps)}"
-        return f"The values are right, but with {where} {steps}.{because}"
+        return f"{steps} messages follow each other where {_enough(limits.steps)}"
     return ""
 
 

@@ -1,6 +1,6 @@
 """One call of a learner's function on some of the ranks, beside the reference, with notes of what it sent.
 
-Runs on every rank, called by client/exercises.py. `enter` makes the first n ranks a world of their own, on the
+Runs on every rank, called by client/check.py. `enter` makes the first n ranks a world of their own, on the
 simulated backend: a program in it sees n ranks, and what it sends is noted and can be counted.
 """
 
@@ -34,15 +34,17 @@ _WORLDS: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()  # that were lef
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one call on one rank.
+    """What came of one call on one rank.
 
-    Args:
+    Attributes:
         right: whether the answer did what the reference did.
-        given, expected, actual: one value in words, the first that is wrong if one is: before, and as the reference and
-            the answer left it.
+        given: the arguments, in words.
+        expected: one value as the reference left it, in words: the first that is wrong, if one is.
+        actual: the same value as the answer left it.
         why: what is wrong, where that can be said in general; "" elsewhere.
-        size: of the first tensor among the arguments: elements, and bytes of each. events: what the answer sent and
-            received. printed: the beginning of what it printed.
+        size: of the first tensor among the arguments: elements, and bytes of each.
+        events: what the answer sent and received.
+        printed: the beginning of what it printed.
     """
 
     right: bool
@@ -71,7 +73,7 @@ def leave(rank: int, world_size: int) -> bool:
     Groups that were made in the small world go with it, and their numbers: the ranks outside have made none.
 
     Returns:
-        whether the whole world is gone, because the answer has left it, or built another one.
+        whether the whole world is lost, because the answer has destroyed it, or built another one.
     """
     group = dist.group.WORLD
     if hasattr(group, "outer"):
@@ -88,26 +90,25 @@ def leave(rank: int, world_size: int) -> bool:
 def call(rank: int, world_size: int, exercise: Exercise, case: int, fn: Callable[..., Any]) -> Outcome:
     """Call a learner's function, and the reference, on the inputs of a case. Runs on: every rank of the small world."""
     n, case = dist.get_world_size(), exercise.cases[case]
-    expected, _ = _tried(exercise, exercise.reference, exercise.given(rank, n, case))
+    expected, _ = _tried(exercise, exercise.function, exercise.given(rank, n, case))
     before, given = exercise.given(rank, n, case), exercise.given(rank, n, case)
     lend_names(fn, rank=rank, world_size=n)
     printed = _Beginning()
     with contextlib.redirect_stdout(printed):
         actual, events = _tried(exercise, fn, given)
     pairs = list(_pairs(expected, actual)) or [((), None, None)]
-    place, wanted, found = next((pair for pair in pairs if not _alike(*pair[1:])), pairs[0])
+    path, wanted, found = next((pair for pair in pairs if not _alike(*pair[1:])), pairs[0])
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
     right = _alike(wanted, found)
-    told = _where(exercise, place, wanted, before, expected)
-    why = "" if right else told if told.endswith("change.") else f"{told} {_why(wanted, found, before, n)}".strip()
+    where = "" if right else _where(exercise, path, wanted, before, expected)
+    why = where if right or where.endswith("change.") else f"{where} {_why(wanted, found, before, n)}".strip()
     return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, printed.getvalue())
 
 
 def _tried(exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]) -> tuple[Any, list[Event]]:
-    """What a trial of a function gives, and what this rank did meanwhile, which a trial with `events` may look at."""
+    """What a trial of a function returns, and what this rank sent meanwhile; a trial with `events` may look at it."""
     with notes.apart() as events:
-        looks = "events" in inspect.signature(exercise.trial).parameters
-        more = {"events": notes.NOTES.here.events} if looks else {}
+        more = {"events": notes.NOTES.here.events} if "events" in inspect.signature(exercise.trial).parameters else {}
         return exercise.trial(fn, *given, **more), events
 
 
@@ -119,39 +120,40 @@ class _Beginning(io.StringIO):
         return len(text)
 
 
-def _pairs(expected: Any, actual: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
-    """What has to be alike, and where: the parts of sequences and dicts of equal length; None stands for anything."""
+def _pairs(expected: Any, actual: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
+    """What has to be alike, and its path: parts of sequences and dicts of equal length; None stands for anything."""
     if expected is None:
         return
     if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)) and len(expected) == len(actual):
-        plain = all(isinstance(part, (int, float, str)) for part in expected)
-        if plain:
-            yield place, list(expected), list(actual)
+        if all(isinstance(part, (int, float, str)) for part in expected):
+            yield path, list(expected), list(actual)
             return
-        for number, parts in enumerate(zip(expected, actual, strict=True)):
-            yield from _pairs(*parts, (*place, number))
+        keys = range(len(expected))
     elif isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys():
-        for key in expected:
-            yield from _pairs(expected[key], actual[key], (*place, key))
+        keys = expected.keys()
     else:
-        yield place, expected, actual
+        yield path, expected, actual
+        return
+    for key in keys:
+        yield from _pairs(expected[key], actual[key], (*path, key))
 
 
-def _where(exercise: Exercise, place: tuple[Any, ...], wanted: Any, given: tuple[Any, ...], expected: Any) -> str:
+def _where(exercise: Exercise, path: tuple[Any, ...], wanted: Any, given: tuple[Any, ...], expected: Any) -> str:
     """Which part of a result is wrong, or which argument afterwards; "" where that is plain."""
-    if exercise.trial is not outcome or len(place) < 2:
+    if exercise.trial is not outcome or len(path) < 2:
         return ""
-    argument, first, *more = place
-    path = "".join(f"[{key!r}]" for key in (more if argument else (first, *more)))
-    if not argument:
-        return f"Shown is {path} of what is returned."
-    name = f"`{list(inspect.signature(exercise.reference).parameters)[first]}{path}`"
-    if expected[0] is not None and not more and _alike(wanted, given[first]):
+    is_argument, first, *rest = path
+    keys = "".join(f"[{key!r}]" for key in (rest if is_argument else (first, *rest)))
+    if not is_argument:
+        return f"Shown is {keys} of what is returned."
+    name = f"`{list(inspect.signature(exercise.function).parameters)[first]}{keys}`"
+    if expected[0] is not None and not rest and _alike(wanted, given[first]):
         return f"{name} must not change."
-    return f"Shown is {name} afterwards." if more else ""
+    return f"Shown is {name} afterwards." if rest else ""
 
 
 def _alike(expected: Any, actual: Any) -> bool:
+    """Whether two values are equal, but for rounding."""
     if isinstance(expected, Tensor):
         same = isinstance(actual, Tensor) and actual.shape == expected.shape and actual.dtype == expected.dtype
         if not same or not expected.is_floating_point():
@@ -172,49 +174,40 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
     if actual is None:
         return "Nothing is returned: is a `return` missing? (`dist.all_reduce` and its like return nothing themselves.)"
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
-        if actual.shape != expected.shape:
-            return f"The shape is {tuple(actual.shape)} where {tuple(expected.shape)} is right."
-        if actual.dtype != expected.dtype:
-            return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
-        parts = [part for one in given for part in (one.values() if isinstance(one, dict) else [one])]
-        if any(isinstance(part, Tensor) and _alike(part, actual) for part in parts):
-            return "The tensor is still as it was given: the result has to be in it."
-        if bool(actual.isfinite().all() < expected.isfinite().all()):
-            return "Some values are infinite or NaN: is one too large for its dtype, or divided by 0?"
-        if expected.ndim == 2 and _alike(expected.T, actual):
-            return "Rows and columns have changed places."
-        if _alike(expected * n, actual):
-            return f"Every value is {n} times too large, and there are {n} ranks."
-        if expected.is_floating_point() and _alike(expected, actual * n):
-            return f"Every value is {n} times too small, and there are {n} ranks."
-        if times := _times(expected, actual):
-            return f"Every value is {times}."
-        if not expected.is_complex() and _alike(*(part.flatten().sort().values for part in (expected, actual))):
-            return ANOTHER_ORDER
-        wrong = (expected != actual).flatten().nonzero().flatten().tolist()
-        if 0 < len(wrong) < expected.numel():
-            return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
-        return ""
+        return _why_tensor(expected, actual, given, n)
     if isinstance(expected, list) and isinstance(actual, list):
         if len(actual) != len(expected):
             return f"It has {len(actual)} parts where {len(expected)} are right."
         if any(isinstance(part, Tensor) for part in actual):
             return "It holds tensors where numbers are right: `item()` makes a number of one."
-        if sorted(map(repr, expected)) == sorted(map(repr, actual)):
-            return ANOTHER_ORDER
-    elif type(actual) is not type(expected) and (isinstance(expected, Tensor) or not isinstance(actual, (int, float))):
-        return f"It is of type {type(actual).__name__} where {type(expected).__name__} is right."
-    return ""
+        return ANOTHER_ORDER if sorted(map(repr, expected)) == sorted(map(repr, actual)) else ""
+    if type(actual) is type(expected) or (isinstance(actual, (int, float)) and not isinstance(expected, Tensor)):
+        return ""
+    return f"It is of type {type(actual).__name__} where {type(expected).__name__} is right."
 
 
-def _times(expected: Tensor, actual: Tensor) -> str:
-    """ "3 times too large", where all values are wrong by the same whole factor; "" elsewhere."""
-    for factor in range(2, 17) if expected.is_floating_point() else ():
+def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], n: int) -> str:
+    if actual.shape != expected.shape:
+        return f"The shape is {tuple(actual.shape)} where {tuple(expected.shape)} is right."
+    if actual.dtype != expected.dtype:
+        return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
+    parts = [part for one in given for part in (one.values() if isinstance(one, dict) else [one])]
+    if any(isinstance(part, Tensor) and _alike(part, actual) for part in parts):
+        return "The tensor is still as it was given: the result has to be in it."
+    if bool(actual.isfinite().all() < expected.isfinite().all()):
+        return "Some values are infinite or NaN: is one too large for its dtype, or divided by 0?"
+    for factor in range(2, 17):
+        also = f", and there are {n} ranks" if factor == n else ""
         if _alike(expected * factor, actual):
-            return f"{factor} times too large"
-        if _alike(expected, actual * factor):
-            return f"{factor} times too small"
-    return ""
+            return f"Every value is {factor} times too large{also}."
+        if expected.is_floating_point() and _alike(expected, actual * factor):
+            return f"Every value is {factor} times too small{also}."
+    if not expected.is_complex() and _alike(*(part.flatten().sort().values for part in (expected, actual))):
+        return ANOTHER_ORDER
+    wrong = (expected != actual).flatten().nonzero().flatten().tolist()
+    if len(wrong) == expected.numel():
+        return ""
+    return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
 
 
 def _words(value: Any) -> str:

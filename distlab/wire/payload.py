@@ -47,7 +47,7 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
         return not beside
 
     stream = io.BytesIO()
-    _bring_own_module(value[0] if isinstance(value, tuple) and value else value)
+    bring_own_module(value[0] if isinstance(value, tuple) and value else value)
     _Pickler(stream, protocol=5, buffer_callback=in_header).dump(value)
     return stream.getvalue(), buffers
 
@@ -97,7 +97,7 @@ def pick(found: list[dict[str, Any]], names: list[str], targets: list[int]) -> l
     return [[values[name] for name in names] for values in found]
 
 
-def _bring_own_module(function: Any) -> None:
+def bring_own_module(function: Any) -> None:
     """A function from a module beside the notebook brings its module's code along, from now on.
 
     The rank may not find the module, or may have imported it before its last edit.

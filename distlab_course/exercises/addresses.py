@@ -2,7 +2,7 @@
 
 import ipaddress
 
-from distlab.checking import as_they_are, exercise, question
+from distlab.checking import formula, question
 
 CURES = {
     "A": ("set MASTER_ADDR to gpu01", "Rank 0 cannot reach its own store: where does it run, and where does it look?"),
@@ -13,17 +13,13 @@ CURES = {
 BRIDGES = {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eno1": "10.1.20.7/16", "ib0": "10.1.200.7/24"}
 
 
-@exercise(
+@formula(
     "10",
-    worlds=(1,),
-    cases=(
-        ("10.77.0.2", {"lo": "127.0.0.1/8", "eth0": "10.77.0.1/24"}),
-        ("10.1.21.9", BRIDGES),
-        ("10.1.200.9", BRIDGES),
-        ("10.12.0.9", {"lo": "127.0.0.1/8", "eth0": "10.1.0.7/16"}),
-        ("192.168.130.5", {"lo": "127.0.0.1/8", "eth1": "192.168.129.4/22"}),
-    ),
-    given=as_they_are,
+    ("10.77.0.2", {"lo": "127.0.0.1/8", "eth0": "10.77.0.1/24"}),
+    ("10.1.21.9", BRIDGES),
+    ("10.1.200.9", BRIDGES),
+    ("10.12.0.9", {"lo": "127.0.0.1/8", "eth0": "10.1.0.7/16"}),
+    ("192.168.130.5", {"lo": "127.0.0.1/8", "eth1": "192.168.129.4/22"}),
 )
 def interface_towards(peer, interfaces):
     """Return the name of the interface whose network contains the address `peer`, or "".
@@ -38,7 +34,7 @@ def interface_towards(peer, interfaces):
     return max(found, key=lambda name: networks[name].prefixlen, default="")
 
 
-@exercise("10", worlds=(1,), cases=((60553,), (14742,), (256,), (1,)), given=as_they_are)
+@formula("10", (60553,), (14742,), (256,), (1,))
 def port_in_ss(printed):
     """Return the real port, from the one that gloo's error shows.
 

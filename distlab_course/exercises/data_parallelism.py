@@ -6,30 +6,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import Limits, Seen, as_they_are, exercise, numbers, question
+from distlab.checking import Limits, Seen, exercise, formula, numbers, question
 
 SHAPES = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
 
 
 def _gradients(rank, world_size, shapes):
     """A tensor of each shape, with other numbers on each rank."""
-    return tuple(
-        numbers(rank + place, world_size, torch.Size(shape).numel())[0].reshape(shape)
-        for place, shape in enumerate(shapes)
-    )
-
-
-def _model(gradients):
-    """A model with these gradients, of parameters that are zero."""
-    model = nn.ParameterList(torch.zeros_like(gradient) for gradient in gradients)
-    for parameter, gradient in zip(model, gradients, strict=True):
-        parameter.grad = gradient.clone()
-    return model
+    flat = [numbers(rank + place, world_size, torch.Size(shape).numel())[0] for place, shape in enumerate(shapes)]
+    return tuple(tensor.reshape(shape) for tensor, shape in zip(flat, shapes, strict=True))
 
 
 def _averaged(fn, *gradients):
-    """The gradients of a model after `fn(model)`."""
-    model = _model(gradients)
+    """The gradients of a model, whose parameters are zero, after `fn(model)`."""
+    model = nn.ParameterList(torch.zeros_like(gradient) for gradient in gradients)
+    for parameter, gradient in zip(model, gradients, strict=True):
+        parameter.grad = gradient.clone()
     fn(model)
     return [parameter.grad for parameter in model]
 
@@ -63,15 +55,8 @@ def _while_backward_runs(fn, images):
         early = list(begun)
         if callable(finish):
             finish()
-    if not callable(finish):
-        seen = Seen("nothing to call", "Return a function that waits; it is called after backward.")
-    elif not early:
-        seen = Seen("all-reduces after backward", "When backward had ended, no all-reduce had begun.")
-    elif not all(early):
-        seen = Seen("all-reduces that backward waits for", "With `async_op=True` backward would not wait for them.")
-    else:
-        seen = Seen("all-reduces beside backward")
-    return seen, [parameter.grad for parameter in model.parameters()]
+    how = "after backward" if not early else "beside backward" if all(early) else "that backward waits for"
+    return Seen(f"all-reduces {how}"), [parameter.grad for parameter in model.parameters()]
 
 
 def _rounded(fn, gradient):
@@ -104,12 +89,7 @@ def _images(rank, world_size, more):
     return labels, torch.where(torch.arange(length) % 4 == rank, (labels + 1) % 3, labels), 3
 
 
-@exercise(
-    "04",
-    worlds=(1,),
-    cases=((12, 0, 3), (7, 0, 3), (7, 2, 3), (7, 0, 1), (2, 3, 4), (1437, 3, 4)),
-    given=as_they_are,
-)
+@formula("04", (12, 0, 3), (7, 0, 3), (7, 2, 3), (7, 0, 1), (2, 3, 4), (1437, 3, 4))
 def deal(total, rank, world_size):
     """Return a list of the numbers of a rank's samples, dealt like cards: rank, rank + world_size, and so on.
 
@@ -154,30 +134,33 @@ def average_weighted(model, samples):
         dist.all_reduce(parameter.grad)
 
 
-@question("04")
+@question("04", 8)
 def micro_batches(answer):
     """A recipe asks for a global batch of 1024 images. You have 8 ranks, and 16 images at a time fit into each one's
     memory. How many micro-batches does a rank add up in its gradients before each step?
 
     Hint: How many images do the 8 ranks look at in one backward?
 
+    Not 64: One rank alone would need so many.
+    Not 128: Those are the images of a rank: how many micro-batches?
+
     Why: Global batch = micro-batch x accumulation x ranks: 16 x 8 x 8 = 1024.
     """
-    said = {64: "One rank alone would need so many.", 128: "Those are the images of a rank: how many micro-batches?"}
-    return answer == 8 or said.get(answer, f"16 x {answer} x 8 = {128 * answer} images.")
+    return f"16 x {answer} x 8 = {128 * answer} images."
 
 
-@question("04")
+@question("04", [12, 11, 11, 11])
 def batches_by_rank(answer):
     """Four ranks have 353, 352, 352 and 352 images, in batches of 32, and the last batch may be smaller
     (`drop_last=False`). How many batches does each rank have? Give a list of four numbers.
 
     Hint: 11 x 32 = 352.
 
+    Not (11, 11, 11, 11): That is right with `drop_last=True`.
+    Not (12, 12, 12, 12): 352 images are exactly 11 batches.
+
     Why: Rank 0 has a 12th batch of one image, and waits in its all-reduce for ranks that have left the loop.
     """
-    said = {(11,) * 4: "That is right with `drop_last=True`.", (12,) * 4: "352 images are exactly 11 batches."}
-    return list(answer) == [12, 11, 11, 11] or said.get(tuple(answer), False)
 
 
 @exercise("04", cases=(5, 1, 0), given=_images)
@@ -211,14 +194,7 @@ def spread(model):
     return (highest - lowest).max().item()
 
 
-@exercise(
-    "04",
-    worlds=(2, 3, 4),
-    cases=SHAPES[1:],
-    given=_gradients,
-    trial=_in_two_buckets,
-    limits=lambda n, length, item: Limits(calls=2, because="There are two buckets: does each travel as one tensor?"),
-)
+@exercise("04", worlds=(2, 3, 4), cases=SHAPES[1:], given=_gradients, trial=_in_two_buckets, limits=Limits(calls=2))
 def average_buckets(buckets):
     """Replace every gradient by its mean over all ranks, with one all-reduce for each bucket.
 
@@ -226,6 +202,8 @@ def average_buckets(buckets):
 
     Hint: `torch.cat` makes one flat tensor of the gradients of a bucket, each of them flattened.
     Hint: `flat.split(sizes)` cuts it again; `p.grad.copy_(piece.view_as(p))` puts a piece back in its shape.
+
+    Limit: There are two buckets: does each travel as one tensor?
     """
     for parameter in [parameter for bucket in buckets for parameter in bucket]:
         dist.all_reduce(parameter.grad)
@@ -263,9 +241,7 @@ def average_in_backward(model):
     cases=((8, 1), (1000, 1), (10, 10**5)),
     given=lambda rank, n, case: (numbers(rank, n, case[0])[0] * case[1],),
     trial=_rounded,
-    limits=lambda n, length, item: Limits(
-        (n - 1).bit_length() * length * item // 2, because="Which dtype does the tensor have that travels?"
-    ),
+    limits=lambda n, length, item: Limits((n - 1).bit_length() * length * item // 2),
 )
 def average_in_halves(model):
     """Replace every gradient by its mean over all ranks, and send 16 bits a number: `torch.bfloat16`.
@@ -274,13 +250,15 @@ def average_in_halves(model):
 
     Hint: `parameter.grad.to(torch.bfloat16)` is a new tensor.
     Hint: Divide, convert, all-reduce, and `parameter.grad.copy_(...)` converts back.
+
+    Limit: Which dtype does the tensor have that travels?
     """
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
 
 
-@exercise("04", worlds=(1,), cases=((1e-3, 50e-6, 2e-3), (0.0, 1e-4, 5e-3), (2e-3, 1e-5, 1e-3)), given=as_they_are)
+@formula("04", (1e-3, 50e-6, 2e-3), (0.0, 1e-4, 5e-3), (2e-3, 1e-5, 1e-3))
 def smallest_batch(a, b, c):
     """Return the global batch from which on 2 ranks take at least 1.6 times the images of one rank in a second.
 
@@ -293,20 +271,18 @@ def smallest_batch(a, b, c):
     return (3 * a + 8 * c) / b
 
 
-@question("04")
+@question("04", 16)
 def replica_gigabytes(answer):
     """A model of 1 billion parameters in float32 is trained with Adam on 8 ranks. How many GB (1e9 bytes) do its
     weights, their gradients and the optimizer's state take on each rank?
 
     Hint: Each number takes 4 bytes. Which numbers does Adam keep for each parameter?
 
+    Not 4: Those are the weights only.
+    Not 8: Adam keeps something of each parameter, too.
+    Not 12: Adam keeps two numbers of each parameter.
+    Not 2: Data parallelism divides the data, not the model.
+    Not 0.5: Data parallelism divides the data, not the model.
+
     Why: Weights, gradients, and Adam's two means: 4 x 4 GB on every rank, however many there are.
     """
-    said = {
-        4: "Those are the weights only.",
-        8: "Adam keeps something of each parameter, too.",
-        12: "Adam keeps two numbers of each parameter.",
-        2: "Data parallelism divides the data, not the model.",
-        0.5: "Data parallelism divides the data, not the model.",
-    }
-    return answer == 16 or said.get(answer, False)

@@ -1,11 +1,10 @@
-"""How the answers of notebook 05 are tried: what a training, a backward or a file leaves behind, in few words.
+"""How the answers of notebook 05 are tried: facts about what a training, a backward or a file leaves behind.
 
-Runs on every rank of the small world, called by simulated/trial.py; the exercises are in distributed_data_parallel.py.
+Runs on every rank of the small world, called by distlab's check; the exercises are in distributed_data_parallel.py.
 """
 
 import os
 import tempfile
-from math import ceil
 from pathlib import Path
 from unittest import mock
 
@@ -20,24 +19,7 @@ from torch.utils.data import Dataset
 from distlab.checking import Seen, gathered
 from distlab_course import checkpoints
 
-RATE, BATCH = 0.1, 3
-
-
-class Things(int):
-    """A number of things, which shows their name."""
-
-    def __new__(cls, number, name):
-        things = super().__new__(cls, number)
-        things.name = name
-        return things
-
-    def __repr__(self):
-        return f"{self.name}: {int(self)}"
-
-
-def given_number_of(name):
-    """The case, as so many things of that name."""
-    return lambda rank, n, number: (Things(number, name),)
+RATE, BATCH, EPOCHS = 0.1, 3, 2
 
 
 class Watched(nn.Linear):
@@ -81,81 +63,63 @@ def gradient(model):
     return flat(p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters())
 
 
-def same(rows):
-    """Whether all rows of a tensor are alike."""
-    return torch.allclose(rows, rows[:1], atol=1e-4)
+def within_2_percent(found, exact, largest):
+    """The exact values if none that was found differs by more than 2 % of the largest; else what was found."""
+    return exact if (found - exact).abs().max() <= 0.02 * largest else found
 
 
-def symptoms(model, samples, writes=None):
-    """What is wrong with a training of two epochs, a sentence for each fault; all ranks look together.
+def models(when, weights):
+    """How many different models the ranks have."""
+    different = []
+    for theirs in gathered(weights):
+        if not any(torch.allclose(theirs, other, atol=1e-5) for other in different):
+            different.append(theirs)
+    return Seen(f"{len(different)} different {when}" if len(different) > 1 else f"one model {when}")
 
-    Args:
-        writes: how often this rank has written the file; None where nothing is to be clipped or written.
-    """
-    middle, own = len(samples.read) // 2, None
-    if len(model.history) > 1:
-        before, after = model.history[:2]
-        own = samples.read[:middle], samples.read[middle:], before, after, first_gradient(before, samples), writes
-    everyone = gathered(own)
-    if None in everyone:
-        return ["The model that is given makes fewer than two steps."] * 5
-    first, second, before, after, raw, writes = zip(*everyone, strict=True)
-    before, after, raw = map(torch.stack, (before, after, raw))
-    steps = (before - after) / RATE
-    expected = raw.mean(0, keepdim=True) if same(steps) else raw
-    clipped = expected / expected.norm(dim=1, keepdim=True).clamp(min=1)
-    once = sum(map(len, first)) < len(samples) + len(first)  # as many as there are ranks may be repeated to fill up
-    found = {
-        "In an epoch the ranks together read more samples than there are.": once,
-        "Epoch 1 brings each rank the same samples as epoch 0, in the same order.": first != second,
-        "Before step 0 the ranks have different weights.": same(before),
-        "In step 0 each rank changes its weights by a different amount.": same(steps),
+
+def of_a_training(model, samples):
+    """Facts about a training of two epochs."""
+    middle = len(samples.read) // EPOCHS
+    first, second = gathered(samples.read[:middle]), gathered(samples.read[middle:])
+    return {
+        "samples": Seen(f"{sum(map(len, first))} samples an epoch"),
+        "order": Seen("one order for both epochs" if first == second else "shuffled in each epoch"),
+        "start": models("at first", model.history[0]),
+        "end": models("in the end", flat(model.parameters())),
     }
-    if writes[0] is not None:
-        follows = torch.allclose(steps, clipped.expand_as(steps), atol=1e-3)
-        found["Step 0 is not along the gradient of the whole batch, with a norm of at most 1."] = follows
-        found[f"The file is written by {sum(map(bool, writes))} ranks."] = sum(map(bool, writes)) == 1
-    return [words for words, right in found.items() if not right]
-
-
-def first_gradient(weights, samples):
-    """The gradient of the first batch that was read, with these weights."""
-    model, batch = Watched(0), samples.read[:BATCH]
-    nn.utils.vector_to_parameters(weights, model.parameters())
-    cross_entropy(model(samples.images[batch]), samples.labels[batch]).backward()
-    return gradient(model)
 
 
 def trained(fn, count):
-    """Train with samples as many as `count`, each rank with other weights; what is wrong, or the weights."""
+    """Train with `count` samples, each rank with other weights; facts, and the weights."""
     model, samples = Watched(dist.get_rank()), Numbered(count)
-    fn(model, samples, BATCH, 2)
-    wrong = [*symptoms(model, samples), ""][0]
-    return Seen("not one training" if wrong else "one training", wrong), flat(model.parameters())
+    fn(model, samples, BATCH, EPOCHS)
+    return of_a_training(model, samples), flat(model.parameters())
 
 
 def repaired(fn, count):
-    """Run the script with the five faults; how many of them are gone, and what is left."""
-    model, samples = Watched(0), Numbered(count)
+    """Run the script with the five faults: facts about its training, its first step and its file."""
+    model, samples, again = Watched(0), Numbered(count), Watched(0)
     with mock.patch.object(torch, "save") as save:
-        fn(model, samples, BATCH, 2, "model.pt")
-    left = symptoms(model, samples, save.call_count)
-    return Seen(f"{max(0, 5 - len(left))} of 5", f"What can be seen of one that is left: {left[0]}" if left else "")
+        fn(model, samples, BATCH, EPOCHS, "model.pt")
+    before, after = model.history[:2]
+    nn.utils.vector_to_parameters(before, again.parameters())
+    batch = samples.read[:BATCH]
+    cross_entropy(again(samples.images[batch]), samples.labels[batch]).backward()
+    average = torch.stack(gathered(gradient(again))).mean(0)
+    follows = torch.allclose((before - after) / RATE, average / average.norm().clamp(min=1), atol=1e-3)
+    writers = sum(gathered(bool(save.call_count)))
+    return {
+        **of_a_training(model, samples),
+        "step": Seen(f"step 0 {'follows' if follows else 'does not follow'} the clipped average"),
+        "file": Seen(f"written by {writers} of the ranks"),
+    }
 
 
 def shared(fn, count):
-    """Let the ranks look at `count` samples; the share that comes out, or what is wrong with it."""
+    """Let the ranks look at `count` samples; how often they did, and the share that comes out."""
     model, samples = Watched(0), Numbered(count)
-    share, parts = fn(model, samples), gathered(samples.read)
-    looks, right = sum(map(len, parts)), (model(samples.images).argmax(1) == samples.labels).float()
-    most, mean = ceil(count / len(parts)), sum(right[part].mean().item() for part in parts if part) / len(parts)
-    if max(map(len, parts)) > most:
-        return Seen(f"looks at {max(map(len, parts))}", f"It looks at more than {most} samples.")
-    if looks > count:
-        return Seen(f"{share}", f"Together the ranks look at {looks} samples, and there are only {int(count)}.")
-    if isinstance(share, float) and abs(share - mean) < 1e-6 < abs(share - right.mean().item()):
-        return Seen(f"{share:.6g}", "It is the mean of the ranks' shares, and their parts differ in size.")
-    return share
+    share, looks = fn(model, samples), [len(read) for read in gathered(samples.read)]
+    return Seen(f"{sum(looks)} looks, at most {max(looks)} by a rank"), share
 
 
 def after_backward(fn, *arguments):
@@ -168,15 +132,7 @@ def after_backward(fn, *arguments):
 
     ddp.register_comm_hook(None, counted)
     fn(ddp, *arguments)
-    times = f"sent {len(sent)} times" if len(sent) > 1 else "sent once"
-    if not same(torch.stack(gathered(gradient(ddp)))):
-        times = "not the same"
-    why = (
-        "The ranks have different gradients: the last backward has not sent them."
-        if times == "not the same"
-        else f"The gradients are {times}."
-    )
-    return Seen(times, why), gradient(ddp)
+    return Seen("sent once" if len(sent) == 1 else f"sent {len(sent)} times"), gradient(ddp)
 
 
 def in_pieces(fn, count):
@@ -186,46 +142,28 @@ def in_pieces(fn, count):
 
 
 def uneven(fn, count):
-    """Go backward with a batch of `count` images; and say so if the result is the mean of the ranks' means."""
-    batch = Numbered(count, seed=dist.get_rank())
-    sent, found = after_backward(fn, batch.images, batch.labels)
-    _, means = after_backward(lambda ddp, images, labels: cross_entropy(ddp(images), labels).backward(), *batch[:])
-    if dist.get_world_size() > 1 and torch.allclose(found, means, atol=1e-6):
-        return Seen("mean of means", "It is the mean of the ranks' means, and their numbers of images differ."), None
-    return sent, found
+    """Go backward with a batch of `count` images."""
+    return after_backward(fn, *Numbered(count, seed=dist.get_rank())[:])
 
 
 def to_the_end(fn, count):
     """Train with `count` batches; how many were used, and the weights."""
     ddp, batch = DistributedDataParallel(Watched(0)), Numbered(12, seed=dist.get_rank())
     fn(ddp, list(zip(batch.images.split(2), batch.labels.split(2), strict=True))[:count])
-    used = len(ddp.module.history)
-    return Seen(f"{used} used", f"It uses {used} of {int(count)} batches."), flat(ddp.parameters())
+    return Seen(f"{len(ddp.module.history)} used"), flat(ddp.parameters())
 
 
 def with_hook(fn, width):
-    """Go backward through DDP with the hook: how it has sent its buckets, and the exact average if it is near that."""
-    everyone, calls, kinds = gathered(Numbered(4, seed=dist.get_rank()).images), [], set()
-    all_reduce, wait = dist.all_reduce, torch.Future.wait
+    """Go backward through DDP with the hook: how it has sent its buckets, and the gradients, exact if they are near."""
+    everyone, calls, all_reduce = gathered(Numbered(4, seed=dist.get_rank()).images), [], dist.all_reduce
 
     def noted(tensor, *args, async_op=False, **kwargs):
         calls.append((tensor.nbytes, async_op))
         return all_reduce(tensor, *args, async_op=async_op, **kwargs)
 
-    def waited(self):
-        calls.append((0, False))
-        return wait(self)
-
-    def unpacked(done):
-        if isinstance(done.value(), list):
-            kinds.add("Future of a list")
-        return done.value()[0] if isinstance(done.value(), list) else done.value()
-
     def watched(state, bucket):
-        with mock.patch.object(dist, "all_reduce", noted), mock.patch.object(torch.Future, "wait", waited):
-            future = fn(state, bucket)
-        kinds.add(type(future).__name__)
-        return future.then(unpacked) if "Future" in kinds else default_hooks.allreduce_hook(None, bucket)
+        with mock.patch.object(dist, "all_reduce", noted):
+            return fn(state, bucket)
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, width), nn.Linear(width, 2))
@@ -235,28 +173,9 @@ def with_hook(fn, width):
     ddp = DistributedDataParallel(net)
     ddp.register_comm_hook(None, watched)
     ddp(everyone[dist.get_rank()]).square().mean().backward()
-    num_bytes, how = sum(size for size, _ in calls), Seen("in 16 bits, and does not wait")
-    if kinds != {"Future"}:
-        how = Seen("no Future", f"DDP needs a Future of the average, and the hook returns a {max(kinds)}.")
-    elif not all(async_op for _, async_op in calls):
-        how = Seen("waits", "The hook waits for its all-reduce, and backward stands still meanwhile.")
-    elif num_bytes > 2 * len(exact):
-        how = Seen(f"{num_bytes} bytes", f"For {len(exact)} numbers it gives {num_bytes} bytes to all_reduce.")
-    return how, near(gradient(ddp), exact, exact.abs().max())
-
-
-def near(found, exact, largest):
-    """The exact average, if no number is wrong by more than 2 % of the largest; else what was found."""
-    n, most = dist.get_world_size(), 0.02 * largest
-    if n > 1 and (found / n - exact).abs().max() <= most:
-        return Seen("the sum", "It is the sum of the ranks, and not their average.")
-    wrong = (found - exact).abs()
-    if wrong.max() > most or wrong.isnan().any():
-        share = f"{wrong.max() / largest:.0%} of the largest value"
-        return Seen(
-            f"{int((wrong > most).sum())} of {len(wrong)} wrong", f"An average is wrong by {share}, and 2% is the most."
-        )
-    return exact
+    waits = "" if all(async_op for _, async_op in calls) else " and waits"
+    sent = Seen(f"sends {sum(size for size, _ in calls)} bytes{waits}")
+    return sent, within_2_percent(gradient(ddp), exact, exact.abs().max())
 
 
 def noise(rank, n, length):
@@ -265,11 +184,10 @@ def noise(rank, n, length):
 
 
 def in_bytes(fn, tensor):
-    """Average a tensor; the exact average, if no number is wrong by more than 2 % of the largest of all."""
-    n = dist.get_world_size()
-    everyone = torch.stack([noise(rank, n, len(tensor))[0] for rank in range(n)])
+    """Average a tensor; the exact average, if what comes out is near it."""
+    everyone = torch.stack([noise(rank, None, len(tensor))[0] for rank in range(dist.get_world_size())])
     fn(tensor)
-    return near(tensor, everyone.mean(0), everyone.abs().max())
+    return within_2_percent(tensor, everyone.mean(0), everyone.abs().max())
 
 
 def in_a_folder(fn, *files):
@@ -283,6 +201,4 @@ def in_a_folder(fn, *files):
                 path.write_bytes(path.read_bytes()[:500])
             os.utime(path, (1e9 - age, 1e9 - age))
         found = fn(Path(name), model)
-        name = "None" if found is None else Path(found).name
-        whys = {"other.pt": "It is of another model.", "cut.pt": "It is damaged.", "None": "One of them is good."}
-        return Seen(name, whys.get(name, "There is a newer one that is good."))
+        return Seen("None" if found is None else Path(found).name)

@@ -1,7 +1,7 @@
 """The exercises of notebook 05: what DistributedDataParallel does, and what it asks of the ranks."""
 
 import contextlib
-import functools
+from functools import partial
 from math import inf
 
 import torch
@@ -12,13 +12,14 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from distlab.checking import Limits, as_they_are, exercise, question
+from distlab.checking import Exercise, Limits, Question, as_they_are, formula
 from distlab.errors import CheckpointError
 from distlab_course import checkpoints
 from distlab_course.exercises import ddp_trials
-from distlab_course.exercises.ddp_trials import RATE, Things, given_number_of
+from distlab_course.exercises.ddp_trials import RATE
 
-with_ddp = functools.partial(exercise, "05", seconds=20.0)  # the first DDP on a rank imports for seconds
+question = partial(Question, "05")
+with_ddp = partial(Exercise, "05", given=as_they_are, seconds=20.0)  # the first DDP on a rank imports for seconds
 
 
 def _train(model, samples, batch, epochs, max_norm=inf, end_epoch=lambda: None):
@@ -35,7 +36,7 @@ def _train(model, samples, batch, epochs, max_norm=inf, end_epoch=lambda: None):
         end_epoch()
 
 
-@with_ddp(worlds=(2, 3, 4), cases=(14, 24), given=given_number_of("samples"), trial=ddp_trials.trained)
+@with_ddp(worlds=(2, 3, 4), cases=((14,), (24,)), trial=ddp_trials.trained)
 def three_lines(model, samples, batch, epochs):
     """Train `model` on all ranks together, as `train_alone` does in one process.
 
@@ -48,7 +49,7 @@ def three_lines(model, samples, batch, epochs):
     _train(model, samples, batch, epochs)
 
 
-@exercise("05", cases=(24, 14, 3), given=given_number_of("samples"), trial=ddp_trials.shared)
+@with_ddp(cases=((24,), (14,), (3,)), trial=ddp_trials.shared)
 def share_right(model, samples):
     """Return, on every rank, the share of all samples that the model recognises; every sample counts once.
 
@@ -66,20 +67,22 @@ def share_right(model, samples):
     return (counts[0] / counts[1]).item()
 
 
-@question("05")
+@question(3)
 def buckets_of_ten(answer):
     """12 layers have 3.1 MiB of gradients each. How many all-reduces does step 1 make with bucket_cap_mb=10?
 
     Hint: A bucket is closed by the gradient with which it reaches its size.
     Hint: 3 x 3.1 is less than 10, and 4 x 3.1 is more.
 
+    Not 4: A bucket is full when it has reached its cap, not before.
+    Not 1: That is step 0.
+    Otherwise: How many layers are in a bucket when it has reached 10 MiB?
+
     Why: Three layers are 9.3 MiB, and the fourth closes the bucket at 12.4 MiB: 12 layers fill 3 buckets.
     """
-    wrong = {4: "A bucket is full when it has reached its cap, not before.", 1: "That is step 0."}
-    return int(answer) == 3 or wrong.get(int(answer), "How many layers are in a bucket when it has reached 10 MiB?")
 
 
-@with_ddp(cases=(1, 3, 6), given=given_number_of("pieces"), trial=ddp_trials.in_pieces)
+@with_ddp(cases=((1,), (3,), (6,)), trial=ddp_trials.in_pieces)
 def accumulated_backward(ddp, pieces):
     """Leave in `ddp` the gradient of the mean over all pieces of all ranks; only one backward may send.
 
@@ -95,7 +98,7 @@ def accumulated_backward(ddp, pieces):
             (cross_entropy(ddp(images), labels) / len(pieces)).backward()
 
 
-@question("05")
+@question(0.5)
 def unused_share(answer):
     """With `find_unused_parameters=True` on 10 ranks, only rank 0 uses a layer, and its own gradient there is 5.0 in
     each number. Which number does rank 7 find in its gradient of that layer after backward?
@@ -103,20 +106,15 @@ def unused_share(answer):
     Hint: As what does a rank count that does not use the layer, and by what is the sum divided?
     Hint: The average is the same on every rank, on those that do not use the layer too.
 
+    Not 5: That is what rank 0 brings. DDP averages over all ranks.
+    Not 0: That is what rank 7 brings to the sum.
+    Otherwise: What is the sum over the ranks, and what is it divided by?
+
     Why: Nine ranks count as zeros, and the sum is divided by 10 all the same: 0.5, on every rank.
     """
-    wrong = {
-        5.0: "That is what rank 0 brings. DDP averages over all ranks.",
-        0.0: "That is what rank 7 brings to the sum.",
-    }
-    return float(answer) == 0.5 or wrong.get(
-        float(answer), "What is the sum over the ranks, and what is it divided by?"
-    )
 
 
-@exercise(
-    "05", cases=(2, 1, 0), given=lambda rank, n, more: (Things(rank + more, "batches"),), trial=ddp_trials.to_the_end
-)
+@with_ddp(cases=(2, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.to_the_end)
 def all_batches(ddp, batches):
     """Train with all batches of all ranks, each of which has another number of them; none may wait for ever.
 
@@ -134,7 +132,7 @@ def all_batches(ddp, batches):
             optimizer.step()
 
 
-@with_ddp(cases=(3, 1, 0), given=lambda rank, n, more: (Things(rank + more, "images"),), trial=ddp_trials.uneven)
+@with_ddp(cases=(3, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.uneven)
 def weighted_backward(ddp, images, labels):
     """Leave in `ddp` the gradient of the mean loss over all images of all ranks, whose numbers of images differ.
 
@@ -150,7 +148,7 @@ def weighted_backward(ddp, images, labels):
     (loss * dist.get_world_size() / count).backward()
 
 
-@with_ddp(cases=(1, 30), given=given_number_of("neurons"), trial=ddp_trials.with_hook)
+@with_ddp(cases=((1,), (30,)), trial=ddp_trials.with_hook)
 def half_hook(state, bucket):
     """A communication hook that sends a bucket as `torch.bfloat16`, and does not wait: a Future of the average.
 
@@ -166,14 +164,11 @@ def half_hook(state, bucket):
     return future.then(lambda done: bucket.buffer().copy_(done.value()[0]).div_(dist.get_world_size()))
 
 
-@exercise(
-    "05",
+@with_ddp(
     cases=(7, 100, 1000),
     given=ddp_trials.noise,
     trial=ddp_trials.in_bytes,
-    limits=lambda n, length, item: Limits(
-        2 * length + 64, because="Is what is sent of type torch.int8, but for one number?"
-    ),
+    limits=lambda n, length, item: Limits(2 * length + 64),
 )
 def average_in_bytes(flat):
     """Replace `flat`, float32, by its average over the ranks, and send 8 bits a number.
@@ -184,6 +179,8 @@ def average_in_bytes(flat):
 
     Hint: int8 goes from -128 to 127. How many steps may each of n ranks use, so that no sum leaves that range?
     Hint: `step = highest / (127 // world_size)`, and `(flat / step).round().to(torch.int8)` is what is sent.
+
+    Limit: Is what is sent of type torch.int8, but for one number?
     """
     highest = flat.abs().max()
     dist.all_reduce(highest, op=dist.ReduceOp.MAX)
@@ -193,12 +190,8 @@ def average_in_bytes(flat):
     flat.copy_(steps * step / dist.get_world_size())
 
 
-@exercise(
-    "05",
-    worlds=(1,),
-    cases=(("b.pt", "a.pt"), (), ("other.pt", "cut.pt", "good.pt", "old.pt"), ("cut.pt",)),
-    given=as_they_are,
-    trial=ddp_trials.in_a_folder,
+@formula(
+    "05", ("b.pt", "a.pt"), (), ("other.pt", "cut.pt", "good.pt", "old.pt"), ("cut.pt",), trial=ddp_trials.in_a_folder
 )
 def newest_whole(folder, model):
     """Return the path of the newest checkpoint in `folder` that is whole and fits the model; None without one.
@@ -215,7 +208,7 @@ def newest_whole(folder, model):
     return None
 
 
-@with_ddp(worlds=(2, 3, 4), cases=(14, 24), given=given_number_of("samples"), trial=ddp_trials.repaired)
+@with_ddp(worlds=(2, 3, 4), cases=((14,), (24,)), trial=ddp_trials.repaired)
 def five_faults(model, samples, batch, epochs, path):
     """Find the five faults, so that the script trains one model on all ranks, and saves it.
 

@@ -5,17 +5,12 @@ import time
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Seen, as_they_are, exercise, question
+from distlab.checking import Seen, exercise, formula, question
 
 SINCE_1970 = 1.7e9  # seconds: float32 is too coarse for such times
 
 
-@exercise(
-    "10",
-    worlds=(1,),
-    cases=(({"nodeA": 2, "nodeB": 2}, 2), ({"nodeA": 4, "nodeB": 1, "nodeC": 3}, 6), ({"nodeA": 8}, 7)),
-    given=as_they_are,
-)
+@formula("10", ({"nodeA": 2, "nodeB": 2}, 2), ({"nodeA": 4, "nodeB": 1, "nodeC": 3}, 6), ({"nodeA": 8}, 7))
 def home_of_rank(hosts, rank):
     """Return (host, LOCAL_RANK, GROUP_RANK) of a rank; `hosts` maps the name of each host to its number of ranks.
 
@@ -71,15 +66,11 @@ def ask_the_time(clock):
     dist.send(note, dst=0)
 
 
-@exercise(
+@formula(
     "10",
-    worlds=(1,),
-    cases=(
-        ([(10.0, 15.5, 10.5)],),
-        ([(10.0, 16.0, 12.0), (20.0, 25.25, 20.25), (30.0, 35.5, 31.5)],),
-        ([(1.0, -6.75, 1.5), (2.0, -5.0, 4.0), (5.0, -2.875, 5.25)],),
-    ),
-    given=as_they_are,
+    ([(10.0, 15.5, 10.5)],),
+    ([(10.0, 16.0, 12.0), (20.0, 25.25, 20.25), (30.0, 35.5, 31.5)],),
+    ([(1.0, -6.75, 1.5), (2.0, -5.0, 4.0), (5.0, -2.875, 5.25)],),
 )
 def offset_and_error(exchanges):
     """Return (offset, error): how much a clock is ahead of ours, and by how much that may be wrong at most.
@@ -94,15 +85,8 @@ def offset_and_error(exchanges):
     return seen - (asked + answered) / 2, (answered - asked) / 2
 
 
-@exercise(
-    "10",
-    worlds=(1,),
-    cases=(
-        ({"nodeA": 2, "nodeB": 2}, "nodeB"),
-        ({"nodeA": 2, "nodeB": 3, "nodeC": 2}, "nodeB"),
-        ({"nodeA": 1}, "nodeA"),
-    ),
-    given=as_they_are,
+@formula(
+    "10", ({"nodeA": 2, "nodeB": 2}, "nodeB"), ({"nodeA": 2, "nodeB": 3, "nodeC": 2}, "nodeB"), ({"nodeA": 1}, "nodeA")
 )
 def ranks_left(hosts, lost):
     """Return {old rank: new rank} of the ranks that are left when host `lost` has vanished, numbered anew from 0.
@@ -115,7 +99,7 @@ def ranks_left(hosts, lost):
     return {old: new for new, old in enumerate(rank for rank, name in enumerate(names) if name != lost)}
 
 
-@question("10")
+@question("10", 512)
 def price_of_silence(answer):
     """64 hosts with 8 GPUs each train, and a GPU costs 2 dollars an hour. Somebody pulls the cable of one host.
 
@@ -125,10 +109,8 @@ def price_of_silence(answer):
     Hint: `dist.default_pg_timeout` says how long.
     Hint: The GPUs of the host without a cable are paid for, too.
 
+    Not 504: The host that was cut off computes nothing either, and is paid for like the others.
+    Not 1024: That is an hour. How long is the timeout?
+
     Why: 512 GPUs wait for half an hour each, at 2 dollars an hour: 512 dollars.
     """
-    if answer == 504:
-        return "The host that was cut off computes nothing either, and is paid for like the others."
-    if answer == 1024:
-        return "That is an hour. How long is the timeout?"
-    return answer == 512

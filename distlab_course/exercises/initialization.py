@@ -5,11 +5,14 @@ import tempfile
 import time
 import uuid
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from distlab.checking import exercise, gathered, nothing, question
+from distlab.checking import Exercise, Question, gathered, nothing
+
+question, exercise = partial(Question, "06"), partial(Exercise, "06", worlds=(1, 2, 3), cases=(None,), given=nothing)
 
 LOGS = {"A": "rank missing", "B": "world size", "C": "port taken", "D": "stale keys", "E": "interface"}
 
@@ -50,15 +53,16 @@ def _new_store(kind=dist.FileStore):
     return store
 
 
-@question("06")
+@question(4096)
 def store_reads(answer):
     """How many keys do the ranks read, all together, when 64 of them call `init_process_group` over gloo?
 
     Hint: Look at the picture of 3 ranks. How many keys does each of them read?
 
+    Otherwise: With 3 ranks there are 9 reads, 3 by each rank.
+
     Why: Each rank reads the address of every rank, its own included: 64 * 64 are 4096 reads, of only 64 keys.
     """
-    return float(answer) == 4096 or "With 3 ranks there are 9 reads, 3 by each rank."
 
 
 def _wait_for(store, other):
@@ -84,7 +88,7 @@ def _came_before_leaving(barrier):
     return f"{', '.join(came)} of {n} had come"
 
 
-@exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_came_before_leaving)
+@exercise(trial=_came_before_leaving)
 def store_barrier(store, rank, world_size, name):
     """Return only when all ranks have called it with this name, made of `add`, `set` and `wait` of a store.
 
@@ -104,7 +108,7 @@ def _all_numbers(take):
     return ", ".join(numbers) + ("" if len(set(numbers)) == len(numbers) else " (the same number twice)")
 
 
-@exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_all_numbers)
+@exercise(trial=_all_numbers)
 def take_number(store):
     """Return the next number, from 0 on, that no other call on any rank has got from this store.
 
@@ -116,7 +120,7 @@ def take_number(store):
     return store.add("taken", 1) - 1
 
 
-@question("06")
+@question()
 def five_logs(answer):
     """Give each of the logs A to E its cause: a dict such as {"A": "port taken", "B": ...}.
 
@@ -145,7 +149,7 @@ def _sums_of_groups(build):
     return f"sums {sums} with {min(store.num_keys(), 3 * n)} keys"
 
 
-@exercise("06", worlds=(1, 2), cases=(None,), given=nothing, trial=_sums_of_groups)
+@Exercise("06", worlds=(1, 2), cases=(None,), given=nothing, trial=_sums_of_groups)
 def build_again(store, rank, world_size, cycle):
     """Leave the default group and build it anew on `store`, which is the same one each time.
 
@@ -159,7 +163,7 @@ def build_again(store, rank, world_size, cycle):
     dist.init_process_group("gloo", store=own, rank=rank, world_size=world_size)
 
 
-@question("06")
+@question()
 def both_devices(answer):
     """Which `backend` for a program that adds up gradients on GPUs with NCCL, and counts samples on the CPU with gloo?
 
@@ -196,7 +200,7 @@ def _trained(make):
     return f"after broadcast and all_reduce: {tensor.item():g}", weights
 
 
-@exercise("06", worlds=(1, 2, 3), cases=(None,), given=nothing, trial=_trained, seconds=60)
+@exercise(trial=_trained, seconds=60)
 def own_backend(store, rank, size, timeout):
     """Return a process group, of a class of your own, on which DistributedDataParallel trains.
 

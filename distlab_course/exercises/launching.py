@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from distlab.checking import as_they_are, exercise, question
+from distlab.checking import formula, question
 
 TORCHRUN = ["-m", "torch.distributed.run"]
 # stands in for the notebook's toy.py, and is quicker
@@ -24,15 +24,11 @@ def train(rank):
 TRAINED = ["rank 0 of 2: 11", "rank 1 of 2: 11"]
 
 
-@exercise(
+@formula(
     "07",
-    worlds=(1,),
-    cases=(
-        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},),
-        ({"HOME": "/root"},),
-        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"},),
-    ),
-    given=as_they_are,
+    ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},),
+    ({"HOME": "/root"},),
+    ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"},),
 )
 def where_am_i(environment):
     """Return (rank, world_size, local_rank), three integers, from a mapping such as `os.environ`.
@@ -45,19 +41,19 @@ def where_am_i(environment):
     return tuple(int(environment.get(name, one)) for name, one in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
 
 
-@question("07")
+@question("07", (15, 7))
 def second_machine(answer):
     """Two machines with 8 GPUs run one rank for each. What are (RANK, LOCAL_RANK) of the rank on the last GPU?
 
     Hint: The ranks of the first machine are 0 to 7.
 
+    Otherwise: LOCAL_RANK counts the 8 ranks of one machine, and begins with 0 on each.
+
     Why: RANK counts through all machines, to 15, and chooses the data; LOCAL_RANK begins anew on each, and chooses the
     GPU: 7.
     """
-    rank, local_rank = answer
-    if rank != 15:
+    if answer[0] != 15:
         return "RANK counts the 16 ranks of both machines, from 0 on."
-    return local_rank == 7 or "LOCAL_RANK counts the 8 ranks of one machine, and begins with 0 on each."
 
 
 def _parsed(line):
@@ -109,7 +105,7 @@ def two_nodes(answer):
     return True
 
 
-@exercise("07", worlds=(1,), cases=((2, 8, 8), (1, 2, 2), (3, 1, 4)), given=as_they_are)
+@formula("07", (2, 8, 8), (1, 2, 2), (3, 1, 4))
 def count_demos(machines, per_machine, spawned):
     """Return (processes that call demo, those of them that believe they are rank 0).
 
@@ -182,15 +178,11 @@ def _failures(*stamps):
     return {rank: {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}} for rank, stamp in stamps}
 
 
-@exercise(
+@formula(
     "07",
-    worlds=(1,),
-    cases=(
-        (_failures((0, "1795296044"), (3, "1795296043")),),
-        (_failures((0, "1795296044"), (3, "1795296043"), (7, "999999999")),),
-        (_failures((5, "17")),),
-    ),
-    given=as_they_are,
+    (_failures((0, "1795296044"), (3, "1795296043")),),
+    (_failures((0, "1795296044"), (3, "1795296043"), (7, "999999999")),),
+    (_failures((5, "17")),),
     trial=_with_times,
 )
 def culprit(files):
@@ -202,7 +194,7 @@ def culprit(files):
     return min(files, key=lambda rank: float(files[rank]["message"]["extraInfo"]["timestamp"]))
 
 
-@exercise("07", worlds=(1,), cases=((10, 86_400), (1, 100), (30, 3600)), given=as_they_are, trial=_with_cost)
+@formula("07", (10, 86_400), (1, 100), (30, 3600), trial=_with_cost)
 def best_interval(c, m):
     """Return the seconds between two checkpoints with which the least time is lost.
 

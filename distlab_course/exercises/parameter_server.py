@@ -1,12 +1,16 @@
 """The exercises of notebook 08, second half: a parameter server, requests in batches, a split model, agents."""
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Seen, as_they_are, exercise, gathered, question, returned
+from distlab.checking import Exercise, Question, Seen, formula, gathered, returned
+
+exercise, question = partial(Exercise, "08"), partial(Question, "08")
 
 
-@question("08")
+@question(4)
 def mean_staleness(answer):
     """Five trainers take 200 steps each, and each fetches the parameters as soon as its push is done. The staleness of
     a push is the number of other trainers' updates since its fetch. What is the most that its mean over all 1000
@@ -15,13 +19,16 @@ def mean_staleness(answer):
     Hint: Between its fetches and its pushes a trainer misses every update of the others once, and none twice.
     Hint: The others make 800 updates. How many pushes of its own does a trainer share them out to?
 
+    Not 5: Its own updates do not count.
+    Not 800: That is the sum over a trainer's pushes.
+    Not 0: Nobody waits.
+    Otherwise: How many updates do the others make while one trainer makes one?
+
     Why: A trainer's 200 pushes share at most the 800 updates of the others, each of which counts once: 4 on average.
     """
-    said = {5: "Its own updates do not count.", 800: "That is the sum over a trainer's pushes.", 0: "Nobody waits."}
-    return answer == 4 or said.get(answer, "How many updates do the others make while one trainer makes one?")
 
 
-@exercise("08", worlds=(1,), cases=((1.0, 0.5, 0, 4), (1.0, 0.5, 2, 8), (-3.0, 0.1, 5, 12)), given=as_they_are)
+@formula("08", (1.0, 0.5, 0, 4), (1.0, 0.5, 2, 8), (-3.0, 0.1, 5, 12))
 def delayed_descent(w, lr, delay, steps):
     """Return the list of `w` after each of the steps of gradient descent on w² / 2, whose gradient at w is w itself.
 
@@ -36,16 +43,9 @@ def delayed_descent(w, lr, delay, steps):
     return path[1:]
 
 
-def _begin(fn):
-    """All ranks together, so that none runs ahead into the next call; a stub, which one rank would call, ends all."""
-    if getattr(getattr(fn, "__code__", None), "co_names", ()) == ("NotImplementedError",):
-        raise NotImplementedError
-    dist.barrier()
-
-
 def _in_this_order(fn, parameter, lr, order):
     """The server on rank 0, and trainers that push in this order, whatever it does; what each of them got back."""
-    _begin(fn)
+    dist.barrier()  # none may run ahead into the next call
     rank, replies = dist.get_rank(), []
     if rank == 0:
         return fn(parameter, lr, len(order)), parameter
@@ -62,12 +62,10 @@ def _in_this_order(fn, parameter, lr, order):
 
 
 @exercise(
-    "08",
     worlds=(2, 3, 4),
     cases=([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3]),
     given=lambda rank, n, order: (torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]),
     trial=_in_this_order,
-    stuck="The trainers push in whatever order they are ready: from whom does the server receive?",
 )
 def serve_trainers(parameter, lr, pushes):
     """Rank 0 is the parameter server, and it alone calls this; the other ranks are trainers that we have written.
@@ -79,6 +77,8 @@ def serve_trainers(parameter, lr, pushes):
 
     Hint: `dist.recv(gradient)` without `src` takes a message from any rank, and returns that rank.
     Hint: Keep for each trainer the number of updates that were in the parameters it got: a dict, 0 to begin with.
+
+    Stuck: The trainers push in whatever order they are ready: from whom does the server receive?
     """
     seen, staleness = {}, []
     for version in range(pushes):
@@ -91,7 +91,7 @@ def serve_trainers(parameter, lr, pushes):
     return staleness
 
 
-@question("08")
+@question((100, 8000 / 17))
 def requests_a_second(answer):
     """A forward takes 9 ms, and 1 ms more for each request in it. Eight clients have each one request under way, and
     send the next when the answer is there. How many requests a second are answered one by one, and how many in batches
@@ -99,18 +99,19 @@ def requests_a_second(answer):
 
     Hint: One by one a forward takes 9 + 1 ms; for 8 requests 9 + 8 ms.
 
+    Not (100, 800): Eight requests in a batch take 17 ms.
+    Not (100, 59): Those are batches, of 8 requests each.
+    Otherwise: 8 requests in 9 + 8 ms: how many in a second?
+
     Why: 1 / 10 ms is 100 a second, and 8 / 17 ms is 470: the 9 ms are paid once for 8 requests.
     """
-    one, batched = answer
-    if abs(one - 100) > 1:
+    if abs(answer[0] - 100) > 1:
         return "One by one, a forward of one request takes 10 ms."
-    said = {800: "Eight requests in a batch take 17 ms.", 59: "Those are batches, of 8 requests each."}
-    return abs(batched - 8000 / 17) < 5 or said.get(round(batched), "8 requests in 9 + 8 ms: how many in a second?")
 
 
 def _clients(fn, row):
     """Rank 0 serves; the clients' requests come from the last rank first. How the model was called, and the answers."""
-    _begin(fn)
+    dist.barrier()  # none may run ahead into the next call
     rank, last, calls = dist.get_rank(), dist.get_world_size() - 1, []
 
     def model(batch):
@@ -132,12 +133,10 @@ def _clients(fn, row):
 
 
 @exercise(
-    "08",
     worlds=(2, 3, 4),
     cases=(1, 2, 5),
     given=lambda rank, n, length: (torch.arange(length) + 1.0 + 3 * rank,),
     trial=_clients,
-    stuck="No client may be first in line: does the server wait for one that comes later?",
 )
 def answer_in_one(model, length):
     """Rank 0 is the server, and it alone calls this; every other rank is a client that we have written.
@@ -147,6 +146,8 @@ def answer_in_one(model, length):
 
     Hint: Collect rows as they come, each in a tensor of its own, and remember from whom: `dist.recv(row)` returns that.
     Hint: `torch.stack(rows)` makes the batch; its answers are in the order of the rows.
+
+    Stuck: No client may be first in line: does the server wait for one that comes later?
     """
     clients = range(dist.get_world_size() - 1, 0, -1)  # as they come here; an answer cannot know
     rows = [torch.empty(length) for _ in clients]
@@ -156,7 +157,7 @@ def answer_in_one(model, length):
         dist.send(answer, dst=client)
 
 
-@question("08")
+@question((720_896, 360_448))
 def bytes_of_hidden(answer):
     """The hidden values of a step are 8 x 44 x 64 numbers of float64. They go from rank 1 to rank 2, and their gradient
     comes back from there. How many bytes travel in a step if rank 0 passes on both of them, and how many if rank 2
@@ -164,20 +165,17 @@ def bytes_of_hidden(answer):
 
     Hint: A float64 has 8 bytes. How many messages of that size are on each of the two ways?
 
+    Not (360448, 180224): The gradient of the hidden values is as large as they are.
+    Not (180224, 0): The hidden values have to come to rank 2 on either way.
+    Not (360448, 0): The hidden values have to come to rank 2 on either way.
+    Not (90112, 45056): Those are numbers: how many bytes does one have?
+    Otherwise: Count the messages, forward and backward.
+
     Why: Through rank 0 there are four messages of 180,224 bytes, 1-0-2 forward and 2-0-1 backward; without it, two.
     """
-    size = 8 * 44 * 64 * 8
-    said = {
-        (2 * size, size): "The gradient of the hidden values is as large as they are.",
-        (size, 0): "The hidden values have to come to rank 2 on either way.",
-        (2 * size, 0): "The hidden values have to come to rank 2 on either way.",
-        (size // 2, size // 4): "Those are numbers: how many bytes does one have?",
-    }
-    return tuple(answer) == (4 * size, 2 * size) or said.get(tuple(answer), "Count the messages, forward and backward.")
 
 
 @exercise(
-    "08",
     cases=((1.0, 3), (0.5, 2), (0.9, 0)),
     given=lambda rank, n, case: ([float((3 * step + rank) % 4) for step in range(case[1] + 2 * rank)], case[0]),
     trial=returned,

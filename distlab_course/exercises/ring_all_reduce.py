@@ -1,28 +1,39 @@
 """The exercises of notebook 03: all-reduces made of messages, and what they cost."""
 
+from functools import partial
 from math import ceil
 
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Limits, as_they_are, exercise, question
+from distlab.checking import COLLECTIVES, Exercise, Limits, Question, formula, returned
 from distlab_course.algorithms import cost
 
+NAMES = ("naive", "whole ring", "ring", "tree", "recursive doubling", "halving doubling")
+question, messages = partial(Question, "03"), partial(Exercise, "03", forbids=COLLECTIVES)
 
-@question("03")
+
+def chunks(n, length, item, count):
+    """The bytes of so many chunks of an n-th of a tensor."""
+    return count * ceil(length / n) * item
+
+
+@question(3e9)
 def through_rank_0(answer):
     """The naive all-reduce adds up on rank 0, which sends the sum to every rank. How many bytes pass through rank 0, in
     and out together, for a gradient of 100 MB (1e8 bytes) on 16 ranks?
 
     Hint: Rank 0 receives from each of the others, and sends to each of them.
 
+    Not 1500000000.0: That is one direction only.
+    Not 3200000000.0: Rank 0 sends nothing to itself: how many others are there?
+    Otherwise: Count what rank 0 receives and what it sends, in bytes.
+
     Why: 15 tensors come in and 15 go out, and 30 times 100 MB are 3 GB.
     """
-    said = {1.5e9: "That is one direction only.", 3.2e9: "Rank 0 sends nothing to itself: how many others are there?"}
-    return float(answer) == 3e9 or said.get(float(answer), "Count what rank 0 receives and what it sends, in bytes.")
 
 
-@question("03")
+@question(3311)
 def sum_passed_on(answer):
     """In `whole_ring_all_reduce`, let each rank pass on a copy of its sum `tensor` instead of what has just arrived.
     4 ranks begin with 1, 10, 100 and 1000: with which number does rank 0 end?
@@ -30,24 +41,17 @@ def sum_passed_on(answer):
     Hint: After step 0, rank 0 holds 1001. Which sum does rank 3 hold then, and send to rank 0 in step 1?
     Hint: Write the sums of the four ranks below each other, after each of the three steps.
 
+    Not 1111: That is the right sum, and here some numbers are added more than once.
+    Not 2101: That is after step 1, and one more follows.
+    Otherwise: Write down the sums of all four ranks after each of the three steps.
+
     Why: What is passed on contains numbers that its receiver has added before, so that some are counted three times.
     """
-    said = {
-        1111: "That is the right sum, and here some numbers are added more than once.",
-        2101: "That is after step 1, and one more follows.",
-    }
-    return answer == 3311 or said.get(answer, "Write down the sums of all four ranks after each of the three steps.")
 
 
-@exercise(
-    "03",
-    forbids=COLLECTIVES,
+@messages(
     cases=(8, 7, 3, (12, torch.int64), (1002, torch.float64)),
-    limits=lambda n, length, item: Limits(
-        2 * (n - 1) * ceil(length / n) * item,
-        messages=2 * (n - 1),
-        because="Does each step send one chunk, and not the whole tensor?",
-    ),
+    limits=lambda n, length, item: Limits(chunks(n, length, item, 2 * (n - 1)), messages=2 * (n - 1)),
 )
 def ring_all_reduce(tensor):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks: a ring in chunks.
@@ -57,18 +61,13 @@ def ring_all_reduce(tensor):
     Hint: `tensor.tensor_split(world_size)` gives one chunk for each rank; the chunks are views of `tensor`.
     Hint: In step s of the first half, rank r sends chunk r - s, and adds what it receives to chunk r - s - 1.
     Hint: In the second half, the chunks travel once more, but what arrives replaces what is there.
+
+    Limit: Does each step send one chunk, and not the whole tensor?
     """
     dist.all_reduce(tensor)
 
 
-@exercise(
-    "03",
-    trial=lambda fn, tensor: fn(tensor),
-    forbids=COLLECTIVES,
-    limits=lambda n, length, item: Limits(
-        (n - 1) * ceil(length / n) * item, because="Only the first half of the ring is asked for."
-    ),
-)
+@messages(trial=returned, limits=lambda n, length, item: Limits(chunks(n, length, item, n - 1)))
 def ring_reduce_scatter(tensor):
     """Return the sum over all ranks of chunk r on rank r, where the chunks are `tensor.tensor_split(world_size)`.
 
@@ -76,12 +75,14 @@ def ring_reduce_scatter(tensor):
 
     Hint: It is the first half of the ring all-reduce; which chunk does a rank complete, if it begins with its own?
     Hint: If rank r sends chunk r - 1 first, and then always what it has just added to, it completes chunk r.
+
+    Limit: Only the first half of the ring is asked for.
     """
     dist.all_reduce(tensor)
     return tensor.tensor_split(dist.get_world_size())[dist.get_rank()]
 
 
-@question("03")
+@question(0.14)
 def least_seconds(answer):
     """Each of 8 ranks has a port of 100 Gb/s in each direction. How many seconds does an all-reduce of 1 GB (1e9 bytes)
     take at least?
@@ -89,26 +90,19 @@ def least_seconds(answer):
     Hint: How many bytes does each rank have to send, if all send the same? And how many go through its port a second?
     Hint: 2 (n - 1) / n times the tensor; and 100 Gb/s are 12.5 GB/s.
 
+    Not 0.08: In that time a rank sends the tensor once.
+    Not 0.16: That is 2 times the tensor. How much of it does a rank never have to send?
+    Not 0.0175: A byte has 8 bits.
+    Not 1.12: Do all 7 others have to get the whole tensor from one rank?
+
     Why: Each rank sends 1.75 GB at 12.5 GB/s. This is what bus bandwidth says, read backwards.
     """
-    said = {
-        0.08: "In that time a rank sends the tensor once.",
-        0.16: "That is 2 times the tensor. How much of it does a rank never have to send?",
-        0.0175: "A byte has 8 bits.",
-        1.12: "Do all 7 others have to get the whole tensor from one rank?",
-    }
-    return abs(float(answer) - 0.14) < 1e-6 or said.get(round(float(answer), 6), False)
 
 
-@exercise(
-    "03",
-    forbids=COLLECTIVES,
+@messages(
     cases=(32, 50, (40, torch.int64)),
     limits=lambda n, length, item: Limits(
-        2 * (n - 1) * ceil(length / n) * item,
-        steps=2 * (n - 1),
-        largest=ceil(ceil(length / n) / 4) * item,
-        because="Is each chunk cut into four, and do all four start before any of them is waited for?",
+        chunks(n, length, item, 2 * (n - 1)), steps=2 * (n - 1), largest=ceil(ceil(length / n) / 4) * item
     ),
 )
 def ring_in_segments(tensor):
@@ -116,18 +110,13 @@ def ring_in_segments(tensor):
 
     Hint: `[chunk.tensor_split(4) for chunk in tensor.tensor_split(world_size)]`.
     Hint: In each step: start four receives, start four sends, wait for all, add or copy.
+
+    Limit: Is each chunk cut into four, and do all four start before any of them is waited for?
     """
     dist.all_reduce(tensor)
 
 
-@exercise(
-    "03",
-    forbids=COLLECTIVES,
-    limits=lambda n, length, item: Limits(
-        steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0),
-        because="How many ranks have exchanged their sums after each step?",
-    ),
-)
+@messages(limits=lambda n, length, item: Limits(steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0)))
 def doubling_for_any_n(tensor):
     """Replace `tensor`, on every rank, by the sum over all ranks: recursive doubling, for any number of ranks.
 
@@ -136,32 +125,30 @@ def doubling_for_any_n(tensor):
 
     Hint: In step s, rank r exchanges its whole sum with rank r ^ 2**s, and adds what comes.
     Hint: 3 ranks: rank 2 sends to rank 0; ranks 0 and 1 exchange; rank 0 sends the sum to rank 2.
+
+    Limit: How many ranks have exchanged their sums after each step?
     """
     dist.all_reduce(tensor)
 
 
-@question("03")
+@question(6.0)
 def without_the_second_barrier(answer):
     """Two ranks call `slots_all_reduce` without its second barrier, first with a tensor of one 1.0 on each rank, then
     with one 5.0 on each. Rank 0 is quick. Which wrong sum can rank 1 get from the first call?
 
     Hint: Rank 0 returns from the first call and writes the next number into its slot. Where is rank 1 by then?
 
+    Not 2.0: That is the right sum of the first call.
+    Not 10.0: Rank 1 has not written its own 5.0 by then.
+    Otherwise: What is in the two slots when rank 1 reads them late?
+
     Why: Rank 0 may have written 5.0 before rank 1 reads the slots: 5 + 1. The second barrier keeps it from doing so.
     """
-    said = {2.0: "That is the right sum of the first call.", 10.0: "Rank 1 has not written its own 5.0 by then."}
-    return float(answer) == 6.0 or said.get(float(answer), "What is in the two slots when rank 1 reads them late?")
 
 
-@exercise(
+@formula(
     "03",
-    worlds=(1,),
-    cases=tuple(
-        (name, n, 4096, 1e-5, 1e-9)
-        for name in ("naive", "whole ring", "ring", "tree", "recursive doubling", "halving doubling")
-        for n in (2, 4, 64)
-    ),
-    given=as_they_are,
+    *((name, n, 4096, 1e-5, 1e-9) for name in NAMES for n in (2, 4, 64)),
 )
 def seconds_of(name, n, num_bytes, alpha, beta):
     """Return the seconds of an all-reduce of `num_bytes` on n ranks, a power of two, if a message of m bytes takes
@@ -173,7 +160,7 @@ def seconds_of(name, n, num_bytes, alpha, beta):
     return cost(name, num_bytes, n, alpha, beta)
 
 
-@exercise("03", worlds=(1,), cases=((4, 1e-5, 1e-9), (8, 2e-5, 1e-10), (64, 1e-6, 4e-11)), given=as_they_are)
+@formula("03", (4, 1e-5, 1e-9), (8, 2e-5, 1e-10), (64, 1e-6, 4e-11))
 def ring_beats_doubling(n, alpha, beta):
     """Return the size in bytes from which on the ring is faster than recursive doubling, for n a power of two.
 

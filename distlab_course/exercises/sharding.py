@@ -1,11 +1,9 @@
 """The exercises of notebook 09 on divided states, gradients and parameters."""
 
-from math import isclose
-
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Limits, Seen, as_they_are, exercise, numbers, question
+from distlab.checking import Limits, exercise, formula, numbers, question
 
 
 def _state(rank, world_size, shard):
@@ -26,32 +24,12 @@ def _shards(rank, world_size, case):
     return [numbers(rank + i, world_size, length)[0] for i, length in enumerate(lengths) if rank != 2], max_norm
 
 
-def _clipped(fn, shards, max_norm):
-    """The norm that was found, and the shards afterwards."""
-    n, lengths = dist.get_world_size(), [len(shard) for shard in shards]
-    norms = [torch.cat([torch.zeros(1), *_shards(r, n, (lengths, 0))[0]]).norm().item() for r in range(n)]
-    mistakes = {
-        norms[dist.get_rank()]: "That is the norm of this rank's own shards.",
-        sum(norms): "That is the sum of the ranks' norms. What may be added up?",
-    }
-    found = fn(shards, max_norm)
-    for wrong, why in mistakes.items() if n > 1 and shards and isinstance(found, float) else ():
-        if isclose(found, wrong, rel_tol=1e-5):
-            return Seen(f"{found:.6g}", why), shards
-    return found, shards
-
-
 def _first(total, parts, part):
     """Where a part begins, if the first parts are one number longer than the others."""
     return part * (total // parts) + min(part, total % parts)
 
 
-@exercise(
-    "09",
-    worlds=(1,),
-    cases=((1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (2097152, 4, 3), (64, 1, 3)),
-    given=as_they_are,
-)
+@formula("09", (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (2097152, 4, 3), (64, 1, 3))
 def bytes_of_a_rank(parameters, ranks, stage):
     """Return the bytes of parameters, gradients and optimizer states on a rank, with float32 and Adam.
 
@@ -69,10 +47,7 @@ def bytes_of_a_rank(parameters, ranks, stage):
     cases=(2, 3, 20),
     given=_state,
     trial=_stepped,
-    limits=lambda n, length, item: Limits(
-        2 * (n - 1) * length // n * item,
-        because="Which part of the average does a rank need, and which of the weights?",
-    ),
+    limits=lambda n, length, item: Limits(2 * (n - 1) * length // n * item),
 )
 def zero_2_step(weights, gradient, momentum):
     """Make one step of SGD with momentum on `weights`, which are the same on all ranks.
@@ -84,6 +59,8 @@ def zero_2_step(weights, gradient, momentum):
     the sum of shard `rank` there.
     Hint: `momentum.mul_(0.9).add_(...)` changes the tensor that was given; `momentum = ...` makes another one.
     Hint: The shards are `weights.chunk(world_size)`, views of `weights`: `dist.all_gather` can write into them.
+
+    Limit: Which part of the average does a rank need, and which of the weights?
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     dist.all_reduce(gradient)
@@ -92,15 +69,7 @@ def zero_2_step(weights, gradient, momentum):
     dist.all_gather(shards, shards[rank] - 0.1 * momentum)
 
 
-@exercise(
-    "09",
-    cases=(((3, 2), 1.0), ((4,), 1e3), ((1, 5), 12.0)),
-    given=_shards,
-    trial=_clipped,
-    limits=lambda n, length, item: Limits(
-        calls=1, largest=8, because="Which single number do the others need from a rank?"
-    ),
-)
+@exercise("09", cases=(((3, 2), 1.0), ((4,), 1e3), ((1, 5), 12.0)), given=_shards, limits=Limits(calls=1, largest=8))
 def clip_shards(shards, max_norm):
     """Scale the shards of all ranks in place, so that the norm of the whole gradient is at most `max_norm`.
 
@@ -109,6 +78,8 @@ def clip_shards(shards, max_norm):
 
     Hint: The norm is the root of the sum of all squares, and sums may be added over ranks.
     Hint: Scale by `max_norm / norm` only where that is below 1.
+
+    Limit: Which single number do the others need from a rank?
     """
     squares = torch.tensor(float(sum(shard.square().sum() for shard in shards)))
     dist.all_reduce(squares)
@@ -118,7 +89,7 @@ def clip_shards(shards, max_norm):
     return norm
 
 
-@question("09")
+@question("09", 3.5)
 def whole_after_forward(answer):
     """A model has 10 blocks with 1 GB of parameters each, and 2 GB in its embeddings and output layer. On 8 ranks
     `fully_shard` is called for each block, and then for the model. How many GB of parameters lie on a rank between
@@ -127,24 +98,17 @@ def whole_after_forward(answer):
     Hint: Each rank keeps its shards of everything, all the time.
     Hint: What is whole beside them when the last block has been dropped?
 
+    Not 1.5: Those are the shards. Is nothing whole after forward?
+    Not 2.0: Those are the root's own. Where are the shards of the blocks?
+    Not 3.25: The root's shard stays where it is while the root is whole.
+    Not 4.5: The last block has been dropped when its forward ended.
+    Not 12.0: That would be one group for the whole model.
+
     Why: The shards are 12 / 8 = 1.5 GB, and beside them the root's 2 GB are whole until backward.
     """
-    said = {
-        1.5: "Those are the shards. Is nothing whole after forward?",
-        2.0: "Those are the root's own. Where are the shards of the blocks?",
-        3.25: "The root's shard stays where it is while the root is whole.",
-        4.5: "The last block has been dropped when its forward ended.",
-        12.0: "That would be one group for the whole model.",
-    }
-    return float(answer) == 3.5 or said.get(float(answer), False)
 
 
-@exercise(
-    "09",
-    worlds=(1,),
-    cases=((8, 4, 2, 1), (8, 2, 4, 1), (10, 4, 3, 1), (10, 4, 3, 2), (3, 4, 2, 1), (1000, 7, 5, 3)),
-    given=as_they_are,
-)
+@formula("09", (8, 4, 2, 1), (8, 2, 4, 1), (10, 4, 3, 1), (10, 4, 3, 2), (3, 4, 2, 1), (1000, 7, 5, 3))
 def read_plan(total, files, ranks, rank):
     """Return a list of what a rank reads of a checkpoint: (file, start, stop) for numbers start to stop of a file.
 

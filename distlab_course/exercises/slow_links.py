@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Seen, as_they_are, exercise, numbers, question
+from distlab.checking import Seen, exercise, formula, numbers, question
 
 
 def _crossings(fn, hosts):
@@ -32,15 +32,13 @@ def _by_host(fn, tensor, hosts, events):
     return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")
 
 
-@exercise(
+@formula(
     "10",
-    worlds=(1,),
-    cases=tuple(
+    *(
         (name, k, num_bytes, 0.005, 8e-8)
         for k, num_bytes in ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))
         for name in ("whole ring", "ring", "tree", "halving doubling")
     ),
-    given=as_they_are,
 )
 def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     """Return the seconds of an all-reduce of `num_bytes` on two hosts of k ranks each, k a power of two.
@@ -65,11 +63,13 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     return crossings * (alpha + beta * num_bytes_each)
 
 
-@exercise(
+@formula(
     "10",
-    worlds=(1,),
-    cases=((list("ABAB"),), (list("AABB"),), (list("BACABC"),), (list("CABABCAAB"),), (["nodeB", "nodeA"],)),
-    given=as_they_are,
+    (list("ABAB"),),
+    (list("AABB"),),
+    (list("BACABC"),),
+    (list("CABABCAAB"),),
+    (["nodeB", "nodeA"],),
     trial=_crossings,
 )
 def ring_order(hosts):
@@ -87,7 +87,6 @@ def ring_order(hosts):
     cases=((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA")),
     given=lambda rank, n, case: (*numbers(rank, n, case[0]), list(case[1])[:n]),
     trial=_by_host,
-    stuck="Does every rank of a group make the same calls on it, and no other rank?",
 )
 def hierarchical_all_reduce(tensor, first, inside, leaders):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks, host by host.
@@ -98,6 +97,8 @@ def hierarchical_all_reduce(tensor, first, inside, leaders):
     Hint: Three collectives: one inside of each host, one between the leaders, and one inside of each host again.
     Hint: `dist.reduce(tensor, dst=first, group=inside)` brings the sum of a host to its first rank.
     Hint: `leaders` may be used by its members only: by the ranks with `dist.get_rank() == first`.
+
+    Stuck: Does every rank of a group make the same calls on it, and no other rank?
     """
     dist.reduce(tensor, dst=first, group=inside)
     if dist.get_rank() == first:
@@ -105,7 +106,7 @@ def hierarchical_all_reduce(tensor, first, inside, leaders):
     dist.broadcast(tensor, src=first, group=inside)
 
 
-@question("10")
+@question("10", 27)
 def micro_batches_for_a_quarter(answer):
     """A micro-batch takes 20 ms to compute, and the all-reduce of its gradients over a slow cable 180 ms; they do not
     overlap. With `no_sync`, how many micro-batches must there be at least for each all-reduce, so that it takes no more
@@ -114,11 +115,10 @@ def micro_batches_for_a_quarter(answer):
     Hint: With k micro-batches the whole takes 20 k + 180 ms.
     Hint: Which share of that is 180 ms?
 
+    Not 36: That makes the all-reduce a quarter of the computing, and not of the whole time.
+    Not 9: With 9 the all-reduce takes as long as the computing: half of the time.
+    Not 26: With 26 it is still a little more than a quarter.
+    Otherwise: Solve 180 / (20 k + 180) = 1/4 for k.
+
     Why: 27 micro-batches compute for 540 ms, and 180 of 720 ms are a quarter.
     """
-    said = {
-        36: "That makes the all-reduce a quarter of the computing, and not of the whole time.",
-        9: "With 9 the all-reduce takes as long as the computing: half of the time.",
-        26: "With 26 it is still a little more than a quarter.",
-    }
-    return answer == 27 or said.get(answer, "Solve 180 / (20 k + 180) = 1/4 for k.")

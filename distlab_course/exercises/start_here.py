@@ -1,11 +1,15 @@
 """The exercises of notebook 00: ranks, and the first things that they do together."""
 
+from functools import partial
+
 import torch.distributed as dist
 
-from distlab.checking import exercise, nothing, question, returned
+from distlab.checking import Exercise, Question, gathered, nothing, on_rank, returned
+
+exercise, question = partial(Exercise, "00"), partial(Question, "00")
 
 
-@exercise("00", cases=(None,), given=nothing)
+@exercise(cases=(None,), given=nothing)
 def my_square():
     """Return the square of this rank's number.
 
@@ -15,7 +19,7 @@ def my_square():
     return dist.get_rank() ** 2
 
 
-@question("00")
+@question(1)
 def whose_list(answer):
     """The notebook has a list of one fruit and pushes it to four ranks. Then every rank appends a fruit to its list.
     How many fruits are in the list of the notebook?
@@ -23,13 +27,15 @@ def whose_list(answer):
     Hint: Did `push` send the list itself, or what was in it?
     Hint: Print `basket` in a cell without `%%px`: that is the notebook's list.
 
+    Not 2: On each rank there are two.
+    Not 5: That would be one list that all processes share.
+    Otherwise: It is a number of fruits.
+
     Why: `push` sends a copy to each rank. Five processes have five lists, and the notebook's own still has one fruit.
     """
-    reasons = {2: "On each rank there are two.", 5: "That would be one list that all processes share."}
-    return answer == 1 or reasons.get(answer, "It is a number of fruits.")
 
 
-@exercise("00", worlds=(2, 3, 4))
+@exercise(worlds=(2, 3, 4))
 def scale_by_rank(tensor):
     """Multiply the tensor of each rank, in place, by the rank's number.
 
@@ -39,7 +45,7 @@ def scale_by_rank(tensor):
     tensor *= dist.get_rank()
 
 
-@exercise("00")
+@exercise()
 def sum_of_squares(tensor):
     """Return, on every rank, the sum over all ranks of the squares of their tensors, element by element.
 
@@ -48,35 +54,30 @@ def sum_of_squares(tensor):
     Hint: `dist.all_reduce(t)` replaces `t` by the sum over all ranks, so it needs a tensor of its own.
     Hint: `squares = tensor**2` is such a tensor.
     """
-    squares = tensor**2
-    dist.all_reduce(squares)
-    return squares
+    return sum(theirs**2 for theirs in gathered(tensor))
 
 
-@exercise("00", cases=(None,), given=nothing)
+@exercise(cases=(None,), given=nothing)
 def my_role():
     """Return "coordinator" on rank 0, and "worker 1", "worker 2" and so on, with the rank's number, on the others.
 
     Hint: Every rank runs the same lines; `if rank == 0:` lets one of them do something else.
     Hint: `f"worker {rank}"` puts the number into the text.
     """
-    rank = dist.get_rank()
-    return "coordinator" if rank == 0 else f"worker {rank}"
+    return f"worker {dist.get_rank()}" if dist.get_rank() else "coordinator"
 
 
-@exercise("00", worlds=(2, 3, 4), trial=returned)
+@exercise(worlds=(2, 3, 4), trial=returned)
 def last_to_first(tensor):
     """Send the tensor of the last rank to rank 0, which returns what it received; the others return nothing.
 
     Hint: Two ranks do something: the last one, `world_size - 1`, and rank 0. The others do nothing at all.
     Hint: `dist.recv(t, src=...)` needs a tensor `t` to fill, of the same shape and dtype: `torch.empty_like(tensor)`.
     """
-    last = dist.get_world_size() - 1
-    dist.broadcast(received := tensor.clone(), src=last)
-    return received if dist.get_rank() == 0 else None
+    return on_rank(0, gathered(tensor)[-1])
 
 
-@question("00")
+@question(3)
 def the_culprit(answer):
     """A report says: rank 3 raised IndexError; rank 1 waited in recv(src=3), and ranks 0 and 2 in barrier().
     Which rank made the mistake?
@@ -86,16 +87,18 @@ def the_culprit(answer):
 
     Why: Rank 3 raised. Rank 1 waited for its message, and the others for both of them at the barrier.
     """
-    return answer == 3 or f"Rank {answer} only waited. For whom?"
+    return f"Rank {answer} only waited. For whom?"
 
 
-@question("00")
+@question()
 def who_waits_for_whom(answer):
     """Ranks 0 and 1 both call `dist.send` to each other first, and `dist.recv` only then. In which call are they stuck?
 
     Hint: A send returns when its receiver has called `recv`. When does the other rank come to its `recv`?
     Hint: Run it, and read the first sentence of the report.
 
+    Otherwise: Which of its two calls does a rank make first?
+
     Why: A send waits until its receiver has come, and neither of them comes to its receive.
     """
-    return str(answer).strip("`() ").removeprefix("dist.") == "send" or "Which of its two calls does a rank make first?"
+    return str(answer).strip("`() ").removeprefix("dist.") == "send"

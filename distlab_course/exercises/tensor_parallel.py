@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import Limits, all_but, as_they_are, exercise, question
+from distlab.checking import Limits, all_but, exercise, formula, question
 
 WORDS = 3  # of a rank, in `sharded_loss`
 
@@ -48,9 +48,7 @@ def _to_two_experts(rank, n, tokens):
     "09",
     cases=((1, 1), (2, 3)),
     given=lambda rank, n, case: (torch.arange(case[0] * case[1] * n).reshape(case[0], -1) + 100.0 * rank,),
-    limits=lambda n, length, item: Limits(
-        length * item * (n - 1) // n, because="Which of its numbers does each other rank need?"
-    ),
+    limits=lambda n, length, item: Limits(length * item * (n - 1) // n),
 )
 def rows_to_columns(rows):
     """Return this rank's columns of a matrix, of which it is given its rows.
@@ -61,6 +59,8 @@ def rows_to_columns(rows):
     Hint: `rows.chunk(world_size, dim=1)` are blocks: which rank needs which of them?
     Hint: `dist.all_to_all(arriving, sending)` takes two lists of tensors; those it sends must be `contiguous()`.
     Hint: What has arrived are blocks of the same columns, from all ranks: `torch.cat` lays them below each other.
+
+    Limit: Which of its numbers does each other rank need?
     """
     parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, rows)
@@ -71,9 +71,7 @@ def rows_to_columns(rows):
     "09",
     cases=((1, 1), (4, 5)),
     given=_of_two_layers,
-    limits=lambda n, length, item: Limits(
-        (n - 1).bit_length() * length * item, calls=1, because="Where is the one place in which numbers must be added?"
-    ),
+    limits=lambda n, length, item: Limits((n - 1).bit_length() * length * item, calls=1),
 )
 def two_layers(x, columns, bias, rows, last):
     """Return, on every rank, relu(x @ first + bias) @ second + last.
@@ -83,6 +81,8 @@ def two_layers(x, columns, bias, rows, last):
 
     Hint: Until the second product nothing has to be sent: each rank has all that its hidden numbers need.
     Hint: How often is `last` added, if each rank adds it before the all-reduce?
+
+    Limit: Where is the one place in which numbers must be added?
     """
     y = torch.relu(x @ columns + bias) @ rows
     dist.all_reduce(y)
@@ -94,9 +94,7 @@ def two_layers(x, columns, bias, rows, last):
     cases=((2, 0), (7, 0), (5, 1000)),
     given=_all_words,
     trial=_loss,
-    limits=lambda n, length, item: Limits(
-        largest=length // WORDS * item, because="Which three numbers of a token does its loss need from all ranks?"
-    ),
+    limits=lambda n, length, item: Limits(largest=length // WORDS * item),
 )
 def sharded_loss(logits, labels):
     """Return the mean cross-entropy, on every rank, of tokens whose logits are shared out by words.
@@ -107,13 +105,15 @@ def sharded_loss(logits, labels):
     Hint: Three all-reduces: the largest logit (`op=dist.ReduceOp.MAX`), the sum of `exp`, the logit of the label.
     Hint: This rank's words begin at `rank * logits.shape[1]`. Which labels are among them?
     Hint: Where the label is another rank's word, this rank adds 0.
+
+    Limit: Which three numbers of a token does its loss need from all ranks?
     """
     parts = [torch.empty_like(logits) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, logits.contiguous())
     return nn.functional.cross_entropy(torch.cat(parts, 1), labels)
 
 
-@question("09")
+@question("09", 6144)
 def block_traffic(answer):
     """A model of 24 blocks is trained with tensor parallelism. A step has 8192 tokens of 4096 numbers, 2 bytes each.
     How many MiB do all the all-reduces of a step carry, forward and backward, counting each tensor once?
@@ -121,23 +121,17 @@ def block_traffic(answer):
     Hint: How many all-reduces has a block, in both directions together? And how large is the tensor of each?
     Hint: 8192 x 4096 x 2 bytes are 64 MiB.
 
+    Not 3072: That is one direction.
+    Not 1536: That is one all-reduce a block.
+    Not 256: That is one block.
+    Not 12288: Each tensor is to be counted once.
+    Otherwise: Count the all-reduces of a block, and multiply.
+
     Why: Four all-reduces a block, of 64 MiB each: 24 x 4 x 64 MiB, 6 GiB in every step.
     """
-    said = {
-        3072: "That is one direction.",
-        1536: "That is one all-reduce a block.",
-        256: "That is one block.",
-        12288: "Each tensor is to be counted once.",
-    }
-    return answer == 6144 or said.get(answer, "Count the all-reduces of a block, and multiply.")
 
 
-@exercise(
-    "09",
-    worlds=(1,),
-    cases=((2, (2, 2)), (0, (2, 2)), (5, (2, 4)), (4, (3, 2)), (6, (2, 2, 3))),
-    given=as_they_are,
-)
+@formula("09", (2, (2, 2)), (0, (2, 2)), (5, (2, 4)), (4, (3, 2)), (6, (2, 2, 3)))
 def groups_of(rank, shape):
     """Return, for each dimension of a mesh, the ranks of the group of `rank` along it.
 
@@ -152,13 +146,7 @@ def groups_of(rank, shape):
     return [ranks[(*place[:dim], slice(None), *place[dim + 1 :])].tolist() for dim in range(len(shape))]
 
 
-@exercise(
-    "09",
-    cases=(1, 2, 5),
-    given=_to_two_experts,
-    forbids=all_but("all_to_all"),
-    limits=lambda n, length, item: Limits(calls=3, because="Can the tokens for both experts travel together?"),
-)
+@exercise("09", cases=(1, 2, 5), given=_to_two_experts, forbids=all_but("all_to_all"), limits=Limits(calls=3))
 def two_experts(tokens, choice, shares, factor):
     """Return, for each token, the sum of the results of its two experts, each times its share.
 
@@ -168,6 +156,8 @@ def two_experts(tokens, choice, shares, factor):
     Hint: Two experts are two tokens: `tokens.repeat_interleave(2, 0)` and `choice.flatten()` belong to each other.
     Hint: `order = choice.flatten().argsort(stable=True)` is the order in which they go, and in which they come back.
     Hint: `results[order] = back` restores the order; then `results.view(len(tokens), 2, -1)` has both of a token.
+
+    Limit: Can the tokens for both experts travel together?
     """
     factors = [torch.tensor(0.0) for _ in range(dist.get_world_size())]
     dist.all_gather(factors, torch.tensor(factor))

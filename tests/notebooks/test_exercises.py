@@ -57,7 +57,7 @@ def test_a_lesson_asks_for_each_of_its_exercises(path):
     for place, name, shown in found:
         assert shown == f"{name}: not attempted", name
         if isinstance(asked[name], Exercise):
-            arguments = str(inspect.signature(asked[name].reference))[1:-1]
+            arguments = str(inspect.signature(asked[name].function))[1:-1]
             assert function_of(cells[place - 1]) == (name, arguments), name
     text = "\n".join(cell.source for cell in markdown_cells(path))
     assert len(re.findall(r"^\*\*Exercise \d+\.\d+", text, re.MULTILINE)) == len(asked)

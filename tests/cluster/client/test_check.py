@@ -1,7 +1,9 @@
 """`distlab.check` on real ranks: right answers, wrong ones, and whatever else a learner may hand in."""
 
 import dataclasses
+import importlib
 import os
+import re
 
 import pytest
 import torch
@@ -10,8 +12,9 @@ import torch.distributed as dist
 import distlab
 import distlab_course.exercises  # noqa: F401  registers them, also without an installation
 from distlab.checking import all_exercises
-from distlab.checking import exercise as make_exercise
 from distlab_course.algorithms import ALL_REDUCE
+from tests.processes import python
+from tests.tool import ROOT
 
 CLUSTER = {"n": 4, "timeout": 20}
 PASSED = "ring_all_reduce: passed. 20 cases with 1, 2, 3 and 4 ranks."
@@ -153,19 +156,58 @@ def test_names_of_the_notebook_mean_the_small_world(usable):
     assert distlab.check("my_square", seen["square"]).passed
 
 
-def test_an_exercise_of_ones_own(usable):
-    """A teacher can make one in a notebook, and it travels by value."""
+@distlab.exercise("a test", worlds=(2, 3), cases=(1, 5))
+def double(tensor):
+    """Double the tensor in place.
 
-    @make_exercise("00", worlds=(2, 3), cases=(1, 5))
-    def double(tensor):
-        """Double the tensor in place.
+    Hint: Multiply.
+    """
+    tensor *= 2
 
-        Hint: Multiply.
-        """
-        tensor *= 2
 
-    assert repr(distlab.check(double, lambda tensor: tensor.mul_(2))) == "double: passed. 4 cases with 2 and 3 ranks."
+def test_an_exercise_of_your_own(usable):
+    """A teacher can write one in a notebook: it is checked by its name or itself, and listed."""
+    assert repr(distlab.check("double", lambda tensor: tensor.mul_(2))) == "double: passed. 4 cases with 2 and 3 ranks."
     assert "Ranks 0-1: The tensor is still as it was given" in repr(distlab.check(double, lambda tensor: tensor * 2))
+    assert "double" in distlab.exercises()
+    assert ("a test", "1 of 1", "") in distlab.progress().rows
+
+
+TRIED = "def tried(fn, *arguments):\n    return fn(*arguments)\n\n"
+
+
+def test_the_file_of_a_teacher(usable, tmp_path, monkeypatch):
+    """What TEACHING.md shows, in a file that the ranks cannot import, with a trial of its own."""
+    source = re.search(r"```python\n(import torch.*?)```", (ROOT / "TEACHING.md").read_text(), flags=re.DOTALL)[1]
+    (tmp_path / "my_exercises.py").write_text(TRIED + source.replace("worlds=", "trial=tried, worlds="))
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("my_exercises")
+    assert distlab.check("messages_to_rank_0", 3).passed
+    assert repr(distlab.check("messages_to_rank_0", 4)).endswith("Rank 0 needs no message to itself.")
+
+    def answer(tensor):
+        total, part = tensor.clone(), torch.empty_like(tensor)
+        for _ in range(dist.get_world_size() - 1 if dist.get_rank() == 0 else 0):
+            dist.recv(part)
+            total += part
+        if dist.get_rank():
+            dist.send(tensor, dst=0)
+        return total
+
+    assert distlab.check("sum_to_rank_0", answer).passed
+    assert "yours" in repr(distlab.check("sum_to_rank_0", lambda tensor: tensor))
+
+
+def test_importing_distlab_is_enough(tmp_path):
+    """The course's exercises are found through their entry point."""
+    code = """
+import distlab
+def stub(tensor):
+    raise NotImplementedError
+print(distlab.check("ring_all_reduce", stub), distlab.check("bus_factor", 1.75))
+"""
+    done = python("-c", code, variables={"DISTLAB_PROGRESS": str(tmp_path / "progress.json")})
+    assert done.stdout.startswith("ring_all_reduce: not attempted bus_factor: passed. "), done.stderr
 
 
 def test_calls_of_the_groups_of_a_case_before_do_not_count(usable):

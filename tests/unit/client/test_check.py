@@ -1,0 +1,161 @@
+"""What exercises say of themselves, what `check`, `hint` and `progress` do without ranks, and a verdict on a value."""
+
+import pytest
+import torch
+from torch import tensor
+
+import distlab
+import distlab_course.exercises  # noqa: F401  registers them, also without an installation
+from distlab.checking import Question, all_exercises, question
+from distlab.simulated import trial
+from tests.refused import refused
+
+CORE = 5
+
+
+@pytest.fixture(autouse=True)
+def progress_file(tmp_path, monkeypatch):
+    """Where this test's progress is kept."""
+    monkeypatch.setenv("DISTLAB_PROGRESS", str(tmp_path / "progress.json"))
+    return tmp_path / "progress.json"
+
+
+def test_the_course_has_its_exercises():
+    """At least five in each notebook, in the order of the course, each with a statement and a hint."""
+    course = {name: one for name, one in all_exercises().items() if one.notebook.isdigit()}
+    notebooks = [one.notebook for one in course.values()]
+    assert notebooks == sorted(notebooks)
+    assert all(notebooks.count(f"{number:02}") >= CORE for number in range(11))
+    for name, one in course.items():
+        assert one.name == name in distlab.exercises()
+        assert one.statement, name
+        assert one.hints, name
+        assert not isinstance(one, Question) or one.texts("Why"), name
+
+
+def test_an_unknown_name_gets_the_nearest_ones():
+    """The error names them, and where all names are."""
+    near = "Perhaps 'my_square' or 'my_role'? distlab.exercises() lists them."
+    assert str(refused(distlab.check, "my_sqare", None)) == f"name must be that of an exercise, got 'my_sqare'. {near}"
+    words = "name must be that of an exercise, got 3. distlab.exercises() lists them; "
+    assert str(refused(distlab.hint, 3, kind=distlab.ArgumentTypeError)).startswith(words)
+
+
+def test_what_cannot_be_called_is_refused():
+    """Before any rank is started."""
+    words = 'fn must be a function, got 3. Call distlab.check("ring_all_reduce", fn).'
+    assert str(refused(distlab.check, "ring_all_reduce", 3, kind=distlab.ArgumentTypeError)) == words
+
+
+def test_hints_come_in_stages():
+    """Each says how to get the next one; one that is not there is refused."""
+    first, last = repr(distlab.hint("ring_all_reduce")), repr(distlab.hint("ring_all_reduce", 3))
+    assert first.endswith('\n(Hint 1 of 3. The next one: distlab.hint("ring_all_reduce", 2))')
+    assert last.endswith("\n(Hint 3 of 3.)")
+    words = 'number must be from 1 to 3 for ring_all_reduce, got 4. Call distlab.hint("ring_all_reduce").'
+    assert str(refused(distlab.hint, "ring_all_reduce", 4)) == words
+
+
+@question("a test", [1.75, 2])
+def two_numbers(answer):
+    """Which two?
+
+    Hint: Not these.
+    Not (2, 2): The first one
+    is less.
+    Otherwise: There are two.
+
+    Why: They are.
+    """
+    if answer[0] > 5:
+        return f"{answer[0]} is too much."
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (..., "not attempted"),
+        (None, "not attempted"),
+        ([1.75, 2], "passed. They are."),
+        ((1.76, 2.0), "passed. They are."),
+        (torch.tensor([1.75, 2]), "passed. They are."),
+        ([2, 2], "not yet. The first one is less."),
+        ([6, 2], "not yet. 6 is too much."),
+        ([3, 2], "not yet. There are two."),
+        ([1.75], "not yet. There are two."),
+        (3, "not yet. 3 is not it."),
+    ],
+)
+def test_a_question_is_judged_at_once(answer, words):
+    """Numbers within 1 %, tuples and tensors as lists; known mistakes, the function, then the rest; any type."""
+    assert repr(distlab.check("two_numbers", answer)) == f"two_numbers: {words}"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"passed": 3}', '{"passed": [1, "no_such_exercise"]}', None])
+def test_progress_is_no_reason_to_fail(progress_file, content):
+    """A damaged file counts as empty, and where none can be written the verdict is the same."""
+    if content is None:
+        progress_file.mkdir()
+    else:
+        progress_file.write_text(content)
+    assert all(row[1].startswith("0 of ") for row in distlab.progress().rows)
+    assert distlab.check("bus_factor", 1.75).passed
+    (row,) = [row for row in distlab.progress().rows if row[0] == "02"]
+    assert row[1].startswith("0 of " if content is None else "1 of ")
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "why"),
+    [
+        (tensor([1, 2]), None, "Nothing is returned: is a `return` missing?"),
+        (tensor([1, 2]), tensor([1]), "The shape is (1,) where (2,) is right."),
+        (tensor([1, 2]), tensor([1.0, 2.0]), "The dtype is float32 where int64 is right."),
+        (tensor([1, 2]), tensor([7, 7]), "The tensor is still as it was given: the result has to be in it."),
+        (tensor([1, 2]), tensor([3, 6]), "Every value is 3 times too large, and there are 3 ranks."),
+        (tensor([4.0, 8.0]), tensor([1.0, 2.0]), "Every value is 4 times too small."),
+        (tensor([1.0, 2.0]), tensor([1.0, torch.inf]), "Some values are infinite or NaN"),
+        (tensor([1, 2]), tensor([2, 1]), trial.ANOTHER_ORDER),
+        (tensor([1, 2]), tensor([1, 3]), "1 of 2 values are wrong, the first at index 1."),
+        ([1, 2], [2, 1], trial.ANOTHER_ORDER),
+        ([1, 2], [1], "It has 1 parts where 2 are right."),
+        ([1, 2], [tensor(1), 2], "It holds tensors where numbers are right"),
+        ([1, 2], "text", "It is of type str where list is right."),
+    ],
+)
+def test_what_a_wrong_value_looks_like(expected, actual, why):
+    """A sentence that holds for any exercise, where there is one."""
+    assert not trial._alike(expected, actual)
+    assert trial._why(expected, actual, (tensor([7, 7]),), 3).startswith(why)
+
+
+@pytest.mark.parametrize(("expected", "actual"), [(tensor([1, 2]), tensor([9, 8])), (2.0, 3)])
+def test_other_wrong_values_have_no_reason(expected, actual):
+    """The grid shows them."""
+    assert not trial._alike(expected, actual)
+    assert trial._why(expected, actual, (), 3) == ""
+
+
+NAN = tensor([torch.nan])
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual"), [(tensor([2.0]), tensor([2.0000001])), (2.0, 2), ([1.0, "a"], [1, "a"]), (NAN, NAN)]
+)
+def test_what_rounding_changes_is_alike(expected, actual):
+    """A last digit, or an int for a float."""
+    assert trial._alike(expected, actual)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ((tensor([1.0, 2.5]),), "[1, 2.5]"),
+        ((), ""),
+        (list(range(20)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]"),
+        (tensor([[1, 2], [3, 4]]), "(2, 2): [1, 2, 3, 4]"),
+        ("x" * 100, "'" + "x" * 56 + "..."),
+    ],
+)
+def test_values_are_shown_in_few_characters(value, words):
+    """Whole numbers without a point, and long ones cut."""
+    assert trial._words(value) == words
