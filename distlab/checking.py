@@ -47,7 +47,7 @@ COLLECTIVES = [
     *("scatter", "reduce_scatter", "all_to_all", "barrier"),
 ]
 KINDS = "(?:Hint|Limit|Stuck|Not [^:]+|Otherwise|Why)"  # of paragraphs in a docstring
-TOLERANCE = 0.01  # within which a number is the answer to a question
+TOLERANCE = 0.01  # within which a float is the answer to a question
 _REGISTERED: dict[str, Any] = {}  # exercises and questions by name, in the order of their definition
 
 
@@ -155,7 +155,7 @@ class Question(_Described):
 
     Attributes:
         notebook: its number, or the name of a course.
-        right: the value: a number within 1 %, a text, or a list of these; None if the function alone judges.
+        right: the value: an int, a float within 1 %, a text, or a list of these; None if the function alone judges.
         function: called with a value that is not `right`; it returns True, False, or what is wrong with the value.
     """
 
@@ -224,10 +224,10 @@ def _import_courses() -> None:
 
 
 def _is(value: Any, right: Any) -> bool:
-    """Whether a value is the right one: numbers within the tolerance, a list for a tuple, a tensor for its numbers."""
+    """Whether a value is the right one: a float within the tolerance, a list for a tuple, a tensor for its numbers."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(right, (list, tuple)):
         return isinstance(value, (list, tuple)) and len(value) == len(right) and all(map(_is, value, right))
-    if isinstance(right, (int, float)) and isinstance(value, (int, float)):
+    if isinstance(right, float) and isinstance(value, (int, float)):
         return math.isclose(value, right, rel_tol=TOLERANCE)
     return bool(value == right)

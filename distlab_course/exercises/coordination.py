@@ -26,7 +26,7 @@ def longest_text(text):
     return lengths.index(max(lengths))
 
 
-@question(160)
+@question(160.0)
 def leaves_the_barrier(answer):
     """Ranks 0, 1, 2 and 3 reach a barrier after 40, 80, 120 and 160 ms. After how many ms does rank 0 leave it?
 

@@ -91,7 +91,7 @@ def serve_trainers(parameter, lr, pushes):
     return staleness
 
 
-@question((100, 8000 / 17))
+@question((100.0, 8000 / 17))
 def requests_a_second(answer):
     """A forward takes 9 ms, and 1 ms more for each request in it. Eight clients have each one request under way, and
     send the next when the answer is there. How many requests a second are answered one by one, and how many in batches
@@ -99,8 +99,8 @@ def requests_a_second(answer):
 
     Hint: One by one a forward takes 9 + 1 ms; for 8 requests 9 + 8 ms.
 
-    Not (100, 800): Eight requests in a batch take 17 ms.
-    Not (100, 59): Those are batches, of 8 requests each.
+    Not (100.0, 800.0): Eight requests in a batch take 17 ms.
+    Not (100.0, 59.0): Those are batches, of 8 requests each.
     Otherwise: 8 requests in 9 + 8 ms: how many in a second?
 
     Why: 1 / 10 ms is 100 a second, and 8 / 17 ms is 470: the 9 ms are paid once for 8 requests.

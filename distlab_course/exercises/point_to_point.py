@@ -259,7 +259,7 @@ def ping_pong(tensor, rounds):
     return on_rank(0, tensor + rounds)
 
 
-@question(40_000)
+@question(40_000.0)
 def half_of_the_bandwidth(answer):
     """A message of m bytes takes 20 µs + m * 0.5 ns. At which size in bytes is half of the full bandwidth reached?
 

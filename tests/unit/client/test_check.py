@@ -79,6 +79,7 @@ def two_numbers(answer):
         ([1.75, 2], "passed. They are."),
         ((1.76, 2.0), "passed. They are."),
         (torch.tensor([1.75, 2]), "passed. They are."),
+        ([1.75, 2.01], "not yet. There are two."),
         ([2, 2], "not yet. The first one is less."),
         ([6, 2], "not yet. 6 is too much."),
         ([3, 2], "not yet. There are two."),
@@ -87,7 +88,7 @@ def two_numbers(answer):
     ],
 )
 def test_a_question_is_judged_at_once(answer, words):
-    """Numbers within 1 %, tuples and tensors as lists; known mistakes, the function, then the rest; any type."""
+    """Floats within 1 %, tuples and tensors as lists; known mistakes, the function, then the rest; any type."""
     assert repr(distlab.check("two_numbers", answer)) == f"two_numbers: {words}"
 
 
