@@ -10,9 +10,6 @@ Names are loaded when they are first used: `import distlab` alone costs nothing,
 from __future__ import annotations
 
 import importlib
-import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 from distlab import errors, text
@@ -21,41 +18,33 @@ from distlab.compat.ipython import current_shell
 __version__ = "0.1.0"
 
 # module -> the public names in it
-HOMES = {
+PUBLIC = {
     "client.cluster": ["Cluster"],
     "checking": ["exercise", "question"],
     "client.check": ["check", "exercises", "hint", "progress"],
     "client.probe": ["probe"],
+    "devices": ["device_for"],
     "errors": errors.NAMES,
     "measure.probe_result": ["Probe"],
     "measure.sweep": ["Sweep", "sweep"],
     "traces.trace": ["Trace"],
-    "rank.devices": ["device_for"],
     "simulated.network": ["Device", "Link", "Network"],
     "simulated.notes": ["compute"],
 }
-# modules that notebooks name without their folder: `from distlab.measure import measure`
-SHORT = {
-    "devices": "rank.devices",
-    "mpi_backend": "rank.mpi_backend",
-    "rendezvous": "wire.rendezvous",
-}
 
-
-__all__ = sorted(name for names in HOMES.values() for name in names)
+__all__ = sorted(name for names in PUBLIC.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:
-    home = next((module for module, names in HOMES.items() if name in names), SHORT.get(name))
-    if home is None:
+    module = next((module for module, names in PUBLIC.items() if name in names), None)
+    if module is None:
         raise AttributeError(f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}.")
     try:
-        room = importlib.import_module(f"distlab.{home}")
+        return getattr(importlib.import_module(f"distlab.{module}"), name)
     except (ImportError, AttributeError) as error:
         if words := text.namesake(error):
             raise errors.ClusterError(f"distlab.{name} cannot be imported: {error}.\n{words}") from error
         raise
-    return room if name in SHORT else getattr(room, name)
 
 
 def __dir__() -> list[str]:
@@ -67,22 +56,6 @@ def load_ipython_extension(shell: Any) -> None:
     from distlab.client.magics import register
 
     register(shell)
-
-
-class _ShortNames:
-    """Finds distlab.measure and the others of `SHORT`: each is the one module in its folder."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        package, _, short = fullname.partition(".")
-        if package != "distlab" or short not in SHORT:
-            return None
-        return ModuleSpec(fullname, self)
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """As usual, an empty module, for which `exec_module` then gives the one in its folder."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(f"distlab.{SHORT[module.__name__.partition('.')[2]]}")
 
 
 def _offer_px() -> None:
@@ -97,5 +70,4 @@ def _offer_px() -> None:
         shell.register_magic_function(px, "line_cell")
 
 
-sys.meta_path.append(_ShortNames())
 _offer_px()

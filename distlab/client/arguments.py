@@ -236,7 +236,7 @@ def check_nccl(n: int) -> str:
     """nccl, where this torch has it and there is a GPU for each of `n` ranks."""
     import torch
 
-    from distlab.rank.devices import why_not_nccl
+    from distlab.devices import why_not_nccl
 
     why = why_not_nccl(n)
     if why:

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat.torch import forget_group_numbers, number_of_groups, quiet_loggers, set_default_timeout
+from distlab.devices import device_for
 from distlab.rank import (
     checks,
     hooks,
@@ -23,7 +24,6 @@ from distlab.rank import (
     sockets,
     watchdog,
 )
-from distlab.rank.devices import device_for
 from distlab.rank.log import LOG
 from distlab.wire.rendezvous import INTERFACES, address_towards, interface_of, this_machine
 

@@ -201,7 +201,7 @@ SCRIPT = """
     import torch
     import torch._dynamo  # before the group, or torch 2.13 leaves threads of it alive
     import torch.distributed as dist
-    from distlab import mpi_backend
+    from distlab.rank import mpi_backend
     mpi_backend.register()
     dist.init_process_group("mpi4py", timeout=timedelta(seconds=60))
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -321,7 +321,7 @@ def test_processes_that_mpiexec_did_not_start_are_told():
     source = """
         from datetime import timedelta
         from torch.distributed import HashStore
-        from distlab import mpi_backend
+        from distlab.rank import mpi_backend
         store = HashStore()
         store.set("mpi4py/1", "0")  # what the other rank says: that it is number 0 in MPI's world
         try:

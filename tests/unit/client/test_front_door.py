@@ -1,7 +1,5 @@
 """The package's public names, and what importing it costs."""
 
-import importlib
-
 import pytest
 
 import distlab
@@ -57,19 +55,10 @@ def test_the_error_tree():
     assert issubclass(distlab.ArgumentTypeError, distlab.ArgumentError)
     for name in ("RankError", "RankDied", "RankTimeout", "SweepError"):
         assert issubclass(getattr(distlab, name), distlab.RanksFailed)
-    for name in distlab.HOMES["errors"]:
+    for name in distlab.PUBLIC["errors"]:
         assert issubclass(getattr(distlab, name), distlab.DistlabError)
 
 
 def test_errors_are_shown_as_their_message():
     """In a notebook an error is its message, without the frames of the package."""
     assert distlab.ClusterError("first\nsecond")._render_traceback_() == ["ClusterError: first", "second"]
-
-
-@pytest.mark.parametrize("short", distlab.SHORT)
-def test_a_short_name_is_the_module_in_its_folder(short):
-    """Imported and as an attribute, it is the same object, which keeps its own name; so is what is inside."""
-    module = importlib.import_module(f"distlab.{distlab.SHORT[short]}")
-    assert importlib.import_module(f"distlab.{short}") is module
-    assert getattr(distlab, short) is module
-    assert module.__spec__.name == module.__name__ == f"distlab.{distlab.SHORT[short]}"

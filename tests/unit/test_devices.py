@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from distlab.rank import devices
+from distlab import devices
 from tests.refused import refused
 
 
