@@ -55,6 +55,19 @@ def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bo
     raise (ArgumentTypeError if wrong_type else ArgumentError)(f"{message} {advice}".rstrip())
 
 
+def whole_number(name: str, value: object, least: int) -> None:
+    """Raise unless a value is a whole number of `least` or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        refuse(name, f"a whole number of {least} or more", value, f"Give for example {name}={max(1, least)}.")
+
+
+def one_of(name: str, value: object, allowed: Iterable[object], advice: str = "") -> None:
+    """Raise unless a value is one of those that are allowed."""
+    allowed = list(allowed)
+    if value not in allowed:
+        refuse(name, f"one of {', '.join(map(repr, allowed))}", value, advice)
+
+
 def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
     """Name ranks in words, runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"."""
     runs = grouped((rank - place, rank) for place, rank in enumerate(sorted(ranks)))  # in a run both rise together
@@ -68,7 +81,7 @@ def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
 
 
 def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
-    """What comes second in pairs by what comes first, each in the order in which it first comes."""
+    """Group (key, value) pairs: key -> values, in order of first appearance."""
     groups: dict[Any, list[Any]] = {}
     for key, member in pairs:
         groups.setdefault(key, []).append(member)

@@ -1,6 +1,6 @@
 """How far a long measurement has come: a bar that a person sees, and that is gone when the work is done.
 
-Called by sweep.py and probe on the notebook's kernel. Nothing is shown where nobody watches.
+Called by sweep.py in the notebook's kernel. Nothing is shown where nobody watches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from distlab.compat.frontend import notebook_shell, somebody_watches
 
 
 def progress(total: int) -> tqdm:
-    """A bar to be used in a `with` block: `bar.set_postfix_str` is told what comes next; at the end it is erased.
+    """A bar to be used in a `with` block: `bar.set_postfix_str` shows what comes next; at the end it is erased.
 
     Args:
         total: how many steps there are.

@@ -18,11 +18,10 @@ import torch.distributed as dist
 from distlab.errors import RanksFailed, SweepError
 from distlab.measure.progress import progress
 from distlab.measure.tables import Table
-from distlab.measure.timing import Fit, Timing, bus_factor, check_count, fit_alpha_beta, measure_each
+from distlab.measure.timing import Timing, bus_factor, measure_each
 from distlab.plotting.units import count, format_bandwidth, format_bytes, format_seconds
 from distlab.rank.entry import lend_names
-from distlab.text import refuse
-from distlab.wire import payload
+from distlab.text import refuse, whole_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +48,8 @@ class Sweep:
 
     Attributes:
         points: in the order in which they were measured: by number of ranks, size, function.
-        collective: the one whose factor turns algbw into busbw. dtype: the elements' type, for example "float32".
+        collective: the one whose factor turns algbw into busbw.
+        dtype: the elements' type, for example "float32".
         cores: of the machine, or machines, that the ranks run on.
         simulated: on which machines in virtual time, in words; "" for times that were measured.
     """
@@ -74,38 +74,21 @@ class Sweep:
         """The `Timing` of one function at one size.
 
         Args:
-            size: in bytes. function: its name; None where there is one only. ranks: how many; None for the most.
+            size: in bytes.
+            function: its name; None where there is one only.
+            ranks: how many; None for the most.
 
         Raises:
             ArgumentError: it was not measured.
         """
-        timings = {timing.num_bytes: timing for timing in self._line(function, ranks)}
-        if size not in timings:
-            refuse("size", f"one of the sizes {list(timings)}", size, "Measure it: distlab.sweep(cluster, fn, [size]).")
-        return timings[size]
-
-    def fit(self, function: str | None = None, ranks: int | None = None) -> Fit:
-        """The line alpha + beta m through the times of one function; its `error` tells how well it fits.
-
-        Args:
-            function: its name; None where there is one only. ranks: how many; None for the most.
-
-        Raises:
-            ArgumentError: it was not measured, or at fewer than two sizes.
-        """
-        line = self._line(function, ranks)
-        return fit_alpha_beta([timing.num_bytes for timing in line], [timing.seconds for timing in line])
-
-    def _line(self, function: str | None, ranks: int | None) -> list[Timing]:
-        """The timings of one function on one number of ranks, by size."""
-        known, counts = self.functions, self.ranks
-        if function not in known and not (function is None and len(known) == 1):
-            refuse("function", f"one of {', '.join(map(repr, known))}", function, "Give the name that it was swept as.")
-        if ranks is not None and ranks not in counts:
-            refuse("ranks", f"one of {', '.join(map(str, counts))}", ranks, "Leave ranks out to mean the most.")
-        name, n = known[0] if function is None else function, max(counts) if ranks is None else ranks
-        timings = [point.timing for point in self.points if (point.function, point.ranks) == (name, n)]
-        return sorted(timings, key=lambda timing: timing.num_bytes)
+        function = self.functions[0] if function is None and len(self.functions) == 1 else function
+        ranks = max(self.ranks) if ranks is None else ranks
+        for point in self.points:
+            if (point.timing.num_bytes, point.function, point.ranks) == (size, function, ranks):
+                return point.timing
+        sizes = list(dict.fromkeys(point.timing.num_bytes for point in self.points))
+        measured = f"Measured were the sizes {sizes} of {', '.join(map(repr, self.functions))} on {self.ranks} ranks."
+        refuse("size, function, ranks", "what was measured", (size, function, ranks), measured)
 
     def table(self) -> Table:
         """The columns of nccl-tests, with the quartiles of the repetitions as the spread.
@@ -126,43 +109,32 @@ class Sweep:
         note = f"{most} ranks on {count(self.cores, 'core')} take turns: their times include waiting for a core."
         return Table(title, HEADS, tuple(lines), "rrllrrrrr", (note,) if most > self.cores else ())
 
-    def plot(self, fit: bool = True, theory: Mapping[str, Line] | None = None, title: str = "") -> Figure:
-        """Time against size on logarithmic axes, by number of ranks: medians, quartiles and fitted alpha-beta lines.
+    def plot(self, theory: Mapping[str, Line] | None = None, title: str = "") -> Figure:
+        """Time against size on logarithmic axes, a panel for each number of ranks: medians and quartiles.
 
         Args:
-            fit: whether the line of each function that was measured at two sizes or more is drawn through its points.
             theory: by name, sizes in bytes and times in seconds of further lines: a model, a limit of the machine.
             title: what was measured.
 
         Returns:
             The figure; a notebook shows it where it is the last value of a cell.
-
-        Raises:
-            ArgumentError: nothing was measured.
         """
         from distlab.plotting.curves import sweep_panels  # it imports matplotlib
 
-        if not self.points:
-            refuse("points", "one or more to be drawn", self.points, "Sweep at least one size.")
         curves: dict[int, Any] = {}
-        fits: dict[int, dict[str, Fit]] = {}
-        for n in self.ranks:
-            lines = {name: line for name in self.functions if (line := self._line(name, n))}
-            curves[n] = {name: _curve(line) for name, line in lines.items()}
-            fits[n] = {name: self.fit(name, n) for name, line in lines.items() if fit and len(line) > 1}
+        for n, name in itertools.product(self.ranks, self.functions):
+            timings = [point.timing for point in self.points if (point.ranks, point.function) == (n, name)]
+            line = [(t.num_bytes, t.seconds, t.low, t.high) for t in sorted(timings, key=lambda t: t.num_bytes)]
+            if line:
+                curves.setdefault(n, {})[name] = tuple(map(list, zip(*line, strict=True)))
         cores = None if self.simulated else self.cores
-        return sweep_panels(curves, fits, cores, title or self.collective, theory, self.simulated)
+        return sweep_panels(curves, cores, title or self.collective, theory, self.simulated)
 
     def __repr__(self) -> str:
         return repr(self.table())
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
-
-
-def _curve(line: Sequence[Timing]) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Sizes, medians, and quartiles, as the figures take them."""
-    return [t.num_bytes for t in line], [t.seconds for t in line], [t.low for t in line], [t.high for t in line]
 
 
 # --- how it is measured ---
@@ -183,8 +155,7 @@ def sweep(
 
     At each size the functions take turns, call by call, so that whatever slows the machine down meanwhile slows all of
     them alike. Each is called as fn(tensor) on a tensor of zeros, the same one in every call; before that it is tried
-    once by itself, so that an error can tell which function failed. Progress is shown while it runs and is gone from
-    what is saved.
+    once by itself, so that an error can tell which function failed. Progress is shown while it runs, and is not saved.
 
     Runs on: the notebook's kernel; the functions run on the ranks.
 
@@ -195,8 +166,9 @@ def sweep(
             the first n, made with dist.new_group, which every rank enters; the others idle, and the cluster and its
             variables stay as they are. A function is called as fn(tensor, group=group) there, and must take that.
         dtype: the tensor's type.
-        collective: what the functions do, for the factor of busbw: one of timing.BUS_FACTORS.
-        repeat, warmup: numbers of calls of each function at each size.
+        collective: what the functions do, for the factor of busbw: one of `measure.BUS_FACTORS`.
+        repeat: number of calls of each function at each size that are timed.
+        warmup: number of calls before them.
 
     Returns:
         The `Sweep`; a notebook shows its table where it is the last value of a cell.
@@ -206,18 +178,18 @@ def sweep(
         SweepError: a function failed. It names the function and the size; its `partial` is the `Sweep` so far.
         Interrupted: a person stopped it; its `partial` is the `Sweep` so far.
     """
-    if not isinstance(dtype, torch.dtype):
-        refuse("dtype", "a torch.dtype", dtype, "Give for example dtype=torch.float64.", wrong_type=True)
     bus_factor(collective, cluster.n)  # raises where it is not known
-    check_count("repeat", repeat, 1)
-    check_count("warmup", warmup, 0)
-    check_functions(functions)
-    rule = f"a list of different numbers of ranks from 1 to {cluster.n}"
-    advice = f"This cluster has {count(cluster.n, 'rank')}: start a larger one, or leave ranks out."
-    asked = [cluster.n] if ranks is None else ranks
-    counts = check_numbers("ranks", asked, lambda n: 1 <= n <= cluster.n, rule, advice)
-    rule = f"a list of different sizes in bytes above 0, multiples of the {dtype.itemsize} of an element"
-    sizes = check_numbers("sizes", sizes, lambda size: size > 0 and size % dtype.itemsize == 0, rule, EXAMPLE)
+    whole_number("repeat", repeat, 1)
+    whole_number("warmup", warmup, 0)
+    if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+        refuse("functions", "a mapping of names to functions of a tensor", functions, EXAMPLE, wrong_type=True)
+    counts, sizes = [cluster.n] if ranks is None else list(ranks), list(sizes)
+    for n in counts:
+        if n not in range(1, cluster.n + 1):
+            refuse("ranks", f"numbers of ranks from 1 to {cluster.n}", ranks, "Start a larger cluster for more.")
+    for size in sizes:
+        if size <= 0 or size % dtype.itemsize:
+            refuse("sizes", f"bytes above 0, multiples of the {dtype.itemsize} of an element", size, EXAMPLE)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     what = (collective, str(dtype).split(".")[1], cores, cluster.simulated)
     points: list[Point] = []
@@ -276,25 +248,3 @@ def take_turns(
     finally:
         if group is not None:
             dist.destroy_process_group(group)
-
-
-# --- arguments ---
-
-
-def check_functions(functions: Any) -> None:
-    """Raise unless these are functions by name, one or more, each of which can be sent."""
-    if not isinstance(functions, Mapping) or not functions:
-        refuse("functions", "a mapping of names to functions", functions, EXAMPLE, wrong_type=True)
-    for name, fn in functions.items():
-        if not callable(fn):
-            refuse(f"functions[{name!r}]", "a function of a tensor", fn, EXAMPLE, wrong_type=True)
-        payload.pack(fn, f"functions[{name!r}]")
-
-
-def check_numbers(name: str, values: Any, fits: Callable[[int], bool], rule: str, advice: str) -> list[int]:
-    """Different whole numbers, one or more, each of which fits."""
-    listed = list(values) if isinstance(values, Iterable) else []
-    whole = all(isinstance(value, int) and fits(value) for value in listed)
-    if not listed or not whole or len(set(listed)) < len(listed):
-        refuse(name, rule, values, advice)
-    return listed

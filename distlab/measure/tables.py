@@ -15,7 +15,9 @@ class Table:
     """Rows of texts under their heads, shown as text or HTML.
 
     Args:
-        title: one line above; "" for none. heads: a name for each column. rows: the cells, as many as heads each.
+        title: one line above; "" for none.
+        heads: a name for each column.
+        rows: the cells, as many as heads each.
         sides: a letter for each column, "l" where it is aligned to the left, "r" to the right.
         notes: lines below.
     """

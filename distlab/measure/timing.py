@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from distlab.plotting.units import format_bandwidth, format_seconds
-from distlab.text import refuse
+from distlab.text import one_of, refuse, whole_number
 
 # busbw = algbw x factor(n): what each link must carry, so that numbers compare across rank counts
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
@@ -31,7 +31,9 @@ class Timing:
     """Repetitions of one call, in seconds, each that of its slowest rank.
 
     Args:
-        num_bytes: the full buffer's size. simulated: whether the seconds are virtual.
+        num_bytes: the full buffer's size.
+        repetitions: the seconds of each.
+        simulated: whether the seconds are virtual.
     """
 
     num_bytes: int
@@ -71,7 +73,9 @@ def measure(
     Runs on: every rank of the group (a rank that skips it hangs the rest).
 
     Args:
-        num_bytes: size of the full buffer, for bandwidths. repeat, warmup: numbers of calls.
+        num_bytes: size of the full buffer, for bandwidths.
+        repeat: number of calls that are timed.
+        warmup: number of calls before them.
         group: the process group that takes part; None for the default group.
 
     Returns:
@@ -102,8 +106,8 @@ def measure_each(
     import torch
     import torch.distributed as dist
 
-    check_count("repeat", repeat, 1)
-    check_count("warmup", warmup, 0)
+    whole_number("repeat", repeat, 1)
+    whole_number("warmup", warmup, 0)
     if dist.get_backend(group) == "simulated":
         from distlab.simulated.notes import seconds_of
 
@@ -131,9 +135,8 @@ def bus_factor(collective: str, world_size: int) -> float:
     Raises:
         ArgumentError: no factor is known for the collective.
     """
-    if collective not in BUS_FACTORS:
-        advice = 'Give the one whose data your function moves, or "broadcast" for a factor of 1.'
-        refuse("collective", f"one of {', '.join(BUS_FACTORS)}", collective, advice)
+    advice = 'Give the one whose data your function moves, or "broadcast" for a factor of 1.'
+    one_of("collective", collective, BUS_FACTORS, advice)
     return BUS_FACTORS[collective](world_size)
 
 
@@ -163,7 +166,8 @@ def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
     Runs on: anywhere. Source: Hockney, The communication challenge for MPP (1994), for the model.
 
     Args:
-        num_bytes: message sizes, at least two different ones. seconds: the measured time of each.
+        num_bytes: message sizes, at least two different ones.
+        seconds: the measured time of each.
 
     Raises:
         ArgumentError: fewer than two sizes, or a time that is not above 0.
@@ -180,9 +184,3 @@ def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
     elif beta <= 0:
         alpha, beta = (1 / t).sum() / (1 / t**2).sum(), 1e-15
     return Fit(float(alpha), float(beta), float(np.median(abs((alpha + beta * m) / t - 1))))
-
-
-def check_count(name: str, value: Any, least: int) -> None:
-    """A number of calls; ArgumentError where it is no whole number of `least` or more."""
-    if not isinstance(value, int) or value < least:
-        refuse(name, f"a whole number of {least} or more", value, f"Give for example {name}=5.")

@@ -1,6 +1,6 @@
 """Axes of what was measured: ticks with units, labels beside the ends of curves.
 
-Called by every figure of measurements. Runs in the notebook's process.
+Called by every figure of measurements, in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def log_ticks(axis: Axis, unit: str) -> None:
 
 
 def even_ticks(axis: Axis, unit: str) -> None:
-    """Ticks of a linear axis, at most six of them at round numbers, with units: "s", or "%" of numbers up to 100."""
+    """At most six ticks of a linear axis at round numbers, with units: "s", "%" of numbers up to 100, or none."""
     axis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
-    axis.set_major_formatter("{x:.0f}%" if unit == "%" else lambda value, _: short(value, unit))
+    formatter = {"%": "{x:.0f}%", "": "{x:g}"}.get(unit)
+    axis.set_major_formatter(formatter or (lambda value, _: short(value, unit)))
 
 
 # --- labels ---

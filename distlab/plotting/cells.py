@@ -1,7 +1,6 @@
-"""Cells on the lanes of ranks: what the grids, steps, handshakes and rows of images are made of.
+"""Cells, boxes and texts on the lanes of ranks: what grids, steps and other drawings without axes are made of.
 
-Called by `grids`, `stepping`, `handshakes`, `heat` and `training`. Runs in the notebook's process.
-Lengths are in inches; y points down.
+Called by `grids`, `stepping` and the course's figures, in the notebook's kernel. Lengths are in inches; y points down.
 """
 
 from __future__ import annotations

@@ -1,82 +1,52 @@
-"""Figures of times against message size, measured or simulated, and what every figure of curves shares.
+"""Curves: times against message size, measured or simulated, and what changed during a training, also as it grows.
 
-Called by the notebooks, by `Sweep.plot` and by more_ranks.py. Runs in the notebook's process. Sizes are in bytes, times
-in seconds.
+Called by the notebooks and by `Sweep.plot`, in the notebook's kernel. Sizes are in bytes, times in seconds.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes, short
+from distlab.compat.frontend import notebook_shell, publish, somebody_watches
+from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes
 from distlab.plotting.style import INK, curve_color, new_figure, style
 from distlab.plotting.units import count
-from distlab.text import refuse
-
-if TYPE_CHECKING:
-    from distlab.measure.timing import Fit
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
-HEIGHT = 3.4  # of a panel of a sweep, in inches
-ROW = 0.08  # from one line of text to the next, as a share of such a panel's axes
-MOST_FITS = 4  # whose numbers are written: more would fill the figure
-EXAMPLE = 'Give {"gloo": (x, medians, lows, highs)}.'
-FROM_ONE = 'Give {"digits": ([1, 2], medians, lows, highs)}.'
+MOST_MARKERS = 40  # with more points a line has none
+PAUSE_SECONDS = 0.5  # between two pictures: a picture takes a tenth of a second, and the ranks want the cores
 
 
 # --- what the figures share ---
 
 
-def check_curves(curves: Mapping[str, Curve], from_one: bool = False) -> None:
-    """Raise if there is no curve, or the lists of one are of different lengths, empty or not positive.
+def draw_curves(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
+    """Draw medians with their spread, and theory as dashed lines, in the colour of the curve of its name.
 
-    Args:
-        from_one: whether each curve must begin with 1 rank.
+    The points of a curve with a theory are not joined.
+
+    Returns:
+        The ends to label.
     """
-    example = FROM_ONE if from_one else EXAMPLE
-    if not curves:
-        refuse("curves", "at least one curve", curves, example)
-    for name, curve in curves.items():
-        lengths = {len(part) for part in curve}
-        if len(curve) != 4 or len(lengths) != 1 or 0 in lengths:
-            refuse(f"curves[{name!r}]", "four lists of one length, 1 or more", curve, "Give (x, medians, lows, highs).")
-        smallest = min(min(part) for part in curve)
-        if smallest <= 0:
-            advice = "Measure a longer time, or leave this point out."
-            refuse(f"curves[{name!r}]", "positive numbers", smallest, advice)
-        if from_one and curve[0][0] != 1:
-            refuse(f"curves[{name!r}]", "a curve that begins with 1 rank", curve[0][0], example)
-
-
-def draw_curves(ax: Axes, curves: Mapping[str, Curve], fitted: Collection[str]) -> list[End]:
-    """Draw medians as points, on a line unless they are fitted, and their spread as bars; returns the curves' ends."""
-    ends = []
+    ends = {}
     for place, (name, curve) in enumerate(curves.items()):
         x, medians, lows, highs = map(np.asarray, curve)
         spread = (medians - lows).clip(0), (highs - medians).clip(0)
-        look = {"fmt": "o" if name in fitted else "o-", "markersize": 5, "elinewidth": 1.4, "capsize": 3}
+        look = {"fmt": "o" if name in theory else "o-", "markersize": 5, "elinewidth": 1.4, "capsize": 3}
         ax.errorbar(x, medians, yerr=spread, color=curve_color(place), **look)
-        ends.append((*max(zip(*curve[:2], strict=True)), name, curve_color(place)))
-    return ends
-
-
-def draw_theory(ax: Axes, x: Sequence[float], y: Sequence[float], color: str = INK) -> None:
-    """Draw what a model or an ideal says, as a thin dashed line."""
-    ax.plot(x, y, color=color, linewidth=1.2, linestyle="--")
-
-
-def draw_lines(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
-    """Draw curves, and theory in the colour of the curve of its name, if there is one; returns the ends to label."""
-    ends = {name: (x, y, name, color) for x, y, name, color in draw_curves(ax, curves, theory)}
+        ends[name] = (*max(zip(*curve[:2], strict=True)), name, curve_color(place))
     for name, (x, y) in theory.items():
         end = (x[-1], y[-1], name, ends[name][-1] if name in ends else INK)
-        draw_theory(ax, x, y, end[-1])
+        ax.plot(x, y, color=end[-1], linewidth=1.2, linestyle="--")
         if name not in ends or x[-1] > ends[name][0]:
             ends[name] = end
     return [*ends.values()]
@@ -100,71 +70,6 @@ def badge(ax: Axes, text: str) -> None:
 # --- against message size ---
 
 
-def latency_bandwidth(
-    num_bytes: Sequence[float],
-    seconds: Sequence[float],
-    low: Sequence[float],
-    high: Sequence[float],
-    fit: Fit,
-    title: str = "",
-) -> Figure:
-    """Draw time and bandwidth against message size, one above the other.
-
-    Runs on: client.
-
-    Args:
-        num_bytes: sizes of the messages, in bytes.
-        seconds: median time of each, in seconds.
-        low: its lowest (or a low percentile).
-        high: its highest (or a high percentile).
-        fit: the line alpha + n beta: any object with `alpha` in s and `beta` in s/byte, above 0.
-        title: what was measured.
-
-    Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
-
-    Raises:
-        ArgumentError: if the lists are empty, of different lengths or not positive.
-    """
-    times = (num_bytes, seconds, low, high)
-    check_curves({"measured": times})
-    # the highest time is the lowest bandwidth
-    rates = (num_bytes, *(np.divide(num_bytes, part) for part in (times[1], times[3], times[2])))
-    figure = new_figure(5, 5.6, layout="constrained")
-    with style():
-        upper, lower = figure.subplots(2, 1, sharex=True)
-        upper.set(title=title, ylabel="time t", xscale="log", yscale="log")
-        upper.set_xlim(min(num_bytes) / 1.6, max(num_bytes) * 1.6)
-        lower.set(xlabel="message size n", ylabel="bandwidth n/t", yscale="log")
-        for ax, curve in ((upper, times), (lower, rates)):
-            draw_curves(ax, {"measured": curve}, {"measured"})
-        draw_fit(upper, lower, num_bytes, fit)
-        for axis, unit in ((upper.yaxis, "s"), (lower.yaxis, "B/s"), (lower.xaxis, "B")):
-            log_ticks(axis, unit)
-    return figure
-
-
-def draw_fit(upper: Axes, lower: Axes, num_bytes: Sequence[float], fit: Fit) -> None:
-    """Draw a fitted line and its asymptote, and write alpha and 1/beta beside them."""
-    color = curve_color(5)
-    sizes, times = fitted_line(num_bytes, fit)
-    draw_theory(upper, sizes, times, color)
-    draw_theory(lower, sizes, sizes / times, color)
-    label = f"fit: α + βn\nα = {short(fit.alpha, 's')}"
-    # times rise with the size, so the left upper corner is free
-    upper.text(0.03, 0.97, label, transform=upper.transAxes, color=color, va="top", fontsize=SMALL)
-    lower.axhline(1 / fit.beta, color=color, linewidth=1, linestyle=":")
-    place = {"transform": lower.get_yaxis_transform(), "va": "bottom"}
-    lower.text(0.02, 1.1 / fit.beta, f"1/β = {short(1 / fit.beta, 'B/s')}", color=color, fontsize=SMALL, **place)
-    lower.margins(y=0.12)
-
-
-def fitted_line(num_bytes: Sequence[float], fit: Fit) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes from the smallest to the largest in equal ratios, and the time that the fit gives each."""
-    sizes = np.geomspace(min(num_bytes), max(num_bytes), 60)
-    return sizes, fit.alpha + fit.beta * sizes
-
-
 def time_against_size(
     curves: Mapping[str, Curve], title: str = "", ylabel: str = "time of one call", ax: Axes | None = None
 ) -> Axes:
@@ -180,11 +85,7 @@ def time_against_size(
 
     Returns:
         The axes.
-
-    Raises:
-        ArgumentError: if there is no curve, or one is empty, of lists of different lengths or not positive.
     """
-    check_curves(curves)
     with new_axes(5.6, 4, ax, title=title, ylabel=ylabel) as ax:
         finish(ax, draw_sizes(ax, curves, {}))
     return ax
@@ -193,7 +94,7 @@ def time_against_size(
 def draw_sizes(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
     """Draw curves and theory on logarithmic axes; returns the ends to label."""
     ax.set(xscale="log", yscale="log", xlabel="message size")
-    return draw_lines(ax, curves, theory)
+    return draw_curves(ax, curves, theory)
 
 
 def finish(ax: Axes, ends: Sequence[End]) -> None:
@@ -205,7 +106,6 @@ def finish(ax: Axes, ends: Sequence[End]) -> None:
 
 def sweep_panels(
     curves: Mapping[int, Mapping[str, Curve]],
-    fits: Mapping[int, Mapping[str, Fit]],
     cores: int | None,
     title: str = "",
     theory: Mapping[str, Line] | None = None,
@@ -217,7 +117,6 @@ def sweep_panels(
 
     Args:
         curves: by number of ranks, what was measured there, as `time_against_size` takes it.
-        fits: by number of ranks, the fitted lines of some of the curves, by name.
         cores: of the machine; None where it does not count.
         title: what was measured.
         theory: by name, sizes in bytes and times in seconds, drawn as thin dashed lines in every panel.
@@ -226,19 +125,14 @@ def sweep_panels(
     Returns:
         The figure; a notebook shows it where it is the last value of a cell.
     """
-    figure = new_figure(5.6, HEIGHT * len(curves), layout="constrained")
+    figure = new_figure(5.6, 3.4 * len(curves), layout="constrained")
     with style():
         panels = figure.subplots(len(curves), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         ends = []
         for ax, ranks in zip(panels, curves, strict=True):
             crowded = f" on {count(cores, 'core')}" if cores is not None and ranks > cores else ""
             ax.set(title=f"{title}{title and ', '}{count(ranks, 'rank')}{crowded}", ylabel="time of one call")
-            lines = {name: fitted_line(curves[ranks][name][0], fit) for name, fit in fits[ranks].items()}
-            ends.append(draw_sizes(ax, curves[ranks], {**lines, **(theory or {})}))
-            write_fits(ax, curves[ranks], fits[ranks])
-        low, high = ax.get_ylim()
-        share = ROW * max(len(ax.texts) for ax in panels)  # of a panel's height, for the fits
-        ax.set_ylim(low, high * (high / low) ** (share / (1 - share)))
+            ends.append(draw_sizes(ax, curves[ranks], theory or {}))
         for ax, labels in zip(panels, ends, strict=True):
             finish(ax, labels)
             badge(ax, simulated)
@@ -246,11 +140,97 @@ def sweep_panels(
     return figure
 
 
-def write_fits(ax: Axes, curves: Mapping[str, Curve], fits: Mapping[str, Fit]) -> None:
-    """Write alpha and 1/beta of each fitted line at the top, in its colour."""
-    for row, (name, fit) in enumerate(fits.items() if len(fits) <= MOST_FITS else ()):
-        # where the whole message costs next to nothing beside the latency, its bandwidth was not measured
-        measured = fit.beta * max(curves[name][0]) > 0.01 * fit.alpha
-        text = f"{name}: α {short(fit.alpha, 's')}" + (f", 1/β {short(1 / fit.beta, 'B/s')}" if measured else "")
-        look = {"color": curve_color(list(curves).index(name)), "va": "top", "fontsize": 10}
-        ax.text(0.02, 0.98 - row * ROW, text, transform=ax.transAxes, **look)
+# --- during a training ---
+
+
+def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", xlabel: str = "epoch") -> Figure:
+    """Draw what changed during training, a panel for each quantity, with a label at the end of each line.
+
+    The n-th line of a panel has the colour of rank n.
+
+    Runs on: client.
+
+    Args:
+        panels: by quantity, for example "loss", by name of the line, its x and y. A quantity whose name ends in "%" is
+            drawn from at most 0 to at least 100, another one from at most 0.
+        title: what was trained.
+        xlabel: what x counts.
+
+    Returns:
+        The figure; a notebook shows it where it is the last value of a cell. `plotting.LivePlot` shows it as it grows.
+    """
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = new_figure(4.8 if columns == 1 else 7.5, 3.4 * rows, layout="constrained")
+    with style():
+        figure.suptitle(title, x=0.02, ha="left", fontsize=13)
+        axes = [figure.add_subplot(rows, columns, place + 1, xlabel=xlabel) for place in range(len(panels))]
+        ends = [draw_lines(ax, quantity, lines) for ax, (quantity, lines) in zip(axes, panels.items(), strict=True)]
+        for ax, labels in zip(axes, ends, strict=True):
+            label_ends(ax, labels)
+    return figure
+
+
+def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line]) -> list[End]:
+    """Draw the lines of a panel that have points, and choose where its axes begin and end; returns the lines' ends."""
+    ends = []
+    for place, (name, (x, y)) in enumerate(lines.items()):
+        if len(x):
+            look = {"marker": "o", "markersize": 4} if len(x) <= MOST_MARKERS else {}
+            ax.plot(x, y, color=curve_color(place), linewidth=1.6, **look)
+            ends.append((x[-1], y[-1], name, curve_color(place)))
+    low, high = ax.get_ylim()
+    ax.set(ylabel=quantity, ylim=(min(0, low), max(105, high) if quantity.endswith("%") else high))
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    return ends
+
+
+class LivePlot:
+    """Lines in panels that are drawn again as points are added.
+
+        with plotting.LivePlot("training") as picture:
+            for epoch in range(10):
+                picture.add("loss", "rank 0", epoch, 0.5)
+                picture.update()
+
+    Runs on: client.
+
+    Args:
+        title: what is measured.
+        xlabel: what x counts.
+
+    Attributes:
+        panels: the points so far, as plotting.training_curves takes them: {panel: {line: (x, y)}}.
+    """
+
+    def __init__(self, title: str = "", xlabel: str = "epoch"):
+        self.panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+        self._title, self._xlabel = title, xlabel
+        self._display: Any = None
+        self._drawn = float("-inf")
+
+    def add(self, panel: str, line: str, x: float, y: float) -> None:
+        """Add a point to a line of a panel; panels and lines appear with their first point."""
+        xs, ys = self.panels.setdefault(panel, {}).setdefault(line, ([], []))
+        xs.append(x)
+        ys.append(y)
+
+    def update(self) -> None:
+        """Show what there is, if somebody watches and the last picture is old enough; call it as often as you like."""
+        if somebody_watches() and time.monotonic() - self._drawn > PAUSE_SECONDS:
+            self._show()
+
+    def __enter__(self) -> LivePlot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Show the last picture, whether or not the work came to its end."""
+        self._show()
+
+    def _show(self) -> None:
+        if notebook_shell() is None or not self.panels:
+            return
+        figure = training_curves(self.panels, self._title, self._xlabel)
+        bundle = {"image/png": print_figure(figure, fmt="png", base64=True), "text/plain": repr(figure)}
+        self._display = publish(bundle, handle=True, update=self._display)
+        self._drawn = time.monotonic()

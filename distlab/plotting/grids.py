@@ -1,13 +1,12 @@
 """What each rank holds before a call and after it, rank x slot.
 
-Called by the notebooks, on values that were pulled from the ranks, and by tools/diagrams.py on every collective's
-definition. Runs in the notebook's process. Lengths are in inches.
+Called by the notebooks, on values that were pulled from the ranks, and by tools/diagrams.py on the definition of each
+collective. Runs in the notebook's kernel. Lengths are in inches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -16,7 +15,6 @@ from matplotlib.figure import Figure
 from distlab.plotting import cells
 from distlab.plotting.cells import TEXT, Cell, Rows, text_width
 from distlab.plotting.style import rank_color
-from distlab.text import refuse
 
 MOST_SLOTS = 8  # a longer row ends in "…"
 WIDEST = 3.4  # of the cells that fit side by side at half a notebook's width
@@ -48,38 +46,18 @@ def before_after(
 
     Returns:
         The figure; a notebook shows it where it is the last value of a cell.
-
-    Raises:
-        ArgumentError: if `before` and `after` are empty or of different lengths.
-        ArgumentTypeError: if a value is no number, text, tensor or list of them.
     """
-    befores, afters = by_rank("before", before), by_rank("after", after)
-    if len(afters) != len(befores):
-        refuse("after", f"a list of as many ranks as before ({len(before)})", after, "Pull both from the same ranks.")
+    befores, afters = ([flatten(held) for held in held_by_rank] for held_by_rank in (before, after))
     figure, ax, (left, right), middles = draw_panels(*traced(befores, afters), title, slots)
     if left < right:
         cells.draw_text(ax, (left + right) / 2, (middles[0] + middles[-1]) / 2, "→", fontsize=20)
     return figure
 
 
-def by_rank(name: str, values: Any) -> Values:
-    """What each rank held, laid end to end; an error where `values` are no list of at least one rank."""
-    rule, advice = "a list by rank, of at least one", f'Give {name}=cluster.pull("t").'
-    if not isinstance(values, (list, tuple)) or not values:
-        refuse(name, rule, values, advice, wrong_type=not isinstance(values, (list, tuple)))
-    return [flatten(held, f"{name}[{rank}]") for rank, held in enumerate(values)]
-
-
-def flatten(values: object, name: str) -> list[float | str | None]:
+def flatten(values: Any) -> list[float | str | None]:
     """The numbers and texts in a nested list or tensor, in order; None is an empty slot."""
-    if hasattr(values, "tolist"):  # a tensor, without an import of torch; a NumPy array or number
-        values = values.tolist()
-    if values is None or isinstance(values, (Real, str)):
-        return [values]
-    if isinstance(values, (list, tuple)):
-        return [value for part in values for value in flatten(part, name)]
-    rule = "None, a number, a text, a tensor or a list of these"
-    refuse(name, rule, values, "Give its .tolist().", wrong_type=True)
+    values = values.tolist() if hasattr(values, "tolist") else values  # a tensor, or a NumPy array or number
+    return [value for part in values for value in flatten(part)] if isinstance(values, (list, tuple)) else [values]
 
 
 def traced(before: Values, after: Values) -> tuple[Rows, Rows]:

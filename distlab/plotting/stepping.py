@@ -1,7 +1,7 @@
 """An algorithm step by step: who holds what before each step, and the messages that then move; drawn, or played.
 
-Called by the notebooks. Runs in the notebook's process, on states and messages that are plain data: those of
-`distlab.simulated.schedules.schedule`, or what the ranks of a real run reported. Lengths are in inches; y points down.
+Called by the notebooks, in the kernel, on states and messages that are plain data: those of an algorithm's schedule, or
+what the ranks of a real run reported. Lengths are in inches; y points down.
 
 The player runs in the browser, in any notebook viewer, with no kernel and no network: it is the figure that `steps`
 draws, where its pictures stand, and player.js, which shows one of them at a time, with a slider and a play button.
@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,10 +28,7 @@ from distlab.plotting import cells
 from distlab.plotting.cells import Cell, Rows, draw_text
 from distlab.plotting.style import curve_color, rank_color, style
 from distlab.plotting.units import count
-from distlab.text import refuse
 
-MOST_RANKS, MOST_CHUNKS = 8, 16
-EXAMPLE = "Call steps(algorithms.holdings(plan), plan.steps)."
 WIDEST = 8.8  # of a row of pictures: a notebook's width
 TEXT, SMALL = 9.5, 8.5  # font sizes, in points
 HEAD, NUMBERS, KEY = 0.22, 0.18, 0.2  # heights of a heading, of the chunks' numbers and of the line below
@@ -54,14 +50,20 @@ class Move(NamedTuple):
 
 
 class Pictures:
-    """States and messages of an algorithm, checked, and where their pictures stand below the title, in equal rows.
+    """States and messages of an algorithm, and where their pictures stand below the title, in equal rows.
 
     Cells have parts that can be told apart, or are as wide as the longest text; as many pictures are in a row as fit.
 
     Attributes:
-        states: what each picture shows. moves: after each state; none after the last one. headings: of each picture.
-        cell: width of a cell. width, height: of a picture. head: height of what stands above its lanes.
-        per_row, rows: how many pictures a row has, and how many rows there are.
+        states: what each picture shows.
+        moves: after each state; none after the last one.
+        headings: of each picture.
+        cell: width of a cell.
+        width: of a picture.
+        height: of a picture.
+        head: height of what stands above its lanes.
+        per_row: how many pictures a row has.
+        rows: how many rows there are.
     """
 
     def __init__(self, states: Sequence[Rows], moves: Sequence[Sequence[Move]]):
@@ -116,68 +118,45 @@ def steps(states: Sequence[object], messages: Sequence[object], title: str = "")
     Args:
         states: the state before the first step and after each one; a state is a list by rank of lists by chunk (or
             tensors), whose entries are sets of ranks, numbers, texts or None.
-        messages: by step, lists of messages: objects with `src`, `dst`, `chunks` and `operation`, or tuples of these.
-            `chunks` is a number or several, `operation` "reduce" or "copy", which may be left out. A message with an
-            `origin` carries what that rank had at first.
+        messages: by step, lists of messages: objects with `src`, `dst`, `chunks`, `operation` and `origin`, or tuples
+            of these. `chunks` is a number or several, `operation` "reduce" or "copy"; with an `origin`, a message
+            carries what that rank had at first. A tuple may leave out the last two.
         title: what is shown.
 
     Returns:
         The figure, at most 9 inches wide; a notebook shows it where it is the last value of a cell.
-
-    Raises:
-        ArgumentError: the states and messages do not fit together, or there are more ranks or chunks than can be drawn.
     """
-    return draw_steps(check_steps(states, messages), title)
+    return draw_steps(pictures_of(states, messages), title)
 
 
 # --- what is given ---
 
 
-def check_steps(states: Any, messages: Any) -> Pictures:
-    """States and messages in one form, or an ArgumentError that tells what does not fit."""
-    grids = [[listed(row) for row in listed(state)] for state in listed(states)]
-    shapes = {tuple(len(row) for row in grid) for grid in grids}
-    ranks, chunks = len(grids[0]), len(grids[0][0])
-    if shapes != {(chunks,) * ranks}:
-        refuse("states", "of as many ranks, and chunks on each of them, in every step", sorted(shapes), EXAMPLE)
-    if ranks > MOST_RANKS or chunks > MOST_CHUNKS:
-        rule = f"states of at most {MOST_RANKS} ranks and {MOST_CHUNKS} chunks"
-        refuse("states", rule, (ranks, chunks), "Draw a smaller case: it shows the same.")
-    if len(messages) != len(grids) - 1:
-        rule = f"one list of messages between each two of the {len(grids)} states ({len(grids) - 1})"
-        refuse("messages", rule, len(messages), "Give the state before the first step as well as after each.")
-    moves = [[move for message in step for move in split(message, ranks, chunks)] for step in messages]
+def pictures_of(states: Sequence[Any], messages: Sequence[Sequence[Any]]) -> Pictures:
+    """States and messages in one form."""
+    grids = [[listed(row) for row in listed(state)] for state in states]
+    moves = [[move for message in step for move in split(message)] for step in messages]
     return Pictures([[[to_cell(value, grids[0]) for value in row] for row in grid] for grid in grids], [*moves, []])
 
 
 def listed(values: Any) -> list[Any]:
-    """A list of one value or more; a tensor or an array counts as one."""
-    values = values.tolist() if hasattr(values, "tolist") else values
-    if not isinstance(values, (list, tuple)) or not values:
-        refuse("states", "a list by step of lists by rank of lists by chunk, none of them empty", values, EXAMPLE)
-    return list(values)
+    """A list, also of what is in a tensor or an array."""
+    return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
 def to_cell(value: Any, first: Sequence[Sequence[Any]]) -> Cell:
     """A set as the sum of its ranks' numbers, another value in the colour of the rank that had it at first."""
-    if isinstance(value, (set, frozenset)) and value <= {*range(len(first))}:
+    if isinstance(value, (set, frozenset)):
         return Cell(origin=tuple(sorted(value)))
-    if not isinstance(value, (Real, str, type(None))):
-        refuse("states", f"of sets of ranks from 0 to {len(first) - 1}, numbers, texts or None", value, EXAMPLE)
     return cells.trace(value, first)
 
 
-def split(message: Any, ranks: int, chunks: int) -> list[Move]:
+def split(message: Any) -> list[Move]:
     """A message as a move for each of its chunks."""
     names = ("src", "dst", "chunks", "operation", "origin")
-    plain = isinstance(message, (tuple, list))
-    fields = [*message, *[None] * 5][:5] if plain else [getattr(message, name, None) for name in names]
-    src, dst, carried, operation, origin = fields
-    carried = list(carried) if isinstance(carried, Iterable) else [carried]
-    fit = {src, dst} <= {*range(ranks)} and src != dst and {*carried} <= {*range(chunks)} and carried
-    if not fit or operation not in ("reduce", "copy", None) or origin not in (None, *range(ranks)):
-        rule = f"(src, dst, chunks, operation) with two ranks below {ranks}, chunks below {chunks}, 'reduce' or 'copy'"
-        refuse("a message", rule, message, EXAMPLE)
+    fields = message if isinstance(message, tuple) else [getattr(message, name) for name in names]
+    src, dst, chunks, operation, origin = [*fields, None, None][:5]
+    carried = chunks if isinstance(chunks, Iterable) else [chunks]
     return [Move(src, dst, chunk, operation == "reduce", origin) for chunk in carried]
 
 
@@ -253,7 +232,9 @@ class Player:
     """Pictures of steps that a notebook shows one at a time.
 
     Attributes:
-        figure: all the pictures. html: the player, with all that it needs. text: what is shown, in a line.
+        figure: all the pictures.
+        html: the player, with all that it needs.
+        text: what is shown, in a line.
     """
 
     figure: Figure
@@ -277,31 +258,17 @@ def play(states: Sequence[object], messages: Sequence[object], title: str = "") 
 
     Returns:
         The `Player`; a notebook shows it where it is the last value of a cell.
-
-    Raises:
-        ArgumentError: see `steps`.
     """
-    shown = check_steps(states, messages)
+    shown = pictures_of(states, messages)
     figure = draw_steps(shown, title)
     (ax,) = figure.axes
-    pictures = [
-        {
-            "heading": heading,
-            "corner": shown.place(number),
-            "moves": [flight(shown, number, move) for move in step],
-        }
-        for number, (step, heading) in enumerate(zip(shown.moves, shown.headings, strict=True))
-    ]
-    data = {
-        "title": title,
-        "key": shown.key,
-        "dpi": DPI,
-        "origin": [ax.get_xlim()[0], ax.get_ylim()[1]],
-        "size": [NAMES + shown.width, shown.height],
-        "names": NAMES,
-        "cell": [shown.cell, CELL],
-        "pictures": pictures,
-    }
+    pictures = []
+    for number, (step, heading) in enumerate(zip(shown.moves, shown.headings, strict=True)):
+        moves = [flight(shown, number, move) for move in step]
+        pictures.append({"heading": heading, "corner": shown.place(number), "moves": moves})
+    data = {"title": title, "key": shown.key, "dpi": DPI, "names": NAMES, "cell": [shown.cell, CELL]}
+    data |= {"origin": [ax.get_xlim()[0], ax.get_ylim()[1]], "size": [NAMES + shown.width, shown.height]}
+    data["pictures"] = pictures
     attributes = {
         "src": f"data:image/png;base64,{png_text(figure, DPI)}",
         "alt": f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}",

@@ -4,7 +4,7 @@ A figure has no background of its own, so it looks the same in a light theme and
 on the page itself is of middle brightness: no colour has a contrast above 4.35 on white and on JupyterLab's dark page
 (#111111) alike. What is written on a filled shape is black or white.
 
-Called by every module of `distlab.plotting`, and wherever else ranks are drawn. Runs in the notebook's process.
+Called by every module of `distlab.plotting`, and wherever else ranks are drawn. Runs in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from distlab.text import refuse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,12 +51,7 @@ def rank_color(rank: int) -> str:
 
     Returns:
         A colour as `#rrggbb`.
-
-    Raises:
-        ArgumentError: if `rank` is not an integer of 0 or more.
     """
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        refuse("rank", "an integer of 0 or more", rank, "Call it as rank_color(0).")
     turn, place = divmod(rank, len(CYCLE))
     plain = CYCLE[place]
     return (plain, blend(plain, "#000000", 0.4), blend(plain, "#FFFFFF", 0.5))[turn % 3]

@@ -1,68 +1,39 @@
 """The space-time diagram of a trace: a lane for each rank, bars for what it did, an arrow for each message.
 
-Called by `Trace.plot`. Runs in the notebook's process. Of the axes, x and y are in pixels, y downwards.
+Called by `Trace.plot` in the notebook's kernel. Of the axes, x and y are in pixels, y downwards.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from itertools import groupby
 from math import floor, log10
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from distlab.plotting.cells import text_width
-from distlab.plotting.style import (
-    BACKWARD,
-    COMPUTING,
-    FAINT,
-    FORWARD,
-    HAZE,
-    INK,
-    OPTIMIZER,
-    SERVING,
-    TRAVELLING,
-    curve_color,
-    new_figure,
-    rank_color,
-    style,
-    text_color,
-)
-from distlab.plotting.timeline_layout import ROOM, WIDE, Arrow, Scene, compose, remarks
+from distlab.plotting.lanes import LOOKS, draw_band, draw_boxes, outline
+from distlab.plotting.style import INK, curve_color, new_figure, rank_color, style
+from distlab.plotting.timeline_layout import WIDE, Arrow, Scene, compose, remarks
 from distlab.plotting.units import format_bytes
 from distlab.traces.events import Collective, Event, Message
 
 Place = tuple[float, float, float, float]  # of a text: left, top, right, bottom
 LEFT, RIGHT, FOOT = 71, 19, 48  # pixels beside the axes, and below for the axis of time
+EDGE = 8  # above the first lane and below the last one
 LINE, ROW = 15, 20  # heights of a note and of a row of the legend
-MARGIN = 10  # left of head and legend
+MARGIN = 10  # left of the title and the legend
 DPI = 100
 TEXT, SMALL = 9.5, 8.5  # font sizes in points
-WIDE_ENOUGH, LEGIBLE = 8, 18  # pixels of a bar with an edge or a hatch, and of one with words
-LOW = 12  # pixels of the height of one with words
 FLAT = 2.5  # of an arrow with its label above it, pixels across for each pixel down
 MOST_LABELS = 8  # arrows that have their bytes beside them although all messages are of one size
 LOST = "#D4443C"
-# by look of a bar, from the lowest to the highest: its fill, and what the legend calls it
-LOOKS = {
-    "compute": (COMPUTING, "computing"),
-    "forward": (FORWARD, "forward"),
-    "backward": (BACKWARD, "backward"),
-    "optimizer": (OPTIMIZER, "optimizer"),
-    "serve": (SERVING, "serving a remote call"),
-    "move": (TRAVELLING, "communicating"),
-    "wait": (FAINT, "waiting for a partner"),
-}
 DOTS = (0, (1, 1.6))
-WAITING = {"edgecolor": INK, "hatch": "////"}
 
 
 def space_time(
@@ -89,7 +60,7 @@ def space_time(
         collectives: marked with a line where their last rank came.
         window: first and last second to draw; all of it without one.
         title: what was traced.
-        notes: what has to be said of it.
+        notes: what a reader must know of it.
 
     Returns:
         The figure; a notebook shows it where it is the last value of a cell.
@@ -97,60 +68,44 @@ def space_time(
     scene = compose(ranks, events, messages, collectives, window)
     lines = [line for note in (*notes, *remarks(scene)) for line in textwrap.wrap(note, 102)]
     legend = legend_entries(scene)
-    head, lanes = 14 + 22 * bool(title) + LINE * len(lines), scene.bottom + 2 * ROOM
-    columns = 4 if len(legend) <= 4 and not any(box.look == "serve" for box in scene.boxes) else 3
+    columns = 4 if len(legend) <= 4 and not any(event.kind == "serve" for event in scene.spans) else 3
+    head = 14 + 22 * bool(title) + LINE * len(lines)
     foot = FOOT + ROW * -(-len(legend) // columns)
-    wide, high = LEFT + WIDE + RIGHT, head + lanes + foot
+    bottom = max(lane.bottom for lane in scene.lanes.values())
+    wide, high = LEFT + WIDE + RIGHT, head + bottom + 2 * EDGE + foot
     figure = new_figure(wide / DPI, high / DPI)
     with style():
-        ax = figure.add_axes((LEFT / wide, foot / high, WIDE / wide, lanes / high))
+        ax = figure.add_axes((LEFT / wide, foot / high, WIDE / wide, (bottom + 2 * EDGE) / high))
+        ax.set(xlim=(0, WIDE), ylim=(bottom + EDGE, -EDGE))
         draw_axes(ax, scene)
-        draw_lanes(ax, scene)
-        draw_bars(ax, scene)
+        draw_boxes(ax, scene.boxes, TEXT)
         draw_collectives(ax, scene)
-        if scene.arrows:
-            draw_arrows(ax, scene.arrows)
+        draw_arrows(ax, scene.arrows)
         taken: list[Place] = []
         draw_lost(ax, scene, taken)
-        label_bars(ax, scene, taken)
         label_arrows(ax, scene, taken)
-        for y, text, size in ((14, title, 12), (14 + 22 * bool(title), "\n".join(lines), SMALL + 0.5)):
-            figure.text(MARGIN / wide, 1 - (y - 7) / high, text, fontsize=size, va="top", parse_math=False)
+        for y, text, size in ((7, title, 12), (7 + 22 * bool(title), "\n".join(lines), SMALL + 0.5)):
+            figure.text(MARGIN / wide, 1 - y / high, text, fontsize=size, va="top", parse_math=False)
         place = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0, "frameon": False}
         figure.legend(handles=legend, ncols=columns, fontsize=TEXT, handlelength=1.6, columnspacing=1.2, **place)
     return figure
 
 
 def draw_axes(ax: Axes, scene: Scene) -> None:
-    """The axis of time."""
+    """The axis of time, and a lane in each rank's colour with its name at the left."""
     first, last = (1e3 * time for time in scene.view)
     times = MaxNLocator(8, steps=(1, 2, 5, 10)).tick_values(first, last)
     digits = max(0, -floor(log10(times[1] - times[0]) + 1e-9))
     times = [time for time in times if first <= time <= last]
-    ax.set(xlim=(0, WIDE), ylim=(scene.bottom + ROOM, -ROOM), yticks=[])
     ax.set_xticks([scene.x(time / 1e3) for time in times], [f"{time:.{digits}f}" for time in times], fontsize=TEXT)
     ax.set_xlabel("time (ms)", fontsize=TEXT)
     ax.spines["left"].set_visible(False)
-
-
-def draw_lanes(ax: Axes, scene: Scene) -> None:
-    """A band in each rank's colour, with its name at the left."""
+    ax.grid(visible=False, axis="y")
+    middles = [(lane.top + lane.under) / 2 for lane in scene.lanes.values()]
+    ax.set_yticks(middles, [f"rank {rank}" for rank in scene.lanes], fontsize=TEXT + 1)
+    ax.tick_params(axis="y", length=0)
     for rank, lane in scene.lanes.items():
-        look = {"facecolor": rank_color(rank), "edgecolor": "none"}
-        top, height = lane.top - 2, lane.bottom - lane.top + 4
-        ax.add_patch(Rectangle((0, top), WIDE, height, alpha=HAZE, zorder=0.5, **look))
-        ax.add_patch(Rectangle((-5, top), 5, height, clip_on=False, **look))
-        ax.text(-9, (lane.top + lane.under) / 2, f"rank {rank}", fontsize=TEXT + 1, ha="right", va="center_baseline")
-
-
-def draw_bars(ax: Axes, scene: Scene) -> None:
-    """All rectangles, look by look; communication is above computation."""
-    for order, (look, (color, _)) in enumerate(LOOKS.items()):
-        edge = {"linewidth": 0.7, **(WAITING if look == "wait" else {"edgecolor": "#FFFFFF"})}
-        for fits, outline in ((True, edge), (False, {"linewidth": 0, "antialiased": False})):
-            boxes = [box for box in scene.boxes if box.look == look and (box.width >= WIDE_ENOUGH) == fits]
-            corners = [[(b.left, b.top), (b.right, b.top), (b.right, b.bottom), (b.left, b.bottom)] for b in boxes]
-            ax.add_collection(PolyCollection(corners, facecolor=color, zorder=2 + order / 10, **outline))
+        draw_band(ax, lane.top - 2, lane.bottom + 2, rank_color(rank))
 
 
 def draw_collectives(ax: Axes, scene: Scene) -> None:
@@ -163,56 +118,45 @@ def draw_collectives(ax: Axes, scene: Scene) -> None:
 
 def draw_arrows(ax: Axes, arrows: Sequence[Arrow]) -> None:
     """Each arrow in the colour of the rank that sends."""
-    tails, heads = np.array([arrow.tail for arrow in arrows]), np.array([arrow.head for arrow in arrows])
-    look = {"units": "dots", "width": 1.6, "headwidth": 5, "headlength": 6, "headaxislength": 6, "zorder": 6}
-    colors = [curve_color(arrow.src) for arrow in arrows]
-    scale = {"angles": "xy", "scale_units": "xy", "scale": 1}
-    ax.quiver(*tails.T, *(heads - tails).T, color=colors, minlength=0, **scale, **look)
+    if arrows:
+        tails, heads = np.array([arrow.tail for arrow in arrows]), np.array([arrow.head for arrow in arrows])
+        look = {"units": "dots", "width": 1.6, "headwidth": 5, "headlength": 6, "headaxislength": 6, "zorder": 6}
+        colors = [curve_color(arrow.src) for arrow in arrows]
+        scale = {"angles": "xy", "scale_units": "xy", "scale": 1}
+        ax.quiver(*tails.T, *(heads - tails).T, color=colors, minlength=0, **scale, **look)
 
 
 def legend_entries(scene: Scene) -> list[Patch | Line2D]:
     """What is drawn and nothing else, each with its words."""
-    looks = {box.look for box in scene.boxes}
-    entries: list[Patch | Line2D] = [
-        Patch(facecolor=color, label=words, **(WAITING if look == "wait" else {}))
-        for look, (color, words) in LOOKS.items()
-        if look in looks
-    ]
+    seen = {box.look for box in scene.boxes}
+    looks = [look for look in LOOKS.values() if look in seen]
+    flying = any(not event.blocking and event.kind != "serve" for event in scene.spans)
     lines = (
-        (
-            "in flight, not blocking",
-            any(not event.blocking and event.kind != "serve" for event in scene.spans),
-            LOOKS["move"][0],
-            {"lw": 4},
-        ),
+        ("in flight, not blocking", flying, LOOKS["move"].fill, {"lw": 4}),
         ("message, coloured by sender", scene.arrows, curve_color(0), {"lw": 1.4, "marker": ">", "ms": 5}),
         ("everybody has come", scene.collectives, INK, {"lw": 1, "ls": DOTS}),
         ("without a partner", scene.lost, LOST, {"lw": 0, "marker": "x", "mew": 2}),
     )
+    entries = [Patch(facecolor=look.fill, label=look.words, **outline(look)) for look in looks]
     return entries + [Line2D([], [], color=color, label=words, **look) for words, there, color, look in lines if there]
 
 
-# --- words ---
+# --- words beside the bars ---
 
 
-def write(ax: Axes, taken: list[Place], x: float, y: float, text: str, color: str, **look: Any) -> bool:
-    """Write a text at the middle of its height, if it keeps clear of those before it and of the axes' edges.
-
-    Args:
-        taken: what the others take up. look: matplotlib's text options; without them small, and from x to the right.
+def write(ax: Axes, taken: list[Place], x: float, y: float, text: str, color: str, ha: str = "left") -> bool:
+    """Write a text at the middle of its height, if it keeps clear of those in `taken` and of the axes' edges.
 
     Returns:
         Whether there was room for it.
     """
-    look = {"fontsize": SMALL, "ha": "left", "va": "center_baseline", "zorder": 9, "parse_math": False, **look}
-    wide, half = text_width(text, look["fontsize"]) * DPI, look["fontsize"] * 1.25 / 72 * DPI / 2
-    left = x - wide * {"left": 0, "center": 0.5, "right": 1}[look["ha"]]
-    if left < 2 or left + wide > WIDE - 2:
-        return False
+    wide, half = text_width(text, SMALL) * DPI, SMALL * 1.25 / 72 * DPI / 2
+    left = x - wide * {"left": 0, "center": 0.5, "right": 1}[ha]
     left, upper, right, lower = place = (left - 2, y - half, left + wide + 2, y + half)
-    if any(a < right and left < c and b < lower and upper < d for a, b, c, d in taken):
+    if left < 0 or right > WIDE or any(a < right and left < c and b < lower and upper < d for a, b, c, d in taken):
         return False
     taken.append(place)
+    look = {"fontsize": SMALL, "ha": ha, "va": "center_baseline", "zorder": 9, "parse_math": False}
     ax.text(x, y, text, color=color, **look)
     return True
 
@@ -230,36 +174,7 @@ def draw_lost(ax: Axes, scene: Scene, taken: list[Place]) -> None:
         who = "nobody" if partner is None else f"rank {partner}"
         crosses.append((x, y, f"{who} never received it" if message.send else f"{who} never sent it"))
     for x, y, text in crosses:
-        write(ax, taken, x + 9, y, text, LOST) or write(ax, taken, x - 9, y, text, LOST, ha="right")
-
-
-def label_bars(ax: Axes, scene: Scene, taken: list[Place]) -> None:
-    """The name of each call in its bar, where it fits, with the partner or the bytes where that fits too."""
-    for event, boxes in groupby(scene.boxes, key=lambda box: box.event):
-        box = max(boxes, key=lambda box: box.width)
-        if event is None or box.width < LEGIBLE or box.bottom - box.top < LOW:
-            continue
-        size = TEXT if event.blocking else SMALL
-        text = next((text for text in texts_of(event) if text_width(text, size) * DPI <= box.width - 6), "")
-        fill = LOOKS[box.look][0]
-        # no hatch behind the words
-        look = {"bbox": {"facecolor": fill, "edgecolor": "none", "pad": 1.2}} if box.look == "wait" else {}
-        if text:
-            middle = (box.left + box.right) / 2, (box.top + box.bottom) / 2
-            write(ax, taken, *middle, text, text_color(fill), fontsize=size, ha="center", **look)
-
-
-def texts_of(event: Event) -> list[str]:
-    """What may stand in the bar of an event, the longest first."""
-    if event.kind == "wait":
-        return [f"wait for {event.op}", "wait"]
-    if event.kind == "collective" and event.num_bytes:
-        return [f"{event.op} {format_bytes(event.num_bytes)}", event.op]
-    if event.kind in ("remote", "serve") and event.peer is not None:
-        return [f"{event.op} {'→' if event.kind == 'remote' else 'for'} {event.peer}", event.op, event.op.split()[-1]]
-    if event.kind in ("send", "recv") and event.peer is not None:
-        return [f"{event.op} {'→' if event.kind == 'send' else '←'} {event.peer}", event.op]
-    return [event.op]
+        write(ax, taken, x + 9, y, text, LOST) or write(ax, taken, x - 9, y, text, LOST, "right")
 
 
 def label_arrows(ax: Axes, scene: Scene, taken: list[Place]) -> None:
@@ -268,13 +183,13 @@ def label_arrows(ax: Axes, scene: Scene, taken: list[Place]) -> None:
     if single and len(scene.sizes) == 1 and len(scene.arrows) > MOST_LABELS:
         return
     for arrow in scene.arrows:
-        across, down = arrow.head[0] - arrow.tail[0], arrow.head[1] - arrow.tail[1]
-        lane = scene.lanes[arrow.src]
-        y = lane.bottom + lane.gap / 2 if down > 0 else lane.top - lane.gap / 2  # in the room beside its lane
-        x = arrow.tail[0] + (y - arrow.tail[1]) / down * across
-        flat = abs(across) > FLAT * abs(down)
         if arrow.sizes == (None,):
             continue
+        across, down = arrow.head[0] - arrow.tail[0], arrow.head[1] - arrow.tail[1]
+        lane = scene.lanes[arrow.src]
+        y = lane.bottom + lane.gap / 2 if down > 0 else lane.top - lane.gap / 2  # between its lane and the next one
+        x = arrow.tail[0] + (y - arrow.tail[1]) / down * across
+        flat = abs(across) > FLAT * abs(down)
         text = format_bytes(arrow.sizes[0]) if len(arrow.sizes) == 1 else f"×{len(arrow.sizes)}"
         place = (x, y - 8) if flat else (x + 6, y)
-        write(ax, taken, *place, text, curve_color(arrow.src), ha="center" if flat else "left")
+        write(ax, taken, *place, text, curve_color(arrow.src), "center" if flat else "left")

@@ -106,7 +106,7 @@ def test_the_pictures_and_the_player_show_the_messages(states, messages):
 def test_a_message_of_several_chunks_is_an_arrow_for_each():
     """Chunks may be a range or a list, the operation may be left out, and a message may be an object."""
     state = [[{0}] * 3, [{1}] * 3]
-    messages = [(0, 1, range(2)), SimpleNamespace(src=1, dst=0, chunks=[2], operation="reduce")]
+    messages = [(0, 1, range(2)), SimpleNamespace(src=1, dst=0, chunks=[2], operation="reduce", origin=None)]
     figure = plotting.steps([state, state], [messages])
     assert len(patches_of(figure, FancyArrowPatch)) == 3
     assert [text.get_text() for text in figure.axes[0].texts].count("+") == 1

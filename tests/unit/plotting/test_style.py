@@ -8,6 +8,7 @@ from matplotlib.colors import to_rgb
 
 from distlab import plotting
 from distlab.plotting.style import rank_color, style
+from distlab_course import figures
 from tests.unit.plotting.conftest import FIT, curve
 
 # What is seen of linear red, green, blue. Source: Machado, Oliveira and Fernandes, "A Physiologically-based Model for
@@ -53,6 +54,6 @@ def test_style_is_restored():
     with style():
         assert matplotlib.rcParams["svg.hashsalt"] == "distlab"
     plotting.before_after([1, 2], [3, None])
-    plotting.latency_bandwidth(*curve(1e-5), FIT)
+    figures.latency_bandwidth(*curve(1e-5), FIT)
     assert dict(matplotlib.rcParams) == before
     assert plt.get_fignums() == []

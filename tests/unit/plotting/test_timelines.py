@@ -1,54 +1,18 @@
 """The space-time diagram: what it draws of which event, that texts keep apart, and that nothing ends in a smear."""
 
 import io
-import random
 
 import pytest
 from matplotlib.colors import to_hex
 
 from distlab.plotting import space_time
+from distlab.plotting.lanes import LOOKS
 from distlab.plotting.style import curve_color
 from distlab.plotting.timeline_layout import COLUMN, CROSSINGS, FEW, MOST_ROWS, WIDE, compose, remarks
 from distlab.plotting.timelines import LOST
 from distlab.traces.events import Collective, Event, Message, pack
 from tests.unit.plotting.conftest import assert_tidy, texts
-
-GROUP = (0, 1)
-
-
-def message(src, dst, sent, posted, end, num_bytes=4, group=GROUP, blocking=True):
-    """A send at `sent` and its recv at `posted`, both over at `end`, in ms."""
-    what = {"ready": max(sent, posted) / 1e3, "group": group, "num_bytes": num_bytes, "tag": 0, "blocking": blocking}
-    send = Event(src, "send", "send" if blocking else "isend", sent / 1e3, end / 1e3, peer=dst, **what)
-    recv = Event(dst, "recv", "recv" if blocking else "irecv", posted / 1e3, end / 1e3, peer=src, **what)
-    return Message(src, dst, 0, group, num_bytes, send, recv)
-
-
-def halves(messages):
-    return [half for m in messages for half in (m.send, m.recv) if half is not None]
-
-
-def collective(starts, end, op="all_reduce"):
-    """All ranks enter at their own time, in ms, and leave together."""
-    group, last = tuple(range(len(starts))), max(starts) / 1e3
-    events = [Event(r, "collective", op, at / 1e3, end / 1e3, ready=last, group=group) for r, at in enumerate(starts)]
-    return Collective(op, group, tuple(events), True)
-
-
-def many(ranks, steps, seed=1):
-    """A ring with computation: about 4 events for each rank and step, at times that look measured."""
-    chance = random.Random(seed)
-    messages, events, now = [], [], [0.0] * ranks
-    for _ in range(steps):
-        at = [time + chance.random() * 0.4 for time in now]
-        for rank in range(ranks):
-            events.append(Event(rank, "compute", "mm", now[rank] / 1e3, at[rank] / 1e3))
-        for rank in range(ranks):
-            after = (rank + 1) % ranks
-            end = max(at[rank], at[after]) + chance.random() * 0.5
-            messages.append(message(rank, after, at[rank], at[after], end, 400, tuple(range(ranks))))
-            now[after] = end
-    return events + halves(messages), messages
+from tests.unit.plotting.scenes import GROUP, collective, halves, many, message
 
 
 def scene_of(ranks, events, messages=(), window=(0.0, 0.1)):
@@ -57,8 +21,9 @@ def scene_of(ranks, events, messages=(), window=(0.0, 0.1)):
 
 def boxes_of(*events):
     """The boxes of a picture of 100 ms as (look, left, right), in ms."""
-    boxes = scene_of([0, 1], events).boxes
-    return [(box.look, round(100 * box.left / WIDE, 2), round(100 * box.right / WIDE, 2)) for box in boxes]
+    boxes = sorted(scene_of([0, 1], events).boxes, key=lambda box: box.left)
+    names = {look: name for name, look in LOOKS.items()}
+    return [(names[box.look], round(100 * box.left / WIDE, 2), round(100 * box.right / WIDE, 2)) for box in boxes]
 
 
 def test_a_call_is_cut_where_it_stops_to_wait():

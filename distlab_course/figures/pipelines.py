@@ -1,6 +1,6 @@
-"""What ways to share a model cost: the bubble and the memory of pipelines, predictions, and which way is the quickest.
+"""Notebook 09: schedules of pipelines, what their bubble and their memory cost, and which way to share a model wins.
 
-Called by notebook 09, with what was simulated and what a formula gave. Runs in the notebook's process.
+Runs in the notebook's kernel. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -13,47 +13,100 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from distlab.plotting.axes import SMALL, even_ticks, label_ends, log_ticks, new_axes
-from distlab.plotting.curves import badge, draw_theory
+from distlab.plotting.curves import badge
+from distlab.plotting.lanes import Bar, Look, draw_lanes, height_of, legend_below, outline
 from distlab.plotting.style import (
     BACKWARD,
+    FAINT,
     FORWARD,
     INK,
+    OPTIMIZER,
     TRAVELLING,
     curve_color,
     new_figure,
+    rank_color,
     style,
     text_color,
 )
-from distlab.text import refuse
 
+KINDS = {
+    "F": Look(FORWARD, "forward"),
+    "B": Look(BACKWARD, "backward"),
+    "I": Look(BACKWARD, "backward, input only"),
+    "W": Look(OPTIMIZER, "backward, weights only"),
+}
 MARKERS = "o+s^vD"
 SHADES = (FORWARD, BACKWARD, TRAVELLING)  # of the regions of a map: no rank's colour
+Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
+
+
+def pipeline(schedules: Mapping[str, Sequence[Sequence[Action]]], simulated: str = "") -> Figure:
+    """Draw schedules of pipelines below each other on one scale: a box for each micro-batch, a row for each stage.
+
+    Each title ends with the share of the time, from the first begin to the last end, in which ranks are idle.
+
+    Args:
+        schedules: by name and by rank, what the rank computed: the kind ("F" forward, "B" backward, "I" and "W" its
+            halves for the input and for the weights), the stage, the micro-batch, begin and end in seconds.
+        simulated: on which machines, as `cluster.simulated` says it; "" for measured times.
+    """
+    charts = {name: lanes_of(ranks) for name, ranks in schedules.items()}
+    heights = [height_of(chart) for chart in charts.values()]
+    end = 1.01 * max(idle(ranks)[1] for ranks in schedules.values())
+    figure = new_figure(7.5, sum(heights) + 0.75 * len(charts) + 0.7, layout="constrained")
+    with style():
+        axes = figure.subplots(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
+        used = {bar.look for chart in charts.values() for bars in chart.values() for bar in bars}
+        legend_below(axes[-1], [look for look in KINDS.values() if look in used], columns=4)
+        for ax, (name, chart) in zip(axes, charts.items(), strict=True):
+            ax.set_title(f"{name}: idle {idle(schedules[name])[0]:.0%}", fontsize=11, pad=5)
+            tops = draw_lanes(ax, chart, end, bands=[rank_color(rank) for rank in range(len(chart))], size=8.5)
+            ax.spines["left"].set_visible(False)
+            for rank, actions in enumerate(schedules[name]):
+                stages = sorted({action[1] for action in actions})
+                for row, stage in enumerate(stages if len(stages) > 1 else ()):
+                    beside = {"fontsize": 8.5, "va": "center_baseline"}
+                    ax.text(1.01 * end, tops[f"rank {rank}"] + row + 0.5, f"stage {stage}", **beside)
+        axes[-1].set_xlabel(f"time ({simulated})" if simulated else "time, measured", fontsize=9.5)
+    return figure
+
+
+def lanes_of(ranks: Sequence[Sequence[Action]]) -> dict[str, list[Bar]]:
+    """What each rank computed, as bars from the first begin on, in a row for each of its stages."""
+    zero = min(action[3] for rank in ranks for action in rank)
+    lanes = {}
+    for rank, actions in enumerate(ranks):
+        rows = {stage: row for row, stage in enumerate(sorted({action[1] for action in actions}))}
+        lanes[f"rank {rank}"] = [
+            Bar(begin - zero, end - zero, KINDS[kind], (str(batch),), rows[stage])
+            for kind, stage, batch, begin, end in actions
+        ]
+    return lanes
+
+
+def idle(ranks: Sequence[Sequence[Action]]) -> tuple[float, float]:
+    """The share of the time in which ranks are idle, and the seconds from the first begin to the last end."""
+    actions = [action for rank in ranks for action in rank]
+    seconds = max(action[4] for action in actions) - min(action[3] for action in actions)
+    return 1 - sum(end - begin for *_, begin, end in actions) / (len(ranks) * seconds), seconds
 
 
 def bubbles(shares: Mapping[str, Mapping[int, float]], p: int, stages: Sequence[int], simulated: str = "") -> Axes:
     """Draw the idle share of pipelines against the number of micro-batches, on the lines of the theory.
-
-    Runs on: client.
 
     Args:
         shares: by schedule, and by the number m of micro-batches: the idle share of the time, from 0 to 1.
         p: the number of ranks.
         stages: of each schedule, how many stages v a rank has; the theory's line is (p - 1) / (v m + p - 1).
         simulated: on which machines, as `cluster.simulated` says it.
-
-    Returns:
-        The axes of a new figure, which a notebook shows when its cell ends.
     """
+    labels, ends = {"xlabel": "micro-batches m", "ylabel": "idle share of the time"}, []
     counts = sorted({m for points in shares.values() for m in points})
-    labels = {"xlabel": "micro-batches m", "ylabel": "idle share of the time"}
     with new_axes(6, 4, title=f"the bubble of {p} ranks", **labels) as ax:
-        ends = []
-        for v in dict.fromkeys(stages):
-            ours = [m for points, of in zip(shares.values(), stages, strict=True) if of == v for m in points]
-            fine = np.geomspace(min(ours), max(ours), 41)
-            draw_theory(ax, fine, 100 * (p - 1) / (v * fine + p - 1))
-        for place, (name, points) in enumerate(shares.items()):
+        for place, ((name, points), v) in enumerate(zip(shares.items(), stages, strict=True)):
             marker, color = MARKERS[place % len(MARKERS)], curve_color(place)
+            fine = np.geomspace(min(points), max(points), 41)
+            ax.plot(fine, 100 * (p - 1) / (v * fine + p - 1), color=INK, linewidth=1.2, linestyle="--")
             look = {"color": color, "mfc": "none", "mew": 2, "ms": 11 if marker == "+" else 6}
             ax.plot(list(points), [100 * share for share in points.values()], marker, **look)
             ends.append((max(points), 100 * points[max(points)], name, color))
@@ -68,15 +121,10 @@ def bubbles(shares: Mapping[str, Mapping[int, float]], p: int, stages: Sequence[
 def alive(over_time: Mapping[str, tuple], most: Mapping[str, Mapping[int, int]], simulated: str = "") -> Figure:
     """Draw how many micro-batches are alive on rank 0 over time, and the most on any rank against their number.
 
-    Runs on: client.
-
     Args:
         over_time: by schedule, moments in seconds, and how many micro-batches are alive from each of them on.
         most: by schedule, and by the number of micro-batches: the most that are alive on any rank.
         simulated: on which machines, as `cluster.simulated` says it.
-
-    Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
     """
     figure = new_figure(7.5, 3.4, layout="constrained")
     with style():
@@ -84,17 +132,16 @@ def alive(over_time: Mapping[str, tuple], most: Mapping[str, Mapping[int, int]],
         for place, (name, (moments, numbers)) in enumerate(over_time.items()):
             look = {"color": curve_color(place)}
             left.step(moments, numbers, where="post", **look)
-            top, words = max(numbers), {"textcoords": "offset points", **look}
-            left.annotate(name, (sum(moments[-2:]) / 5, top), xytext=(0, 4), **words)
             right.plot(list(most[name]), list(most[name].values()), "o-", ms=5, **look)
-            end = max(most[name])
+            words, end = {"textcoords": "offset points", **look}, max(most[name])
+            left.annotate(name, (sum(moments[-2:]) / 5, max(numbers)), xytext=(0, 4), **words)
             right.annotate(name, (end, most[name][end]), xytext=(-4, 8), ha="right", **words)
         highest = max(max(numbers) for _, numbers in over_time.values())
+        counts = sorted({m for points in most.values() for m in points})
         left.set(title="rank 0 over time", xlabel="time", ylabel="micro-batches alive", ylim=(0, 1.15 * highest))
         even_ticks(left.xaxis, "s")
         badge(left, simulated)
         right.set_title("the most on any rank", pad=19)
-        counts = sorted({m for points in most.values() for m in points})
         right.set(xlabel="micro-batches m", xticks=counts, yticks=[0, *counts], ylim=(0, 1.15 * counts[-1]))
     return figure
 
@@ -104,26 +151,23 @@ def predictions(
 ) -> Figure:
     """Draw what was predicted beside what was simulated: the memory of a rank, and the time of a step.
 
-    Runs on: client.
-
     Args:
-        predicted, simulated: by name of the way, bytes and seconds.
+        predicted: by name of the way, bytes and seconds.
+        simulated: the same.
         where: on which machines, as `cluster.simulated` says it.
-
-    Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
     """
     figure = new_figure(7.5, 3.2, layout="constrained")
     with style():
-        for place, (ax, unit) in enumerate(zip(figure.subplots(1, 2, sharey=True), ("B", "s"), strict=True)):
+        axes = figure.subplots(1, 2, sharey=True)
+        for place, (ax, title, unit) in enumerate(zip(axes, ("memory of a rank", "time of a step"), "Bs", strict=True)):
             for row, name in enumerate(predicted):
                 ax.barh(row + 0.2, simulated[name][place], 0.36, color=FORWARD)
-                ax.barh(row - 0.2, predicted[name][place], 0.36, fill=False, edgecolor=INK, hatch="////")
+                ax.barh(row - 0.2, predicted[name][place], 0.36, fill=False, **outline(Look(FAINT, hatched=True)))
             ax.set(yticks=range(len(predicted)), yticklabels=predicted, ylim=(len(predicted) - 0.4, -0.6))
             ax.grid(visible=False, axis="y")
             ax.tick_params(axis="y", length=0)
             even_ticks(ax.xaxis, unit)
-            ax.set_title(("memory of a rank", "time of a step")[place], fontsize=12)
+            ax.set_title(title, fontsize=12)
         figure.suptitle(f"hatched: predicted; full: {where}", x=0.02, ha="left", fontsize=10, style="italic")
     return figure
 
@@ -132,34 +176,23 @@ def quickest(
     seconds: Mapping[str, Sequence[Sequence[float]]],
     bandwidths: Sequence[float],
     tokens: Sequence[int],
-    title: str = "",
-    networks: Mapping[str, float] | None = None,
+    title: str,
+    networks: Mapping[str, float],
 ) -> Axes:
     """Draw a map of which way to share a model is the quickest, for each bandwidth and each size of the batch.
 
-    Runs on: client.
-
     Args:
-        seconds: by name of the way, a row for each size of the batch with a time for each bandwidth; infinite where
-            the model does not fit.
+        seconds: by name of the way, three at most, a row for each size of the batch with a time for each bandwidth;
+            infinite where the model does not fit.
         bandwidths: of each device, in bytes a second, ascending.
         tokens: in the batch, ascending.
         title: of which model on which devices.
         networks: the bandwidths of well-known networks, by name, drawn as lines.
-
-    Returns:
-        The axes, as of `bubbles`.
-
-    Raises:
-        ArgumentError: there are more than three ways.
     """
-    if not 0 < len(seconds) <= len(SHADES):
-        refuse("seconds", f"1 to {len(SHADES)} ways", list(seconds), 'Give {"ZeRO-3": rows_of_seconds}.')
     best, shades = np.argmin(list(seconds.values()), axis=0), SHADES[: len(seconds)]
     with new_axes(7, 4.6, xlabel="bandwidth of each device", ylabel="tokens in the batch") as ax:
-        ax.set_title(title, loc="left", pad=24 if networks else 6)
-        look = {"cmap": ListedColormap(shades), "vmin": 0, "vmax": len(seconds) - 1}
-        ax.pcolormesh(bandwidths, tokens, best, **look)
+        ax.set_title(title, loc="left", pad=24)
+        ax.pcolormesh(bandwidths, tokens, best, cmap=ListedColormap(shades), vmin=0, vmax=len(seconds) - 1)
         ax.set(xscale="log", yscale="log")
         log_ticks(ax.xaxis, "B/s")
         ax.minorticks_off()
@@ -172,7 +205,7 @@ def quickest(
                 look = {"ha": "center", "va": "center", "color": text_color(shade), "zorder": 5}
                 look["bbox"] = {"facecolor": shade, "edgecolor": "none", "pad": 2}
                 ax.text(bandwidths[int(np.median(columns))], tokens[int(np.median(rows))], name, **look)
-        for name, bandwidth in (networks or {}).items():
+        for name, bandwidth in networks.items():
             ax.axvline(bandwidth, color="#FFFFFF", linewidth=1.2, linestyle=":")
             above = {"ha": "center", "transform": ax.get_xaxis_transform(), "fontsize": SMALL - 1}
             ax.text(bandwidth, 1.02, name, **above)

@@ -1,6 +1,6 @@
-"""Which part of a tensor each rank holds, how the weights of layers are cut, and who talks to whom on a mesh.
+"""Notebook 09: which part of a tensor each rank holds, how weights are cut, and who talks to whom on a mesh.
 
-Called by the notebooks, on values that were pulled from the ranks. Runs in the notebook's process. Lengths in inches.
+Runs in the notebook's kernel, on values that were pulled from the ranks. Lengths are in inches.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from distlab.plotting import cells
 from distlab.plotting.cells import draw_text, text_width
 from distlab.plotting.style import FAINT, INK, curve_color, rank_color, text_color
-from distlab.text import refuse
 
-SIZE, SMALL = 9.5, 11  # font sizes in points: of a number, of a name
+SIZE, NAME = 9.5, 11  # font sizes in points: of a number, of a name
 WIDE, HIGH = 0.27, 0.25  # of a cell, at least
 HEAD, GAP, SIDE = 0.4, 0.3, 0.24  # heights of the ranks' names and between states; between two ranks
+WORDS = 0.3  # more between two states where an arrow has words
 TALL = 1.2  # of the longest side of a weight
-WORDS = 0.3  # more room between two states where an arrow has words
-EXAMPLE = 'Give shards([("Shard(0)", cluster.pull("held"))]).'
+ARROW = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
 
 Matrix = Sequence[Sequence[float | None]]
 
@@ -34,62 +33,51 @@ def shards(states: Sequence[tuple[str, Sequence[Any]]], moves: Sequence[str | No
     arrows begin. Light grey are numbers that several ranks hold alike, dark grey those that none held before (sums). A
     state without an arrow to it is another tensor.
 
-    Runs on: client.
-
     Args:
         states: a name, and what each rank holds: by rank a matrix as large as the whole tensor (a tensor, or nested
             lists), with NaN or None where the rank holds nothing.
         moves: what leads from a state to the next one, such as "all-gather"; None for nothing.
         title: what is shown.
-
-    Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
-
-    Raises:
-        ArgumentError: there is no state, or one is of another number of ranks.
     """
-    held = [(name, [_matrix(rank) for rank in by_rank]) for name, by_rank in states]
-    ranks = {len(by_rank) for _, by_rank in held}
-    if len(ranks) != 1 or 0 in ranks:
-        refuse("states", "one or more states, each of the same number of ranks", held, EXAMPLE)
-    texts = [cells.format_value(v) for _, state in held for matrix in state for row in matrix for v in row]
+    states = [(name, [matrix_of(rank) for rank in by_rank]) for name, by_rank in states]
+    texts = [cells.format_value(v) for _, state in states for matrix in state for row in matrix for v in row]
     cell = max(WIDE, *(text_width(text, SIZE) + 0.07 for text in texts))
-    names = max(text_width(name, SMALL) for name, _ in held) + 0.24
-    column = cell * max(len(state[0][0]) for _, state in held) + SIDE
-    moves = [*moves, *[None] * len(held)][: len(held) - 1]
-    heights = [HIGH * len(state[0]) for _, state in held]
-    height = HEAD + sum(heights) + sum(GAP + WORDS * bool(move) for move in moves)
-    (n,) = ranks
+    names = max(text_width(name, NAME) for name, _ in states) + 0.24
+    column = cell * max(len(state[0][0]) for _, state in states) + SIDE
+    moves = [*moves, *[None] * len(states)][: len(states) - 1]
+    height = HEAD + sum(HIGH * len(state[0]) for _, state in states) + sum(GAP + WORDS * bool(move) for move in moves)
+    n = len(states[0][1])
     figure, ax = cells.canvas(names + n * column - SIDE, height, title)
     for rank in range(n):
         left = names + rank * column
         ax.add_patch(Rectangle((left, 0.26), column - SIDE, 0.05, facecolor=rank_color(rank), edgecolor="none"))
-        draw_text(ax, left + (column - SIDE) / 2, 0.1, f"rank {rank}", fontsize=SMALL, color=curve_color(rank))
+        draw_text(ax, left + (column - SIDE) / 2, 0.1, f"rank {rank}", fontsize=NAME, color=curve_color(rank))
     top, start = HEAD, None
-    for (name, state), high, move in zip(held, heights, [None, *moves], strict=True):
-        if move:
-            _draw_arrow(ax, names + (n * column - SIDE) / 2, top - 0.06, GAP + WORDS - 0.12, move)
-            top += GAP + WORDS
-        elif start is not None:
-            top += GAP
+    for (name, state), move in zip(states, [None, *moves], strict=True):
+        if start is not None:
+            x, length = names + (n * column - SIDE) / 2, GAP + WORDS * bool(move)
+            if move:
+                ax.add_patch(FancyArrowPatch((x, top + 0.06), (x, top + length - 0.06), **ARROW))
+                draw_text(ax, x + 0.14, top + length / 2, move, ha="left", va="center_baseline", fontsize=NAME)
+            top += length
         start = start if move else [[v for row in matrix for v in row if v is not None] for matrix in state]
-        alike = not move and all(matrix == state[0] for matrix in state)
-        draw_text(ax, 0, top + high / 2, name, ha="left", fontsize=SMALL)
+        alike = all(matrix == state[0] for matrix in state)
+        draw_text(ax, 0, top + HIGH * len(state[0]) / 2, name, ha="left", fontsize=NAME)
         for rank, matrix in enumerate(state):
             origin = None if move else "shared" if alike else rank
-            _draw_matrix(ax, names + rank * column, top, cell, matrix, origin, start)
-        top += high
+            draw_matrix(ax, names + rank * column, top, cell, matrix, origin, start)
+        top += HIGH * len(state[0])
     return figure
 
 
-def _matrix(values: Any) -> Matrix:
+def matrix_of(values: Any) -> Matrix:
     """Nested lists, with None where there is nothing; a row of its own for a vector."""
     rows = values.tolist() if hasattr(values, "tolist") else values
     rows = rows if rows and isinstance(rows[0], (list, tuple)) else [rows]
     return [[None if value is None or value != value else value for value in row] for row in rows]
 
 
-def _draw_matrix(
+def draw_matrix(
     ax: Axes, left: float, top: float, cell: float, matrix: Matrix, origin: int | str | None, start: list[list[float]]
 ) -> None:
     """Draw what one rank holds, outlines where that is nothing; without an origin, a value has that which it had."""
@@ -104,20 +92,10 @@ def _draw_matrix(
                 cells.draw_cell(ax, x + 0.01, y + 0.01, cell - 0.02, HIGH - 0.02, kind, SIZE)
 
 
-def _draw_arrow(ax: Axes, x: float, top: float, length: float, words: str) -> None:
-    """Draw an arrow downwards with its words at the right."""
-    top += 0.12
-    look = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
-    ax.add_patch(FancyArrowPatch((x, top), (x, top + length), **look))
-    draw_text(ax, x + 0.14, top + length / 2, words, ha="left", va="center_baseline", fontsize=SMALL)
-
-
 def cuts(
     layers: Sequence[tuple[str, tuple[int, ...], int | None]], n: int, marks: Mapping[str, str], title: str = ""
 ) -> Figure:
     """Draw how the weights of layers are cut: each as its rectangle, outputs downwards, in the colours of the ranks.
-
-    Runs on: client.
 
     Args:
         layers: in the order in which they are called: a name, the shape of the weight, and the dimension along which
@@ -125,61 +103,47 @@ def cuts(
         n: the number of ranks.
         marks: by the name of a layer, what is called behind it, in one or more lines.
         title: what is shown.
-
-    Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
     """
-    sizes = [(shape[1] if len(shape) > 1 else 0, shape[0]) for _, shape, _ in layers]
-    scale = TALL / max(side for size in sizes for side in size)
-    boxes = [(max(0.12, wide * scale), high * scale) for wide, high in sizes]
-    words = [marks.get(name, "").splitlines() for name, _, _ in layers]
-    gaps = [0.28 + max((text_width(line, SIZE) for line in lines), default=0) for lines in words]
-    captions = [max(text_width(_size(shape), SIZE), text_width(name, SMALL)) for name, shape, _ in layers]
-    columns = [max(wide, caption) for (wide, _), caption in zip(boxes, captions, strict=True)]
-    figure, ax = cells.canvas(sum(columns) + sum(gaps), TALL + 1.0, title)
+    scale = TALL / max(side for _, shape, _ in layers for side in shape)
+    sizes = {name: " x ".join(map(str, shape)) for name, shape, _ in layers}
+    wide = {name: max(0.12, shape[1] * scale if len(shape) > 1 else 0) for name, shape, _ in layers}
+    columns = {name: max(wide[name], text_width(sizes[name], SIZE), text_width(name, NAME)) for name in sizes}
+    words = {name: marks.get(name, "").splitlines() for name in sizes}
+    gaps = {name: 0.28 + max((text_width(line, SIZE) for line in words[name]), default=0) for name in sizes}
+    figure, ax = cells.canvas(sum(columns.values()) + sum(gaps.values()), TALL + 1.0, title)
     left, middle = 0.0, 0.26 + TALL / 2
-    for (name, shape, dim), (wide, high), column, gap in zip(layers, boxes, columns, gaps, strict=True):
-        x, y = left + (column - wide) / 2, middle - high / 2
-        draw_text(ax, left + column / 2, y - 0.16, name, fontsize=SMALL)
+    for name, shape, dim in layers:
+        high = shape[0] * scale
+        x, y = left + (columns[name] - wide[name]) / 2, middle - high / 2
+        draw_text(ax, left + columns[name] / 2, y - 0.16, name, fontsize=NAME)
+        draw_text(ax, left + columns[name] / 2, y + high + 0.16, sizes[name], fontsize=SIZE)
+        across, down = (wide[name] / n if dim == 1 else wide[name]), (high / n if dim == 0 else high)
         for rank in range(1 if dim is None else n):
             look = {"facecolor": FAINT if dim is None else rank_color(rank), "edgecolor": "#FFFFFF", "linewidth": 0.6}
-            across, down = (wide / n if dim == 1 else wide), (high / n if dim == 0 else high)
             corner = x + rank * across * (dim == 1), y + rank * down * (dim == 0)
             ax.add_patch(Rectangle(corner, across, down, **look))
-        draw_text(ax, left + column / 2, y + high + 0.16, _size(shape), fontsize=SIZE)
-        left += column + gap
-        if name in marks:
-            draw_text(ax, left - gap / 2, middle - 0.08, marks[name], va="bottom", fontsize=SIZE)
-        look = {"arrowstyle": "-|>", "mutation_scale": 11, "color": INK, "shrinkA": 0, "shrinkB": 0}
-        ax.add_patch(FancyArrowPatch((left - gap + 0.05, middle), (left - 0.05, middle), **look))
-    key, place = [(f"rank {rank}", rank_color(rank)) for rank in range(n)] + [("every rank", FAINT)], 0.0
-    for words, color in key:
+        start, left = left + columns[name], left + columns[name] + gaps[name]
+        draw_text(ax, (start + left) / 2, middle - 0.08, marks.get(name, ""), va="bottom", fontsize=SIZE)
+        ax.add_patch(FancyArrowPatch((start + 0.05, middle), (left - 0.05, middle), **ARROW))
+    place = 0.0
+    for name, color in [*((f"rank {rank}", rank_color(rank)) for rank in range(n)), ("every rank", FAINT)]:
         ax.add_patch(Rectangle((place, TALL + 0.8), 0.14, 0.14, facecolor=color, edgecolor="none"))
-        draw_text(ax, place + 0.2, TALL + 0.87, words, ha="left", va="center_baseline", fontsize=SIZE)
-        place += text_width(words, SIZE) + 0.5
+        draw_text(ax, place + 0.2, TALL + 0.87, name, ha="left", va="center_baseline", fontsize=SIZE)
+        place += text_width(name, SIZE) + 0.5
     return figure
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
 
 
 def mesh(shape: tuple[int, int], groups: Sequence[tuple[Sequence[int], str]], title: str = "") -> Figure:
     """Draw the ranks of a mesh of two dimensions, and who talks to whom about what.
 
-    Runs on: client.
-
     Args:
         shape: rows and columns; the ranks are numbered along the rows.
         groups: the ranks of a group, of one row or one column, and what they call, in one or more lines.
         title: what is shown.
-
-    Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
     """
-    lines = [line for _, words in groups for line in words.splitlines()]
-    across = max(text_width(line, SIZE) for line in lines) + 0.9
-    deep = max(0.2 * len(words.splitlines()) for _, words in groups) + 0.9
+    lines = [words.splitlines() for _, words in groups]
+    across = max(text_width(line, SIZE) for own in lines for line in own) + 0.9
+    deep = 0.2 * max(map(len, lines)) + 0.9
     figure, ax = cells.canvas(across * shape[1], deep * (shape[0] - 1) + 0.9, title)
     grid = [divmod(rank, shape[1]) for rank in range(shape[0] * shape[1])]
     places = [(0.4 + across * column, 0.5 + deep * row) for row, column in grid]

@@ -1,0 +1,34 @@
+"""The figures that one lesson draws: plain data in, a matplotlib figure or axes out, in the style of distlab.plotting.
+
+Called by the notebooks, in their kernel: `from distlab_course import figures`.
+"""
+
+from distlab_course.figures.groups import graph, handshake
+from distlab_course.figures.hosts import clocks, machines
+from distlab_course.figures.memory_parts import memory, memory_at
+from distlab_course.figures.pipelines import alive, bubbles, pipeline, predictions, quickest
+from distlab_course.figures.scaling import latency_bandwidth, speedup, time_against_ranks
+from distlab_course.figures.sharding import cuts, mesh, shards
+from distlab_course.figures.training import images, staleness
+
+__all__ = [
+    "alive",
+    "bubbles",
+    "clocks",
+    "cuts",
+    "graph",
+    "handshake",
+    "images",
+    "latency_bandwidth",
+    "machines",
+    "memory",
+    "memory_at",
+    "mesh",
+    "pipeline",
+    "predictions",
+    "quickest",
+    "shards",
+    "speedup",
+    "staleness",
+    "time_against_ranks",
+]

@@ -1,0 +1,160 @@
+"""Notebooks 06 and 08: how ranks meet in a store, and which rank refers to which. Runs in the notebook's kernel.
+
+Lengths are in inches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from distlab.plotting.cells import canvas, draw_box, draw_lane, draw_text, text_width
+from distlab.plotting.style import INK, curve_color, rank_color, style
+from distlab.plotting.units import format_seconds
+
+LABEL = 11  # font size of the names of lanes, in points
+# of the handshake: width of a call; heights of a rank's lane, between lanes, of a key, of the times below; font size
+STEP, LANE, GAP, KEY, FOOT, SIZE = 0.52, 0.42, 0.2, 0.3, 0.5, 9
+MOST_KEYS = 6  # rows of keys in the store; further ones begin again at the top
+# of the graph: heights of a node, of its row; around a text; between columns, for arrows; font size
+NODE, ROW, PAD, ARROW, NAME = 0.3, 0.44, 0.1, 0.42, 10
+
+Call = tuple[str, str, float, float]  # "set", "get", "wait" or "add"; key; when it began and ended, in seconds
+
+
+class Step(NamedTuple):
+    """One arrow: a rank writes a key, or reads it after it may have waited for it since `began`.
+
+    `when` it took place is the end of a read, and the beginning of a write: another rank may read a key before the call
+    that wrote it has returned.
+    """
+
+    when: float
+    rank: int
+    key: str
+    writes: bool
+    began: float
+
+
+def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
+    """Draw what each rank wrote into a store and read from it, one arrow a call, in the order of their times.
+
+    An arrow up writes a key, an arrow down reads one, in the colour of the rank that wrote it. A hatched bar is a rank
+    that waits for a key that is not written yet. The times below are since the first call; steps of time are not drawn
+    to scale.
+
+    Args:
+        calls: by rank, each call as (name, key, began, ended), times in seconds on one clock. A "wait" and the "get" of
+            the same key after it are one arrow.
+        title: what was recorded.
+    """
+    steps = sorted(step for rank, own in enumerate(calls) for step in steps_of(rank, own))
+    writers = {step.key: step.rank for step in steps if step.writes}
+    writes = [place for place, step in enumerate(steps) if step.writes]
+    left = 0.25 + max(text_width(name, LABEL) for name in ["store", *(f"rank {n}" for n in range(len(calls)))])
+    ends = [left + (place + 0.5) * STEP + text_width(steps[place].key, SIZE) for place in writes]
+    width, store = max([left + len(steps) * STEP, *ends]), 0.1 + KEY * min(len(writes), MOST_KEYS)
+    tops = [store + GAP + rank * (LANE + GAP) for rank in range(len(calls))]
+    below, first = tops[-1] + LANE + 0.1, min(step.began for step in steps)
+    figure, ax = canvas(width, below + FOOT, title)
+    with style():
+        draw_lane(ax, 0, 0, width, store, INK, "store", LABEL)
+        for rank, top in enumerate(tops):
+            draw_lane(ax, 0, top, width, LANE, rank_color(rank), f"rank {rank}", LABEL)
+        for place, step in enumerate(steps):
+            x, top = left + place * STEP, tops[step.rank]
+            if waited := columns_waited(steps, place):
+                look = {"facecolor": "none", "edgecolor": curve_color(step.rank), "hatch": "////", "linewidth": 0}
+                ax.add_patch(Rectangle((x - waited * STEP, top + 0.08), (waited + 0.35) * STEP, LANE - 0.16, **look))
+            head, tail = (store - 0.04, top + LANE / 2) if step.writes else (top + LANE / 2, store - 0.04)
+            color = curve_color(writers[step.key]) if step.key in writers else INK
+            arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8}
+            ax.annotate("", (x + STEP / 2, head), (x + STEP / 2, tail), arrowprops=arrow)
+            if step.writes:
+                y, wide = 0.08 + writes.index(place) % MOST_KEYS * KEY, text_width(step.key, SIZE) + 0.16
+                draw_box(ax, x + 0.1, y, wide, KEY - 0.05, step.key, rank_color(step.rank), SIZE)
+            when = format_seconds(step.when - first)
+            draw_text(ax, x + STEP / 2, below, when, fontsize=SIZE - 1.5, rotation=45, va="top")
+    return figure
+
+
+def steps_of(rank: int, calls: Sequence[Call]) -> list[Step]:
+    """The calls of one rank as steps: a wait and what it waits for are one."""
+    steps: list[Step] = []
+    waiting: dict[str, float] = {}
+    for name, key, began, ended in calls:
+        if name == "wait":
+            waiting.setdefault(key, began)
+        else:
+            writes, began = name in ("set", "add"), waiting.pop(key, began)
+            steps.append(Step(began if writes else ended, rank, key, writes, began))
+    return steps
+
+
+def columns_waited(steps: Sequence[Step], place: int) -> int:
+    """The columns before a read in which its rank waited for the key: none where that was there when it asked."""
+    step = steps[place]
+    written = [other.when for other in steps if other.writes and other.key == step.key]
+    waits = not step.writes and written and min(written) > step.began
+    return place - sum(other.when <= step.began for other in steps) if waits else 0
+
+
+def graph(
+    nodes: Mapping[str, int], edges: Sequence[tuple[str, str]], title: str = "", hollow: Collection[str] = ()
+) -> Figure:
+    """Draw nodes on the lanes of their ranks, each to the right of all nodes that lead to it.
+
+    An arrow from one rank to another has the colour of the rank that it leaves.
+
+    Args:
+        nodes: the rank that holds it, by the name of a node, which is written in its box up to the first line break.
+        edges: names of two nodes, from and to; without a circle.
+        title: what the graph is.
+        hollow: names of nodes that are drawn as an outline.
+    """
+    columns = columns_of(nodes, edges)
+    texts = {name: name.partition("\n")[0] for name in nodes}
+    wide = {name: text_width(text, NAME) + 2 * PAD for name, text in texts.items()}
+    lefts = [0.45 + max(text_width(f"rank {rank}", LABEL) for rank in nodes.values())]
+    for column in range(max(columns.values()) + 1):
+        lefts.append(lefts[-1] + max(wide[name] for name in nodes if columns[name] == column) + ARROW)
+    rows: dict[str, int] = {}
+    for name, rank in nodes.items():
+        rows[name] = sum(nodes[other] == rank and columns[other] == columns[name] for other in rows)
+    tops, heights, bottom = {}, {}, 0.0
+    for rank in sorted({*nodes.values()}):
+        tops[rank], heights[rank] = bottom, ROW * (1 + max(rows[name] for name in nodes if nodes[name] == rank))
+        bottom += heights[rank] + 0.16
+    width = lefts[-1] - ARROW + PAD
+    figure, ax = canvas(width, bottom - 0.16, title)
+    with style():
+        for rank, top in tops.items():
+            draw_lane(ax, 0, top, width, heights[rank], rank_color(rank), f"rank {rank}", LABEL)
+        corners = {}
+        for name, rank in nodes.items():
+            corners[name] = left, top = lefts[columns[name]], tops[rank] + rows[name] * ROW + (ROW - NODE) / 2
+            if name in hollow:
+                look = {"facecolor": "none", "edgecolor": curve_color(rank), "linestyle": (0, (3, 2)), "linewidth": 1.4}
+                ax.add_patch(Rectangle((left, top), wide[name], NODE, **look))
+                middle = left + wide[name] / 2, top + NODE / 2
+                draw_text(ax, *middle, texts[name], va="center_baseline", fontsize=NAME)
+            else:
+                draw_box(ax, left, top, wide[name], NODE, texts[name], rank_color(rank), NAME)
+        for start, end in edges:
+            color = INK if nodes[start] == nodes[end] else curve_color(nodes[start])
+            arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8, "shrinkA": 1, "shrinkB": 1}
+            (x, y), (left, top) = corners[end], corners[start]
+            ax.annotate("", (x, y + NODE / 2), (left + wide[start], top + NODE / 2), arrowprops=arrow)
+    return figure
+
+
+def columns_of(nodes: Collection[str], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """The column of each node: one more than the last of those that lead to it."""
+    columns = dict.fromkeys(nodes, 0)
+    for _ in nodes:
+        for start, end in edges:
+            columns[end] = max(columns[end], columns[start] + 1)
+    return columns

@@ -1,0 +1,204 @@
+"""Each figure, once: what is written on it, that it is tidy, and that it reads on a light page and on a dark one."""
+
+import functools
+import io
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import to_hex, to_rgba
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib_inline.backend_inline import _fetch_figure_metadata
+
+from distlab import plotting
+from distlab.plotting.lanes import LOOKS, SHARES
+from distlab.plotting.style import FAINT, INK, MIXED, PAGES, contrast, curve_color, rank_color, style, text_color
+from distlab.plotting.timelines import LOST
+from distlab_course import figures
+from distlab_course.figures.pipelines import idle
+from tests.unit.plotting import gallery
+from tests.unit.plotting.conftest import assert_tidy, curve, fills, texts, visible_texts
+
+WIDEST = 7.5  # inches: read in a narrow window without scrolling
+WIDER = {"steps": 9.2, "clocks": 8.6}  # what would be wider goes on below, but for these
+
+each_figure = pytest.mark.parametrize("name", gallery.FIGURES)
+
+
+@functools.cache
+def figure_of(name):
+    """The figure of that name, drawn once for all tests."""
+    return gallery.drawn(name)
+
+
+def on_pages(color):
+    """The lower of a colour's contrasts on the light page and on the dark one."""
+    return min(contrast(to_hex(color), page) for page in PAGES)
+
+
+def fill_below(figure, text):
+    """The opaque colour on which a text stands, None where that is the page: its own box, or the last shape drawn."""
+    box = text.get_bbox_patch()
+    if box is not None:
+        return to_hex(box.get_facecolor())
+    extent = text.get_window_extent()
+    middle = ((extent.x0 + extent.x1) / 2, (extent.y0 + extent.y1) / 2)
+    found = None
+    for ax in figure.axes:
+        filled = [patch for patch in ax.patches if not isinstance(patch, FancyArrowPatch)]
+        shapes = [(p.get_path(), p.get_transform(), p.get_facecolor(), p.get_zorder()) for p in filled]
+        for collection in ax.collections:
+            faces = collection.get_facecolors()
+            paths = collection.get_paths() if len(faces) else []
+            shapes += [(path, collection.get_transform(), faces[0], collection.get_zorder()) for path in paths]
+        for path, transform, color, _ in sorted(shapes, key=lambda shape: shape[3]):
+            if to_rgba(color)[3] == 1 and path.contains_point(middle, transform):
+                found = to_hex(color)
+    return found
+
+
+@each_figure
+def test_a_figure_says_what_it_shows(name):
+    """Its words are there, none overlaps another or is cut off."""
+    assert gallery.FIGURES[name][1] <= {*texts(figure_of(name))}
+    assert_tidy(figure_of(name))
+
+
+@each_figure
+def test_a_figure_lies_on_the_page(name):
+    """It and what is saved of it are transparent, matplotlib-inline asks for no background, and it is narrow enough."""
+    figure = figure_of(name)
+    assert to_rgba(figure.get_facecolor())[3] == 0
+    assert all(to_rgba(ax.get_facecolor())[3] == 0 or not ax.axison for ax in figure.axes)
+    stream = io.BytesIO()
+    figure.savefig(stream, format="rgba", dpi=20)
+    assert (stream.getvalue()[3], stream.getvalue()[-1]) == (0, 0)  # alpha of the first pixel and of the last
+    if any(ax.axison and ax.get_yticks().size for ax in figure.axes):  # it asks for white where all numbers are dark
+        assert _fetch_figure_metadata(figure) is None
+    assert figure.get_figwidth() <= WIDER.get(name, WIDEST)
+
+
+@each_figure
+def test_every_word_and_line_reads_on_both_pages(name):
+    """A word has 4.5 on the shape that it stands on, or nearly 4 on both pages; a line has 3 or more on both."""
+    figure = figure_of(name)
+    for text in visible_texts(figure):
+        fill, color = fill_below(figure, text), to_hex(text.get_color())
+        reads = on_pages(color) > 3.9 if fill is None else contrast(color, fill) >= 4.5
+        assert reads or not text.get_text().strip(), f"{text.get_text()!r} in {color} on {fill or 'the page'}"
+    for ax in figure.axes:
+        lines = [line.get_color() for line in ax.lines]
+        lines += [color for collection in ax.collections for color in collection.get_edgecolors()[:, :3].tolist()]
+        arrows = [patch.get_edgecolor() for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
+        lines += arrows + [text.arrow_patch.get_edgecolor() for text in ax.texts if getattr(text, "arrow_patch", None)]
+        seen = [to_hex(color) for color in lines if to_hex(color) != "#ffffff"]  # white parts two bars
+        assert min(map(on_pages, seen), default=3) >= 3
+
+
+def test_the_colours_read_on_both_pages():
+    """Words and lines have nearly 4 on white and on #111111, of which 4.35 is the most; words on fills have 4.5."""
+    assert max(on_pages(f"#{grey:02X}{grey:02X}{grey:02X}") for grey in range(256)) == on_pages(INK) > 4.3
+    with style():
+        labels = [f"{axis}tick.{what}" for axis in "xy" for what in ("color", "labelcolor")]
+        names = ("text.color", "axes.labelcolor", "axes.edgecolor", *labels)
+        assert min(on_pages(matplotlib.rcParams[name]) for name in names) > 3.9
+    assert min(on_pages(curve_color(place)) for place in range(24)) >= 4
+    assert on_pages(LOST) >= 4
+    fills = [*map(rank_color, range(24)), FAINT, MIXED, *(look.fill for look in (*LOOKS.values(), *SHARES.values()))]
+    assert min(contrast(fill, text_color(fill)) for fill in fills) >= 4.5
+
+
+# --- what the shapes say ---
+
+
+def test_bars_that_overlap_are_one_below_the_other():
+    """A lane has as many rows as it has bars at the same time; the time begins with the first of all bars."""
+    ax = plotting.spans({"rank 0": [(10.0, 10.5, ""), (10.1, 10.6, "")], "rank 1": [(10.7, 11.0, "")]})
+    boxes = [path.get_extents() for collection in ax.collections for path in collection.get_paths()]
+    first, second, other = sorted(boxes, key=lambda box: box.x0)
+    assert [round(box.x0, 3) for box in (first, second, other)] == [0, 0.1, 0.7]
+    assert first.y1 < second.y0 < second.y1 < other.y0
+
+
+def test_no_text_in_a_bar_that_is_too_narrow():
+    """A text that would leave its bar is left out."""
+    ax = plotting.spans({"rank 0": [(0.0, 0.001, "backward"), (0.5, 1.0, "forward")]})
+    assert [text.get_text() for text in ax.texts] == ["forward"]
+
+
+def test_axes_that_are_given_are_used():
+    """Times against sizes are drawn on the axes that are given, and no other figure is made."""
+    figure, ax = plt.subplots(layout="constrained")
+    assert plotting.time_against_size({"a": curve(1e-5)}, ax=ax) is ax
+    assert plt.get_fignums() == [figure.number]
+
+
+def test_a_theory_has_the_colour_of_its_curve():
+    """The points that it explains are not joined, and it may go on beyond them."""
+    ax = figures.time_against_ranks({"ring": ([2, 4], *[[1, 2]] * 3)}, theory={"ring": ([2, 4, 64], [1, 2, 3])})
+    points, line = ax.containers[0].lines[0], ax.lines[-1]
+    assert (points.get_linestyle(), line.get_linestyle()) == ("None", "--")
+    assert points.get_color() == line.get_color()
+
+
+def test_speedup_is_a_multiple_of_one_rank():
+    ax = figures.speedup(gallery.RATES)
+    assert list(ax.containers[1].lines[0].get_ydata()) == [1, 1.9, 2]
+
+
+def test_a_training_that_begins():
+    """One point, a line without one and values below zero are drawn; a line's colour does not wait for its points."""
+    (ax,) = plotting.training_curves({"loss": {"rank 0": ([], []), "rank 1": ([1], [-2.0])}}).axes
+    assert [text.get_text() for text in ax.texts] == ["rank 1"]
+    assert ax.lines[0].get_color() == curve_color(1)
+    assert ax.get_ylim()[0] < -2
+
+
+def test_images_are_stretched():
+    """The darkest pixel of each image is white and its brightest black, whatever its normalisation."""
+    figure = figures.images([[[[-0.8, 1.0], [0.1, 2.8]]]], [[0]])
+    assert figure.axes[0].images[0].get_array().flatten().tolist() == pytest.approx([0, 0.5, 0.25, 1])
+
+
+def test_idle():
+    """Of 0.8 s on two ranks, each computes for 0.6 s: a quarter is idle, (p - 1) / (m + p - 1) would be a third."""
+    assert idle(gallery.GPIPE) == pytest.approx((0.25, 0.8))
+
+
+def test_a_number_keeps_the_colour_of_the_rank_that_held_it():
+    """Below an arrow, numbers have the colour of the rank that had them above it, sums are dark grey; a state without
+    an arrow begins afresh, and what all ranks hold is light grey."""
+    zero, one = rank_color(0), rank_color(1)
+    assert (
+        fills(figure_of("shards"), FancyBboxPatch) == [zero] * 2 + [one] * 2 + [zero, zero, one, one] * 2 + [MIXED] * 8
+    )
+    alike = figures.shards([("x", [[1, 2]] * 2), ("y", [[1, None], [None, 2]])])
+    assert fills(alike, FancyBboxPatch) == [FAINT] * 4 + [zero, one]
+
+
+def test_weights_are_cut_as_they_lie_on_the_ranks():
+    """A stripe for each rank along the cut dimension, and one box where every rank has all."""
+    cut = fills(figure_of("cuts"), Rectangle)
+    assert cut[:5] == [rank_color(0), rank_color(1), FAINT, rank_color(0), rank_color(1)]
+
+
+def test_a_key_is_written_before_it_is_read():
+    """Though the call that writes it may return later; the one rank that waits is hatched."""
+    (ax,) = figure_of("handshake").axes
+    assert len([patch for patch in ax.patches if patch.get_hatch()]) == 1
+    arrows = [text for text in ax.texts if getattr(text, "arrow_patch", None)]
+    written = {arrow.arrow_patch.get_facecolor(): arrow.xy[0] for arrow in arrows if arrow.xy[1] < arrow.xyann[1]}
+    assert len(written) == 2
+    assert all(arrow.xy[0] >= written[arrow.arrow_patch.get_facecolor()] for arrow in arrows)
+
+
+def test_a_node_is_right_of_all_that_lead_to_it():
+    arrows = [text for text in figure_of("graph").axes[0].texts if getattr(text, "arrow_patch", None)]
+    assert all(arrow.xyann[0] < arrow.xy[0] for arrow in arrows)
+
+
+def test_the_shortest_exchange_has_the_colour_of_the_rank():
+    """Each exchange is drawn from the least to the greatest offset that it allows, seen from the best estimate."""
+    bars = figure_of("clocks").axes[1].lines[:6:2]
+    assert [[round(y, 3) for y in bar.get_ydata()] for bar in bars] == [[-0.1, 0.3], [-0.1, 0.1], [-0.3, 0.0]]
+    assert [bar.get_color() == INK for bar in bars] == [True, False, True]
