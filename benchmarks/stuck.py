@@ -23,7 +23,7 @@ def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
         noted: dict[str, list[float]] = {"cluster.run, every call noted": [], "without notes": []}
         for turn in range(repeat + 5):
             pairs = list(zip(noted, (True, False), strict=True))
-            for name, layer in pairs[:: 1 if turn % 2 else -1]:  # whoever comes second may find the ranks warmer
+            for name, layer in pairs[:: 1 if turn % 2 else -1]:  # the second may find the ranks warmer
                 cluster.run(set_layer, layer)
                 began = time.perf_counter()
                 cluster.run(first_sum)
@@ -97,7 +97,6 @@ def stuck_cells(n: int, repeat: int) -> dict[str, list[float]]:
     import distlab
 
     rows: dict[str, list[float]] = {"a deadlock, from the block": [], "Ctrl-C in a blocked cell": []}
-    rows["a circle of remote calls, from the block"] = []
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with distlab.Cluster(n) as cluster:
         for _ in range(repeat):
@@ -115,12 +114,6 @@ def stuck_cells(n: int, repeat: int) -> dict[str, list[float]]:
             with contextlib.suppress(KeyboardInterrupt):
                 cluster.run(everybody_receives)
             rows["Ctrl-C in a blocked cell"].append(time.perf_counter() - pressed[0])
-        cluster.run(start_rpc)
-        for _ in range(repeat):
-            began = time.perf_counter()
-            with contextlib.suppress(distlab.DeadlockError):
-                cluster.run(call_in_a_circle)
-            rows["a circle of remote calls, from the block"].append(time.perf_counter() - began)
     return rows
 
 
@@ -129,22 +122,3 @@ def everybody_receives(rank: int, world_size: int) -> None:
     import torch.distributed as dist
 
     dist.recv(torch.zeros(1), src=(rank + 1) % world_size)
-
-
-def start_rpc(rank: int, world_size: int) -> None:
-    from torch.distributed import rpc
-
-    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=1)
-    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
-
-
-def call_in_a_circle(rank: int, world_size: int) -> None:
-    """Rank 0 calls rank 1, which calls rank 0 from its only thread for that, and so on."""
-    from torch.distributed import rpc
-
-    def ask(turns: int) -> int:
-        mine = rpc.get_worker_info().id
-        return turns and rpc.rpc_sync(f"worker{1 - mine}", ask, (turns - 1,))
-
-    if rank == 0:
-        rpc.rpc_sync("worker1", ask, (3,))

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import nn
 
 import distlab
-from benchmarks.data_parallel import ENOUGH, train_digits
 from distlab_course import data, data_parallel
 from distlab_course.algorithms import ALL_REDUCE
 from distlab_course.data import DataPartitioner, batch_per_rank
+from tests.cluster.course.digits import ENOUGH, train_digits
 from tests.processes import TORCHRUN, python
 from tests.tool import ROOT
 
@@ -159,7 +159,7 @@ TORCHRUN_SCRIPT = """
 import torch._dynamo
 import os
 import torch.distributed as dist
-from benchmarks.data_parallel import train_digits
+from tests.cluster.course.digits import train_digits
 dist.init_process_group("gloo")
 share = train_digits(dist.get_rank(), dist.get_world_size())
 shares = [None] * dist.get_world_size()
