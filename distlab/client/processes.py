@@ -251,7 +251,7 @@ class Processes:
             self._wait(lambda: self.client.ids == all_ids, old=old)
         except HostError as error:
             others = [rank for rank in all_ids if not self.launcher.why_lost(rank)]
-            advice = "heal() tries again, and restart() starts all ranks anew."
+            advice = f"heal() tries again, for up to {hosts.RETURN_SECONDS:g} s, and restart() starts all ranks anew."
             if others:
                 left = f"{rank_list(others).capitalize()} and their variables are left, without a group: pull and run"
                 advice = f"{left} with ranks={others} work. {advice}"

@@ -61,6 +61,8 @@ def test_the_file_is_one_that_any_jupyter_opens(path):
     language = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "nbconvert_exporter": "python"}
     assert notebook.metadata.language_info == language
     assert re.fullmatch(r"\d\d_[a-z0-9]+(_[a-z0-9]+)*\.ipynb", path.name), "NN_snake_case.ipynb"
+    assert all(set(cell.metadata) <= {"tags", "jupyter"} for cell in notebook.cells)
+    assert "widgets" not in notebook.metadata
 
 
 @each_notebook
@@ -73,14 +75,6 @@ def test_it_was_run_once_from_top_to_bottom(path):
     assert max(len(cell.source.splitlines()) for cell in cells) <= LONGEST_CELL
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert sum(bool(cell.outputs) for cell in cells) >= len(cells) / 2
-
-
-@each_notebook
-def test_no_volatile_metadata_is_saved(path):
-    """A refresh does not change times and sizes of windows in cells that stayed the same."""
-    for cell in read(path).cells:
-        assert set(cell.metadata) <= {"tags", "jupyter"}, cell.source
-    assert "widgets" not in read(path).metadata
 
 
 @each_notebook
