@@ -19,13 +19,20 @@ from distlab.wire.channel import ControlChannel
 from distlab.wire.rendezvous import Rendezvous, address_towards
 
 NAME = "attached"  # of Cluster.engines
+RULE = "the name of an ipyparallel profile that is there, or the path of a connection file"
+START = "Start one with `ipcluster start -n 4`, or call Cluster(4)."
 EXAMPLE = 'Call Cluster.attach("default"), or with the path of ipcontroller-client.json.'
 SECONDS = 10.0  # for a controller to answer, and for engines to say where they are
 
 
 @dataclass(frozen=True)
 class Engines:
-    """Engines of a cluster that was found: ipyparallel's client of them, and `where` it was looked for."""
+    """Engines of a cluster that was found.
+
+    Attributes:
+        client: ipyparallel's, of them.
+        where: what `connect` was given.
+    """
 
     client: Any
     where: str
@@ -42,8 +49,7 @@ def connect(where: Any) -> Engines:
     try:
         client = ipyparallel.Client(connection_info=_connection_file(where), timeout=SECONDS)
     except (OSError, ipyparallel.error.IPythonError) as error:
-        advice = "Start one with `ipcluster start -n 4`, or call Cluster(4)."
-        raise ClusterError(f"No ipyparallel cluster answers at {where!r} ({error}). {advice}") from error
+        raise ClusterError(f"No ipyparallel cluster answers at {where!r} ({error}). {START}") from error
     if not client.ids or client.ids != list(range(len(client.ids))):
         found = client.ids
         client.close()
@@ -53,23 +59,18 @@ def connect(where: Any) -> Engines:
 
 def _connection_file(where: Any) -> str:
     """The path of the newest connection file that is meant."""
-    from IPython.core.profiledir import ProfileDir, ProfileDirError
     from IPython.paths import get_ipython_dir
 
     if not isinstance(where, (str, os.PathLike)) or not os.fspath(where):
-        refuse("where", "the name of an ipyparallel profile, or the path of a connection file", where, EXAMPLE, True)
-    path = os.fspath(where)
-    if os.path.isfile(path):
-        return path
-    if os.sep in path or path.endswith(".json"):
-        refuse("where", "a connection file that is there", where, EXAMPLE)
-    try:
-        folder = ProfileDir.find_profile_dir_by_name(get_ipython_dir(), path).security_dir
-    except ProfileDirError as error:
-        refuse("where", "the name of a profile that is there", where, f"{error}. {EXAMPLE}")
-    files = sorted(Path(folder).glob("ipcontroller*-client.json"), key=os.path.getmtime)
+        refuse("where", RULE, where, EXAMPLE, True)
+    if os.path.isfile(where):
+        return os.fspath(where)
+    profile = Path(get_ipython_dir(), f"profile_{where}")
+    if os.sep in os.fspath(where) or not profile.is_dir():
+        refuse("where", RULE, where, EXAMPLE)
+    files = sorted(profile.glob("security/ipcontroller*-client.json"), key=os.path.getmtime)
     if not files:
-        raise ClusterError(f"No ipyparallel cluster runs in profile {path!r}. Start one with `ipcluster start -n 4`.")
+        raise ClusterError(f"No ipyparallel cluster runs in profile {where!r}. {START}")
     return str(files[-1])
 
 

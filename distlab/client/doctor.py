@@ -5,7 +5,6 @@ Runs in a process of its own. Each check returns one line; the machine is well w
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import sys
@@ -70,8 +69,7 @@ def look_at_hosts(names: list[str], python: str | None, interface: str | None) -
         print(f"FAIL  {error}")
         return 1
     found: dict[str, int] = {}
-    sick = report([functools.partial(check_each_host, wanted, found)])
-    sick = report([functools.partial(check_group_of_hosts, found, python, interface)]) or sick if found else sick
+    sick = report([lambda: check_each_host(wanted, found), lambda: check_group_of_hosts(found, python, interface)])
     print("Ranks cannot work on all of these hosts yet." if sick else "Ranks work on these hosts together.")
     return int(sick)
 
@@ -83,7 +81,7 @@ def report(checks: Iterable[Callable[[], Iterable[Finding]]]) -> bool:
         try:
             findings = list(check())
         except Exception as error:
-            what = getattr(check, "__name__", "hosts").removeprefix("check_")
+            what = check.__name__.removeprefix("check_").replace("<lambda>", "hosts")
             findings = [Finding(what, f"{type(error).__name__}: {error}", ok=False, vital=True)]
         for finding in findings:
             print(finding, flush=True)
@@ -151,7 +149,6 @@ def sum_of_ranks(rank: int, world_size: int) -> float:
 
 def check_group() -> Iterator[Finding]:
     """A gloo group of 2 ranks, really built, and an all_reduce through it."""
-
     began = time.monotonic()
     with distlab.Cluster(2, timeout=20) as cluster:
         sums = cluster.run(sum_of_ranks)
@@ -186,6 +183,8 @@ def check_each_host(wanted: hosts.Hosts, found: dict[str, int]) -> Iterator[Find
 
 def check_group_of_hosts(names: dict[str, int], python: str | None, interface: str | None) -> Iterator[Finding]:
     """A rank on each host, really started; their clocks, and an all_reduce through the ports that the system chose."""
+    if not names:
+        return
     began = time.monotonic()
     with distlab.Cluster(hosts=names, python=python, interface=interface, timeout=20) as cluster:
         sums = cluster.run(sum_of_ranks)

@@ -46,16 +46,14 @@ def test_engines_become_ranks_and_stay(engines):
 def test_what_cannot_be_attached(engines, tmp_path, monkeypatch):
     """A profile, a file or a cluster that is not there; each at once."""
     words = 'Call Cluster.attach("default"), or with the path of ipcontroller-client.json.'
-    rule = "where must be the name of an ipyparallel profile, or the path of a connection file"
+    rule = "where must be the name of an ipyparallel profile that is there, or the path of a connection file"
     assert str(refused(distlab.Cluster.attach, 3)) == f"{rule}, got 3. {words}"
-    assert str(refused(distlab.Cluster.attach, "/a.json")).startswith("where must be a connection file that is there")
-    assert str(refused(distlab.Cluster.attach, "nobodys")).startswith(
-        "where must be the name of a profile that is there"
-    )
+    for where in ("/a.json", "nobodys"):
+        assert str(refused(distlab.Cluster.attach, where)).startswith(rule)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     (tmp_path / "profile_default").mkdir()
-    error = raised(distlab.ClusterError, distlab.Cluster.attach)
-    assert str(error) == "No ipyparallel cluster runs in profile 'default'. Start one with `ipcluster start -n 4`."
+    words = str(raised(distlab.ClusterError, distlab.Cluster.attach))
+    assert words.startswith("No ipyparallel cluster runs in profile 'default'. Start one with `ipcluster start -n 4`,")
 
 
 def test_a_rank_that_dies_is_told(engines):
