@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 # module -> the public names in it
 PUBLIC = {
     "client.cluster": ["Cluster"],
+    "client.current": ["attach", "export", "run", "trace"],
     "checking": ["exercise", "question"],
     "client.check": ["check", "exercises", "hint", "progress"],
     "client.probe": ["probe"],
@@ -58,16 +59,21 @@ def load_ipython_extension(shell: Any) -> None:
     register(shell)
 
 
-def _offer_px() -> None:
-    """In IPython, make %%px known: before there is a cluster, it says how to make one."""
+def _offer_magics() -> None:
+    """In IPython, define %%px and the others; the first use loads the real ones, which say how to make a cluster."""
     shell = current_shell()
-    if shell is not None and "px" not in shell.magics_manager.magics["cell"]:
+    if shell is None or "px" in shell.magics_manager.magics["cell"]:
+        return
 
-        def px(line: str, cell: str | None = None) -> Any:
+    def offer(name: str) -> None:
+        def magic(line: str, cell: str | None = None) -> Any:
             load_ipython_extension(shell)
-            return shell.run_line_magic("px", line) if cell is None else shell.run_cell_magic("px", line, cell)
+            return shell.run_line_magic(name, line) if cell is None else shell.run_cell_magic(name, line, cell)
 
-        shell.register_magic_function(px, "line_cell")
+        shell.register_magic_function(magic, "line_cell" if name == "px" else "line", name)
+
+    for name in ("px", "pxresult", "pxconfig", "autopx"):
+        offer(name)
 
 
-_offer_px()
+_offer_magics()

@@ -19,10 +19,13 @@ BYTES_PER_SECOND = {"B/s": 1.0, "b/s": 0.125, "bit/s": 0.125}
 
 
 def quantity(name: str, value: Any, units: Mapping[str, float], example: str, zero: bool = False) -> float:
-    """A number from a text such as "25 GB/s", or as it stands.
+    """A number from a text such as "25 GB/s", or the number itself.
 
     Args:
+        name: the argument's.
+        value: a text or a number.
         units: what each unit without its prefix counts; a plain number counts in the first.
+        example: a value that is allowed.
         zero: whether 0 is allowed.
 
     Raises:
@@ -44,7 +47,7 @@ def quantity(name: str, value: Any, units: Mapping[str, float], example: str, ze
 
 
 def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bool = False) -> NoReturn:
-    """Raise the house error for a bad argument: "<name> must be <rule>, got <value!r>." and what to do.
+    """Raise the error for a bad argument: "<name> must be <rule>, got <value!r>." and what to do.
 
     Runs on: anywhere.
     """
@@ -55,17 +58,56 @@ def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bo
     raise (ArgumentTypeError if wrong_type else ArgumentError)(f"{message} {advice}".rstrip())
 
 
-def whole_number(name: str, value: object, least: int) -> None:
-    """Raise unless a value is a whole number of `least` or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        refuse(name, f"a whole number of {least} or more", value, f"Give for example {name}={max(1, least)}.")
+# --- rules of arguments: each returns the value, or raises ---
 
 
-def one_of(name: str, value: object, allowed: Iterable[object], advice: str = "") -> None:
-    """Raise unless a value is one of those that are allowed."""
-    allowed = list(allowed)
-    if value not in allowed:
-        refuse(name, f"one of {', '.join(map(repr, allowed))}", value, advice)
+def whole_number(name: str, value: Any, low: int, high: int | None = None, advice: str = "") -> int:
+    """A whole number from `low` to `high`, without an upper end for None."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < low or (high is not None and value > high):
+        rule = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
+        refuse(name, rule, value, advice or f"Give for example {name}={max(1, low)}.", wrong_type=not is_whole)
+    return value
+
+
+def seconds(name: str, value: Any) -> float:
+    """A number of seconds above 0."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        refuse(name, "a number of seconds above 0", value, f"Give for example {name}=5.", wrong_type=not is_number)
+    return float(value)
+
+
+def one_of(name: str, value: Any, choices: Iterable[Any], advice: str = "") -> Any:
+    """One of several values."""
+    choices = list(choices)
+    if value not in choices:
+        refuse(name, f"one of {', '.join(map(repr, choices))}", value, advice)
+    return value
+
+
+def mapping(name: str, value: Any, what: str, advice: str = "") -> Mapping[Any, Any]:
+    """A mapping; `what`: of what to what, in words."""
+    if not isinstance(value, Mapping):
+        refuse(name, f"a mapping of {what}", value, advice, wrong_type=True)
+    return value
+
+
+def identifier(name: str, value: Any, advice: str = "") -> str:
+    """The name of a variable."""
+    if not isinstance(value, str) or not value.isidentifier():
+        refuse(name, "names of variables", value, advice, wrong_type=not isinstance(value, str))
+    return value
+
+
+def string(name: str, value: Any, what: str, advice: str = "") -> str:
+    """A text; `what` it stands for, in words."""
+    if not isinstance(value, str):
+        refuse(name, what, value, advice, wrong_type=True)
+    return value
+
+
+# --- words ---
 
 
 def rank_list(ranks: list[int] | tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""One cell on its way: wait for its ranks, free those that cannot go on, and say what became of it.
+"""One cell: sent to its ranks, waited for, freed where it cannot go on, and its outcome shown or raised.
 
 Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py for %%px.
 """
@@ -12,30 +12,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from distlab.client import display, interrupts
-from distlab.client.ranks import Ranks, Replies
+from distlab.client import display, waiting
+from distlab.client.ranks import Ranks
+from distlab.client.waiting import Replies
 from distlab.compat.frontend import Place
 from distlab.diagnosis import failures, proof, report
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.rank import entry
 from distlab.simulated.entry_points import begin_cell
+from distlab.wire import seconds
 from distlab.wire.messages import COMMUNICATING, SILENT, Failure, RankStatus
-
-LIVE_AFTER_SECONDS = 1.0
-TICK_SECONDS = 0.25
-UNMOVED_SECONDS = 0.7  # a proof counts when nothing has moved on any rank for so long
-TOLD_SECONDS = 10.0  # for a rank that has answered with an exception to say more of it
-OUTPUT_SECONDS = 60.0  # for what ranks have written, which may be much, to arrive
 
 
 @dataclass(frozen=True)
 class Options:
     """How a cell is to run.
 
-    Args:
+    Attributes:
         timeout: seconds before its ranks are freed; None waits without a limit.
         check: whether the ranks compare the arguments of their calls.
-        groupby: see display.collect. live_after: seconds before the newest lines are shown meanwhile; None never.
+        groupby: see display.collect.
+        live_after: seconds before the newest lines are shown meanwhile; None never.
         interrupt_with: the signal that busy ranks get when the wait is interrupted; 0 leaves them alone.
         source: the text of a %%px cell, its first line included; "" for a function.
     """
@@ -43,7 +40,7 @@ class Options:
     timeout: float | None = None
     check: bool = False
     groupby: str = "type"
-    live_after: float | None = LIVE_AFTER_SECONDS
+    live_after: float | None = seconds.LIVE_AFTER
     interrupt_with: int = signal.SIGINT
     source: str = ""
 
@@ -54,8 +51,10 @@ class Cell:
     `run`, `push`, `pull` and %%px all come this way.
 
     Args:
-        ranks: the ranks of the cluster. targets: those that run it.
+        ranks: the ranks of the cluster.
+        targets: those that run it.
         send: gives the code to an ipyparallel DirectView of them; its AsyncResult.
+        options: how it is to run.
 
     Attributes:
         result: that AsyncResult.
@@ -74,9 +73,12 @@ class Cell:
             view.apply_async(entry.end_checks)
         self._sent = Replies(self.result, targets)
         self._place = Place()
-        self._deadlock_watch = DeadlockWatch(lambda patient: ranks.states(range(ranks.plan.n), patient))
+        self._watch = DeadlockWatch(lambda patient: ranks.states(range(ranks.plan.n), patient))
         self._began = time.monotonic()
-        self._pids, self._died = list(ranks.pids), {}  # how those of its ranks have died that did, in words
+        self._pids = list(ranks.pids)
+        self._died: dict[int, str] = {}  # how those of its ranks have died that did, in words
+
+    # --- waiting ---
 
     def finish(self) -> list[Any]:
         """Wait for the ranks, show what they wrote, and return their replies in the order of the targets.
@@ -91,7 +93,7 @@ class Cell:
             self._place.erase()
         return self.replies()
 
-    @interrupts.held()
+    @waiting.held()
     def wait(self, shown: bool = False) -> None:
         """Wait for the ranks; free them and raise when they cannot go on, take too long, or are interrupted.
 
@@ -100,52 +102,51 @@ class Cell:
         """
         timeout, number = self._options.timeout, signal.SIGINT
         try:
-            done = self._all_answer(shown)
+            done = self._all_reply(shown)
         except KeyboardInterrupt:
             done, number, timeout = False, self._options.interrupt_with, None
         late, replaced = self._sent.unfinished(), None
-        if not done and not self._deadlock_watch.needs:
-            self._deadlock_watch.states = self._ranks.states(range(self._ranks.plan.n), patient=True)
+        if not done and not self._watch.needs:
+            self._watch.states = self._ranks.states(range(self._ranks.plan.n), patient=True)
         if not done and number != 0:
-            replaced = self._ranks.bring_back(self._sent, number, self._deadlock_watch.states)
-        seconds = time.monotonic() - self._began
+            replaced = self._ranks.bring_back(self._sent, number, self._watch.states)
+        duration = time.monotonic() - self._began
         if shown:
             self._show()
         if not done:
-            self._raise_late(late, replaced, timeout, seconds)
+            self._raise_late(late, replaced, timeout, duration)
 
-    def _all_answer(self, shown: bool) -> bool:
-        """Wait until every rank has answered; False when they take too long, or none of them can go on."""
-        limit = self._options.timeout or math.inf
+    def _all_reply(self, shown: bool) -> bool:
+        """Wait until every rank has replied; False when they take too long, or none of them can go on."""
+        limit, duration = self._options.timeout or math.inf, 0.0
         live_after = self._options.live_after if shown else None
-        seconds = 0.0
-        while seconds < limit:
-            with interrupts.allowed():
-                if self.result.wait(min(TICK_SECONDS, limit - seconds)):
+        while duration < limit:
+            with waiting.allowed():
+                if self.result.wait(min(seconds.TICK, limit - duration)):
                     return True
             self._ranks.check()
-            seconds = time.monotonic() - self._began
-            if any(_is_failure(reply) for reply in self._sent.so_far().values()) or self._ranks.unnoted_deaths():
+            duration = time.monotonic() - self._began
+            if any(map(_has_failed, self._sent.so_far().values())) or self._ranks.unnoted_deaths():
                 self._ranks.free(self._sent.unfinished())
-            elif seconds < limit and self._deadlock_watch.look():
+            elif duration < limit and self._watch.look():
                 return False
-            if live_after is not None and seconds >= live_after:
-                doing = report.brief(self._deadlock_watch.states)
-                display.show_live(self._place, f"{seconds:.0f} s: {doing}", self.result, self._targets)
+            if live_after is not None and duration >= live_after:
+                doing = report.brief(self._watch.states)
+                display.show_live(self._place, f"{duration:.0f} s: {doing}", self.result, self._targets)
         return False
 
     def _show(self) -> None:
         whole = not self._sent.unfinished() and not any(map(_is_death, self._sent.so_far().values()))
-        patience = OUTPUT_SECONDS if whole else 1.0
-        with interrupts.allowed():
-            display.show(
-                self.result, self._targets, self._options.groupby, self._place, patience, self._ranks.printed()
-            )
+        limit = seconds.OUTPUT if whole else seconds.OUTPUT_OF_DEAD
+        with waiting.allowed():
+            display.show(self.result, self._targets, self._options.groupby, self._place, limit, self._ranks.printed())
+
+    # --- the outcome ---
 
     def replies(self) -> list[Any]:
         """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed.
 
-        After the end of the cluster nobody can be asked about a failure: replies are all that there is then.
+        After the end of the cluster no rank can be asked about a failure: the replies are all that there is then.
         """
         replies = self.result.get(return_exceptions=True)
         if self._ranks.stopped:
@@ -155,6 +156,24 @@ class Cell:
         if raised:
             self._raise_failed(raised)
         return replies
+
+    def _raised(self) -> list[Failure]:
+        """What the ranks that have replied raised; ranks whose process ended are noted as lost instead."""
+        replies = self._sent.so_far()
+        exceptions = {r for r, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
+        reached = sorted(exceptions & set(self._ranks.client.ids))  # mpiexec may have ended one since
+        described = self._ranks.send(reached, entry.last_failure).within(seconds.LAST_FAILURE) if reached else {}
+        raised = []
+        for rank, reply in replies.items():
+            if _is_death(reply):
+                self._died[rank] = self._ranks.note_death(rank, self._pids[rank])
+            elif rank in exceptions:
+                raised.append(_failure_of_cell(rank, reply, described.get(rank)))
+            elif _has_failed(reply):
+                raised.append(failures.failure(reply[0].failure))
+        if raised and all(f.consequence for f in raised) and not self._died:
+            self._died = self._ranks.died_since(self._pids)
+        return raised
 
     def _raise_if_dead(self) -> None:
         """Raise RankDied when the process of a rank of this cell has ended."""
@@ -167,44 +186,28 @@ class Cell:
             served = any(state.serves for state in self._ranks.states(survivors).values())
             raise failures.rank_died(self._died, survivors, *how, failures.gone_with_group(False, served))
 
-    def _raised(self) -> list[Failure]:
-        """What the ranks that have answered raised; ranks whose process ended are noted as lost instead."""
-        replies = self._sent.so_far()
-        exceptions = {r for r, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
-        reached = sorted(exceptions & set(self._ranks.client.ids))  # mpiexec may have ended one since
-        told = self._ranks.send(reached, entry.last_failure).within(TOLD_SECONDS) if reached else {}
-        raised = []
-        for rank, reply in replies.items():
-            if _is_death(reply):
-                self._died[rank] = self._ranks.note_death(rank, self._pids[rank])
-            elif rank in exceptions:
-                raised.append(_failure_of_cell(rank, reply, told.get(rank)))
-            elif _is_failure(reply):
-                raised.append(failures.failure(reply[0]))
-        if raised and all(f.consequence for f in raised) and not self._died:
-            self._died = self._ranks.died_since(self._pids)
-        return raised
-
     def _raise_failed(self, raised: list[Failure]) -> None:
         """Raise RankError, after the group was rebuilt where it may be damaged."""
         n = self._ranks.plan.n
         alike = len(raised) == n and len({(f.kind, f.message, f.lines) for f in raised}) == 1
         healed, gone = False, ""
         if n > 1 and (not alike or any(f.communicated for f in raised)):
-            # a message that one rank sent and nobody received would be taken by the next cell's recv
+            # a message that one rank sent and no rank received would be taken by the next cell's recv
             healed, gone = True, self._ranks.rebuild()
         raise failures.rank_error(raised, self._targets, healed, gone)
 
     def _raise_late(
-        self, late: list[int], replaced: dict[int, str] | None, timeout: float | None, seconds: float
+        self, late: list[int], replaced: dict[int, str] | None, timeout: float | None, duration: float
     ) -> None:
         """Raise for ranks that were freed or replaced, or could not be.
 
         Args:
+            late: the ranks that had not replied.
             replaced: what was lost with ranks that could not be freed; None when all were left alone.
-            timeout: None when a person interrupted. seconds: how long the cell ran until its ranks were free.
+            timeout: None when a person interrupted.
+            duration: seconds that the cell ran until its ranks were free.
         """
-        everyone, needs = self._deadlock_watch.states, self._deadlock_watch.needs
+        everyone, needs = self._watch.states, self._watch.needs
         if replaced is None:
             advice = "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
             states = {rank: everyone[rank] for rank in late}
@@ -217,13 +220,13 @@ class Cell:
         if in_time and timeout is not None and not busy and not replaced:  # it is at fault for those that are late
             raise failures.rank_error(raised, self._targets, True, gone)
         states = {rank: state for rank, state in everyone.items() if rank in self._targets}
-        waiting = {rank: state for rank, state in states.items() if state.doing == COMMUNICATING}
+        waits = {rank: state for rank, state in states.items() if state.doing == COMMUNICATING}
         found = tuple(
             Failure(r, "Waiting", report.call_words(s.call), tuple(map(failures.with_text, s.lines)))
-            for r, s in waiting.items()
+            for r, s in waits.items()
         )
         first = report.headline(needs, everyone, self._targets) if needs else report.late(late, timeout)
-        message = "\n".join([first, report.table(states), report.outcome(seconds, busy, replaced, gone, n)])
+        message = "\n".join([first, report.table(states), report.outcome(duration, busy, replaced, gone, n)])
         display.show_source(states, self._options.source)
         if needs:
             raise DeadlockError(message, found)
@@ -237,7 +240,8 @@ class DeadlockWatch:
         ask: gives what every rank does now; called with whether a rank that only waits for a CPU gets more time.
 
     Attributes:
-        states: by rank, from the last look. needs: why nobody can go on; empty until it is proven.
+        states: by rank, from the last look.
+        needs: why no rank can go on; empty until it is proven.
     """
 
     def __init__(self, ask: Callable[[bool], dict[int, RankStatus]]):
@@ -252,23 +256,23 @@ class DeadlockWatch:
         needs = proof.proof(self.states)
         if needs is None or not proof.unmoved(before, self.states):
             self._since = began
-        elif time.monotonic() - self._since >= UNMOVED_SECONDS:
+        elif time.monotonic() - self._since >= seconds.UNMOVED:
             self.needs = needs
         return bool(self.needs)
 
 
-def _failure_of_cell(rank: int, reply: Any, told: Any) -> Failure:
-    """What a %%px cell raised on a rank, as the rank tells it; what ipyparallel knows where it does not."""
-    if isinstance(told, Failure) and told.kind == getattr(reply, "ename", ""):
-        return failures.failure(told)
+def _failure_of_cell(rank: int, reply: Any, described: Any) -> Failure:
+    """What a %%px cell raised on a rank, as the rank describes it; else what ipyparallel knows of it."""
+    if isinstance(described, Failure) and described.kind == getattr(reply, "ename", ""):
+        return failures.failure(described)
     return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
 
 
 def _is_death(reply: Any) -> bool:
-    """Whether a reply is ipyparallel's word that the engine has died."""
+    """Whether ipyparallel replied in place of an engine that has died."""
     return type(reply).__name__ == "EngineError" or getattr(reply, "ename", "") == "EngineError"
 
 
-def _is_failure(reply: Any) -> bool:
-    """Whether a rank answered with an exception: ipyparallel's own for a %%px cell, a report for a run."""
-    return isinstance(reply, Exception) or (isinstance(reply, list) and bool(reply) and isinstance(reply[0], Failure))
+def _has_failed(reply: Any) -> bool:
+    """Whether a rank raised: ipyparallel has an exception of a %%px cell, and a call of entry.py a Reply before all."""
+    return isinstance(reply, Exception) or (isinstance(reply, list) and reply[0].failure is not None)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import distlab
-from distlab.client import arguments, attached, export, interrupts
+from distlab import text
+from distlab.client import attached, display, export, waiting
 from distlab.client.cell import Cell, Options
+from distlab.client.plan import Plan, check_launcher, check_network, check_ranks, make_plan
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
-from distlab.client.shown import Shown
-from distlab.client.simulating import Simulating
-from distlab.compat.ipython import current_shell
 from distlab.compat.versions import warn_of_newer_torch
 from distlab.errors import ClusterError
 from distlab.launch import local
 from distlab.launch.slurm import Job
 from distlab.rank import entry
+from distlab.simulated import entry_points as simulated
 from distlab.simulated.network import Network
 from distlab.text import refuse
 from distlab.wire import payload
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from distlab.traces.trace import Trace
 
 
-class Cluster(Simulating, Shown):
+class Cluster:
     """A cluster of `n` ranks with a process group, ready when the call returns.
 
     Made again in the same process, at any size, it replaces the one that ran. On every rank the names `rank`,
@@ -53,15 +52,17 @@ class Cluster(Simulating, Shown):
             a hostfile. They need the Python, torch and distlab of here. With engines="mpi", for mpiexec.
         python: the Python on the hosts; None for the path of the one that runs here.
         interface: the network interface of the hosts that ranks talk over; None for the one that leads here.
-        job: with engines="slurm": nodes, partition, time (such as "10:00"), options (more words for srun, a list) and
-            queue_timeout (seconds to wait in the queue, 60 by default). In an allocation, its nodes are the default.
+        nodes: with engines="slurm": how many; None for those of the allocation that this process is in, or 1.
+        partition: with engines="slurm": which one; None for Slurm's own choice.
+        time: with engines="slurm": limit of the job, such as "10:00".
+        options: with engines="slurm": more words for srun, a list.
+        queue_timeout: with engines="slurm": seconds to wait in the queue; None for 60.
 
     Notebook and hosts talk encrypted, but what ranks send each other is open to their network, as with torchrun.
 
     Attributes:
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
         steps: what has run on the ranks since they started, for `export`.
-        targets, block: of %%px cells whose first line does not say it, as %pxconfig sets them; None for all ranks.
 
     Raises:
         ArgumentError: an argument breaks its rule; a cluster that is already running keeps running.
@@ -84,12 +85,31 @@ class Cluster(Simulating, Shown):
         hosts: Mapping[str, int] | str | os.PathLike | None = None,
         python: str | None = None,
         interface: str | None = None,
-        **job: Any,
+        nodes: int | None = None,
+        partition: str | None = None,
+        time: str | None = None,
+        options: Sequence[str] | None = None,
+        queue_timeout: float | None = None,
     ):
-        where = {"hosts": hosts, "python": python, "interface": interface, "job": job}
         self._ranks: Ranks | None = None
         self.steps: list[export.Step] = []
-        self._plan = arguments.check_plan(n, backend, init_method, engines, timeout, threads, network, where)
+        self._plan = make_plan(
+            n,
+            backend,
+            init_method,
+            engines,
+            timeout,
+            threads,
+            network,
+            hosts=hosts,
+            python=python,
+            interface=interface,
+            nodes=nodes,
+            partition=partition,
+            time=time,
+            options=options,
+            queue_timeout=queue_timeout,
+        )
         if self._plan.hosts is None and self._plan.attached is None:
             local.check(self._plan.n, self._plan.engines)
         warn_of_newer_torch()
@@ -117,7 +137,7 @@ class Cluster(Simulating, Shown):
         """
         return cls(engines=attached.connect(where), backend=backend, init_method=init_method, timeout=timeout)
 
-    @interrupts.held()
+    @waiting.held()
     def restart(self) -> None:
         """End every rank, and start new ones. The variables on the ranks are lost.
 
@@ -129,7 +149,7 @@ class Cluster(Simulating, Shown):
             raise ClusterError(f"These engines were started elsewhere: start them anew there, then call {again}.")
         self._begin()
 
-    @interrupts.held()
+    @waiting.held()
     def _begin(self) -> None:
         before, warm = Cluster.current, None
         if before is not None and (self._plan.hosts is None or before.ranks.plan.hosts == self._plan.hosts):
@@ -140,20 +160,17 @@ class Cluster(Simulating, Shown):
             before._give_way(self._plan)
         self._plan = self._ranks.plan
         self.steps.clear()
-        self.targets, self.block = None, True
         Cluster.current = self
         atexit.register(self._end, "was stopped at exit")
-        if (shell := current_shell()) is not None:
-            distlab.load_ipython_extension(shell)
 
-    def _give_way(self, plan: arguments.Plan) -> Processes | None:
+    def _give_way(self, plan: Plan) -> Processes | None:
         """End for the sake of another cluster; what it can use goes on, which saves it most of the time to start."""
         same = (plan.engines, plan.hosts) == (self.engines, self._plan.hosts)
         warm = self._ranks.release() if self._ranks is not None and same else None
         self._end(f"was replaced by Cluster({plan.n})")
         return warm
 
-    @interrupts.held()
+    @waiting.held()
     def _end(self, why: str) -> None:
         if self._ranks is not None:
             ranks, self._ranks = self._ranks, None
@@ -167,7 +184,7 @@ class Cluster(Simulating, Shown):
         """End every rank and process of this cluster. It may be called twice."""
         self._end("was stopped")
 
-    @interrupts.held()
+    @waiting.held()
     def heal(self) -> None:
         """Rebuild the process group, whatever state it is in, and replace ranks that have died by new processes.
 
@@ -179,7 +196,7 @@ class Cluster(Simulating, Shown):
         if gone := self.ranks.rebuild(anew=True):
             print(gone)
 
-    @interrupts.held()
+    @waiting.held()
     def interrupt(self) -> None:
         """Free every rank now, whatever it is doing, and rebuild the process group; variables are kept.
 
@@ -206,7 +223,7 @@ class Cluster(Simulating, Shown):
         """The ipyparallel Client of this cluster; everything ipyparallel can do works through it."""
         return self.ranks.client
 
-    @interrupts.held()
+    @waiting.held()
     def run(
         self,
         fn: Callable[..., Any],
@@ -237,7 +254,7 @@ class Cluster(Simulating, Shown):
         if not callable(fn):
             refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
         if timeout is not None:
-            arguments.check_seconds("timeout", timeout)
+            text.seconds("timeout", timeout)
         targets = self.check_ranks(ranks)
         packed = payload.pack((fn, args, kwargs), "The function or one of its arguments")
         cell = self._ask(targets, Options(timeout=timeout, check=check), entry.call, *packed)
@@ -245,7 +262,7 @@ class Cluster(Simulating, Shown):
             replies = cell.finish()
         return payload.unpack(replies)
 
-    @interrupts.held()
+    @waiting.held()
     def call(
         self, fn: Callable[..., Any], *args: Any, ranks: Sequence[int] | None = None, timeout: float | None = None
     ) -> list[Any]:
@@ -255,20 +272,22 @@ class Cluster(Simulating, Shown):
         replies = self._ask(targets, Options(timeout, live_after=None), entry.call, *packed).finish()
         return payload.unpack(replies)
 
-    @interrupts.held()
+    @waiting.held()
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1}).
 
         Raises:
             ArgumentError: the names are not a mapping of identifiers. SerializationError: a value cannot be sent.
         """
-        names, targets = arguments.check_names(names), self.check_ranks(ranks)
+        example, targets = 'Call cluster.push({"x": 1}).', self.check_ranks(ranks)
+        for name in text.mapping("names", names, "names to values", example):
+            text.identifier("names", name, example)
         packed = payload.pack(names, f"A value of {', '.join(names)}")
         cell = self._ask(targets, Options(), entry.push, *packed)
         with export.noting(self.steps, export.push(names, targets)):
             cell.finish()
 
-    @interrupts.held()
+    @waiting.held()
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank.
 
@@ -276,7 +295,7 @@ class Cluster(Simulating, Shown):
             ArgumentError: a rank has no variable of that name. SerializationError: a value cannot be sent.
         """
         listed = isinstance(names, (list, tuple))
-        wanted = [arguments.check_name(name, 'cluster.pull("x")') for name in (names if listed else [names])]
+        wanted = [text.identifier("names", name, 'Call cluster.pull("x").') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
         replies = self._ask(targets, Options(), entry.pull, wanted).finish()
         values = payload.pick(payload.unpack(replies), wanted, targets)
@@ -320,12 +339,60 @@ class Cluster(Simulating, Shown):
         Raises:
             ClusterError: the cluster is not running, or is being traced already, or a rank is being profiled.
         """
-        from distlab.client.trace_recording import recorded
+        return self._traced(self.check_ranks(ranks))
 
-        return recorded(self, self.check_ranks(ranks))
+    @contextlib.contextmanager
+    def _traced(self, targets: list[int]) -> Iterator[Trace]:
+        from distlab.client.recording import recorded  # only now: figures of a trace take time to import
+
+        if self.last_trace is not None and self.last_trace.recording:
+            raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
+        with recorded(self.ranks, targets, self.simulated, lambda: self.call(simulated.settle)[0]) as self.last_trace:
+            yield self.last_trace
+
+    # --- simulated machines ---
+
+    @contextlib.contextmanager
+    def network(self, network: Network) -> Iterator[Cluster]:
+        """Put the ranks on simulated machines: `with cluster.network(distlab.Network("5 us", "25 GB/s")): ...`.
+
+        The process group is built anew at both ends; variables stay, groups made with dist.new_group do not.
+
+        Raises:
+            ArgumentError: not a network, or one of another number of ranks.
+        """
+        before = self._plan.network
+        self._move_to(check_network(network, self.n, self.backend))
+        try:
+            yield self
+        finally:
+            if self._ranks is not None:
+                self._move_to(before)
+
+    @waiting.held()
+    def _move_to(self, network: Network | None) -> None:
+        self._plan = self.ranks.plan = replace(self._plan, network=network)
+        self.ranks.rebuild()
+
+    def clock(self) -> float:
+        """Virtual seconds since the group was built, of the slowest rank; ClusterError if the cluster is not simulated.
+
+        A cell begins on all its ranks at the same time, when the cell before has ended on the slowest.
+        """
+        if self._plan.network is None:
+            call = 'distlab.Cluster(n, network=distlab.Network("5 us", "25 GB/s"))'
+            raise ClusterError(f"This cluster has no virtual clock: it runs in real time. Make one with {call}.")
+        return max(self.call(simulated.clock))
+
+    @property
+    def simulated(self) -> str:
+        """What figures and tables say of times that are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
+        return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
+
+    # --- what it is ---
 
     def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> Cell:
-        """Have some ranks call a function of entry_points."""
+        """Have some ranks call a function of entry.py."""
         return Cell(self.ranks, targets, lambda view: view.apply_async(function, *args), options)
 
     @property
@@ -336,12 +403,56 @@ class Cluster(Simulating, Shown):
             raise ClusterError(f"This cluster {self._why_stopped}. {advice}")
         return self._ranks
 
-    n: int = property(attrgetter("_plan.n"), doc="Number of ranks.")
-    backend: str = property(attrgetter("_plan.backend"), doc="torch.distributed's backend.")
-    timeout: float = property(attrgetter("_plan.timeout"), doc="Seconds that a call waits for its peers.")
-    threads: int = property(attrgetter("_plan.threads"), doc="OpenMP threads of each rank.")
-    engines: str = property(attrgetter("_plan.engines"), doc="Name of the launcher that started the ranks.")
+    @property
+    def n(self) -> int:
+        """Number of ranks."""
+        return self._plan.n
+
+    @property
+    def backend(self) -> str:
+        """torch.distributed's backend."""
+        return self._plan.backend
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call waits for its peers."""
+        return self._plan.timeout
+
+    @property
+    def threads(self) -> int | None:
+        """OpenMP threads of each rank."""
+        return self._plan.threads
+
+    @property
+    def engines(self) -> str:
+        """Name of the launcher that started the ranks."""
+        return self._plan.engines
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """The ranks that are meant, all for None; ArgumentError for one that is not there, ClusterError after stop."""
-        return arguments.check_ranks(ranks, self.ranks.plan.n)
+        return check_ranks(ranks, self.ranks.plan.n)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes, host.
+
+        Memory counts shared pages in proportion (PSS) where the system reports that, otherwise in full (RSS); None of a
+        dead rank. Only the ranks of several hosts have a "host".
+        """
+        return [] if self._ranks is None else self._ranks.describe()
+
+    def __repr__(self) -> str:
+        return self._repr_mimebundle_()["text/plain"]
+
+    def _repr_html_(self) -> str:
+        return self._repr_mimebundle_()["text/html"]
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return display.cluster(self._headline(), self.describe())
+
+    def _headline(self) -> str:
+        if self._ranks is None:
+            return f"Cluster({self.n}) {self._why_stopped}"
+        engines = "" if self.engines == check_launcher(None) else f", engines {self.engines}"
+        hosts = f" on {' and '.join(dict.fromkeys(self._ranks.hosts))}" if self._ranks.hosts else ""
+        more = f", {self.simulated}" if self.simulated else ""
+        return f"Cluster({self.n}){hosts}: backend {self.backend}{engines}{more}"

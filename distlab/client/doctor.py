@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 import distlab
-from distlab.client.arguments import check_hosts, check_launcher
+from distlab.client.plan import check_hosts, check_launcher
 from distlab.compat import versions
 from distlab.errors import DistlabError
 from distlab.launch import hosts, local, reaper
@@ -188,7 +188,7 @@ def check_group_of_hosts(names: dict[str, int], python: str | None, interface: s
     began = time.monotonic()
     with distlab.Cluster(hosts=names, python=python, interface=interface, timeout=20) as cluster:
         sums = cluster.run(sum_of_ranks)
-        offsets = cluster.ranks.machines.clock_offsets(range(cluster.n))
+        offsets = cluster.ranks.clock_offsets(range(cluster.n))
     for rank, name in enumerate(names):
         offset = offsets.get(rank)
         seen = "the same as here" if offset is None else f"{offset.seconds:+.3f} s, to within {offset.error:.4f} s"

@@ -1,6 +1,6 @@
 """%%px on the ranks of the current cluster: ipyparallel's own magic, its options kept, with our output and errors.
 
-Runs on the notebook's kernel; registered by `%load_ext distlab`, and by the first `Cluster` of a notebook.
+Runs on the notebook's kernel; registered by `%load_ext distlab`, or at the first use after `import distlab`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from ipyparallel.error import CompositeError, RemoteError
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display as ipython_display
 
-from distlab.client import display, export, interrupts
-from distlab.client.arguments import check_seconds
-from distlab.client.cell import LIVE_AFTER_SECONDS, Cell, Options
+from distlab import text
+from distlab.client import display, export, waiting
+from distlab.client.cell import Cell, Options
 from distlab.client.cluster import Cluster
+from distlab.client.current import current_cluster
 from distlab.compat.ipyparallel import ReadsOptions
-from distlab.errors import ClusterError
 from distlab.text import rank_list, refuse
+from distlab.wire import seconds
 
 
 def register(shell: Any) -> None:
@@ -30,47 +31,68 @@ def register(shell: Any) -> None:
         shell.register_magics(PxMagics(shell, None))
 
 
+class View:
+    """What ParallelMagics uses of an ipyparallel DirectView, for a cluster of ours: %pxconfig sets targets and block.
+
+    Attributes:
+        cluster: whose ranks run the cells.
+        targets: the ranks of cells whose first line names none; None for all.
+        block: whether such cells are waited for.
+    """
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.targets: list[int] | None = None
+        self.block = True
+
+    @property
+    def client(self) -> Any:
+        return self.cluster.client
+
+
 class PxMagics(ReadsOptions, ParallelMagics):
     """ipyparallel's magics for whatever cluster is the current one of this notebook."""
 
     @property
-    def cluster(self) -> Cluster:
-        """The cluster whose ranks run the cells; ClusterError when there is none."""
-        if Cluster.current is None:
-            raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
-        return Cluster.current
+    def view(self) -> View:
+        """The view of the current cluster; ClusterError when there is none."""
+        cluster = current_cluster()
+        if self._view is None or self._view.cluster is not cluster:
+            self._view = View(cluster)
+        return self._view
 
-    # ParallelMagics wants a DirectView, on which %pxconfig sets targets and block; a cluster has all that is used of it
-    view = property(lambda self: self.cluster, lambda self, none: None)
+    @view.setter
+    def view(self, none: None) -> None:
+        self._view: View | None = none
 
-    def check_targets(self, text: str, targets: Any) -> Any:
+    def check_targets(self, given: str, targets: Any) -> Any:
         """What --targets means: a list of ranks, or None for all. `targets` is ipyparallel's reading of it, or None."""
         if targets == "all":
             return None
         as_list = [targets] if isinstance(targets, int) else targets
         if not isinstance(as_list, (list, tuple, range)):
             advice = "Write for example --targets 0,2 or --targets ::2."
-            refuse("--targets", "a rank, a list of ranks, a slice or all", text, advice)
-        return self.cluster.check_ranks(list(as_list))
+            refuse("--targets", "a rank, a list of ranks, a slice or all", given, advice)
+        return self.view.cluster.check_ranks(list(as_list))
 
     def parallel_execute(self, cell: str, **_: Any) -> Any:
         """Run a line of %px, or a cell while %autopx is on, as %pxconfig says."""
         return self.cell_px("", cell)
 
-    @interrupts.held()
+    @waiting.held()
     def _run(self, line: str, cell: str, args: Any, targets: list[int], block: bool) -> Any:
         """Send the cell to the ranks; show what they wrote and raise what they raised, or return an AsyncResult.
 
         What `args`, of its %%px line, do not say is as %pxconfig said it.
         """
-        cluster = self.cluster
+        cluster = self.view.cluster
         stream = self.stream_output if args.stream is None else args.stream
         patience = self.progress_after_seconds if args.progress_after_seconds is None else args.progress_after_seconds
         options = Options(
             timeout=args.timeout,
             check=args.check,
             groupby=args.groupby,
-            live_after=min(patience, LIVE_AFTER_SECONDS) if stream and patience >= 0 else None,
+            live_after=min(patience, seconds.LIVE_AFTER) if stream and patience >= 0 else None,
             interrupt_with=_signal_number(args.signal_on_interrupt or self.signal_on_interrupt),
             source=f"%%px {line}".rstrip() + f"\n{cell}",
         )
@@ -82,7 +104,7 @@ class PxMagics(ReadsOptions, ParallelMagics):
         if args.save_name:
             self.shell.user_ns[args.save_name] = sent.result
         if args.local:  # the notebook runs it meanwhile
-            with interrupts.allowed():
+            with waiting.allowed():
                 self.shell.run_cell(cell)
         step = export.Step("cell", tuple(targets), cell, pending=None if block else sent.result)
         if not block:
@@ -114,9 +136,10 @@ class PxMagics(ReadsOptions, ParallelMagics):
             print(tensor.item())
         """
         args = parse_argstring(self.cell_px, line)
-        block = self.cluster.block if args.block is None else args.block
+        view, cluster = self.view, self.view.cluster
+        block = view.block if args.block is None else args.block
         if args.timeout is not None:
-            check_seconds("timeout", args.timeout)
+            text.seconds("timeout", args.timeout)
         if args.export is not None:
             if not block:
                 advice = 'Leave it out, and call cluster.export("NAME.py") later.'
@@ -124,14 +147,14 @@ class PxMagics(ReadsOptions, ParallelMagics):
             export.check_path(args.export, args.force)
         if args.trace and (args.local or not block):
             refuse("--trace", "without --noblock", "--noblock", "Leave one of them out.")
-        wanted = self.cluster.targets if args.targets is None else self.targets_in(args.targets)
-        targets = self.cluster.check_ranks(wanted)
+        wanted = view.targets if args.targets is None else self.targets_in(args.targets)
+        targets = cluster.check_ranks(wanted)
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # what is recorded is shown also when the cell fails
-                afterwards.callback(ipython_display, meanwhile.enter_context(self.cluster.trace(targets)))
+                afterwards.callback(ipython_display, meanwhile.enter_context(cluster.trace(targets)))
             result = self._run(line, cell, args, targets, block)
         if args.export is not None:
-            ipython_display(self.cluster.export(args.export, args.force))
+            ipython_display(cluster.export(args.export, args.force))
         return result
 
 

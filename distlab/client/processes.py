@@ -24,8 +24,8 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
-from distlab.client import interrupts
-from distlab.client.arguments import FORK, Plan
+from distlab.client import waiting
+from distlab.client.plan import FORK, Plan
 from distlab.compat.ipyparallel import drop_late_replies, forget_engine, waiting_threads
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
@@ -163,7 +163,7 @@ class Processes:
         self.client = self._do(loop, ipp_cluster.connect_client())
         drop_late_replies(self.client)
         self.launcher.when_ended = functools.partial(forget_engine, self.client)  # others have nannies for it
-        with interrupts.allowed():
+        with waiting.allowed():
             self._wait(lambda: self.client.ids == list(range(n)) and (not self._forks or self.launcher.store))
 
     def _use(self, connections: Collection[Connection]) -> None:
@@ -175,7 +175,7 @@ class Processes:
         """Start fork servers on the hosts of these numbers, and wait for what they report."""
         new = hosts.connect(wanted, numbers, self._server_plan, self.folder, here)
         self._use(new)
-        with interrupts.allowed():
+        with waiting.allowed():
             return hosts.answers(wanted, new, self.folder, print)
 
     def _reach_all(self, wanted: hosts.Hosts) -> str:

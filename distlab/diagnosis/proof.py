@@ -20,8 +20,14 @@ from distlab.wire import messages
 from distlab.wire.messages import Answer, Begun, CallRecord, RankStatus
 
 
-def heard(rank: int, answer: Answer | None, with_work: bool = False) -> RankStatus:
-    """A rank's status by its answer, None for none; `with_work`: it has not answered all that it was sent."""
+def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> RankStatus:
+    """What a rank does, from its answer to a question.
+
+    Args:
+        rank: the rank.
+        answer: None where none came.
+        with_work: whether it has not yet replied to all that it was sent.
+    """
     if answer is None or answer.status is None:
         return RankStatus(rank, messages.SILENT)
     return replace(answer.status, doing=messages.BETWEEN) if with_work and answer.status.idle else answer.status

@@ -1,7 +1,7 @@
 """What the notebook may call on a rank: join and rebuild the group, run a function, define and read variables.
 
-Imported in the notebook's kernel too, which sends these functions and has no torch: what needs torch is imported on
-the rank, where it is there already.
+Runs on every rank. The notebook's kernel imports it too, to send these functions, and has no torch: what needs torch is
+imported inside of them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
-from distlab.errors import SerializationError
 from distlab.wire import payload
-from distlab.wire.messages import Failure
+from distlab.wire.messages import Failure, Joined, Meeting, Rebuilt, Reply
+from distlab.wire.recorded import Recorded
 from distlab.wire.source import is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
@@ -32,14 +32,14 @@ def where() -> str:
     return socket.gethostname()
 
 
-def join(rank: int, meeting: Any) -> dict[str, Any]:
+def join(rank: int, meeting: Meeting) -> Joined:
     """Become rank `rank` of the group that meets at `meeting`; see group.join. Runs on: every rank."""
     from distlab.rank import group
 
     return group.join(rank, meeting)
 
 
-def rebuild(rank: int, meeting: Any, whole: bool) -> dict[str, Any]:
+def rebuild(rank: int, meeting: Meeting, whole: bool) -> Rebuilt:
     """Leave the group and build it anew; see group.rebuild. Runs on: every rank."""
     from distlab.rank import group
 
@@ -47,7 +47,7 @@ def rebuild(rank: int, meeting: Any, whole: bool) -> dict[str, Any]:
 
 
 def settle() -> None:
-    """Answer when every signal that has come has been acted on; an answer means that this rank is idle."""
+    """Return when every order to the watchdog has been carried out; a reply means that this rank is idle."""
     from distlab.rank import watchdog
 
     watchdog.settle()
@@ -74,8 +74,8 @@ def start_recording() -> None:
     recording.start()
 
 
-def stop_recording() -> Any:
-    """End the recording and tell what was recorded; see recording.stop. Runs on: a rank."""
+def stop_recording() -> Recorded:
+    """End the recording and return it; see recording.stop. Runs on: a rank."""
     from distlab.rank import recording
 
     return recording.stop()
@@ -89,7 +89,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Runs on: a rank.
 
     Returns:
-        what `payload.dumps` made of the value, [header, *buffers]; or [Failure], or [SerializationError].
+        [Reply, *buffers of the value].
     """
     from distlab.rank.log import LOG
 
@@ -98,17 +98,18 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
         lend_names(fn)
         value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        return [describe_failure(error)]
+        return [Reply(failure=describe_failure(error))]
     return _packed(value, type(value).__qualname__)
 
 
-def push(header: bytes, buffers: list[Any]) -> None:
-    """Define the names of the payload, a dict, on this rank."""
+def push(header: bytes, buffers: list[Any]) -> list[Any]:
+    """Define the names of the payload, a dict, on this rank; [Reply]."""
     _namespace().update(payload.loads(header, buffers))
+    return [Reply()]
 
 
 def pull(names: list[str]) -> list[Any]:
-    """Those of `names` that are defined, and their values, a dict as [header, *buffers]; or [SerializationError]."""
+    """Those of `names` that are defined, and their values, a dict as [Reply, *buffers]."""
     namespace = _namespace()
     return _packed({name: namespace[name] for name in names if name in namespace}, ", ".join(names))
 
@@ -116,13 +117,13 @@ def pull(names: list[str]) -> list[Any]:
 def _packed(value: Any, what: str) -> list[Any]:
     try:
         header, buffers = payload.dumps(value)
-    except Exception as error:
+    except Exception as error:  # whatever the value's own pickling raises
         from distlab.rank.log import LOG
 
         words = f"The value of rank {LOG.rank}, {what}, cannot be sent to the notebook"
         advice = "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
-        return [SerializationError(f"{words} ({type(error).__name__}: {error}). {advice}")]
-    return [header, *buffers]
+        return [Reply(unsendable=f"{words} ({type(error).__name__}: {error}). {advice}")]
+    return [Reply(header), *buffers]
 
 
 def last_failure() -> Failure | None:
@@ -132,7 +133,7 @@ def last_failure() -> Failure | None:
 
 
 def describe_failure(error: BaseException) -> Failure:
-    """An exception in the form in which the notebook gets it, with the learner's own lines."""
+    """An exception as the notebook receives it, with the learner's own lines."""
     from distlab.rank.log import LOG
 
     stack = traceback.extract_tb(error.__traceback__, limit=200)

@@ -25,16 +25,14 @@ from distlab.rank import (
     watchdog,
 )
 from distlab.rank.log import LOG
+from distlab.wire.messages import Joined, Meeting, Rebuilt
 from distlab.wire.rendezvous import INTERFACES, address_towards, interface_of, this_machine
 
 
-def join(rank: int, meeting: Any) -> dict[str, Any]:
+def join(rank: int, meeting: Meeting) -> Joined:
     """Become rank `rank` of the group that meets at `meeting`, and define the names of a %%px cell.
 
     Runs on: every rank of the group (a rank that skips it hangs the rest until the timeout).
-
-    Returns:
-        what the notebook knows of this rank: pid, threads, machine.
     """
     homes = meeting.hosts or (0,) * meeting.world_size
     neighbours = [other for other, home in enumerate(homes) if home == homes[rank]]
@@ -57,11 +55,10 @@ def join(rank: int, meeting: Any) -> dict[str, Any]:
     build(rank, meeting)
     watchdog.watch(before, meeting)
     sys.modules["__main__"].__dict__.update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)
-    told = {"rank": dist.get_rank(), "pid": os.getpid(), "threads": torch.get_num_threads()}
-    return told | {"machine": this_machine()}
+    return Joined(os.getpid(), this_machine())
 
 
-def build(rank: int, meeting: Any) -> None:
+def build(rank: int, meeting: Meeting) -> None:
     """Build the default process group, by the init method that the meeting names.
 
     Runs on: every rank of the group.
@@ -86,16 +83,13 @@ def build(rank: int, meeting: Any) -> None:
     dist.init_process_group(meeting.backend, timeout=limit, **where)
 
 
-def rebuild(rank: int, meeting: Any, whole: bool = True) -> dict[str, Any]:
+def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:
     """Leave the group, whatever state it is in, and build it anew. Variables stay.
 
     Runs on: every rank of the group.
 
     Args:
         whole: whether the connections between the ranks are; where some were shut down, remote calls end, too.
-
-    Returns:
-        the number of subgroups that went with the old group, and whether RPC did.
     """
     watchdog.settle()
     left_rpc = not whole and rpc.leave(watchdog.shut)
@@ -107,7 +101,7 @@ def rebuild(rank: int, meeting: Any, whole: bool = True) -> dict[str, Any]:
     LOG.forget()
     build(rank, meeting)
     watchdog.note_store(meeting.port)
-    return {"subgroups": subgroups, "rpc": left_rpc}
+    return Rebuilt(subgroups > 0, left_rpc)
 
 
 def connect(host: str, port: int) -> dist.Store:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from distlab.wire.messages import RecordedCall, Row
+from distlab.wire.recorded import RecordedCall, Row
 
 COMPUTING = ("compute", "forward", "backward", "optimizer", "serve")
 COMMUNICATING = ("send", "recv", "collective", "remote")

@@ -14,7 +14,8 @@ from math import inf
 
 from distlab.text import grouped
 from distlab.traces.events import Collective, Contents, Event, Message
-from distlab.wire.messages import REMOTE, SERVED, GroupKey, Offset, Recorded, RecordedCall, Row
+from distlab.wire.messages import REMOTE, SERVED
+from distlab.wire.recorded import GroupKey, Offset, Recorded, RecordedCall, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back

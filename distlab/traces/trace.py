@@ -20,7 +20,7 @@ from distlab.plotting.units import count, format_seconds
 from distlab.text import grouped, rank_list, refuse
 from distlab.traces.chrome import chrome
 from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event
-from distlab.wire.messages import Offset
+from distlab.wire.recorded import Offset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from distlab.wire import orders
 
@@ -15,11 +15,10 @@ from distlab.wire import orders
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
 # kinds of calls: functional collectives, and others such as new_group and backward, are made or waited for in C++
 MESSAGE, COLLECTIVE, FUNCTIONAL, REMOTE, OTHER = "message", "collective", "functional", "remote", "other"
+SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
 # what the notebook may want of a rank's watchdog: four questions and three orders
 STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
 FREE, FREE_WAITING, COME_BACK = "free", "free waiting", "come back"
-
-SERVED = "served"  # in a trace: a remote call that this rank has answered; REMOTE is one that it has made
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,23 @@ class CallRecord:
     """One call that communicates, begun on one rank.
 
     Attributes:
-        op: what the learner called. kind: one of those above. collective: its name below `op`.
-        members: ranks of its group, none when the group is gone; of a remote call, the ranks that it waits for.
-        own_limit: whether it ends before the group's timeout. function: that is called remotely.
+        op: what the learner called.
+        kind: one of those above.
+        members: ranks of its group, none when that was destroyed; of a remote call, the ranks that it waits for.
+        own_limit: whether it ends before the group's timeout.
+        collective: its name below `op`.
+        group: name of its group.
         sequence: its number among the collectives of its group, or the messages of its group, direction, peer and tag.
-        tensors: (dtype, shape) of each. place: file and line of the call, for comparison. lines: outermost first.
-        peer: rank, None for any. root: rank. reduce_op: "" without one. sends, receives: elements by rank.
+        tensors: (dtype, shape) of each.
+        place: file and line of the call, for comparison.
+        lines: the learner's, outermost first.
+        is_send: whether it is a message that this rank sends.
+        peer: rank at the other end of a message, None for any.
+        tag: of a message.
+        root: rank of a collective that has one.
+        reduce_op: "" without one.
+        sends, receives: elements by rank, of a collective with splits.
+        function: that is called remotely.
     """
 
     op: str
@@ -100,7 +110,13 @@ class CallRecord:
 
 @dataclass(frozen=True)
 class MessageCount:
-    """How many messages of one kind a rank has begun; `dropped`: sends of which nobody can wait for any more."""
+    """How many messages of one kind a rank has begun.
+
+    Attributes:
+        is_send, group, peer, tag: what the messages have in common.
+        count: how many there are.
+        dropped: how many of them are sends that nobody can wait for any more.
+    """
 
     is_send: bool
     group: str
@@ -120,7 +136,14 @@ class Begun:
 
 @dataclass(frozen=True)
 class ServedCall:
-    """A function that a rank runs for another one, `caller`; `call`: what it waits in, None while it computes."""
+    """A function that a rank runs for another one.
+
+    Attributes:
+        caller: the other rank.
+        function: its name.
+        call: what it waits in; None while it computes.
+        lines: the learner's, outermost first.
+    """
 
     caller: int
     function: str
@@ -133,13 +156,22 @@ class RankStatus:
     """What one rank does.
 
     Attributes:
-        doing: one of the words above. idle: whether its main thread is. lines: the learner's, outermost first.
+        rank: the rank.
+        doing: one of the words above.
         call: the call that it waits in.
-        begun: collectives by group. history: the newest that Python called. groups: how many groups were made.
-        traffic: numbers of messages. mark: equal in two statuses when nothing happened between them.
-        quiet: nothing is on its way, and nothing else computes or may act. importing: an import must not be torn.
+        lines: the learner's, outermost first.
+        idle: whether its main thread is.
+        begun: collectives by group.
+        groups: how many groups were made.
+        history: the newest collectives that Python called.
+        traffic: numbers of messages.
+        mark: equal in two statuses when nothing happened between them.
+        quiet: nothing is under way, and nothing else computes or may act.
+        importing: an import must not be interrupted.
         rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
-        serves: whether it takes remote calls. threads: how many at a time. serving: those that it has taken.
+        serves: whether it takes remote calls.
+        threads: how many remote calls it runs at a time.
+        serving: the remote calls that it has taken.
         beside: the calls that other threads than the one of `call` wait in.
     """
 
@@ -162,9 +194,12 @@ class RankStatus:
     beside: tuple[CallRecord, ...] = ()
 
 
+# --- questions, answers and replies ---
+
+
 @dataclass(frozen=True)
 class Question:
-    """What the notebook wants of a rank's watchdog, one of those above."""
+    """What the notebook wants of a rank's watchdog: `want` is one of the questions and orders above."""
 
     number: int
     want: str = STATUS
@@ -175,7 +210,11 @@ class Answer:
     """The watchdog's answer to the question of the same number; without what was wanted when it could not look.
 
     Attributes:
-        megabytes: of the rank's process. clock: in ns.
+        number: the question's.
+        status: what the rank does.
+        variables: names of the learner's variables.
+        megabytes: memory of the rank's process.
+        clock: of the rank's machine, in ns.
     """
 
     number: int
@@ -187,93 +226,78 @@ class Answer:
 
 @dataclass(frozen=True)
 class Printed:
-    """What a function has printed that a rank has run for another one; sent without being asked."""
+    """What a function has printed that a rank has run for another one; sent without a question."""
 
     text: str
 
 
-# --- what a rank recorded for a trace; times are in ns of its machine's clock ---
-
-GroupKey = tuple[str, int, tuple[int, ...]]  # the same on every rank: name, how often all were rebuilt, its ranks
-
-
-class Row(NamedTuple):
-    """One row of torch's profiler.
+@dataclass(frozen=True)
+class Reply:
+    """What a rank returns for a call of the notebook's; the buffers of its value travel beside it, in one list.
 
     Attributes:
-        name: what ran.
-        annotated: whether the program chose the name.
-        thread: the profiler's number of the thread.
-        start, end: times.
-        number: autograd's sequence number.
+        header: of the value, for payload.loads.
+        failure: what the call raised; None when it returned.
+        unsendable: why the value cannot travel, a sentence; "" where it does.
     """
 
-    name: str
-    annotated: bool
-    thread: int
-    start: float
-    end: float
-    number: int
-
-
-@dataclass
-class RecordedCall:
-    """One call that communicates.
-
-    Attributes:
-        op: the function that the program called: "send", "all_gather_object".
-        method: of ProcessGroup; REMOTE or SERVED of a remote call, with the caller's number of it as the sequence.
-        group: its group.
-        num_bytes: what this rank gives, or receives into; of scatter and reduce_scatter the whole, on every rank.
-        peer: the other rank of a message, the root of a collective, in the world; None when there is none.
-        tag: of a message.
-        sequence: among the messages of this group, direction, peer and tag since the group was built; 0 for unknown.
-        blocking: whether it is complete when it returns.
-        elsewhere: whether another thread than that of the cells made it.
-        failed: whether it raised.
-        start: when it began.
-        posted: when it returned to its thread; 0 as long as it has not.
-        end: when this rank knew that it was complete; 0 if it never did.
-        waits: of a call that does not block, the waits for it as (start, end).
-    """
-
-    op: str
-    method: str
-    group: GroupKey
-    num_bytes: int
-    peer: int | None = None
-    tag: int | None = None
-    sequence: int = 0
-    blocking: bool = False
-    elsewhere: bool = False
-    failed: bool = False
-    start: float = 0
-    posted: float = 0
-    end: float = 0
-    waits: list[tuple[float, float]] = field(default_factory=list)
-
-
-@dataclass
-class Recorded:
-    """All that one rank recorded.
-
-    Attributes:
-        calls: its calls that communicate.
-        rows: what torch's profiler recorded.
-        main: the thread of the cells in `rows`.
-    """
-
-    calls: list[RecordedCall]
-    rows: list[Row]
-    main: int
+    header: bytes = b""
+    failure: Failure | None = None
+    unsendable: str = ""
 
 
 @dataclass(frozen=True)
-class Offset:
-    """How much a rank's clock is ahead of that of the trace: `seconds`, right to within `error` seconds."""
+class Meeting:
+    """What a rank needs to join one generation of the group.
 
-    seconds: float = 0.0
-    error: float = 0.0
+    Attributes:
+        init_method: how the ranks find each other: "tcp", "env" or "file".
+        backend: torch.distributed's backend name.
+        world_size: number of ranks.
+        timeout: seconds that a communication call may wait for its peers.
+        host, port: the store.
+        prefix: the generation's name, which starts all its keys in the store.
+        path: the generation's file, for init_method "file".
+        channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they do.
+        hosts: number of each rank's host, by rank; none where all are on one machine.
+    """
+
+    init_method: str
+    backend: str
+    world_size: int
+    timeout: float
+    host: str
+    port: int
+    prefix: str
+    path: str
+    channel: tuple[str, int, str]
+    hosts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A process has become a rank.
+
+    Attributes:
+        pid: its process number.
+        machine: where that number counts, see rendezvous.this_machine.
+    """
+
+    pid: int
+    machine: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A rank has left its group and joined a new one.
+
+    Attributes:
+        subgroups: whether groups of dist.new_group ended with the old one.
+        rpc: whether RPC ended with it.
+    """
+
+    subgroups: bool
+    rpc: bool
 
 
 # --- JSON ---

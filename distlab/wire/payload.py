@@ -75,14 +75,14 @@ def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
 
 
 def unpack(replies: list[Any]) -> list[Any]:
-    """The values in the ranks' replies; SerializationError where a rank has none to send.
+    """The values in the ranks' replies, [Reply, *buffers] each; SerializationError where one cannot travel.
 
     Runs on: the notebook's kernel.
     """
-    for reply in replies:
-        if isinstance(reply[0], SerializationError):
-            raise reply[0]
-    return [loads(reply[0], reply[1:]) for reply in replies]
+    for reply, *_ in replies:
+        if reply.unsendable:
+            raise SerializationError(reply.unsendable)
+    return [loads(reply.header, buffers) for reply, *buffers in replies]
 
 
 def pick(found: list[dict[str, Any]], names: list[str], targets: list[int]) -> list[list[Any]]:

@@ -1,9 +1,9 @@
-"""Where the ranks meet: one TCPStore, served by the notebook's process or by the process that forks the ranks.
+"""Where the ranks meet: one TCPStore, and the addresses and the identity of this machine.
 
-Called by ranks.py in the notebook's kernel, and by fork_server.py. The store listens on the loopback interface only, or
-with several hosts on one interface of the first, on a port that the system chose: any number of clusters run side by
-side. Every (re)build of the process group is a
-*generation* with keys of its own: gloo reads stale addresses, and hangs, when a group is rebuilt under used keys.
+Runs on the notebook's kernel (ranks.py), in the process that forks the ranks, and on every rank. The store listens on
+the loopback interface only, or with several hosts on one interface of the first, on a port that the system chose: any
+number of clusters run side by side. Every (re)build of the process group is a *generation* with keys of its own: gloo
+reads stale addresses, and hangs, when a group is rebuilt under used keys.
 """
 
 from __future__ import annotations
@@ -15,41 +15,14 @@ import platform
 import random
 import socket
 import sys
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from distlab.wire.messages import Meeting
+
 INIT_METHODS = ("tcp", "env", "file")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # what gloo, and RPC, read the network interface from
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """What a rank needs to join one generation of the group; plain values, sent to every rank.
-
-    Args:
-        init_method: how the ranks find each other, one of `INIT_METHODS`.
-        backend: torch.distributed's backend name.
-        world_size: number of ranks.
-        timeout: seconds that a communication call may wait for its peers.
-        host, port: the store.
-        prefix: the generation's name, which starts all its keys in the store.
-        path: the generation's file, for init_method "file".
-        channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they do.
-        hosts: number of each rank's host, by rank; none where all are on one machine.
-    """
-
-    init_method: str
-    backend: str
-    world_size: int
-    timeout: float
-    host: str
-    port: int
-    prefix: str
-    path: str
-    channel: tuple[str, int, str]
-    hosts: tuple[int, ...] = ()
 
 
 class Rendezvous:
@@ -64,7 +37,8 @@ class Rendezvous:
         hosts: see `Meeting`.
 
     Attributes:
-        address: host and port of the store. hosts: see `Meeting`.
+        address: host and port of the store.
+        hosts: see `Meeting`.
     """
 
     def __init__(

@@ -68,8 +68,8 @@ def sized(request, last_one_stopped):
 @pytest.fixture
 def quick_watch(monkeypatch):
     """A deadlock is told as soon as nothing has moved for 0.2 s: what is none has to show it in less than a second."""
-    monkeypatch.setattr("distlab.client.cell.UNMOVED_SECONDS", 0.2)
-    monkeypatch.setattr("distlab.client.cell.TICK_SECONDS", 0.1)
+    monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 0.2)
+    monkeypatch.setattr("distlab.wire.seconds.TICK", 0.1)
 
 
 @pytest.fixture

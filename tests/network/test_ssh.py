@@ -106,7 +106,7 @@ def test_a_rank_that_dies_is_replaced(usable):
 
 def test_what_is_known_of_ranks_with_other_clocks_and_process_numbers(usable, monkeypatch):
     """They are asked for their memory; and for their clocks, which here are this machine's."""
-    monkeypatch.setattr("distlab.client.machines.this_machine", lambda: ("elsewhere", ""))
+    monkeypatch.setattr("distlab.client.ranks.this_machine", lambda: ("elsewhere", ""))
     assert all(row["megabytes"] > 10 for row in usable.describe())
     with usable.trace() as trace:
         usable.run(sum_of_ranks)

@@ -56,7 +56,7 @@ def test_lines_inside_torch_are_left_out(usable):
 @pytest.fixture
 def no_proof(monkeypatch):
     """No deadlock is told, however long a rank waits."""
-    monkeypatch.setattr("distlab.client.cell.UNMOVED_SECONDS", 60)
+    monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 60)
 
 
 @pytest.mark.parametrize("how", ["loop", "new_group"])

@@ -66,7 +66,7 @@ def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
         if rank < 2:
             dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821
 
-    monkeypatch.setattr("distlab.client.cell.UNMOVED_SECONDS", 60)
+    monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 60)
     with distlab.Cluster(3, timeout=3) as cluster:
         expected = max(1, (os.cpu_count() or 1) // 3)
         seen = cluster.run(lambda rank, world_size: (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]))  # noqa: F821

@@ -134,9 +134,9 @@ def test_a_syntax_error_has_its_line(notebook):
 @pytest.fixture
 def no_proof(notebook):
     """No deadlock is told, however long a rank waits."""
-    notebook.run("from distlab.client import cell as watch; seconds, watch.UNMOVED_SECONDS = watch.UNMOVED_SECONDS, 60")
+    notebook.run("from distlab.wire import seconds; before, seconds.UNMOVED = seconds.UNMOVED, 60")
     yield
-    notebook.run("watch.UNMOVED_SECONDS = seconds")
+    notebook.run("seconds.UNMOVED = before")
 
 
 def test_timeout_frees_the_ranks(notebook, no_proof):

@@ -34,7 +34,7 @@ def measure(rank, world_size):
 @pytest.mark.timeout(300)
 def test_a_hundred_deadlocks_leave_nothing_behind(usable, monkeypatch):
     """100 deadlocks, each told, freed and healed: no growth of descriptors and threads, under 1 MB a cycle."""
-    monkeypatch.setattr("distlab.client.cell.UNMOVED_SECONDS", 0.05)
+    monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 0.05)
 
     for _ in range(5):
         raised(distlab.DeadlockError, usable.run, stuck)

@@ -6,21 +6,21 @@ import pytest
 import torch.distributed as dist
 
 import distlab
-from distlab.client import arguments
+from distlab.client import plan
 from distlab.text import rank_list
 from tests.refused import refused
 
-WHOLE = "n must be a whole number of ranks, got"
+WHOLE = "n must be a whole number of 1 or more, got"
 METHODS = "init_method must be one of 'tcp', 'env', 'file', got"
 TCP = 'Call Cluster(n) or Cluster(n, init_method="tcp").'
-THREADS = "threads must be None or a whole number of 1 or more, got"
+THREADS = "threads must be a whole number of 1 or more, got"
 SECONDS = "timeout must be a number of seconds above 0, got"
 
 
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
-        ({"n": 0}, ValueError, "n must be 1 or more, got 0. Call Cluster(4)."),
+        ({"n": 0}, ValueError, f"{WHOLE} 0. Call Cluster(4)."),
         ({"n": "4"}, TypeError, f"{WHOLE} '4'. Call Cluster(4)."),
         ({"n": True}, TypeError, f"{WHOLE} True. Call Cluster(4)."),
         ({"n": 2, "init_method": "multicast"}, ValueError, f"{METHODS} 'multicast'. {TCP}"),
@@ -65,8 +65,8 @@ def test_backends_that_take_a_build_from_source(backend, advice):
 def test_backends_and_init_methods_as_torch_writes_them():
     """A backend's name may be in capitals, and an init method may end like an address."""
     backends, methods = ["gloo", "GLOO", "MPI4PY"], ["env", "env://", "tcp://", "file://"]
-    assert [arguments.check_backend(name, 2, "mpi") for name in backends] == ["gloo", "gloo", "mpi4py"]
-    assert [arguments.check_init_method(name) for name in methods] == ["env", "env", "tcp", "file"]
+    assert [plan.check_backend(name, 2, "mpi") for name in backends] == ["gloo", "gloo", "mpi4py"]
+    assert [plan.check_init_method(name) for name in methods] == ["env", "env", "tcp", "file"]
 
 
 def test_an_unknown_launcher_lists_those_that_are_installed():
@@ -77,7 +77,7 @@ def test_an_unknown_launcher_lists_those_that_are_installed():
         "got 'rocket'. Call Cluster(n) or Cluster(n, engines=\"local\")."
     )
     assert {"fork", "local", "mpi", "slurm", "ssh"} <= set(names)
-    assert arguments.check_launcher("MPI") == "mpi"
+    assert plan.check_launcher("MPI") == "mpi"
 
 
 def test_a_very_long_value_is_shortened():

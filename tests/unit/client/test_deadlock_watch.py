@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.client import cell
-from distlab.client.cell import UNMOVED_SECONDS, DeadlockWatch
+from distlab.client.cell import DeadlockWatch
 from distlab.diagnosis.proof import Need
 from distlab.wire.messages import BETWEEN, IDLE, SILENT
+from distlab.wire.seconds import TICK, UNMOVED
 from tests.unit.paper import Paper
 
-TICK = 0.25
 STUCK = Paper("2 ranks; 0 recv 1; 1 recv 0").states(mark=(1, 2, 3, 4), quiet=True)
 COMPUTES = Paper("2 ranks; 0 recv 1; 1 computes").states()[1]
 
@@ -52,7 +52,7 @@ def seconds_until_told(statuses, monkeypatch):
 def test_a_proof_counts_when_nothing_has_moved_for_long_enough(statuses, seconds_until_told, rank_1):
     """Not at the first look, which nothing is compared with, but within a tick after the time has passed."""
     statuses[1] = rank_1
-    assert UNMOVED_SECONDS <= seconds_until_told(10) <= UNMOVED_SECONDS + TICK
+    assert UNMOVED <= seconds_until_told(10) <= UNMOVED + TICK
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_what_prevents_a_proof(statuses, seconds_until_told, status):
 )
 def test_movement_starts_the_count_again(statuses, seconds_until_told, status):
     """What moves just before the time has passed puts it off by all of it."""
-    assert seconds_until_told(UNMOVED_SECONDS) is None
+    assert seconds_until_told(UNMOVED) is None
     statuses[0] = status
     assert seconds_until_told(TICK) is None
     statuses[0] = STUCK[0]
-    assert UNMOVED_SECONDS - TICK <= seconds_until_told(10) <= UNMOVED_SECONDS + TICK
+    assert UNMOVED - TICK <= seconds_until_told(10) <= UNMOVED + TICK
 
 
 def test_a_silent_rank_gets_more_time_at_the_next_look():

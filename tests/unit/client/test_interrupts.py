@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from distlab.client import interrupts
+from distlab.client.waiting import allowed, held
 
 pytestmark = pytest.mark.usefixtures("python_handles_sigint")
 
@@ -27,12 +27,12 @@ def test_what_is_allowed_is_interrupted_at_once_and_what_follows_is_held():
     """Also by an interrupt that came before."""
     done = []
 
-    @interrupts.allowed()
+    @allowed()
     def wait():
         interrupt()
         done.append("never")
 
-    with interrupts.held():
+    with held():
         assert interrupted(wait)
         interrupt()
         done.append("held")
@@ -43,7 +43,7 @@ def test_what_is_allowed_is_interrupted_at_once_and_what_follows_is_held():
 def test_an_error_is_not_hidden_by_an_interrupt_before_it():
     """The error says more."""
 
-    @interrupts.held()
+    @held()
     def fail():
         interrupt()
         raise ValueError("first")
@@ -57,24 +57,24 @@ def test_an_interrupt_waits_until_the_block_is_over():
     done = []
 
     def other():
-        with interrupts.held(), interrupts.allowed():
+        with held(), allowed():
             done.append("other")
 
-    @interrupts.held()
-    def held():
+    @held()
+    def finishes():
         interrupt()
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
         done.append("held")
 
-    assert [interrupted(held), interrupted(held)] == [True, True]
+    assert [interrupted(finishes), interrupted(finishes)] == [True, True]
     assert done == ["other", "held"] * 2
 
 
 def test_a_signal_that_is_ignored_stays_ignored():
     """A program that runs in the background of a shell."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with interrupts.held(), interrupts.allowed():
+    with held(), allowed():
         interrupt()
     assert signal.signal(signal.SIGINT, signal.default_int_handler) is signal.SIG_IGN

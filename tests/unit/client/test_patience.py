@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlab.client import patience
-from distlab.client.patience import LIMIT_SECONDS, LONG_PATIENCE_SECONDS, Patience
-from distlab.client.patience import PATIENCE_SECONDS as SHORT
+from distlab.client import waiting
+from distlab.client.waiting import Patience
 from distlab.wire import messages
 from distlab.wire.messages import STATUS, VARIABLES, Answer, RankStatus
+from distlab.wire.seconds import GIVE_UP, GIVE_UP_LATE, LIMIT
 
 BUSY = Answer(1, RankStatus(0, messages.COMPUTING))
 IDLE = Answer(1, RankStatus(0, messages.IDLE, idle=True))
@@ -20,9 +20,9 @@ IMPORTING = Answer(1, RankStatus(0, messages.COMPUTING, importing=True))
 def machine(monkeypatch):
     """A machine on paper: its clock, and how long each process has waited for a CPU."""
     there = SimpleNamespace(now=100.0, queued={7: 5.0, 8: 0.0}, of_others=1.0)
-    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: there.now))
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: there.now))
     monkeypatch.setattr(
-        patience, "_queued", lambda pid: {str(pid): there.queued[pid], "other": there.of_others, "idle": 0.0}
+        waiting, "_queued", lambda pid: {str(pid): there.queued[pid], "other": there.of_others, "idle": 0.0}
     )
     return there
 
@@ -33,7 +33,7 @@ class Line:
     def __init__(self, machine, answers, needs):
         self.machine, self.answers, self.needs, self.asked = machine, answers, needs, []
 
-    def ask(self, ranks, seconds, want):
+    def ask(self, ranks, seconds, want=STATUS):
         self.asked.append((sorted(ranks), want))
         quick = {rank: self.answers[rank] for rank in ranks if self.needs.get(rank, 0.0) <= seconds}
         if len(quick) < len(ranks):
@@ -44,29 +44,29 @@ class Line:
 
 def test_own_time_leaves_out_what_a_process_waits_for_a_cpu(machine):
     """Ten seconds of the clock, of which rank 0 waited nine, and what it waited before does not count."""
-    waiting = Patience(Line(machine, {}, {}), {0: 7, 1: 8})
+    patience = Patience(Line(machine, {}, {}), {0: 7, 1: 8})
     machine.now += 10
     machine.queued[7] += 9
-    assert (waiting.own_time(0), waiting.own_time(1)) == (1, 10)
+    assert (patience.own_time(0), patience.own_time(1)) == (1, 10)
     machine.of_others += 0.5  # then it had Python's lock, which the main thread waits for, and waited for a CPU
-    assert waiting.own_time(0) == 0.5
+    assert patience.own_time(0) == 0.5
 
 
 def test_own_time_of_this_process_is_at_most_the_clocks():
     """The system's numbers are read; a process that has ended has waited for nothing."""
-    waiting = Patience(None, {0: os.getpid(), 1: 2**22 + 1})
+    patience = Patience(None, {0: os.getpid(), 1: 2**22 + 1})
     sum(range(100_000))
-    assert -1 < waiting.own_time(0) <= waiting.own_time(1)  # it may have waited since before the first look
+    assert -1 < patience.own_time(0) <= patience.own_time(1)  # it may have waited since before the first look
 
 
 def test_only_ranks_that_had_time_are_asked_and_given_up(machine):
     """Of two ranks that compute, one waits for a CPU."""
     line = Line(machine, {0: BUSY, 1: BUSY}, {})
-    waiting = Patience(line, {0: 7, 1: 8})
-    assert waiting.given_up([0, 1]) == set()
-    machine.now += SHORT
+    patience = Patience(line, {0: 7, 1: 8})
+    assert patience.given_up([0, 1]) == set()
+    machine.now += GIVE_UP
     machine.queued[7] += 1.5
-    assert waiting.given_up([0, 1]) == {1}
+    assert patience.given_up([0, 1]) == {1}
     assert line.asked[-1] == ([1], STATUS)
 
 
@@ -74,25 +74,25 @@ def test_only_ranks_that_had_time_are_asked_and_given_up(machine):
 def test_a_rank_has_time_after_its_import(machine, excuse):
     """An interrupt comes when the import is done, which may be at any moment, but not without a limit."""
     line = Line(machine, {1: excuse, 0: excuse}, {})
-    waiting = Patience(line, {1: 8, 0: 7})
-    machine.now += 2 * SHORT
-    assert waiting.given_up([1, 0]) == set()
+    patience = Patience(line, {1: 8, 0: 7})
+    machine.now += 2 * GIVE_UP
+    assert patience.given_up([1, 0]) == set()
     line.answers[1] = BUSY
-    machine.now += SHORT - 0.1
-    assert waiting.given_up([1, 0]) == set()
+    machine.now += GIVE_UP - 0.1
+    assert patience.given_up([1, 0]) == set()
     machine.now += 0.2
-    assert waiting.given_up([1, 0]) == {1}
-    machine.now += LONG_PATIENCE_SECONDS
-    assert waiting.given_up([0]) == {0}
+    assert patience.given_up([1, 0]) == {1}
+    machine.now += GIVE_UP_LATE
+    assert patience.given_up([0]) == {0}
 
 
 def test_no_rank_is_waited_for_without_a_limit(machine):
     """However long it waits for a CPU."""
-    waiting = Patience(Line(machine, {}, {}), {0: 7})
-    for seconds, given_up in ((LIMIT_SECONDS - 1, set()), (1, {0})):
+    patience = Patience(Line(machine, {}, {}), {0: 7})
+    for seconds, given_up in ((LIMIT - 1, set()), (1, {0})):
         machine.now += seconds
         machine.queued[7] += seconds
-        assert waiting.given_up([0]) == given_up
+        assert patience.given_up([0]) == given_up
 
 
 def test_a_rank_that_waits_for_a_cpu_is_asked_again(machine):

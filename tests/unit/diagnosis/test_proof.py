@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from distlab.diagnosis import report
-from distlab.diagnosis.proof import heard, proof, unmoved
+from distlab.diagnosis.proof import proof, status_of, unmoved
 from distlab.wire import messages
 from distlab.wire.messages import Answer, Line, RankStatus, from_json, to_json
 from tests.unit.paper import Paper
@@ -261,12 +261,12 @@ def test_an_answer_travels_as_json():
 @pytest.mark.parametrize("answer", [None, Answer(1)], ids=["no answer", "a fault"])
 def test_no_answer_is_silence(answer):
     """A rank that does not answer, or cannot say what it does, is silent."""
-    assert heard(2, answer) == RankStatus(2, messages.SILENT)
+    assert status_of(2, answer) == RankStatus(2, messages.SILENT)
 
 
 def test_an_idle_rank_with_work_is_between():
     """An idle main thread that has not answered what it was sent has not finished; a busy one is what it says."""
     for idle, doing in ((True, messages.BETWEEN), (False, messages.COMMUNICATING)):
         answer = Answer(1, replace(WAITS, idle=idle))
-        assert heard(1, answer, with_work=True).doing == doing
-        assert heard(1, answer) == answer.status
+        assert status_of(1, answer, with_work=True).doing == doing
+        assert status_of(1, answer) == answer.status

@@ -1,0 +1,179 @@
+"""Waiting for ranks: interrupts that do no harm, replies as they arrive, and a patience that a loaded machine extends.
+
+Runs on the notebook's kernel, used by everything that starts, ends or waits for ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from distlab.compat.ipyparallel import answers
+from distlab.wire import seconds
+from distlab.wire.channel import ControlChannel
+from distlab.wire.messages import IDLE, STATUS, Answer
+
+# --- interrupts ---
+
+
+class _Gate:
+    """A handler of SIGINT that keeps the signal while it is closed, and passes it to `handler` while it is open."""
+
+    def __init__(self, handler: Callable[..., Any]):
+        self.handler, self.open, self.kept = handler, False, False
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self.kept = not self.open
+        if self.open:
+            self.open = False  # what is done about the interrupt must not be interrupted either
+            self.handler(number, frame)
+
+    def turn(self, open_now: bool) -> None:
+        self.open = open_now
+        if open_now and self.kept:
+            self(signal.SIGINT, None)
+
+
+def held() -> contextlib.AbstractContextManager[None]:
+    """An interrupt waits until this is over, or until something in it is `allowed` to be interrupted.
+
+    A KeyboardInterrupt comes between any two steps of Python: between the start of a process and the note of it, say,
+    and then nothing would end that process. One that came before an error does not replace the error. Only the main
+    thread is interrupted by Python, and only where SIGINT has a handler: elsewhere nothing is changed.
+    """
+    return _turned(False)
+
+
+def allowed() -> contextlib.AbstractContextManager[None]:
+    """Within `held`, a wait that may be interrupted; after an interrupt all is held again."""
+    return _turned(True)
+
+
+@contextlib.contextmanager
+def _turned(open_now: bool) -> Iterator[None]:
+    """The gate open or closed; the first that closes one installs it, and removes it in the end."""
+    handler = signal.getsignal(signal.SIGINT)
+    first = not isinstance(handler, _Gate)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or not callable(handler) or (first and open_now):
+        yield
+        return
+    gate = _Gate(handler) if first else handler
+    before = gate.open
+    signal.signal(signal.SIGINT, gate)
+    try:
+        gate.turn(open_now)
+        yield
+    except KeyboardInterrupt:
+        before = False
+        raise
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if not first:
+            gate.turn(before)
+    if first and gate.kept:
+        handler(signal.SIGINT, None)
+
+
+# --- replies ---
+
+
+class Replies:
+    """What some ranks have replied to what they were sent.
+
+    Args:
+        result: ipyparallel's AsyncResult.
+        targets: its ranks.
+    """
+
+    def __init__(self, result: Any, targets: Sequence[int]):
+        self.result = result
+        self._answers = dict(zip(targets, answers(result), strict=True))
+
+    def unfinished(self) -> list[int]:
+        """The ranks that have not replied yet."""
+        return [rank for rank, answer in self._answers.items() if not answer.done()]
+
+    def so_far(self) -> dict[int, Any]:
+        """The replies that are there; an exception object where ipyparallel reports one."""
+        return {rank: a.exception() or a.result() for rank, a in self._answers.items() if a.done()}
+
+    def within(self, limit: float) -> dict[int, Any]:
+        """The replies that arrive within `limit` seconds."""
+        self.result.wait(limit)
+        return self.so_far()
+
+
+# --- patience ---
+
+
+class Patience:
+    """Patience with some ranks, from now on, by a clock for each that stands still while the rank waits for a CPU.
+
+    On a loaded machine a rank spends most seconds in the queue for a CPU, where it can neither act nor answer. Linux
+    counts how long each thread has been in that queue; where nothing counts it, a rank's own time is the clock's.
+
+    Source: the second number in /proc/PID/task/TID/schedstat, Linux's Documentation/scheduler/sched-stats.rst.
+
+    Args:
+        channel: to their watchdogs.
+        pids: their process numbers by rank; None of one on another host, whose own time is the clock's.
+    """
+
+    def __init__(self, channel: ControlChannel, pids: Mapping[int, int | None]):
+        self._channel, self._pids, self._began = channel, pids, time.monotonic()
+        self._before = {rank: _queued(pid) for rank, pid in pids.items()}
+        self._excused: dict[int, float] = {}  # by rank, its own time when it was last seen idle or in an import
+
+    def own_time(self, rank: int) -> float:
+        """Seconds of the rank's own time. Its main thread and the one that answers take turns: both queues count."""
+        pid, before = self._pids[rank], self._before[rank]
+        waits = {task: queued - before.get(task, 0.0) for task, queued in _queued(pid).items()}
+        of_main = waits.pop(str(pid), 0.0)
+        return self._clock() - of_main - max(waits.values(), default=0.0)
+
+    def ask(self, limit: float, want: str = STATUS) -> dict[int, Answer]:
+        """As ControlChannel.ask, and again, longer each time, while a rank is silent that mostly waits for a CPU.
+
+        Args:
+            limit: seconds of its own time that each rank has to answer.
+            want: a question.
+        """
+        received = self._channel.ask(self._pids, limit, want)
+        while (silent := set(self._pids) - set(received)) and self._clock() < seconds.LIMIT:
+            if all(self.own_time(rank) >= min(limit, self._clock() / 2) for rank in silent):
+                break
+            received |= self._channel.ask(silent, min(2 * self._clock(), seconds.LIMIT), want)
+        return received
+
+    def given_up(self, busy: Iterable[int]) -> set[int]:
+        """The ranks among `busy`, which were to become free when this was made, that had time for it and will not."""
+        own = {rank: self.own_time(rank) for rank in busy}
+        late = {rank: self._pids[rank] for rank in own if own[rank] >= seconds.ASK_WHY}
+        for rank, answer in Patience(self._channel, late).ask(seconds.ANSWER).items():
+            if answer.status is not None and (answer.status.doing == IDLE or answer.status.importing):
+                self._excused[rank] = own[rank]
+        if self._clock() >= seconds.LIMIT:
+            return set(own)
+        limits = {rank: self._excused.get(rank, 0.0) + seconds.GIVE_UP for rank in own}
+        return {rank for rank in own if own[rank] >= min(limits[rank], seconds.GIVE_UP_LATE)}
+
+    def _clock(self) -> float:
+        return time.monotonic() - self._began
+
+
+def _queued(pid: int | None) -> dict[str, float]:
+    """The seconds that each thread of a process has waited for a CPU since it began."""
+    waits: dict[str, float] = {}
+    if pid is None:
+        return waits
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{task}/schedstat") as file:
+                waits[task] = int(file.read().split()[1]) / 1e9
+    return waits

@@ -1,0 +1,33 @@
+"""How long the notebook's kernel waits for ranks, and how often it looks at them: one page of times in seconds.
+
+Runs on the notebook's kernel; `seconds.TICK` is read where it is used, so that a test can change it.
+
+How late a deadlock is reported, after the last rank has entered its call: a look finds it after TICK, later looks find
+it unmoved for UNMOVED, which the next TICK rounds up, and the ranks are free within AGAIN:
+0.25 + 0.7 + 0.25 + 0.2 = 1.4 s. A slow rank adds up to ANSWER a look; without load it stays under two seconds.
+"""
+
+# a cell
+TICK = 0.25  # between two looks at the ranks of a cell that has not ended
+UNMOVED = 0.7  # for how long nothing has moved on any rank before a proof of a deadlock counts
+LIVE_AFTER = 1.0  # before the newest lines of a cell are shown while it runs
+OUTPUT = 60.0  # for what ranks have written, which may be much, to arrive
+OUTPUT_OF_DEAD = 1.0  # the same where a rank has died, which sends no end of it
+LAST_FAILURE = 10.0  # for a rank whose %%px cell has raised to describe the exception
+
+# a question over the control channel
+ANSWER = 0.25  # a rank that does not answer is stopped, or compiled code holds Python's lock
+ANSWER_FOR_REPORT = 0.5  # the same when its state is to be reported
+
+# ranks that are to be freed; own time leaves out the time that a rank waits for a CPU
+AGAIN = 0.2  # before a rank that is not free is asked again
+ASK_WHY = 1.0  # of its own time, before a rank that is not free is asked what it does
+GIVE_UP = 2.0  # of its own time, before a rank that is not free is ended
+GIVE_UP_LATE = 10.0  # the same for one that was idle, its message under way, or in an import
+LIMIT = 60.0  # by the clock, for every rank
+
+# processes and the group
+BUILD = 60.0  # for all ranks to build the process group
+END = 10.0  # for ipyparallel to report the end of a rank that was killed
+DEATH = 0.2  # for the launcher to see the end of a process whose connections are lost
+RECORDING = 30.0  # for a rank to begin a trace, and to send what it recorded
