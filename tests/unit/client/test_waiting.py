@@ -50,9 +50,14 @@ def test_what_is_allowed_is_interrupted_at_once_and_what_follows_is_held():
 @pytest.mark.usefixtures("python_handles_sigint")
 def test_an_error_is_not_hidden_by_an_interrupt_before_it():
     """The error says more."""
-    with pytest.raises(ValueError, match="first"), held():
+
+    @held()
+    def fail():
         interrupt()
         raise ValueError("first")
+
+    with pytest.raises(ValueError, match="first"):
+        fail()
 
 
 @pytest.mark.usefixtures("python_handles_sigint")
