@@ -15,7 +15,6 @@ from typing import Any
 from distlab.client import display, waiting
 from distlab.client.ranks import Ranks
 from distlab.client.waiting import Replies
-from distlab.compat.frontend import Place
 from distlab.diagnosis import failures, proof, report
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.rank import entry
@@ -72,7 +71,7 @@ class Cell:
         if options.check:
             view.apply_async(entry.end_checks)
         self._sent = Replies(self.result, targets)
-        self._place = Place()
+        self._place = display.Place()
         self._watch = DeadlockWatch(lambda patient: ranks.states(range(ranks.plan.n), patient))
         self._began = time.monotonic()
         self._pids = list(ranks.pids)

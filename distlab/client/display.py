@@ -13,12 +13,14 @@ import contextlib
 import html
 import itertools
 import re
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distlab.compat.frontend import Place, notebook_shell, publish
 from distlab.compat.ipyparallel import written as written_by_engines
+from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.text import rank_list
 
 LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can show without becoming slow
@@ -207,3 +209,41 @@ def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         host = f"  {row['host']:<{names}}" if "host" in row else ""
         items.append(Item("state", (row["rank"],), f"{row['state']:<{width}}  {memory:>7}{host}  pid {row['pid']}"))
     return _bundle(items, headline)
+
+
+class Place:
+    """Where a person sees something change: an output of the notebook's cell, or one line of a terminal.
+
+    Where nobody watches, as in a file or a pipe, nothing is shown before `leave`.
+    """
+
+    def __init__(self) -> None:
+        self._watched, self._in_notebook = somebody_watches(), notebook_shell() is not None
+        self._handle: Any = None
+        self._width = 0  # of what stands on the terminal's line
+
+    def show(self, bundle: dict[str, Any]) -> None:
+        """Show a MIME bundle in place of the one before; on a terminal, the first line of its text."""
+        if self._watched and self._in_notebook:
+            self._handle = publish(bundle, handle=True, update=self._handle)
+        elif self._watched:
+            line = bundle["text/plain"].partition("\n")[0][: shutil.get_terminal_size().columns - 1]
+            print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
+            self._width = max(self._width, len(line))
+
+    def leave(self, bundle: dict[str, Any]) -> None:
+        """Show what stays, in place of what was shown until now; outside of a notebook as text on stdout."""
+        if self._in_notebook:
+            publish(bundle, update=self._handle)
+            self._handle = None
+        else:
+            self.erase()
+            print(bundle["text/plain"])
+
+    def erase(self) -> None:
+        """Remove what is shown and was not left."""
+        if self._handle is not None:
+            self.leave({"text/plain": ""})
+        elif self._width:
+            print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
+            self._width = 0

@@ -1,11 +1,12 @@
-"""The private parts of IPython and ipykernel that distlab uses. Tried with IPython 8 and 9, ipykernel 6.29 to 7.
+"""IPython and ipykernel: their private parts that distlab uses, and who looks at the output.
 
-Runs on the notebook's kernel, and on ranks.
+Tried with IPython 8 and 9, ipykernel 6.29 to 7. Runs on the notebook's kernel, and on ranks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,38 @@ def start_folder() -> Path:
 def allows_input(kernel: Any) -> bool:
     """Whether the front end of the cell that runs could ask its user for input. Private: an attribute of the kernel."""
     return bool(getattr(kernel, "_allow_stdin", False))
+
+
+def somebody_watches() -> bool:
+    """Whether a person looks on: a front end that could ask its user for input, or a terminal.
+
+    Programs that execute notebooks (nbclient, nbval) never allow input, and IPP_NONINTERACTIVE says it outright.
+    """
+    if os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0"):
+        return False
+    shell = notebook_shell()
+    return sys.stderr.isatty() if shell is None else allows_input(shell.kernel)
+
+
+def notebook_shell() -> Any:
+    """The IPython shell of a notebook's kernel; None in a terminal or a plain script, where output is plain text."""
+    shell = current_shell()
+    return shell if hasattr(shell, "kernel") else None
+
+
+def publish(bundle: dict[str, Any], handle: bool = False, update: Any = None) -> Any:
+    """Show a MIME bundle in the notebook.
+
+    Args:
+        handle: whether it will be updated; a `DisplayHandle` is returned then.
+        update: the handle of an output that it takes the place of.
+    """
+    from IPython.display import display as ipython_display
+
+    if update is not None:
+        update.update(bundle, raw=True)
+        return update
+    return ipython_display(bundle, raw=True, display_id=handle or None)
 
 
 class NeverBusy:

@@ -9,7 +9,7 @@ import sys
 
 from tqdm import tqdm
 
-from distlab.compat.frontend import notebook_shell, somebody_watches
+from distlab.compat.ipython import notebook_shell, somebody_watches
 
 
 def progress(total: int) -> tqdm:

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from distlab.compat.frontend import notebook_shell, publish, somebody_watches
+from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes
 from distlab.plotting.style import INK, curve_color, new_figure, style
 from distlab.plotting.units import count

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from distlab.client import doctor
-from distlab.compat import frontend, ipyparallel, ipython, versions
+from distlab.compat import ipyparallel, ipython, versions
 
 
 def test_nothing_is_missing_here():
@@ -31,7 +31,7 @@ def test_an_attribute_of_objects_is_looked_for_in_the_text_of_their_class():
 
 def test_outside_of_ipython():
     """There is no shell, nobody looks on at a pipe, and a cluster's client is used only where there is one."""
-    assert (ipython.current_shell(), frontend.notebook_shell(), frontend.somebody_watches()) == (None, None, False)
+    assert (ipython.current_shell(), ipython.notebook_shell(), ipython.somebody_watches()) == (None, None, False)
     assert ipython.start_folder().is_absolute()
     assert not ipython.allows_input(object())
     with ipython.debugger_hidden():
