@@ -271,14 +271,18 @@ class Processes:
         if wanted.job is not None:
             raise HostError("A node of Slurm's was lost, and the job has no other one.")
         deadline, missing, here = time.monotonic() + hosts.RETURN_SECONDS, lost, self.channel.address[0]
-        while missing:
+        while True:
             for connection in self._connections:
                 if set(missing) & set(connection.hosts):
                     connection.process.kill()  # a server that may be left on the host notices that, and ends
             _, troubles = self._reach(wanted, missing, here)
             if time.monotonic() > deadline or not all(trouble.passes for trouble in troubles.values()):
                 hosts.check(wanted, troubles)
+            if not troubles:
+                break
             missing = sorted(troubles)
+            with interrupts.allowed():
+                time.sleep(0.5)
         self.launcher.use([*self.launcher.connections, *(c for c in self._connections if set(c.hosts) & set(lost))])
         self._wait(lambda: self.launcher.store)
         self.rendezvous.address = self.launcher.store
