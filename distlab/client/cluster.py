@@ -49,8 +49,8 @@ class Cluster:
         network: a `Network` of machines to simulate: messages take virtual time on its links, the same on every run,
             and `clock` returns it; None for this machine and real time.
         hosts: machines that ssh reaches and their ranks, {"nodeA": 4, "nodeB": 4}, rank 0 on the first; or the path of
-            a hostfile. They need the Python, torch and distlab of here. With engines="mpi", for mpiexec. A mapping may have
-            two methods: reach(name) gives the words before a command that run it on a host, instead of ssh, and
+            a hostfile. They need the Python, torch and distlab of here. With engines="mpi", for mpiexec. Of a mapping
+            with two methods, reach(name) gives the words before a command that run it on a host, instead of ssh, and
             address(name) the address of the host for the other ones.
         python: the Python on the hosts; None for the path of the one that runs here.
         interface: the network interface of the hosts that ranks talk over; None for the one that leads here.
