@@ -281,7 +281,7 @@ class Processes:
             if not troubles:
                 break
             missing = sorted(troubles)
-            with interrupts.allowed():
+            with waiting.allowed():
                 time.sleep(0.5)
         self.launcher.use([*self.launcher.connections, *(c for c in self._connections if set(c.hosts) & set(lost))])
         self._wait(lambda: self.launcher.store)
