@@ -1,4 +1,4 @@
-"""Checkpoints: a training that was stopped, or killed, goes on where it was.
+"""Checkpoints: a training that was stopped, or killed, continues where it was.
 
 Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Notebook 05 builds the core of it.
 
@@ -67,7 +67,7 @@ def save(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None,
         CheckpointError: on every rank, if rank 0 could not write the file, or `load` could not read what is in it.
     """
     random_states, (rank, _) = _gather(_random_state()), _place()
-    with _together():  # nobody goes on before the file is there
+    with _together():  # no rank continues before the file is there
         if rank == 0:
             state = {
                 "format": FORMAT,
@@ -83,7 +83,7 @@ def save(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None,
 def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None) -> Resumed:
     """Put a saved training back into the model and the optimizer, in place, on every rank.
 
-    On as many ranks as saved it, the training then goes on as if it had never stopped; to the last bit, if a
+    On as many ranks as saved it, the training then continues as if it had never stopped; to the last bit, if a
     DistributedDataParallel model was rehearsed before. On another number, `changes` of the result says what differs.
 
         checkpoints.rehearse(ddp, images)
@@ -121,8 +121,8 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
 def rehearse(model: nn.Module, *inputs: Any) -> None:
     """Go forward and backward once and throw the gradients away, before `load`.
 
-    DistributedDataParallel sorts its buckets anew after its first backward. Where a gradient lies in its bucket decides
-    in which order its parts are added, and so its last bits. A training that goes on must not repeat that first step.
+    DistributedDataParallel sorts its buckets again after its first backward. Where a gradient lies in its bucket decides
+    in which order its parts are added, and so its last bits. A training that continues must not repeat that first step.
     What the rehearsal changes, buffers and random numbers, `load` puts back.
 
     Runs on: every rank (one that skips it hangs the rest).

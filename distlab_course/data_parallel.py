@@ -151,7 +151,7 @@ class Bucket:
 
 
 def averaging_hook(all_reduce: Callable[..., Any]) -> Callable[..., torch.futures.Future[torch.Tensor]]:
-    """A hook that averages each bucket with an all-reduce of one's own, while backward goes on.
+    """A hook that averages each bucket with an all-reduce of your own, while backward continues.
 
         ddp.register_comm_hook(None, data_parallel.averaging_hook(algorithms.ALL_REDUCE["ring"]))
 
@@ -210,12 +210,12 @@ def make_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int = BUCKET_
     """
     closed: list[list[nn.Parameter]] = []
     open_ones: dict[Any, list[nn.Parameter]] = {}
-    room: dict[Any, int] = {}  # bytes until the open bucket of a dtype and device is full
+    left: dict[Any, int] = {}  # bytes until the open bucket of a dtype and device is full
     for parameter in reversed(list(parameters)):
         kind = (parameter.dtype, parameter.device)
         open_ones.setdefault(kind, []).append(parameter)
-        room[kind] = room.get(kind, min(FIRST_BUCKET_BYTES, bucket_bytes)) - parameter.nbytes
-        if room[kind] <= 0:
+        left[kind] = left.get(kind, min(FIRST_BUCKET_BYTES, bucket_bytes)) - parameter.nbytes
+        if left[kind] <= 0:
             closed.append(open_ones.pop(kind))
-            room[kind] = bucket_bytes
+            left[kind] = bucket_bytes
     return closed + list(open_ones.values())

@@ -7,7 +7,7 @@ Each rank has a slot, which it alone writes and others read, and a line of flags
 arrived, and waits until all have. Waiting begins with sched_yield, which costs a microsecond and leaves the core to
 ranks that work, and goes on with short sleeps.
 
-The memory is a file whose name is gone when every rank has mapped it. It ends with the last of them, however they end.
+The memory is a file without a name from the moment on when every rank has mapped it; it is freed with the last rank.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _refuse_different(flat: torch.Tensor, combine: Callable[..., torch.Tensor], 
     refuse("tensor", "of the same type and size, with the same op, on every rank", Words(have), "Nothing was changed.")
 
 
-# by group, and gone with it: a segment is as long there as the group that it belongs to
+# by group; a segment is freed with its group
 _SEGMENTS: weakref.WeakKeyDictionary[Any, Segment | str] = weakref.WeakKeyDictionary()
 
 
@@ -132,7 +132,7 @@ def segment_of(group: Any) -> Segment | str:
 
 
 def _find(group: Any) -> Segment | str:
-    """Rank 0 makes a file, every rank maps it, and hears how that went on the others."""
+    """Rank 0 makes a file, every rank maps it, and all of them exchange whether that worked."""
     ranks, given, why, memory = dist.get_process_group_ranks(group), [None], "", None
     me, num_bytes = f"rank {ranks[group.rank()]} on {socket.gethostname()}", bytes_for(len(ranks))
     with contextlib.ExitStack() as until_mapped:
@@ -164,7 +164,8 @@ class Segment:
 
     Args:
         memory: writable bytes, the same for all ranks, zero at first, `bytes_for(size)` long.
-        rank: this rank's place in `ranks`. ranks: the group's ranks by their numbers in the world, for messages.
+        rank: this rank's place in `ranks`.
+        ranks: the group's ranks by their numbers in the world, for messages.
         timeout: seconds to wait for a rank.
     """
 

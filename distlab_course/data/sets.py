@@ -166,7 +166,7 @@ def fetch(address: str, files: Mapping[str, str], folder: Path) -> None:
     Raises:
         DataError: a file cannot be downloaded.
     """
-    with warnings.catch_warnings():  # tqdm would show a widget, which a rank cannot, and says so when it is imported
+    with warnings.catch_warnings():  # tqdm would show a widget, which a rank cannot, and warns when it is imported
         warnings.simplefilter("ignore")
         import pooch  # takes a moment, and the digits need none
 
@@ -190,8 +190,8 @@ def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     However long the first takes, the others do not run into the group's timeout. For example
     one_rank_first(torchvision.datasets.MNIST, "data", download=True).
 
-    Runs on: every rank (one that skips it hangs the rest). LOCAL_RANK, which the cluster and torchrun set, tells who is
-    first on a machine. Without a process group it is the plain call.
+    Runs on: every rank (one that skips it hangs the rest). LOCAL_RANK, which the cluster and torchrun set, is 0
+    on the first rank of a machine. Without a process group it is the plain call.
 
     Returns:
         what fn returned on this rank.

@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: how ranks are started, told who they are, and started again."""
+"""The exercises of notebook 07: how ranks are started, get their numbers, and are started again."""
 
 import contextlib
 import os
@@ -156,8 +156,8 @@ def repair_spawning(answer):
         trained = sorted(line for line in printed.splitlines() if line.startswith("rank ") and " of " in line)
         if trained != TRAINED:
             errors = re.findall(r"\w*Error: .*", re.sub(r"localhost, \d+", "localhost, PORT", printed))
-            said = [f"{len(trained)} ranks have trained where 2 should", *trained, *errors[:1]]
-            return f"Under {'torchrun' if way else 'python'}: {'; '.join(said).rstrip('.')}."
+            found = [f"{len(trained)} ranks have trained where 2 should", *trained, *errors[:1]]
+            return f"Under {'torchrun' if way else 'python'}: {'; '.join(found).rstrip('.')}."
     return True
 
 
