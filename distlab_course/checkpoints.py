@@ -121,8 +121,9 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
 def rehearse(model: nn.Module, *inputs: Any) -> None:
     """Go forward and backward once and throw the gradients away, before `load`.
 
-    DistributedDataParallel sorts its buckets again after its first backward. Where a gradient lies in its bucket decides
-    in which order its parts are added, and so its last bits. A training that continues must not repeat that first step.
+    DistributedDataParallel sorts its buckets again after its first backward. Where a gradient lies in its bucket
+    decides in which order its parts are added, and so its last bits. A training that continues must not repeat that
+    first step.
     What the rehearsal changes, buffers and random numbers, `load` puts back.
 
     Runs on: every rank (one that skips it hangs the rest).
