@@ -79,13 +79,11 @@ def check_tensor(tensor: Any) -> torch.Tensor:
     """A tensor whose elements lie one after another in the memory of the CPU."""
     if not isinstance(tensor, torch.Tensor):
         refuse("tensor", "a torch.Tensor", tensor, "Call fn(torch.ones(4)).", wrong_type=True)
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-        have = Words(f"a {tensor.layout} tensor on {tensor.device}")
-        refuse("tensor", "a dense tensor on the CPU", have, "Call c = tensor.to_dense().cpu(), then fn(c).")
-    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-        have = Words(f"shape {tuple(tensor.shape)} with strides {tensor.stride()}")
-        todo = "Call c = tensor.clone(memory_format=torch.contiguous_format), then fn(c), then tensor.copy_(c)."
-        refuse("tensor", "contiguous, its elements one after another in memory", have, todo)
+    dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    if not dense or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        have = Words(f"a tensor of shape {tuple(tensor.shape)}, {tensor.layout}, on {tensor.device}")
+        todo = "Call c = tensor.to_dense().cpu().clone(memory_format=torch.contiguous_format), then fn(c)."
+        refuse("tensor", "dense, on the CPU and contiguous, its elements one after another in memory", have, todo)
     return tensor
 
 
