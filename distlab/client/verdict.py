@@ -8,20 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from distlab.checking import Limits
+from distlab.checking import Exercise, Limits
 from distlab.errors import RanksFailed
 from distlab.measure.tables import Table
 from distlab.plotting.units import format_bytes
 from distlab.simulated.events import Collective
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate
+from distlab.simulated.trial import Outcome
 from distlab.text import grouped, rank_list
-
-if TYPE_CHECKING:
-    from distlab.checking import Exercise
-    from distlab.simulated.trial import Outcome
 
 MOST_PRINTED = 160  # characters of what a rank prints
 AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts")
