@@ -1,4 +1,4 @@
-"""What learners read and build: algorithms, data, data parallelism, checkpoints, exercises; and practice hosts."""
+"""What learners read and build: algorithms, data, data parallelism, checkpoints; exercises, figures, practice hosts."""
 
 from __future__ import annotations
 
@@ -10,4 +10,8 @@ def __getattr__(name: str) -> Any:
         from distlab_course import practice
 
         return getattr(practice, name)
+    if name == "probe":
+        from distlab_course.probing import probe
+
+        return probe
     raise AttributeError(f"module 'distlab_course' has no attribute {name!r}.")

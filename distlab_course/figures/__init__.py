@@ -4,6 +4,7 @@ Called by the notebooks, in their kernel: `from distlab_course import figures`.
 """
 
 from distlab_course.figures.groups import graph, handshake
+from distlab_course.figures.heat import heat_maps
 from distlab_course.figures.hosts import clocks, machines
 from distlab_course.figures.memory_parts import memory, memory_at
 from distlab_course.figures.pipelines import alive, bubbles, pipeline, predictions, quickest
@@ -18,6 +19,7 @@ __all__ = [
     "cuts",
     "graph",
     "handshake",
+    "heat_maps",
     "images",
     "latency_bandwidth",
     "machines",

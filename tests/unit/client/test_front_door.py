@@ -24,12 +24,11 @@ def test_an_unknown_name_lists_the_known_ones():
     [
         ("import distlab", {"torch", "ipyparallel", "matplotlib", "IPython"}),
         ("from distlab.measure import format_bytes", {"torch", "matplotlib"}),
-        ("from distlab import Probe", {"torch"}),
         ("from distlab.plotting import rank_color; rank_color(0)", {"matplotlib"}),
     ],
 )
 def test_import_is_light(light, heavy):
-    """A notebook that only makes a cluster, prints times, shows what was probed or wants a colour begins at once."""
+    """A notebook that only makes a cluster, prints times or wants a colour begins at once."""
     code = f"import sys; {light}; print({heavy} & {{*sys.modules}})"
     assert python("-c", code).stdout == "set()\n"
 

@@ -28,6 +28,10 @@ CALLS = [
     [("set", "k0", 5.0, 5.4), ("wait", "k0", 5.4, 5.41), ("get", "k0", 5.41, 5.5), ("get", "k1", 5.5, 5.6)],
     [("set", "k1", 1.0, 1.1), ("wait", "k0", 1.1, 5.2), ("get", "k0", 5.2, 5.3), ("get", "k1", 5.3, 5.35)],
 ]
+PROBED = {
+    head: dict(zip(("broadcast", "all_to_all_single uneven"), words, strict=True))
+    for head, words in {"gloo cpu": ("yes", "no"), "mpi cuda": ("?", "HANGS"), "ucc cpu": ("WRONG", "-")}.items()
+}
 PROCESSES = {"here": ["notebook", "controller"], "nodeA": ["store", "rank 0", "rank 1"], "nodeB": ["rank 2"]}
 LINES = {"commands": [("controller", "rank 2")], "tensors": [("rank 0", "rank 1"), ("rank 2", "rank 1")]}
 # by rank: kind, stage, micro-batch, begin, end; two ranks, two micro-batches, a second later than zero
@@ -183,6 +187,10 @@ FIGURES = {
     "staleness": (
         lambda: figures.staleness({"equal": {1: [0, 1, 1], 2: [1]}, "slow": {1: [0], 2: [7]}}, "t"),
         {"staleness", "gradients", "t", "equal", "slow"},
+    ),
+    "heat_maps": (
+        lambda: figures.heat_maps({"today": PROBED, "op by dtype": {"PREMUL_SUM": {"int64": "yes"}}}),
+        {"today", "op by dtype", "broadcast", "gloo cpu", "PREMUL_SUM", "int64", "yes", "no", "?", "HANGS", "WRONG"},
     ),
     "handshake": (
         lambda: figures.handshake(CALLS, "two ranks"),
