@@ -6,8 +6,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.tool import ROOT, load
-
 LESSON = "00_start_here.ipynb"
 
 # The open notebook as it stands in the page: code cells with their outputs, and whether the kernel is idle.
@@ -89,17 +87,3 @@ def test_the_first_lesson_runs(page, lab):
     assert foreign(page.requested) == []
     assert page.complaints == []
     assert lab.stop() == []
-
-
-def test_a_built_notebook_shows_its_diagrams(page, lab):
-    """JupyterLab draws the diagrams that make colab puts inside the file."""
-    text = "![one](../figs/broadcast.svg)\n\n<img src='../figs/gather.png' width='300'>"
-    source = load("colab").carry(text, ROOT / "notebooks")
-    cell = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": source}
-    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    (lab.root / "notebooks/built.ipynb").write_text(json.dumps(notebook))
-    page.goto(lab.address("lab/tree/notebooks/built.ipynb"))
-    page.wait_for_function(
-        "() => { const images = [...document.querySelectorAll('.jp-RenderedMarkdown img')];"
-        "  return images.length === 2 && images.every(image => image.naturalWidth > 100); }",
-    )

@@ -85,10 +85,3 @@ def test_no_click_is_lost_while_something_moves(chromium, tmp_path):
             assert page.evaluate(HEADING) == heading, titles
         page.evaluate(click, [back, on, play])  # it plays from where the step leads
         page.wait_for_function(f"() => ({HEADING})() === 'end'")
-
-
-def test_without_scripts(chromium, tmp_path):
-    """In a page whose scripts are not run, and in a narrow one, the figure of all pictures is seen whole."""
-    with plain_page(chromium, tmp_path, java_script_enabled=False, viewport={"width": 240, "height": 400}) as page:
-        assert page.locator("button").count() == 0
-        assert 150 < page.locator("img").bounding_box()["width"] <= 240

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from nbval.plugin import get_sanitize_patterns
 
-from distlab.client import display
 from distlab.measure import format_bandwidth, format_bytes, format_seconds
 
 CONFIG = Path(__file__).parents[2] / "nbval.cfg"
@@ -82,12 +81,3 @@ def test_what_distlab_prints_is_recognised():
         assert sanitise(f"took {format_seconds(seconds)} median") == "took <duration> median"
     assert {sanitise(format_bandwidth(rate)) for rate in (0.004, 1.2, 87.0)} == {" <rate>"}
     assert sanitise(format_bytes(1 << 20)) == format_bytes(1 << 20)
-
-
-def test_the_table_of_a_cluster_is_recognised():
-    """Two clusters that differ only in process numbers and memory look the same to the comparison."""
-    one = [{"rank": 0, "pid": 4711, "megabytes": 65.2, "state": "ready"}]
-    other = [{"rank": 0, "pid": 123456, "megabytes": 1030.0, "state": "ready"}]
-    shown = [display.cluster("1 rank", rows) for rows in (one, other)]
-    for kind in ("text/plain", "text/html"):
-        assert sanitise(shown[0][kind]) == sanitise(shown[1][kind])
