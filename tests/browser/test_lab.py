@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 LESSON = "00_start_here.ipynb"
+RUN_SECONDS = 600  # for the lesson on a busy machine; it takes less than a minute
 
 # The open notebook as it stands in the page: code cells with their outputs, and whether the kernel is idle.
 STATE = """() => {
@@ -31,10 +32,14 @@ def run_all(page):
     """Runs every cell by the menu, with the mouse, and returns the code cells with their outputs."""
     page.locator('.lm-MenuBar-itemLabel:text-is("Run")').click()
     page.locator('.lm-Menu-itemLabel:text-is("Run All Cells")').click()
-    # An executed cell has its count; the one that is running, and those that wait, have none.
+    # An executed cell has its count; the one that is running, and those that wait, have none, also behind an error.
     page.wait_for_function(
         f"""() => {{ const state = ({STATE})();
-          return state && state.kernel === "idle" && state.cells.every(cell => cell.execution_count !== null); }}""",
+          const failed = cell => cell.outputs.some(output => output.output_type === "error")
+            && !cell.metadata.tags?.includes("raises-exception");
+          return state?.kernel === "idle"
+            && (state.cells.some(failed) || state.cells.every(cell => cell.execution_count !== null)); }}""",
+        timeout=RUN_SECONDS * 1000,
     )
     return page.evaluate(STATE)["cells"]
 

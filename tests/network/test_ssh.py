@@ -275,7 +275,7 @@ EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
     [
         (5, {"hosts": TWO_EACH}, f"n must be left out, or 4 as hosts have it, got 5. {EXAMPLE}"),
         (None, {"hosts": {}}, f"hosts must be one host or more, got {{}}. {EXAMPLE}"),
-        (None, {"hosts": {"a": 0}}, f"the number of ranks of a must be a whole number, 1 or more, got 0. {EXAMPLE}"),
+        (None, {"hosts": {"a": 0}}, f"the number of ranks of a must be a whole number of 1 or more, got 0. {EXAMPLE}"),
         (None, {"hosts": {"-oProxyCommand=x": 1}}, "hosts must be names of hosts, as ssh takes them, got '-oProxy"),
         (None, {"hosts": 3}, "hosts must be a mapping of host names to numbers of ranks"),
         (2, {"python": "/x"}, f"python must be given with hosts alone, got '/x'. {EXAMPLE}"),
