@@ -49,7 +49,7 @@ def test_the_table_counts_the_exercises():
 def test_make_knows_every_command_and_part():
     """Every `make` command of the README is a target, and every part that it or the help names is one of the tests."""
     makefile = (ROOT / "Makefile").read_text()
-    assert set(re.findall(r"\bmake (\w+)", README)) <= {*re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE)}
+    assert set(re.findall(r"`make (\w+)", README)) <= {*re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE)}
     parts = re.search(r"^PARTS \?= (.*)$", makefile, flags=re.MULTILINE).group(1).split()
     for named in re.findall(r'PARTS=\\?"([a-z ]+)\\?"', README + makefile):
         assert {*named.split()} <= {*parts}
