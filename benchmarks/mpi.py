@@ -52,9 +52,8 @@ def tell_as_script() -> None:
     """The same on a rank that has only mpiexec; rank 0 prints the seconds."""
     import torch.distributed as dist
 
-    from distlab.rank import mpi_backend
+    from distlab_course import mpi_backend
 
-    mpi_backend.register()
     dist.init_process_group(mpi_backend.NAME)
     rank = dist.get_rank()
     seconds = seconds_on_rank(rank, dist.get_world_size(), *map(int, sys.argv[1:]))
@@ -72,7 +71,7 @@ def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
     script = [sys.executable, "-m", "benchmarks.mpi", str(numel), str(repeat)]
     command = [mpiexec.find(), *mpiexec.arguments(), "-n", str(n), *script]
     told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
-    with distlab.Cluster(n, engines="mpi", backend="mpi4py", timeout=120) as cluster:
+    with distlab.Cluster(n, engines="mpi", backend="distlab_course.mpi_backend", timeout=120) as cluster:
         in_cluster = cluster.run(seconds_on_rank, numel, repeat)[0]
     title = f"all_reduce of {MEGABYTES} MB on {n} ranks of mpiexec"
     return {f"{title}, a script": json.loads(told.splitlines()[-1]), f"{title}, a cluster": in_cluster}

@@ -40,7 +40,9 @@ class Cluster:
 
     Args:
         n: number of ranks, 1 or more; left out with hosts.
-        backend: one of torch.distributed's that this torch has (nccl: a GPU a rank), or "mpi4py" with engines="mpi".
+        backend: one of torch.distributed's that this torch has (nccl: a GPU a rank); or the name of a module, such as
+            "my_backend" for my_backend.py, which every rank imports: it calls dist.Backend.register_backend(NAME, ...)
+            when it is imported, and has that name as NAME. With "distlab_course.mpi_backend", engines="mpi".
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file", or "tcp://" etc.
         engines: ipyparallel engine launcher; None takes the best one here. "mpi" starts the ranks by mpiexec: mpi4py's
             `MPI` is then defined on every rank, and a rank that dies ends the others.

@@ -5,6 +5,8 @@ Runs on the notebook's kernel, called by cluster.py; processes.py carries a plan
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import re
 import sys
@@ -23,11 +25,11 @@ from distlab.wire.rendezvous import INIT_METHODS
 
 EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
 STOCK, FORK = "local", "fork"  # launchers of ipyparallel, and of distlab
-MPI_BACKEND = "mpi4py"  # distlab's own, in mpi_backend.py
+MPI = 'Cluster(n, engines="mpi", backend="distlab_course.mpi_backend")'
 GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
 FROM_SOURCE = {
-    "mpi": f"Only a torch that was built from source beside an MPI has it. {GLOO} "
-    f'Cluster(n, engines="mpi", backend="{MPI_BACKEND}") runs on MPI without it.',
+    "mpi": f"Only a torch that was built from source beside an MPI has it. {GLOO} {MPI} runs on MPI without it.",
+    "mpi4py": f"That is the package by which one is made. Call {MPI}.",
     "ucc": f"Only a torch that was built from source with UCC has it. {GLOO} It has the same functions.",
 }
 
@@ -38,7 +40,7 @@ class Plan:
 
     Attributes:
         n: number of ranks.
-        backend: torch.distributed's, in small letters.
+        backend: torch.distributed's, in small letters; or a module that registers one.
         init_method: one of INIT_METHODS.
         engines: name of the launcher.
         timeout: seconds that a call waits for its peers.
@@ -80,7 +82,7 @@ def make_plan(
         threads = text.whole_number("threads", threads, 1, advice="Call Cluster(n, threads=1).")
     elif not hosts and not found:
         threads = max(1, (os.cpu_count() or 1) // n)
-    backend, timeout = check_backend(backend, n, engines), text.seconds("timeout", timeout)
+    backend, timeout = check_backend(backend, n), text.seconds("timeout", timeout)
     network = check_network(network, n, backend)
     return Plan(n, backend, init_method, engines, timeout, threads, network, hosts, found)
 
@@ -190,25 +192,34 @@ def check_init_method(init_method: Any) -> str:
     return text.one_of("init_method", name, INIT_METHODS, 'Call Cluster(n) or Cluster(n, init_method="tcp").')
 
 
-def check_backend(backend: Any, n: int, engines: str = "fork") -> str:
-    """A backend that can serve `n` ranks here, in small letters; torch is imported for others than gloo and mpi4py."""
-    asked = backend.lower() if isinstance(backend, str) else ""
-    if asked == MPI_BACKEND and engines != "mpi":
-        advice = f'MPI knows only what mpiexec starts. Call Cluster(n, engines="mpi", backend="{MPI_BACKEND}").'
-        refuse("engines", f'"mpi" for backend "{MPI_BACKEND}"', engines, advice)
-    if asked in ("gloo", MPI_BACKEND):
-        return asked
-    import torch.distributed as dist
+def check_backend(backend: Any, n: int) -> str:
+    """A backend that can serve `n` ranks here: its name in small letters, or the module that registers it.
 
+    torch is imported for others than gloo and modules.
+    """
+    asked = backend.lower() if isinstance(backend, str) else ""
+    if asked == "gloo":
+        return asked
     if asked == "nccl":
         return _check_nccl(n)
+    if asked not in FROM_SOURCE and _is_module(backend):
+        return backend
+    import torch.distributed as dist
+
     known = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
     here = [name for name in known if dist.is_backend_available(name)]
     if asked not in here:
-        rule = f"a backend that this torch has ({', '.join(map(repr, here))})"
+        rule = f"a backend that this torch has ({', '.join(map(repr, here))}), or a module that registers one"
         not_built = f"This torch was built without it. {GLOO}" if asked in known else GLOO
         refuse("backend", rule, backend, FROM_SOURCE.get(asked, not_built))
     return asked
+
+
+def _is_module(name: Any) -> bool:
+    """Whether there is a module of this name; the packages that it is in are imported."""
+    with contextlib.suppress(ImportError, ValueError):
+        return isinstance(name, str) and importlib.util.find_spec(name) is not None
+    return False
 
 
 def _check_nccl(n: int) -> str:

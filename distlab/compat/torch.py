@@ -51,7 +51,7 @@ PARTS = {
     "torch.distributed:ProcessGroup._get_backend": "tell the timeout of a group",
     "torch.distributed:ProcessGroup._device_types": "tell the timeout of a group",
     "torch.distributed:ProcessGroupGloo._Options._timeout": "tell the timeout of a group",
-    "torch.distributed:ProcessGroup._set_group_name": "offer the backend mpi4py",
+    "torch.distributed:ProcessGroup._set_group_name": "use a backend in Python",
     f"torch.distributed:ProcessGroup.{ALL_GATHER_BASE}": "note calls of all_gather_into_tensor",
     f"torch.distributed:ProcessGroup.{REDUCE_SCATTER_BASE}": "note calls of reduce_scatter_tensor",
     "torch.distributed:Work._source_rank": "trace whom a message from anybody came from",

@@ -93,7 +93,7 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
         return _need_of_collective(state, states)
     if call.kind == messages.FUNCTIONAL:
         return _need_of_functional(state, states)
-    if call.kind == messages.REMOTE:  # whether a callee can answer, its own status tells
+    if call.kind in (messages.REMOTE, messages.WAITING):  # whether those can act, their own status tells
         return Need(tuple(rank for rank in call.members if rank in states))
     others = [s for r, s in states.items() if r in call.members and r != state.rank]
     if call.op == "new_group" and call.sequence:

@@ -145,6 +145,8 @@ def _complaint(
     if call.kind == messages.MESSAGE:
         without = without and (" without receiving it" if call.is_send else " without sending it")
         return f"{'sends a message to' if call.is_send else 'waits for a message from'} {finished}{without}."
+    if call.kind == messages.WAITING:
+        return f"waits {call.function} for {finished}."
     if call.op == "new_group":
         callers = "every rank" if call.sequence else "every member of the group"
         return f"waits in new_group, which {callers} must call, for {finished}{without}."
@@ -170,8 +172,13 @@ def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
             return f"{first}; nobody will receive, and a send waits for its receiver."
     if all(call.kind == messages.COLLECTIVE for call in calls) and len({call.group for call in calls}) > 1:
         return f"{first}: they call {' and '.join(sorted({call.op for call in calls}))} in different groups."
-    links = [f"{rank_list([r])} in {states[r].call.op} for {rank_list(needs[r].ranks)}" for r in sorted(needs)[:4]]
+    links = [f"{rank_list([r])} {_means(states[r].call)} for {rank_list(needs[r].ranks)}" for r in sorted(needs)[:4]]
     return f"{first}: {', '.join(links)}{', and so on' if unfinished > 4 else ''}."
+
+
+def _means(call: CallRecord) -> str:
+    """In what, or by what means, a rank waits."""
+    return call.function if call.kind == messages.WAITING else f"in {call.op}"
 
 
 def call_words(call: CallRecord) -> str:
@@ -179,6 +186,8 @@ def call_words(call: CallRecord) -> str:
     given = [call.function] if call.function else []
     if call.kind == messages.REMOTE:
         return f"waiting for {_callee(call)}"
+    if call.kind == messages.WAITING:
+        return f"waits {call.function} for {rank_list(call.members)}"
     if call.kind == messages.MESSAGE:
         peer = "any" if call.peer is None else call.peer
         given.append(f"{'dst' if call.is_send else 'src'}={peer}")

@@ -6,6 +6,7 @@ Runs on every rank, called by entry.py. A rank's number is put where torchrun pu
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from datetime import timedelta
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from distlab.compat.torch import forget_group_numbers, number_of_groups, quiet_loggers, set_default_timeout
 from distlab.devices import device_for
+from distlab.errors import ClusterError
 from distlab.rank import (
     checks,
     hooks,
@@ -73,14 +75,26 @@ def build(rank: int, meeting: Meeting) -> None:
             os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
         # the store serves already, and its keys are new each time, because used ones hold stale addresses
         where["store"] = dist.PrefixStore(meeting.prefix, connect(meeting.host, meeting.port))
-    if "mpi4py.MPI" in sys.modules:  # ipyparallel's engine has imported it, because mpiexec started it
-        from distlab.rank import mpi_backend, mpi_queue
-
-        mpi_backend.register()
-        hooks.install(hooks.rows_of(mpi_backend.Group, mpi_queue.Work))
     if meeting.backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
         torch.cuda.set_device(device_for(rank))
-    dist.init_process_group(meeting.backend, timeout=limit, **where)
+    dist.init_process_group(_registered(meeting.backend), timeout=limit, **where)
+    hooks.install(hooks.calls_of(type(dist.group.WORLD)))
+
+
+def _registered(backend: str) -> str:
+    """The name of a backend: of one that torch knows, itself; of a module, its NAME, which it registers at its import.
+
+    Raises:
+        ClusterError: the module does not do so.
+    """
+    if hasattr(dist.Backend, backend.upper()):
+        return backend
+    module = importlib.import_module(backend)
+    name = getattr(module, "NAME", "")
+    if name.lower() not in dist.Backend.backend_list:
+        rule = "must register a backend when it is imported, dist.Backend.register_backend(NAME, ...)"
+        raise ClusterError(f"The module {backend} {rule}, and have its name as NAME, got {name!r}")
+    return name
 
 
 def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:

@@ -43,8 +43,17 @@ def table() -> Iterator[Row]:
 
 def rows_of(group: type, work: type) -> list[Row]:
     """The rows of a class of process groups and its class of Works."""
-    calls = [(group, name, noting) for name in (*POINT_TO_POINT, *COLLECTIVES)]
-    return [*calls, (work, "wait", waiting), (work, "get_future", derived)]
+    return [*calls_of(group), *waits_of(work)]
+
+
+def calls_of(group: type) -> list[Row]:
+    """The rows of a class of process groups."""
+    return [(group, name, noting) for name in (*POINT_TO_POINT, *COLLECTIVES)]
+
+
+def waits_of(work: type) -> list[Row]:
+    """The rows of a class of Works."""
+    return [(work, "wait", waiting), (work, "get_future", derived)]
 
 
 def install(rows: Iterable[Row] = ()) -> None:
@@ -111,6 +120,8 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     if over_gloo and note.method == "recv_anysource":  # gloo does not end it when its connections are closed
         note.freed_with = FREED
     if work is not None:
+        if isinstance(work, dist.Work) and type(work) is not dist.Work:  # a backend in Python has its own class
+            install(waits_of(type(work)))
         # gloo forgets a message that nobody waits for; a group of another kind may keep it
         LOG.tie(work, note, over_gloo and note.method == "send" and note.op not in BLOCKING)
     return work

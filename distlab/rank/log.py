@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, CallRecord
+from distlab.wire.messages import COLLECTIVE, MESSAGE, WAITING, CallRecord
 from distlab.wire.source import is_shown, line_of
 
 C10D = dist.distributed_c10d.__name__
@@ -257,22 +257,46 @@ class waits:
         LOG.now[self._thread] = self._outer
 
 
-def waiting(words: str, ranks: Iterable[int]) -> waits:
+class waiting:
     """A context manager around a wait for other ranks that is Python code, as in a loop that looks at shared memory.
 
-    Reports name the wait, and the main thread is freed from it by a RuntimeError.
+        with distlab.waiting("through shared memory", [2]) as wait:
+            while not there():
+                wait.check()
+                time.sleep(0.001)
 
-    Runs on: a rank.
+    A report then says "waits through shared memory for rank 2", a deadlock is proven, and the main thread is freed
+    from the wait by a RuntimeError. A loop on another thread is freed where it calls `check`. Inside of a call of a
+    process group, that call is what reports show. Without a cluster it changes nothing.
+
+    Runs on: a rank, any thread.
 
     Args:
-        words: what it waits for or by what means: "through shared memory".
-        ranks: those that must act before it can end.
+        words: by what means it waits.
+        ranks: those that must act before the wait can end.
     """
-    note = Note("waiting", OTHER, ranks, words)
-    note.freed_with = f"Freed while it waited for other ranks {words}."
-    if LOG.closed:
-        raise RuntimeError(note.freed_with)
-    return waits(note)
+
+    def __init__(self, words: str, ranks: Iterable[int]):
+        self._freed_with = f"Freed while it waited for other ranks {words}."
+        self._note, self._freed = Note("waiting", WAITING, ranks, words), LOG.freed
+
+    def __enter__(self) -> waiting:
+        if LOG.closed:
+            raise RuntimeError(self._freed_with)
+        note = LOG.now.get(threading.get_ident()) or self._note
+        self._waits, self._before, self._shown = waits(note), note.freed_with, note
+        self._waits.__enter__()
+        note.freed_with = self._freed_with
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._shown.freed_with = self._before
+        self._waits.__exit__()
+
+    def check(self) -> None:
+        """Raise a RuntimeError if this rank was freed since the wait began."""
+        if LOG.freed != self._freed:
+            raise RuntimeError(self._freed_with)
 
 
 def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:

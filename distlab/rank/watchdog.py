@@ -46,7 +46,6 @@ from distlab.wire.rendezvous import used_megabytes
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
 LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.SIGUSR1, signal.SIGUSR2)
-SHARED_MEMORY = "distlab_course.algorithms.shared_memory"  # where the main thread waits for others in Python
 IMPORT_SECONDS = 0.05  # between two looks whether an import is done that an interrupt waits for
 TELLING = {  # functions that an exception from outside must not hit
     SHOWS_ERROR,
@@ -82,9 +81,6 @@ def _running() -> _Thread | None:
 
 def _leave_python(number: int, frame: Any) -> None:
     """Ends a wait of the main thread that is Python code."""
-    interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt)
-    if frame is not None and frame.f_globals.get("__name__") == SHARED_MEMORY and not interrupted:
-        raise RuntimeError("Freed while it waited for other ranks in an all_reduce through shared memory.")
     python_waits.leave(frame)
 
 

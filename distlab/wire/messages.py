@@ -16,6 +16,7 @@ IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communic
 # kinds of calls: functional collectives, and others such as new_group and backward, are made or waited for in C++
 MESSAGE, COLLECTIVE, FUNCTIONAL, REMOTE, OTHER = "message", "collective", "functional", "remote", "other"
 SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
+WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.waiting
 # what the notebook may want of a rank's watchdog: four questions and three orders
 STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
 FREE, FREE_WAITING, COME_BACK = "free", "free waiting", "come back"

@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+import distlab
 from distlab.text import refuse
 from distlab_course.algorithms.call import Peers, Words, all_reduce
 
@@ -213,18 +214,21 @@ class Segment:
         return all(self._flags[place * LINE + where] == call for place in range(len(self.ranks)))
 
     def _wait(self, place: int) -> None:
-        began = time.perf_counter()
-        while self._flags[place * LINE] < self._meetings:
-            waited = time.perf_counter() - began
-            if waited < SPIN_SECONDS:
-                _give_way()
-                continue
-            if waited > self.timeout:
-                raise RuntimeError(
-                    f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to come to an all_reduce "
-                    "through shared memory. Build the process group anew before the next one."
-                )
-            time.sleep(min(waited / 20, 1e-3))
+        began, line = time.perf_counter(), place * LINE
+        while self._flags[line] < self._meetings and time.perf_counter() - began < SPIN_SECONDS:
+            _give_way()
+        if self._flags[line] >= self._meetings:
+            return
+        with distlab.waiting("through shared memory", [self.ranks[place]]) as wait:
+            while self._flags[line] < self._meetings:
+                waited = time.perf_counter() - began
+                if waited > self.timeout:
+                    raise RuntimeError(
+                        f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to come to an all_reduce "
+                        "through shared memory. Build the process group anew before the next one."
+                    )
+                wait.check()
+                time.sleep(min(waited / 20, 1e-3))
 
     def _fence(self) -> None:
         """Let no read or write pass from before to after, or back.

@@ -25,8 +25,9 @@ def test_ranks_by_a_hostfile(mpi_hosts, tmp_path):
 
 
 def test_mpi_itself_between_the_hosts(mpi_hosts):
-    """The backend mpi4py."""
-    with distlab.Cluster(engines="mpi", hosts={"nodeA": 2, "nodeB": 1}, backend="mpi4py", timeout=20) as cluster:
+    """The backend over mpi4py."""
+    where = {"engines": "mpi", "hosts": {"nodeA": 2, "nodeB": 1}}
+    with distlab.Cluster(**where, backend="distlab_course.mpi_backend", timeout=20) as cluster:
         assert cluster.run(sum_of_ranks) == [3.0] * 3
 
 

@@ -41,7 +41,8 @@ def test_a_backend_that_nobody_knows(monkeypatch, built, listed):
     """The error lists what this torch has: gloo in a build for the CPU, nccl too in one for CUDA."""
     monkeypatch.setattr("torch.distributed.is_backend_available", built.__contains__)
     assert str(refused(distlab.Cluster, 2, backend="carrier pigeon")) == (
-        f"backend must be a backend that this torch has ({listed}), got 'carrier pigeon'. "
+        f"backend must be a backend that this torch has ({listed}), or a module that registers one, "
+        "got 'carrier pigeon'. "
         'Call Cluster(n) or Cluster(n, backend="gloo").'
     )
 
@@ -49,7 +50,7 @@ def test_a_backend_that_nobody_knows(monkeypatch, built, listed):
 @pytest.mark.parametrize(
     ("backend", "advice"),
     [
-        ("mpi", ' Cluster(n, engines="mpi", backend="mpi4py") runs on MPI without it.'),
+        ("mpi", ' Cluster(n, engines="mpi", backend="distlab_course.mpi_backend") runs on MPI without it.'),
         ("ucc", " It has the same functions."),
     ],
 )
@@ -63,9 +64,9 @@ def test_backends_that_take_a_build_from_source(backend, advice):
 
 
 def test_backends_and_init_methods_as_torch_writes_them():
-    """A backend's name may be in capitals, and an init method may end like an address."""
-    backends, methods = ["gloo", "GLOO", "MPI4PY"], ["env", "env://", "tcp://", "file://"]
-    assert [plan.check_backend(name, 2, "mpi") for name in backends] == ["gloo", "gloo", "mpi4py"]
+    """A backend's name may be in capitals, that of a module not; an init method may end like an address."""
+    backends, methods = ["gloo", "GLOO", "tests.cluster"], ["env", "env://", "tcp://", "file://"]
+    assert [plan.check_backend(name, 2) for name in backends] == ["gloo", "gloo", "tests.cluster"]
     assert [plan.check_init_method(name) for name in methods] == ["env", "env", "tcp", "file"]
 
 

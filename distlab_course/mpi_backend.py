@@ -1,0 +1,315 @@
+"""A backend for torch.distributed in Python, over mpi4py, registered when it is imported: what notebook 06 leads to.
+
+Runs on every rank: `Cluster(4, engines="mpi", backend="distlab_course.mpi_backend")`, and in a script:
+
+    from distlab_course import mpi_backend          # mpiexec -n 4 python script.py
+    dist.init_process_group(mpi_backend.NAME)
+
+torch hands each call of torch.distributed to a method of `Group`, which begins MPI's non-blocking operation of that
+name. MPI's own waits can neither be interrupted nor given a limit, so a Work looks again and again. What moves without
+being computed with travels as bytes, so every dtype does. Source: torch/csrc/distributed/c10d/PyProcessGroup.hpp.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import time
+from collections import deque
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+import distlab
+
+NAME = "mpi4py"
+OPS = {name: getattr(MPI, name) for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}
+OPS |= {"PRODUCT": MPI.PROD, "AVG": MPI.SUM}
+OF_BOOLS = {"SUM": MPI.MAX, "PRODUCT": MPI.MIN}  # of bytes that are 0 or 1
+SPIN_SECONDS, LONGEST_PAUSE, PATIENCE = 0.05, 0.02, 250  # a pause is so much shorter than the wait so far
+SMALL_BYTES, KEPT = 64, 32  # newest Works of small tensors, which are kept: DDP holds only their part in C++
+_open: dict[Work, None] = {}  # Works whose memory MPI may still use
+
+
+class Work(dist.Work):
+    """One operation: it ends in wait(), and when another one begins or is waited for.
+
+    Args:
+        begins: each begins a request of MPI, and holds the memory that MPI reads and writes.
+        outputs: the tensors that the operation gives, and where MPI puts them: pairs.
+    """
+
+    def __init__(self, group, what, begins, outputs, divisor, limit, size):
+        super().__init__()
+        self.group, self.what, self.error, self.source = group, what, "", -1
+        self._outputs, self._divisor, self._limit, self._size = outputs, divisor, limit, size
+        self._requests = [begin() for begin in begins]
+        _open[self] = None
+
+    def is_completed(self):
+        if self not in _open:
+            return True
+        statuses = [MPI.Status() for _ in self._requests]
+        if not MPI.Request.Testall(self._requests, statuses):
+            return False
+        _open.pop(self, None)
+        self.source = statuses[0].Get_source()
+        if self._size is not None and (count := statuses[0].Get_count(MPI.BYTE)) != self._size:
+            self.error = f"recv got {count} bytes for a tensor of {self._size}; send and recv tensors of one size."
+            return True
+        for output, buffer in self._outputs:
+            if self._divisor != 1:
+                buffer.div_(self._divisor)
+            if buffer.data_ptr() != output.data_ptr():
+                output.detach().copy_(buffer.view(output.shape))
+        return True
+
+    def wait(self, timeout=timedelta(0)):
+        began, limit = time.monotonic(), timeout.total_seconds() or self._limit
+        while not self.is_completed() and time.monotonic() - began < min(limit, SPIN_SECONDS):
+            os.sched_yield()
+        if not self.is_completed():
+            with distlab.waiting("through MPI", self.group.others) as waits:
+                while not self.is_completed():
+                    if time.monotonic() - began > limit:
+                        words = f"Timed out waiting {limit * 1e3:.0f}ms for {self.what} operation to complete"
+                        self.group.broken = words
+                        raise RuntimeError(words)
+                    waits.check()
+                    time.sleep(min(LONGEST_PAUSE, (time.monotonic() - began) / PATIENCE))
+        if self.error:
+            raise RuntimeError(self.error)
+        return True
+
+    def get_future(self):
+        """A Future that is done: DDP, which asks for one at once, waits for its bucket."""
+        self.wait()
+        future = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+    def result(self):
+        return [output for output, _ in self._outputs]
+
+    def _source_rank(self):
+        return self.source
+
+
+class Group(dist.ProcessGroup):
+    """A process group whose ranks talk through an MPI communicator of its own; torch makes it and calls its methods.
+
+    After a wait that ran out of time the group is broken, as gloo's is.
+    """
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+        self.timeout, self._rank, self._size, self._name, self.broken = timeout, rank, size, "", ""
+        self._comm, self.others = communicator(store, rank, size, timeout)
+        self._kept = deque(maxlen=KEPT)
+
+    getBackendName = lambda self: NAME  # noqa: E731 - what torch asks every group for, and keeps for those in C++
+    getGroupName = lambda self: self._name  # noqa: E731
+    group_name = property(getGroupName)
+
+    def _set_group_name(self, name):
+        self._name = name
+
+    def _get_backend(self, device):
+        return self
+
+    def shutdown(self):
+        self._kept.clear()
+        if not any(work.group is self for work in _open):  # MPI has room for some 2000 communicators
+            self._comm.Free()
+        self.broken = self.broken or "it was destroyed"
+
+    abort = shutdown
+
+    # --- collectives that compute ---
+
+    def allreduce(self, tensors, opts=None):
+        op, divisor = self._operation(tensors[0].dtype, opts)
+        buffers = [computable(tensor) for tensor in tensors]
+        begins = [partial(self._comm.Iallreduce, MPI.IN_PLACE, buffer.numpy(), op) for buffer in buffers]
+        return self._begin("all_reduce", begins, opts, tensors, buffers, divisor)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors, opts):
+        op, divisor = self._operation(tensors[0].dtype, opts)
+        sent = computable(tensors[0])
+        got = torch.empty_like(sent)
+        begin = partial(self._comm.Ireduce, sent.numpy(), got.numpy(), op, opts.rootRank)
+        outputs, buffers = (tensors, [got]) if self._rank == opts.rootRank else ((), ())
+        return self._begin("reduce", [begin], opts, outputs, buffers, divisor)
+
+    def reduce_scatter(self, outputs, input_lists, opts=None):
+        return self.reduce_scatter_single(outputs[0], joined(input_lists[0]), opts)
+
+    def reduce_scatter_single(self, output, input, opts=None):
+        op, divisor = self._operation(output.dtype, opts)
+        sent = computable(input)
+        got = torch.empty(output.shape, dtype=sent.dtype)
+        begin = partial(self._comm.Ireduce_scatter_block, sent.numpy(), got.numpy(), op)
+        return self._begin("reduce_scatter", [begin], opts, [output], [got], divisor)
+
+    def _operation(self, dtype, opts):
+        """MPI's operation for torch's, and by what its result must be divided, which is the size for an average."""
+        name = (dist.ReduceOp.SUM if opts is None else opts.reduceOp.op).name
+        if name not in OPS:
+            raise RuntimeError(f"{NAME} cannot use ReduceOp.{name}. Use one of {', '.join(OPS)}.")
+        op = OF_BOOLS.get(name, OPS[name]) if dtype == torch.bool else OPS[name]
+        return op, self._size if name == "AVG" else 1
+
+    # --- collectives that move ---
+
+    def broadcast(self, tensors, opts):
+        buffer = tensors[0].detach().contiguous()
+        begin = partial(self._comm.Ibcast, raw(buffer), opts.rootRank)
+        return self._begin("broadcast", [begin], opts, tensors, [buffer])
+
+    def allgather(self, output_lists, inputs, opts=None):
+        return self._exchange("all_gather", output_lists[0], inputs * self._size, opts)
+
+    def all_gather_single(self, output, input, opts=None):
+        return self._exchange("all_gather", output.view(-1).chunk(self._size), [input] * self._size, opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        return self._each(self.all_gather_single, outputs, inputs, opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+        return self._each(self.reduce_scatter_single, outputs, inputs, opts)
+
+    def _each(self, method, outputs, inputs, opts):
+        *others, last = [method(output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
+        for work in others:
+            work.wait()
+        return last
+
+    def gather(self, output_lists, inputs, opts):
+        none = [inputs[0].new_empty(0)] * self._size
+        given = [inputs[0] if rank == opts.rootRank else none[0] for rank in range(self._size)]
+        return self._exchange("gather", output_lists[0] if self._rank == opts.rootRank else none, given, opts)
+
+    def scatter(self, outputs, input_lists, opts):
+        none = [outputs[0].new_empty(0)] * self._size
+        wanted = [outputs[0] if rank == opts.rootRank else none[0] for rank in range(self._size)]
+        return self._exchange("scatter", wanted, input_lists[0] if self._rank == opts.rootRank else none, opts)
+
+    def alltoall(self, outputs, inputs, opts=None):
+        return self._exchange("all_to_all", outputs, inputs, opts)
+
+    def all_to_all_single(self, output, input, output_splits, input_splits, opts=None):
+        even = [[len(tensor) // self._size] * self._size for tensor in (output, input)]
+        parts = output.split(output_splits or even[0]), input.split(input_splits or even[1])
+        return self._exchange("all_to_all_single", *parts, opts)
+
+    def _exchange(self, what, outputs, inputs, opts):
+        """Send the inputs to the ranks, one to each, and receive the outputs from them."""
+        sent, received = ([tensor.nbytes for tensor in tensors] for tensors in (inputs, outputs))
+        whole = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
+        ends = [raw(joined(inputs)), sent, MPI.BYTE], [raw(whole), received, MPI.BYTE]
+        buffers = whole.split([output.numel() for output in outputs])
+        return self._begin(what, [partial(self._comm.Ialltoallv, *ends)], opts, outputs, buffers)
+
+    def barrier(self, opts=None):
+        return self._begin("barrier", [self._comm.Ibarrier], opts)
+
+    # --- messages ---
+
+    def send(self, tensors, dst, tag=0):
+        return self._begin("send", [partial(self._comm.Isend, raw(tensors[0]), dst, tag)])
+
+    def recv(self, tensors, src, tag=0):
+        begin = partial(self._comm.Irecv, raw(tensors[0]), src, tag)
+        return self._begin("recv", [begin], None, tensors, tensors, size=tensors[0].nbytes)
+
+    def recv_anysource(self, tensors, tag=0):
+        return self.recv(tensors, MPI.ANY_SOURCE, tag)
+
+    def _begin(self, what, begins, opts=None, outputs=(), buffers=(), divisor=1, size=None):
+        """Begin an operation; what MPI puts into the buffers goes into the outputs, divided."""
+        if self.broken:
+            raise RuntimeError(f"{what} cannot begin: the group is broken ({self.broken}). Make it again.")
+        limit = getattr(opts, "timeout", timedelta(0))
+        limit = limit if limit > timedelta(0) else self.timeout
+        for work in list(_open):
+            work.is_completed()
+        pairs = list(zip(outputs, buffers, strict=True))
+        work = Work(self, what, begins, pairs, divisor, limit.total_seconds(), size)
+        if sum(output.nbytes for output in outputs) <= SMALL_BYTES:
+            self._kept.append(work)
+        return work
+
+    # the names of torch before 2.13
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
+
+
+def raw(tensor):
+    """A contiguous tensor's memory as bytes."""
+    return tensor.detach().view(-1).view(torch.uint8).numpy()
+
+
+def computable(tensor):
+    """The tensor's memory where MPI can compute with it, else a copy: halves as float32, which is also more exact."""
+    tensor = tensor.detach()
+    tensor = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    return (tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor).contiguous()
+
+
+def joined(tensors):
+    """The elements of all, one after the other."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def communicator(store, rank, size, timeout):
+    """A communicator of the group's processes, in the group's order, and the other members' numbers in MPI's world.
+
+    Each member writes its number into the store and waits for the others', because MPI's own call has no limit.
+    """
+    world, keys = MPI.COMM_WORLD, [f"{NAME}/{other}" for other in range(size)]
+    store.set(keys[rank], str(world.rank))
+    store.wait(keys, timeout)
+    members = [int(store.get(key)) for key in keys]
+    if len({*members}) < size:
+        what = f"{NAME} needs {size} processes that one mpiexec started, and MPI knows {world.size} here"
+        advice = f'mpiexec -n {size} python script.py, or Cluster({size}, engines="mpi", backend="{__name__}")'
+        raise RuntimeError(f"{what}. Start them with {advice}.")
+    group = world.group.Incl(members)
+    comm = world.Create_group(group, hash(tuple(members)) & 0x7FFF)  # apart from other groups that are made now
+    group.Free()
+    return comm, [member for member in members if member != world.rank]
+
+
+@atexit.register
+def _end():
+    """End MPI while the memory of messages that are under way is there; end all processes if one will never arrive."""
+    for work in list(_open):
+        work.is_completed()
+    if any(work.group.broken for work in _open):
+        MPI.COMM_WORLD.Abort(1)
+    if not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+def _set_environment(world):
+    """Under mpiexec alone, set what init_process_group looks for in the environment: numbers and an address."""
+    hosts = world.allgather(socket.gethostname())
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = world.bcast(free.getsockname()[1])
+    address = hosts[0] if len({*hosts}) > 1 else "127.0.0.1"
+    given = {"RANK": world.rank, "WORLD_SIZE": world.size, "MASTER_ADDR": address, "MASTER_PORT": port}
+    for name, value in given.items():
+        os.environ.setdefault(name, str(value))
+
+
+dist.Backend.register_backend(NAME, Group, devices=["cpu"])
+if MPI.COMM_WORLD.size > 1 and "RANK" not in os.environ:
+    _set_environment(MPI.COMM_WORLD)
