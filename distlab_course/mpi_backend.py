@@ -53,13 +53,19 @@ class Work(dist.Work):
     def is_completed(self):
         if self not in _open:
             return True
-        statuses = [MPI.Status() for _ in self._requests]
-        if not MPI.Request.Testall(self._requests, statuses):
+        status = MPI.Status()
+        try:
+            while self._requests and self._requests[-1].Test(status):
+                self._requests.pop()
+        except MPI.Exception as error:
+            self.error = f"{self.what} failed in MPI: {str(error).partition(', error stack')[0]}"
+        if self._requests and not self.error:
             return False
         _open.pop(self, None)
-        self.source = statuses[0].Get_source()
-        if self._size is not None and (count := statuses[0].Get_count(MPI.BYTE)) != self._size:
+        self.source = status.Get_source()
+        if self._size is not None and not self.error and (count := status.Get_count(MPI.BYTE)) != self._size:
             self.error = f"recv got {count} bytes for a tensor of {self._size}; send and recv tensors of one size."
+        if self.error:
             return True
         for output, buffer in self._outputs:
             if self._divisor != 1:
@@ -123,7 +129,7 @@ class Group(dist.ProcessGroup):
 
     def shutdown(self):
         self._kept.clear()
-        if not any(work.group is self for work in _open):  # MPI has room for some 2000 communicators
+        if self._comm and not any(work.group is self for work in _open):  # MPI has room for some 2000 communicators
             self._comm.Free()
         self.broken = self.broken or "it was destroyed"
 
@@ -176,6 +182,9 @@ class Group(dist.ProcessGroup):
         return self._exchange("all_gather", output_lists[0], inputs * self._size, opts)
 
     def all_gather_single(self, output, input, opts=None):
+        if output.numel() != self._size * input.numel():
+            times = f"{self._size} times {input.numel()}"
+            raise RuntimeError(f"all_gather needs a tensor of {times} elements, got {output.numel()}.")
         return self._exchange("all_gather", output.view(-1).chunk(self._size), [input] * self._size, opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
@@ -225,11 +234,14 @@ class Group(dist.ProcessGroup):
         return self._begin("send", [partial(self._comm.Isend, raw(tensors[0]), dst, tag)])
 
     def recv(self, tensors, src, tag=0):
-        begin = partial(self._comm.Irecv, raw(tensors[0]), src, tag)
-        return self._begin("recv", [begin], None, tensors, tensors, size=tensors[0].nbytes)
+        return self._recv(tensors, src, tag)
 
     def recv_anysource(self, tensors, tag=0):
-        return self.recv(tensors, MPI.ANY_SOURCE, tag)
+        return self._recv(tensors, MPI.ANY_SOURCE, tag)
+
+    def _recv(self, tensors, src, tag):
+        begin = partial(self._comm.Irecv, raw(tensors[0]), src, tag)
+        return self._begin("recv", [begin], None, tensors, tensors, size=tensors[0].nbytes)
 
     def _begin(self, what, begins, opts=None, outputs=(), buffers=(), divisor=1, size=None):
         """Begin an operation; what MPI puts into the buffers goes into the outputs, divided."""
