@@ -153,7 +153,6 @@ class Log:
         rank, world_size: of the cluster; the environment, which says the same, is the learner's.
         total: of everything that is noted; equal at two times when nothing happened between them.
         freed: how often the watchdog has freed this rank.
-        when_freed: called then, to end waits that no connection of this process ends.
         checker: a checks.Checker while a cell is checked.
         tracer: a recording.Recording while a trace is recorded.
         simulator: backend.Simulator on a simulated cluster, which notes waits for Futures.
@@ -163,7 +162,6 @@ class Log:
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 1
         self.total = self.freed = 0
-        self.when_freed: list[Callable[[], None]] = []
         self.checker: Any = None
         self.tracer: Any = None
         self.simulator: Any = None
@@ -227,8 +225,6 @@ class Log:
         """Begin no more calls of the group, and end the waits that are Python code. Runs on: any thread."""
         self.freed += 1
         self.closed = True
-        for end in self.when_freed:
-            end()
 
 
 def _count_dropped(note: Note, dropped: dict[Kind, int]) -> None:
