@@ -70,12 +70,8 @@ def even_ticks(axis: Axis, unit: str) -> None:
 # --- labels ---
 
 
-def label_ends(ax: Axes, ends: Sequence[End], in_layout: bool = True) -> None:
-    """Write labels to the right of the axes beside the ends of curves, pushed apart.
-
-    Args:
-        in_layout: whether the axes make room for them.
-    """
+def label_ends(ax: Axes, ends: Sequence[End]) -> None:
+    """Write labels to the right of the axes beside the ends of curves, pushed apart."""
     figure = ax.figure
     figure.draw_without_rendering()  # the layout, and so the height of the axes, is known from here on
     points = 72 / figure.dpi
@@ -84,7 +80,7 @@ def label_ends(ax: Axes, ends: Sequence[End], in_layout: bool = True) -> None:
     for (_, y, text, color), at, height in zip(ends, spread(heights, SMALL * 1.35), heights, strict=True):
         place = {"xytext": (9, at - height), "textcoords": "offset points", "xycoords": ax.get_yaxis_transform()}
         place["annotation_clip"] = False
-        ax.annotate(text, (1, y), color=color, fontsize=SMALL, va="center", in_layout=in_layout, **place)
+        ax.annotate(text, (1, y), color=color, fontsize=SMALL, va="center", **place)
 
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:

@@ -28,12 +28,11 @@ class Cell:
     """One value in one slot of one rank.
 
     `origin` is the rank that the value came from, or "mixed" (made from several ranks' values), "shared" (several
-    ranks had this value), "unknown" (unspecified), "empty" (nothing there yet) or "absent" (no slot). Where it is a
-    tuple of ranks, the cell is the sum of their numbers, and has no value that is shown.
+    ranks had this value), "unknown" (unspecified), "empty" (nothing there yet) or "absent" (no slot).
     """
 
     value: float | str | None = None
-    origin: int | str | tuple[int, ...] = "empty"
+    origin: int | str = "empty"
 
 
 Rows = Sequence[Sequence[Cell]]  # by rank, of equal length

@@ -14,22 +14,9 @@ from matplotlib.patches import Patch, Rectangle
 
 from distlab.plotting.axes import SMALL, even_ticks, new_axes, short
 from distlab.plotting.cells import text_width
-from distlab.plotting.style import (
-    BACKWARD,
-    COMPUTING,
-    FAINT,
-    FORWARD,
-    HAZE,
-    INK,
-    MIXED,
-    OPTIMIZER,
-    SERVING,
-    TRAVELLING,
-    curve_color,
-    rank_color,
-    text_color,
-)
+from distlab.plotting.style import FAINT, HAZE, INK, MIXED, curve_color, rank_color, text_color
 from distlab.text import grouped
+from distlab.traces.events import pack
 
 ROW, GAP = 0.3, 0.4  # height of a row in inches; from one lane to the next, in rows
 WIDE_ENOUGH, HIGH_ENOUGH = 8, 12  # pixels of a box with an edge, and of one with a text
@@ -66,22 +53,23 @@ class Box(NamedTuple):
     texts: Sequence[str] = ()
 
 
-# by what a rank does, from the lowest to the highest where they are drawn on top of each other
+# By what a rank does, from the lowest to the highest where they are drawn on top of each other: greys, cool while it
+# computes and warm while data travel, so that no kind looks like a rank.
 LOOKS = {
-    "compute": Look(COMPUTING, "computing"),
-    "forward": Look(FORWARD, "forward"),
-    "backward": Look(BACKWARD, "backward"),
-    "optimizer": Look(OPTIMIZER, "optimizer"),
-    "serve": Look(SERVING, "serving a remote call"),
-    "move": Look(TRAVELLING, "communicating"),
+    "compute": Look("#58646E", "computing"),
+    "forward": Look("#A3B1BC", "forward"),
+    "backward": Look("#58646E", "backward"),
+    "optimizer": Look("#2F383F", "optimizer"),
+    "serve": Look("#7E93A3", "serving a remote call"),
+    "move": Look("#C8B8A0", "communicating"),
     "wait": Look(FAINT, "waiting for a partner", hatched=True),
 }
 # by attribute of `Trace.shares()`
 SHARES = {
-    "compute": Look(COMPUTING, "computes"),
-    "hidden": Look(FORWARD, "computes while data travel"),
-    "communicate": Look(TRAVELLING, "data travel"),
-    "wait": Look(FAINT, "waits for others", hatched=True),
+    "compute": LOOKS["compute"]._replace(words="computes"),
+    "hidden": LOOKS["forward"]._replace(words="computes while data travel"),
+    "communicate": LOOKS["move"]._replace(words="data travel"),
+    "wait": LOOKS["wait"]._replace(words="waits for others"),
     "other": Look(MIXED, "other"),
 }
 
@@ -173,13 +161,7 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
 
 def in_rows(bars: Iterable[Bar]) -> list[Bar]:
     """Bars in as few rows as needed, so that none overlaps another one of its row."""
-    ends: list[float] = []
-    placed = []
-    for bar in sorted(bars, key=lambda bar: bar.start):
-        row = next((row for row, end in enumerate(ends) if end <= bar.start), len(ends))
-        ends[row : row + 1] = [bar.end]
-        placed.append(bar._replace(row=row))
-    return placed
+    return [bar._replace(row=row) for row, packed in enumerate(pack(bars)) for bar in packed]
 
 
 def stacked(lengths: Iterable[tuple[Look, float]], texts: Sequence[str]) -> list[Bar]:

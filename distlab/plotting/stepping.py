@@ -1,7 +1,7 @@
 """An algorithm step by step: who holds what before each step, and the messages that then move; drawn, or played.
 
-Called by the notebooks, in the kernel, on states and messages that are plain data: those of an algorithm's schedule, or
-what the ranks of a real run reported. Lengths are in inches; y points down.
+Called by the notebooks, in the kernel, on states and messages that are plain data, as an algorithm's schedule has them.
+Lengths are in inches; y points down.
 
 The player runs in the browser, in any notebook viewer, with no kernel and no network: it is the figure that `steps`
 draws, where its pictures stand, and player.js, which shows one of them at a time, with a slider and a play button.
@@ -25,7 +25,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path as Curve
 
 from distlab.plotting import cells
-from distlab.plotting.cells import Cell, Rows, draw_text
+from distlab.plotting.cells import Cell, draw_text
 from distlab.plotting.style import curve_color, rank_color, style
 from distlab.plotting.units import count
 
@@ -37,6 +37,9 @@ LANE, PITCH, CELL = 0.32, 0.36, 0.24  # height of a lane; from one lane to the n
 GUTTER, SIDE, GAP = 0.18, 0.03, 0.14  # between two cells, for arrows; at a lane's ends; between two pictures
 SCRIPT = Path(__file__).with_name("player.js").read_text(encoding="utf-8")
 DPI = 200  # of the figure in the player, where its pictures are seen larger
+SUM = Cell(origin="unknown")  # the outline of a cell, for the colours of the ranks whose numbers are added up in it
+
+State = Sequence[Sequence[Iterable[int]]]  # by rank, by chunk: the ranks whose numbers are added up in it
 
 
 class Move(NamedTuple):
@@ -52,7 +55,7 @@ class Move(NamedTuple):
 class Pictures:
     """States and messages of an algorithm, and where their pictures stand below the title, in equal rows.
 
-    Cells have parts that can be told apart, or are as wide as the longest text; as many pictures are in a row as fit.
+    Cells have parts that can be told apart; as many pictures are in a row as fit.
 
     Attributes:
         states: what each picture shows.
@@ -66,13 +69,13 @@ class Pictures:
         rows: how many rows there are.
     """
 
-    def __init__(self, states: Sequence[Rows], moves: Sequence[Sequence[Move]]):
-        self.states, self.moves = states, moves
+    def __init__(self, states: Sequence[State], messages: Sequence[Sequence[Any]]):
+        self.states = states
+        self.moves = [*([move for message in step for move in split(message)] for step in messages), []]
         self.headings = [f"step {number}" for number in range(len(states) - 1)] + ["end"]
         ranks, chunks = len(states[0]), len(states[0][0])
-        longest = max(len(cells.format_value(cell.value)) for state in states for row in state for cell in row)
         parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
-        self.cell = max(0.26 if chunks > 1 else 0.44, parts, 0.08 * longest + 0.08)
+        self.cell = max(0.26 if chunks > 1 else 0.44, parts)
         self.width = chunks * (self.cell + GUTTER) + 2 * SIDE
         self.head = HEAD + (NUMBERS if chunks > 1 else 0)
         self.height = self.head + ranks * PITCH
@@ -96,28 +99,26 @@ class Pictures:
 
     @property
     def key(self) -> str:
-        """What the marks mean, of those that there are."""
+        """What the colours and marks mean, of those that there are."""
         added, copied = (any(move.adds == adds for step in self.moves for move in step) for adds in (True, False))
-        summed = any(isinstance(cell.origin, tuple) for state in self.states for row in state for cell in row)
-        words = ["a colour: that rank's numbers are in the sum"] if summed else []
+        words = ["a colour: that rank's numbers are in the sum"]
         words += ["plus: is added to what is there"] if added else []
         words += [f"arrowhead: takes {'its place' if added else 'the place of what is there'}"] if copied else []
         return ";  ".join(words)
 
 
-def steps(states: Sequence[object], messages: Sequence[object], title: str = "") -> Figure:
+def steps(states: Sequence[State], messages: Sequence[Sequence[Any]], title: str = "") -> Figure:
     """Draw a small picture for each step: what every rank holds before it, rank x chunk, and what it then sends.
 
-    For a schedule: steps(algorithms.holdings(plan), plan.steps). A cell that holds a set of ranks has a coloured part
-    for each rank of the set: whose numbers are added up in it. A cell that holds a number or a text shows that, in the
-    colour of the one rank that had it at first, dark grey where none had. An arrow with a plus adds to what is there,
-    a plain one takes its place. The last picture is the end.
+    For a schedule: steps(algorithms.holdings(plan), plan.steps). A cell has a coloured part for each rank whose numbers
+    are added up in it. An arrow with a plus adds to what is there, a plain one takes its place. The last picture is the
+    end.
 
     Runs on: client.
 
     Args:
-        states: the state before the first step and after each one; a state is a list by rank of lists by chunk (or
-            tensors), whose entries are sets of ranks, numbers, texts or None.
+        states: the state before the first step and after each one; a state is a list by rank of lists by chunk of sets
+            of ranks.
         messages: by step, lists of messages: objects with `src`, `dst`, `chunks`, `operation` and `origin`, or tuples
             of these. `chunks` is a number or several, `operation` "reduce" or "copy"; with an `origin`, a message
             carries what that rank had at first. A tuple may leave out the last two.
@@ -126,29 +127,7 @@ def steps(states: Sequence[object], messages: Sequence[object], title: str = "")
     Returns:
         The figure, at most 9 inches wide; a notebook shows it where it is the last value of a cell.
     """
-    return draw_steps(pictures_of(states, messages), title)
-
-
-# --- what is given ---
-
-
-def pictures_of(states: Sequence[Any], messages: Sequence[Sequence[Any]]) -> Pictures:
-    """States and messages in one form."""
-    grids = [[listed(row) for row in listed(state)] for state in states]
-    moves = [[move for message in step for move in split(message)] for step in messages]
-    return Pictures([[[to_cell(value, grids[0]) for value in row] for row in grid] for grid in grids], [*moves, []])
-
-
-def listed(values: Any) -> list[Any]:
-    """A list, also of what is in a tensor or an array."""
-    return values.tolist() if hasattr(values, "tolist") else list(values)
-
-
-def to_cell(value: Any, first: Sequence[Sequence[Any]]) -> Cell:
-    """A set as the sum of its ranks' numbers, another value in the colour of the rank that had it at first."""
-    if isinstance(value, (set, frozenset)):
-        return Cell(origin=tuple(sorted(value)))
-    return cells.trace(value, first)
+    return draw_steps(Pictures(states, messages), title)
 
 
 def split(message: Any) -> list[Move]:
@@ -179,7 +158,7 @@ def draw_steps(shown: Pictures, title: str) -> Figure:
     return figure
 
 
-def draw_names(ax: Axes, shown: Pictures, picture: int, state: Rows) -> None:
+def draw_names(ax: Axes, shown: Pictures, picture: int, state: State) -> None:
     """Draw the names of the lanes, at the left of a row of pictures."""
     if len(state[0]) > 1:
         numbers = shown.place(picture)[1] + HEAD + NUMBERS / 2
@@ -188,8 +167,8 @@ def draw_names(ax: Axes, shown: Pictures, picture: int, state: Rows) -> None:
         cells.draw_lane(ax, 0, shown.lane_top(picture, rank), NAMES, LANE, rank_color(rank), f"rank {rank}", TEXT)
 
 
-def draw_picture(ax: Axes, shown: Pictures, picture: int, state: Rows, heading: str) -> None:
-    """Draw the heading, the chunks' numbers and what each rank holds: of a sum, a part for each rank in it."""
+def draw_picture(ax: Axes, shown: Pictures, picture: int, state: State, heading: str) -> None:
+    """Draw the heading, the chunks' numbers and what each rank holds: a part for each rank in the sum."""
     left, top = shown.place(picture)
     draw_text(ax, left + shown.width / 2, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
     for chunk in range(len(state[0]) if len(state[0]) > 1 else 0):
@@ -197,11 +176,11 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int, state: Rows, heading: 
         draw_text(ax, middle, top + HEAD + NUMBERS / 2, str(chunk), va="center_baseline", fontsize=SMALL)
     for rank, row in enumerate(state):
         cells.draw_lane(ax, left, shown.lane_top(picture, rank), shown.width, LANE, rank_color(rank))
-        for chunk, cell in enumerate(row):
+        for chunk, members in enumerate(row):
             x, y = shown.corner(picture, rank, chunk)
-            cells.draw_cell(ax, x, y, shown.cell, CELL, cell, TEXT)
+            cells.draw_cell(ax, x, y, shown.cell, CELL, SUM, TEXT)
             part = (shown.cell - 0.05) / len(state)
-            for member in cell.origin if isinstance(cell.origin, tuple) else ():  # at its own place in the sum's cell
+            for member in sorted(members):  # at its own place in the sum's cell
                 corner = x + 0.025 + member * part, y + 0.025
                 ax.add_patch(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"))
 
@@ -248,7 +227,7 @@ class Player:
         return {"text/plain": repr(self), "text/html": self.html, "image/png": png_text(self.figure, 100)}
 
 
-def play(states: Sequence[object], messages: Sequence[object], title: str = "") -> Player:
+def play(states: Sequence[State], messages: Sequence[Sequence[Any]], title: str = "") -> Player:
     """As `steps`, one picture at a time: with a slider, buttons, and the messages moving when it is played.
 
     Runs on: client.
@@ -259,7 +238,7 @@ def play(states: Sequence[object], messages: Sequence[object], title: str = "") 
     Returns:
         The `Player`; a notebook shows it where it is the last value of a cell.
     """
-    shown = pictures_of(states, messages)
+    shown = Pictures(states, messages)
     figure = draw_steps(shown, title)
     (ax,) = figure.axes
     pictures = []

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 # paper and its black is too near to the grey of reduced values: indigo and sand of P. Tol, "Colour Schemes" (2021).
 CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#332288", "#DDCC77")
 PAGES = ("#FFFFFF", "#111111")  # JupyterLab's themes; Colab, VS Code and GitHub have a dark page that is near
-# What a rank does: greys, cool while it computes and warm while data travel, so that no kind looks like a rank.
-COMPUTING, FORWARD, BACKWARD, OPTIMIZER, TRAVELLING = "#58646E", "#A3B1BC", "#58646E", "#2F383F", "#C8B8A0"
-SERVING = "#7E93A3"
 INK = "#797979"  # the grey with the highest contrast on both pages
 FAINT = "#B4B4B4"
 MIXED = "#62626A"

@@ -13,10 +13,11 @@ from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting.axes import SMALL, even_ticks
 from distlab.plotting.cells import canvas, draw_box, draw_lane, draw_text, text_width
-from distlab.plotting.style import COMPUTING, HAZE, INK, curve_color, new_figure, rank_color, style
+from distlab.plotting.lanes import LOOKS
+from distlab.plotting.style import HAZE, INK, curve_color, new_figure, rank_color, style
 
 SIZE, NODE, ROW, COLUMN, GAP, PAD = 10, 0.34, 0.95, 1.25, 0.4, 0.25
-LOOKS = (("-", 1.2), ((0, (5, 2)), 1.6), ((0, (1, 1.6)), 1.6), ("-", 2.6))  # of the lines of each kind
+STROKES = (("-", 1.2), ((0, (5, 2)), 1.6), ((0, (1, 1.6)), 1.6), ("-", 2.6))  # of the lines of each kind
 Lines = Mapping[str, Sequence[tuple[str, str]]]
 
 
@@ -54,19 +55,19 @@ def machines(processes: Mapping[str, Sequence[str]], lines: Lines, title: str = 
                 places |= {one: (left + (i + 0.5) * step, y) for i, one in enumerate(row)}
         boxes = {}
         for name, (x, y) in places.items():
-            color = rank_color(int(name.split()[1])) if is_rank(name) else COMPUTING
+            color = rank_color(int(name.split()[1])) if is_rank(name) else LOOKS["compute"].fill
             width = text_width(name, SIZE) + 0.2
             draw_box(ax, x - width / 2, y - NODE / 2, width, NODE, name, color, SIZE)
             boxes[name] = ax.patches[-1]
             boxes[name].set_zorder(2)  # above the lines
-        for pairs, (dashes, thick) in zip(lines.values(), LOOKS, strict=False):
+        for pairs, (dashes, thick) in zip(lines.values(), STROKES, strict=False):
             for a, b in pairs:
                 arc = places[a][1] == places[b][1] == ranks
                 bow = f"arc3,rad={math.copysign(0.35, places[b][0] - places[a][0]) if arc else 0}"
                 ends = {"posA": places[a], "posB": places[b], "patchA": boxes[a], "patchB": boxes[b]}
                 look = {"arrowstyle": "-|>" if arrows else "-", "connectionstyle": bow, "mutation_scale": 14}
                 ax.add_patch(FancyArrowPatch(**ends, **look, linestyle=dashes, linewidth=thick, color=INK))
-        for i, (kind, (dashes, thick)) in enumerate(zip(kinds, LOOKS, strict=False)):
+        for i, (kind, (dashes, thick)) in enumerate(zip(kinds, STROKES, strict=False)):
             y = bottom + 0.25 + 0.26 * i
             ax.plot((0.05, 0.65), (y, y), linestyle=dashes, linewidth=thick, color=INK)
             draw_text(ax, 0.8, y, kind, ha="left", fontsize=SIZE)

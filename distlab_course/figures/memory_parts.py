@@ -12,17 +12,17 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from distlab.plotting.axes import SMALL, new_axes
-from distlab.plotting.lanes import Look, draw_lanes, height_of, legend_below, outline, stacked
-from distlab.plotting.style import COMPUTING, FAINT, FORWARD, INK, MIXED, OPTIMIZER, TRAVELLING
+from distlab.plotting.lanes import LOOKS, Look, draw_lanes, height_of, legend_below, outline, stacked
+from distlab.plotting.style import INK, MIXED
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
 # greys from light to dark, and sand, so that no part looks like a rank
 PARTS = {
-    "parameters": COMPUTING,
-    "gathered parameters": FAINT,
-    "gradients": FORWARD,
-    "optimizer states": OPTIMIZER,
-    "activations": TRAVELLING,
+    "parameters": LOOKS["compute"],
+    "gathered parameters": LOOKS["wait"],
+    "gradients": LOOKS["forward"],
+    "optimizer states": LOOKS["optimizer"],
+    "activations": LOOKS["move"],
 }
 Parts = Mapping[str, float]  # bytes by name of a part
 
@@ -89,7 +89,7 @@ def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
 
 def look_of(part: str) -> Look:
     """How a part of the memory is drawn; what was gathered for a while is hatched."""
-    return Look(PARTS.get(part, MIXED), part, part.startswith("gathered"))
+    return PARTS.get(part, Look(MIXED))._replace(words=part)
 
 
 def looks_in(bars: Mapping[str, Parts]) -> list[Look]:

@@ -14,29 +14,17 @@ from matplotlib.figure import Figure
 
 from distlab.plotting.axes import SMALL, even_ticks, label_ends, log_ticks, new_axes
 from distlab.plotting.curves import badge
-from distlab.plotting.lanes import Bar, Look, draw_lanes, height_of, legend_below, outline
-from distlab.plotting.style import (
-    BACKWARD,
-    FAINT,
-    FORWARD,
-    INK,
-    OPTIMIZER,
-    TRAVELLING,
-    curve_color,
-    new_figure,
-    rank_color,
-    style,
-    text_color,
-)
+from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below, outline
+from distlab.plotting.style import INK, curve_color, new_figure, rank_color, style, text_color
 
 KINDS = {
-    "F": Look(FORWARD, "forward"),
-    "B": Look(BACKWARD, "backward"),
-    "I": Look(BACKWARD, "backward, input only"),
-    "W": Look(OPTIMIZER, "backward, weights only"),
+    "F": LOOKS["forward"],
+    "B": LOOKS["backward"],
+    "I": LOOKS["backward"]._replace(words="backward, input only"),
+    "W": LOOKS["optimizer"]._replace(words="backward, weights only"),
 }
 MARKERS = "o+s^vD"
-SHADES = (FORWARD, BACKWARD, TRAVELLING)  # of the regions of a map: no rank's colour
+SHADES = [LOOKS[what].fill for what in ("forward", "backward", "move")]  # of the regions of a map
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
 
 
@@ -161,8 +149,8 @@ def predictions(
         axes = figure.subplots(1, 2, sharey=True)
         for place, (ax, title, unit) in enumerate(zip(axes, ("memory of a rank", "time of a step"), "Bs", strict=True)):
             for row, name in enumerate(predicted):
-                ax.barh(row + 0.2, simulated[name][place], 0.36, color=FORWARD)
-                ax.barh(row - 0.2, predicted[name][place], 0.36, fill=False, **outline(Look(FAINT, hatched=True)))
+                ax.barh(row + 0.2, simulated[name][place], 0.36, color=LOOKS["forward"].fill)
+                ax.barh(row - 0.2, predicted[name][place], 0.36, fill=False, **outline(LOOKS["wait"]))
             ax.set(yticks=range(len(predicted)), yticklabels=predicted, ylim=(len(predicted) - 0.4, -0.6))
             ax.grid(visible=False, axis="y")
             ax.tick_params(axis="y", length=0)

@@ -25,8 +25,8 @@ def images(
     """Draw rows of images, the n-th row on the lane of rank n, or on a grey lane with a name of its own.
 
     Args:
-        rows: by row, images of [channels, height, width] or [height, width]; one channel is drawn as ink on the page,
-            three as red, green and blue. Each image is stretched from its own darkest to its brightest value.
+        rows: by row, images of one channel, drawn as ink on the page; each is stretched from its own darkest to its
+            brightest value.
         captions: by row, a text or number below each image.
         names: of the rows; without them "rank 0", "rank 1" and so on.
         title: what they are.
@@ -41,8 +41,7 @@ def images(
         draw_lane(ax, 0, top, width, height, color, name)
         for column, (image, caption) in enumerate(zip(row, captions[place], strict=True)):
             left = start + column * (SIDE + GAP)
-            pixels = np.asarray(image, dtype=float)
-            pixels = pixels.transpose(1, 2, 0).squeeze() if pixels.ndim == 3 else pixels
+            pixels = np.asarray(image, dtype=float).squeeze()
             pixels = (pixels - pixels.min()) / (np.ptp(pixels) or 1)
             extent = (left, left + SIDE, top + PAD + SIDE, top + PAD)
             with style():

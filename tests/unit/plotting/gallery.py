@@ -1,25 +1,36 @@
 """Every figure of distlab.plotting and distlab_course.figures, each with arguments as a lesson gives them."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import torch
 
 from distlab import plotting
 from distlab.plotting.curves import sweep_panels
 from distlab.traces.events import Event, Message
-from distlab_course import figures
+from distlab.traces.trace import Shares
+from distlab_course import algorithms, figures
 from tests.tool import load
 from tests.unit.plotting.conftest import FIT, curve
 from tests.unit.plotting.scenes import collective, halves, many, message
 
 DIAGRAMS = load("diagrams")
 SIMULATED = "simulated: 4 ranks, 5 µs, 12.5 GB/s"
+CURVES = {"gloo": curve(6e-5), "ring": curve(2e-4), "copy": curve(1e-6, 1e-10)}
+BY_RANKS = ({"ring": ([2, 4], *[[1e-3, 2e-3]] * 3)}, "1 MiB", {"ring": ([2, 4, 64], [1e-3, 2e-3, 3e-3])})
 RATES = {
     "small": ([1, 2, 4], [100, 120, 80], [90, 100, 70], [110, 130, 90]),
     "large": ([1, 2, 4], [10, 19, 20], [9, 18, 17], [11, 20, 21]),
 }
-EPOCHS = list(range(1, 21))
+EPOCHS = range(1, 21)
+LOSSES = {f"rank {rank}": (EPOCHS, [2.3 / epoch + 0.01 * rank for epoch in EPOCHS]) for rank in range(8)}
+HITS = {f"rank {rank}": (EPOCHS, [100 - 80 / epoch - rank for epoch in EPOCHS]) for rank in range(4)}
+WAIT, MOVE = "waiting for a partner", "communicating"
+STEP = {
+    "forward": [(0.0, 0.01, "", "forward")],
+    "backward": [(0.012, 0.03, "", "backward")],
+    "all-gather": [(0.0, 0.002, "", "wait"), (0.002, 0.008, "", "move"), (0.003, 0.009, "", "move")],
+}
+SERVED = {"rank 0": [(10.02, 10.05, "2")], "rank 1": [(10.0, 10.06, ""), (10.01, 10.06, "")], "rank 2": []}
+SHARES = {f"rank {rank}": Shares(0.02, 0.01, 0.0056, 0.0037, 0.0007) for rank in range(4)}
 PARTS = {"parameters": 8 * 2**20, "gathered parameters": 2**22, "gradients": 2**20, "optimizer states": 16 * 2**20}
 REPLICA = {part: size for part, size in PARTS.items() if part != "gathered parameters"}
 MOMENTS = {"at rest": {"parameters": 2**21}, "forward 0": PARTS, "forward 1": PARTS, "after forward": {}}
@@ -28,9 +39,12 @@ CALLS = [
     [("set", "k0", 5.0, 5.4), ("wait", "k0", 5.4, 5.41), ("get", "k0", 5.41, 5.5), ("get", "k1", 5.5, 5.6)],
     [("set", "k1", 1.0, 1.1), ("wait", "k0", 1.1, 5.2), ("get", "k0", 5.2, 5.3), ("get", "k1", 5.3, 5.35)],
 ]
-PROBED = {
-    head: dict(zip(("broadcast", "all_to_all_single uneven"), words, strict=True))
-    for head, words in {"gloo cpu": ("yes", "no"), "mpi cuda": ("?", "HANGS"), "ucc cpu": ("WRONG", "-")}.items()
+HELD = {"rref": 0, "rref\n2": 2, "object": 1, "alone": 1}
+EDGES = [("rref\n2", "object"), ("rref", "object"), ("object", "alone")]
+PROBED = {"gloo cpu": ("yes", "no"), "mpi cuda": ("?", "HANGS"), "ucc cpu": ("WRONG", "-")}
+PANELS = {
+    "today": {head: dict(zip(("broadcast", "uneven"), words, strict=True)) for head, words in PROBED.items()},
+    "op by dtype": {"PREMUL_SUM": {"int64": "yes"}},
 }
 PROCESSES = {"here": ["notebook", "controller"], "nodeA": ["store", "rank 0", "rank 1"], "nodeB": ["rank 2"]}
 LINES = {"commands": [("controller", "rank 2")], "tensors": [("rank 0", "rank 1"), ("rank 2", "rank 1")]}
@@ -41,47 +55,25 @@ GPIPE = [
 ]
 V = [[("F", 0, 0, 0.0, 0.1), ("F", 3, 0, 0.3, 0.4), ("I", 3, 0, 0.4, 0.5), ("W", 3, 0, 0.5, 0.6)], []]
 M = (1, 2, 4, 8, 16)
-LAYERS = [("up", (8, 2), 0), ("norm", (2,), None), ("down", (2, 8), 1)]
-WHOLE = torch.arange(4.0).reshape(2, 2)
+BUBBLES = {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved": {m: 3 / (2 * m + 3) for m in M[2:]}}
+ALIVE = {"GPipe": ([0, 0.1, 0.2, 0.5, 0.6], [0, 1, 2, 1, 0]), "1F1B": ([0, 0.1, 0.3], [0, 1, 0])}
+MOST = {"GPipe": {m: m for m in M[2:]}, "1F1B": dict.fromkeys(M[2:], 4)}
 WAYS = {"DDP": (4e5, 2e-4), "ZeRO-3": (1e5, 5e-4), "pipeline": (1.2e5, 3e-4)}
-SERVED = {
-    "rank 0": [(10.02, 10.05, "2")],
-    "rank 1": [(10.0, 10.06, ""), (10.01, 10.06, ""), (10.07, 10.09, "")],
-    "rank 2": [],
-}
-STEP = {
-    "forward": [(0.0, 0.01, "", "forward")],
-    "backward": [(0.012, 0.03, "", "backward")],
-    "all-gather": [(0.0, 0.002, "", "wait"), (0.002, 0.008, "", "move"), (0.003, 0.009, "", "move")],
-}
-
-
-def losses(ranks):
-    return {f"rank {rank}": (EPOCHS, [2.3 / epoch + 0.01 * rank for epoch in EPOCHS]) for rank in range(ranks)}
-
-
-def accuracies(ranks):
-    return {f"rank {rank}": (EPOCHS, [100 - 80 / epoch - rank for epoch in EPOCHS]) for rank in range(ranks)}
-
-
-def shares(*seconds):
-    names = ("compute", "hidden", "communicate", "wait", "other")
-    return SimpleNamespace(**dict(zip(names, seconds, strict=True)))
+BATCHES, WIDTHS = np.arange(1, 9), np.geomspace(1, 100, 11)
+QUICKEST = {"a": BATCHES[:, None] + 0 * WIDTHS, "b": WIDTHS / 10 + 0 * BATCHES[:, None]}
+LAYERS = [("up", (8, 2), 0), ("norm", (2,), None), ("down", (2, 8), 1)]
+NONE = [None, None]
+STATES = [
+    ("rows", [[[0, 1], NONE], [NONE, [2, 3]]]),
+    ("all", [[[0, 1], [2, 3]]] * 2),
+    ("sum", [[[10, 11], [12, 13]]] * 2),
+]
 
 
 def played(name, n):
     """States and messages of an algorithm's schedule."""
-    from distlab_course import algorithms
-
     plan = algorithms.schedule(name, n)
     return algorithms.holdings(plan), plan.steps
-
-
-def part(rank, dim):
-    """A matrix as a rank holds it that has one of two parts."""
-    held = torch.full((2, 2), torch.nan)
-    held.chunk(2, dim)[rank].copy_(WHOLE.chunk(2, dim)[rank])
-    return held
 
 
 def one_step():
@@ -92,192 +84,129 @@ def one_step():
     flying = message(0, 1, 11, 13, 17, 4000, blocking=False)
     what = {"ready": float("inf"), "peer": 1, "group": (0, 1, 2), "tag": 0, "num_bytes": 4, "failed": True}
     lost = Event(2, "send", "send", 0.020, 0.023, **what)
-    messages = [flying, Message(2, 1, 0, (0, 1, 2), 4, lost, None)]
-    return plotting.space_time(
-        range(3), [*whole.events, *events, *halves([flying]), lost], messages, [whole], title="t"
-    )
+    events += [*whole.events, *halves([flying]), lost]
+    return plotting.space_time(range(3), events, [flying, Message(2, 1, 0, (0, 1, 2), 4, lost, None)], [whole])
 
 
-def many_ranks():
-    events, messages = many(8, 40)
-    return plotting.space_time(range(8), events, messages, title="many")
-
-
-def quickest():
-    rows, columns = np.arange(1, 9)[:, None], np.geomspace(1, 100, 11)
-    seconds = {"a": rows + 0 * columns, "b": columns / 10 + 0 * rows}
-    return figures.quickest(seconds, 1e9 * columns, 1024 * rows.ravel(), "a model", {"NVLink": 4e10})
-
-
-# name: how it is drawn, and texts that must be on it
+# name: function, arguments, and texts that must be on the figure
 FIGURES = {
-    **{
-        name: (lambda name=name: DIAGRAMS.diagram(name), {"rank 0"})
-        for name in (*DIAGRAMS.EXAMPLES, *DIAGRAMS.BARRIERS)
-    },
-    "ring of messages": (DIAGRAMS.ring, {"rank 0"}),
+    **{name: (DIAGRAMS.diagram, (name,), {"rank 0"}) for name in (*DIAGRAMS.EXAMPLES, *DIAGRAMS.BARRIERS)},
+    "ring of messages": (DIAGRAMS.ring, (), {"rank 0"}),
     "before_after": (
-        lambda: plotting.before_after([1, [2, 7], (3, 7)], [3, [7, "?", 14], None], "call", slots=["a", "b", "c"]),
+        plotting.before_after,
+        ([1, [2, 7], (3, 7)], [3, [7, "?", 14], None], "call", ["a", "b", "c"]),
         {"call", "before", "after", "a", "b", "c", "1", "2", "7", "14", "?", "rank 2"},
     ),
-    "time_against_size": (
-        lambda: plotting.time_against_size({"gloo": curve(6e-5), "ring": curve(2e-4), "copy": curve(1e-6, 1e-10)}, "t"),
-        {"gloo", "ring", "copy", "1 µs", "t", "message size", "time of one call"},
-    ),
+    "time_against_size": (plotting.time_against_size, (CURVES, "t"), {*CURVES, "1 µs", "t", "message size"}),
     "sweep": (
-        lambda: sweep_panels({n: {"a": curve(6e-5), "b": curve(2e-4)} for n in (2, 4)}, 2, "all-reduce"),
-        {"all-reduce, 2 ranks", "all-reduce, 4 ranks on 2 cores", "a", "b"},
-    ),
-    "simulated sweep": (
-        lambda: sweep_panels({2: {"a": curve(6e-5)}}, None, "", {"a": curve(6e-5)[:2]}, SIMULATED),
-        {"2 ranks", "a", SIMULATED},
+        sweep_panels,
+        ({2: CURVES, 4: {"a": curve(6e-5)}}, 2, "t", {"a": curve(6e-5)[:2]}, SIMULATED),
+        {"t, 2 ranks", "t, 4 ranks on 2 cores", "a", SIMULATED},
     ),
     "training_curves": (
-        lambda: plotting.training_curves({"loss": losses(8), "accuracy, %": accuracies(4), "c": losses(2)}, "digits"),
+        plotting.training_curves,
+        ({"loss": LOSSES, "accuracy, %": HITS, "c": HITS}, "digits"),
         {"digits", "loss", "accuracy, %", "c", "epoch", "rank 0", "rank 7"},
     ),
-    "spans": (lambda: plotting.spans(SERVED, "t"), {"rank 0", "rank 1", "rank 2", "2", "time", "t", "0 s"}),
-    "spans of kinds": (
-        lambda: plotting.spans(STEP, "one step"),
-        {*STEP, "waiting for a partner", "communicating", "0 s"},
-    ),
+    "spans": (plotting.spans, (SERVED, "t"), {"rank 0", "rank 1", "rank 2", "2", "time", "t", "0 s"}),
+    "spans of kinds": (plotting.spans, (STEP, "one step"), {*STEP, WAIT, MOVE, "0 s"}),
     "step_times": (
-        lambda: plotting.step_times({"none": (0.05, 0.04, 0.06), "buckets": (0.1, 0.09, 0.3)}, "one step"),
+        plotting.step_times,
+        ({"none": (0.05, 0.04, 0.06), "buckets": (0.1, 0.09, 0.3)}, "one step"),
         {"none", "buckets", "50 ms", "100 ms", "one step", "time of one step"},
     ),
-    "time_shares": (
-        lambda: plotting.time_shares({f"rank {r}": shares(0.02, 0.01, 0.0056, 0.0037, 0.0007) for r in range(4)}, "t"),
-        {"rank 0", "rank 3", "50%", "25%", "14%", "9%", "computes", "waits for others", "0 s"},
-    ),
+    "time_shares": (plotting.time_shares, (SHARES, "t"), {*SHARES, "50%", "25%", "14%", "9%", "computes", "0 s"}),
     "relative time_shares": (
-        lambda: plotting.time_shares({"a": shares(0.001, 0, 0.001, 0, 0), "b": shares(3, 0, 1, 0, 0)}, relative=True),
+        plotting.time_shares,
+        ({"a": Shares(0.001, 0, 0.001, 0, 0), "b": Shares(3, 0, 1, 0, 0)}, "t", True),
         {"a", "b", "50%", "25%", "75%", "100%", "share of the time"},
     ),
-    "steps": (lambda: plotting.steps(*played("ring", 3), "t"), {"t", "step 0", "step 3", "end", "rank 2", "chunk"}),
-    "steps of values": (
-        lambda: plotting.steps([torch.tensor([[1.0, 5.0], [2.0, 5.0]]), [[1, 3], ["x", None]]], [[(0, 1, 1)]]),
-        {"step 0", "end", "1", "5", "3", "x"},
-    ),
+    "steps": (plotting.steps, (*played("ring", 3), "t"), {"t", "step 0", "step 3", "end", "rank 2", "chunk"}),
     "space_time": (
         one_step,
-        {"t", "rank 0", "rank 2", "isend → 1", "all_reduce", "forward", "backward", "4 kB", "everybody has come"},
+        (),
+        {"rank 0", "isend → 1", "all_reduce", "forward", "backward", "4 kB", "everybody has come", WAIT, MOVE},
     ),
-    "space_time of many": (many_ranks, {"many", "rank 7", "×5"}),
+    "space_time of many": (plotting.space_time, (range(8), *many(8, 40)), {"rank 7", "×5"}),
     # --- the course's ---
     "latency_bandwidth": (
-        lambda: figures.latency_bandwidth(*curve(FIT.alpha), fit=FIT, title="ping-pong"),
+        figures.latency_bandwidth,
+        (*curve(FIT.alpha), FIT, "ping-pong"),
         {"ping-pong", "fit: α + βn\nα = 40 µs", "1/β = 2 GB/s", "time t", "bandwidth n/t"},
     ),
-    "time_against_ranks": (
-        lambda: figures.time_against_ranks(
-            {"ring": ([2, 4], *[[1e-3, 2e-3]] * 3)}, "1 MiB", {"ring": ([2, 4, 64], [1e-3, 2e-3, 3e-3])}
-        ),
-        {"ring", "1 MiB", "2", "4", "64", "ranks", "0 s"},
-    ),
+    "time_against_ranks": (figures.time_against_ranks, BY_RANKS, {"ring", "1 MiB", "2", "4", "64", "ranks", "0 s"}),
     "speedup": (
-        lambda: figures.speedup(RATES, "digits", cores=2),
+        figures.speedup,
+        (RATES, "digits", 2),
         {"ideal", "large, 50%", "small, 20%", "more ranks than the 2 cores", "1", "2", "4", "speed-up"},
     ),
     "images": (
-        lambda: figures.images(
-            [torch.rand(6, 1, 8, 8), torch.rand(2, 3, 32, 32)], [range(6), ["cat", "dog"]], title="t"
-        ),
-        {"t", "rank 0", "rank 1", "0", "5", "cat", "dog"},
+        figures.images,
+        (torch.eye(8).expand(2, 6, 1, 8, 8), [range(6), [*"abcdef"]], (), "t"),
+        {"t", "rank 0", "rank 1", "0", "5", "a", "f"},
     ),
     "staleness": (
-        lambda: figures.staleness({"equal": {1: [0, 1, 1], 2: [1]}, "slow": {1: [0], 2: [7]}}, "t"),
+        figures.staleness,
+        ({"equal": {1: [0, 1, 1], 2: [1]}, "slow": {1: [0], 2: [7]}}, "t"),
         {"staleness", "gradients", "t", "equal", "slow"},
     ),
     "heat_maps": (
-        lambda: figures.heat_maps({"today": PROBED, "op by dtype": {"PREMUL_SUM": {"int64": "yes"}}}),
-        {"today", "op by dtype", "broadcast", "gloo cpu", "PREMUL_SUM", "int64", "yes", "no", "?", "HANGS", "WRONG"},
+        figures.heat_maps,
+        (PANELS,),
+        {*PANELS, *PROBED, "broadcast", "PREMUL_SUM", "int64", "yes", "no", "?", "HANGS", "WRONG"},
     ),
-    "handshake": (
-        lambda: figures.handshake(CALLS, "two ranks"),
-        {"two ranks", "store", "rank 0", "k0", "k1", "  4.00 s "},
-    ),
+    "handshake": (figures.handshake, (CALLS, "two ranks"), {"two ranks", "store", "rank 0", "k0", "k1", "  4.00 s "}),
     "graph": (
-        lambda: figures.graph(
-            {"rref": 0, "rref\n2": 2, "object": 1, "alone": 1},
-            [("rref\n2", "object"), ("rref", "object"), ("object", "alone")],
-            "who holds what",
-            hollow={"rref"},
-        ),
+        figures.graph,
+        (HELD, EDGES, "who holds what", {"rref"}),
         {"who holds what", "rank 0", "rank 1", "rank 2", "rref", "object", "alone"},
     ),
-    "machines": (
-        lambda: figures.machines(PROCESSES, LINES, "who talks to whom"),
-        {"who talks to whom", *PROCESSES, *LINES, *(name for names in PROCESSES.values() for name in names)},
-    ),
-    "machines with arrows": (
-        lambda: figures.machines(PROCESSES, {"starts": [("notebook", "rank 2")]}, arrows=True),
-        {*PROCESSES, "notebook", "rank 2"},
-    ),
+    "machines": (figures.machines, (PROCESSES, LINES, "t"), {"t", *PROCESSES, *LINES, "rank 2", "controller"}),
+    "machines with arrows": (figures.machines, (PROCESSES, {"a": [("notebook", "rank 2")]}, "", True), {*PROCESSES}),
     "clocks": (
-        lambda: figures.clocks([(0.0, 5.3, 0.4), (1.0, 6.1, 1.2), (2.0, 7.0, 2.3)], truth=5.05),
+        figures.clocks,
+        ([(0.0, 5.3, 0.4), (1.0, 6.1, 1.2), (2.0, 7.0, 2.3)], 5.05),
         {"the shortest exchange", "what each exchange allows", "the\ntruth", "asked", "answered", "rank 2"},
     ),
     "memory": (
-        lambda: figures.memory({"replica": REPLICA, "shard": {"parameters": 2**21}}, "t", limit=32 * 2**20),
+        figures.memory,
+        ({"replica": REPLICA, "shard": {"parameters": 2**21}}, "t", "MiB", 32 * 2**20),
         {"replica", "shard", "25", "16", "8", "2", "device: 32 MiB", "parameters", "optimizer states", "memory, MiB"},
     ),
-    "memory_at": (
-        lambda: figures.memory_at(MOMENTS, "t"),
-        {"0", "1", "parameters", "gathered parameters", "gradients", "t", "memory, MiB"},
-    ),
-    "shards": (
-        lambda: figures.shards(
-            [
-                ("rows", [part(rank, 0) for rank in range(2)]),
-                ("all", [WHOLE] * 2),
-                ("sum", [WHOLE + 10] * 2),
-            ],
-            ["gather", "add"],
-            "t",
-        ),
-        {"t", "rank 0", "rank 1", "rows", "all", "sum", "gather", "add"},
-    ),
+    "memory_at": (figures.memory_at, (MOMENTS, "t"), {"0", "1", "parameters", "gathered parameters", "t"}),
+    "shards": (figures.shards, (STATES, ["gather", "add"], "t"), {"t", "rank 0", "rows", "all", "sum", "gather"}),
     "cuts": (
-        lambda: figures.cuts(
-            [("up", (8, 2), 0), ("norm", (2,), None), ("down", (2, 8), 1)], 2, {"down": "all-\nsum"}, "t"
-        ),
+        figures.cuts,
+        (LAYERS, 2, {"down": "all-\nsum"}, "t"),
         {"up", "8 x 2", "norm", "down", "2 x 8", "all-\nsum", "every rank", "rank 1"},
     ),
     "mesh": (
-        lambda: figures.mesh((2, 2), [((0, 1), "1 add"), ((1, 3), "1 gather\n1 scatter")], "t"),
+        figures.mesh,
+        ((2, 2), [((0, 1), "1 add"), ((1, 3), "1 gather\n1 scatter")], "t"),
         {"t", "0", "3", "1 add", "1 gather\n1 scatter"},
     ),
     "pipeline": (
-        lambda: figures.pipeline({"GPipe": GPIPE, "V": V}, SIMULATED),
+        figures.pipeline,
+        ({"GPipe": GPIPE, "V": V}, SIMULATED),
         {"GPipe: idle 25%", "rank 0", "0", "1", "forward", "stage 3", "backward, input only", f"time ({SIMULATED})"},
     ),
-    "measured pipeline": (lambda: figures.pipeline({"GPipe": GPIPE}), {"GPipe: idle 25%", "time, measured"}),
     "bubbles": (
-        lambda: figures.bubbles(
-            {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved": {m: 3 / (2 * m + 3) for m in M[2:]}},
-            4,
-            (1, 2),
-            "there",
-        ),
-        {"GPipe", "Interleaved", "there; dashed: 3 / (v m + 3)", "0%", "16", "the bubble of 4 ranks"},
+        figures.bubbles,
+        (BUBBLES, 4, (1, 2), "there"),
+        {*BUBBLES, "there; dashed: 3 / (v m + 3)", "0%", "16", "the bubble of 4 ranks"},
     ),
-    "alive": (
-        lambda: figures.alive(
-            {"GPipe": ([0, 0.1, 0.2, 0.5, 0.6], [0, 1, 2, 1, 0]), "1F1B": ([0, 0.1, 0.3], [0, 1, 0])},
-            {"GPipe": {m: m for m in M[2:]}, "1F1B": dict.fromkeys(M[2:], 4)},
-            "there",
-        ),
-        {"GPipe", "1F1B", "there", "rank 0 over time", "the most on any rank"},
+    "alive": (figures.alive, (ALIVE, MOST, "there"), {*ALIVE, "there", "rank 0 over time", "the most on any rank"}),
+    "predictions": (figures.predictions, (WAYS, WAYS, "there"), {*WAYS, "hatched: predicted; full: there"}),
+    "quickest": (
+        figures.quickest,
+        (QUICKEST, 1e9 * WIDTHS, 1024 * BATCHES, "a model", {"NVLink": 4e10}),
+        {"a", "b", "NVLink", "a model", "8,192"},
     ),
-    "predictions": (
-        lambda: figures.predictions(WAYS, WAYS, "there"),
-        {*WAYS, "hatched: predicted; full: there", "memory of a rank", "time of a step"},
-    ),
-    "quickest": (quickest, {"a", "b", "NVLink", "a model", "8,192"}),
 }
 
 
 def drawn(name):
     """The figure of that name, drawn anew."""
-    made = FIGURES[name][0]()
+    draw, arguments, _ = FIGURES[name]
+    made = draw(*arguments)
     return getattr(made, "figure", made)
