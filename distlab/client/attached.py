@@ -77,7 +77,7 @@ def _connection_file(where: Any) -> str:
 class Attached:
     """The same as `Processes`, for engines that others started; see there for the attributes."""
 
-    can_fork, threads = False, None
+    can_fork, threads, changes = False, None, None
 
     def __init__(self, client: Any):
         self.client = client

@@ -116,7 +116,7 @@ class Cell:
             self._raise_late(late, replaced, timeout, duration)
 
     def _all_reply(self, shown: bool) -> bool:
-        """Wait until every rank has replied; False when they take too long, or none of them can go on."""
+        """Wait until every rank has replied; False when they take too long, or cannot go on, or one has died."""
         limit, duration = self._options.timeout or math.inf, 0.0
         live_after = self._options.live_after if shown else None
         while duration < limit:
@@ -125,8 +125,10 @@ class Cell:
                     return True
             self._ranks.check()
             duration = time.monotonic() - self._began
-            if any(map(_has_failed, self._sent.so_far().values())) or self._ranks.unnoted_deaths():
+            died = self._ranks.unnoted_deaths()
+            if died or any(map(_has_failed, self._sent.so_far().values())):
                 self._ranks.free(self._sent.unfinished())
+                limit = min(limit, duration + seconds.AFTER_DEATH) if died else limit
             elif duration < limit and self._watch.look():
                 return False
             if live_after is not None and duration >= live_after:
@@ -225,7 +227,9 @@ class Cell:
             for r, s in waits.items()
         )
         first = report.headline(needs, everyone, self._targets) if needs else report.late(late, timeout)
-        message = "\n".join([first, report.table(states), report.outcome(duration, busy, replaced, gone, n)])
+        own = [f for f in raised if not f.consequence and f.kind != "KeyboardInterrupt"]  # in an except or finally
+        parts = [first, report.table(states), *failures.raised_words(own)]
+        message = "\n".join([*parts, report.outcome(duration, busy, replaced, gone, n)])
         display.show_source(states, self._options.source)
         if needs:
             raise DeadlockError(message, found)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distlab import text
 from distlab.client import attached, display, export, waiting
 from distlab.client.cell import Cell, Options
-from distlab.client.plan import Plan, check_launcher, check_network, check_ranks, make_plan
+from distlab.client.plan import Plan, check_launcher, check_network, make_plan
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
 from distlab.compat.versions import warn_of_newer_torch
@@ -97,23 +97,9 @@ class Cluster:
     ):
         self._ranks: Ranks | None = None
         self.steps: list[export.Step] = []
-        self._plan = make_plan(
-            n,
-            backend,
-            init_method,
-            engines,
-            timeout,
-            threads,
-            network,
-            hosts=hosts,
-            python=python,
-            interface=interface,
-            nodes=nodes,
-            partition=partition,
-            time=time,
-            options=options,
-            queue_timeout=queue_timeout,
-        )
+        where = {"hosts": hosts, "python": python, "interface": interface}
+        job = {"nodes": nodes, "partition": partition, "time": time, "options": options, "queue_timeout": queue_timeout}
+        self._plan = make_plan(n, backend, init_method, engines, timeout, threads, network, **where, **job)
         if self._plan.hosts is None and self._plan.attached is None:
             local.check(self._plan.n, self._plan.engines)
         warn_of_newer_torch()
@@ -262,7 +248,7 @@ class Cluster:
         targets = self.check_ranks(ranks)
         packed = payload.pack((fn, args, kwargs), "The function or one of its arguments")
         cell = self._ask(targets, Options(timeout=timeout, check=check), entry.call, *packed)
-        with export.noting(self.steps, export.call(fn, args, kwargs, targets)):
+        with self.noted(export.call(fn, args, kwargs, targets)):
             replies = cell.finish()
         return payload.unpack(replies)
 
@@ -288,7 +274,7 @@ class Cluster:
             text.identifier("names", name, example)
         packed = payload.pack(names, f"A value of {', '.join(names)}")
         cell = self._ask(targets, Options(), entry.push, *packed)
-        with export.noting(self.steps, export.push(names, targets)):
+        with self.noted(export.push(names, targets)):
             cell.finish()
 
     @waiting.held()
@@ -304,6 +290,16 @@ class Cluster:
         replies = self._ask(targets, Options(), entry.pull, wanted).finish()
         values = payload.pick(payload.unpack(replies), wanted, targets)
         return values if listed else [value[0] for value in values]
+
+    @contextlib.contextmanager
+    def noted(self, step: export.Step) -> Iterator[None]:
+        """Add a step to the steps when it has ended, with the error that it ended with."""
+        try:
+            yield
+        except BaseException as error:
+            self.steps.append(replace(step, failed=type(error).__name__))
+            raise
+        self.steps.append(step)
 
     def export(self, path: str | os.PathLike, force: bool = False, slurm: bool | None = None) -> Export:
         """Write what has run on the ranks so far as a script for torchrun: `%%px` cells and `run`, word for word.
@@ -434,7 +430,15 @@ class Cluster:
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """The ranks that are meant, all for None; ArgumentError for one that is not there, ClusterError after stop."""
-        return check_ranks(ranks, self.ranks.plan.n)
+        n = self.ranks.plan.n
+        if ranks is None:
+            return list(range(n))
+        is_list = isinstance(ranks, Sequence) and not isinstance(ranks, (str, bytes))
+        in_range = is_list and all(type(rank) is int and 0 <= rank < n for rank in ranks)
+        if not in_range or not 0 < len(ranks) == len(set(ranks)):
+            rule = f"a list of different ranks from 0 to {n - 1}"
+            refuse("ranks", rule, ranks, "Leave ranks out to mean all of them.", wrong_type=not is_list)
+        return list(ranks)
 
     def describe(self) -> list[dict[str, Any]]:
         """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes, host.
@@ -460,3 +464,10 @@ class Cluster:
         hosts = f" on {' and '.join(dict.fromkeys(self._ranks.hosts))}" if self._ranks.hosts else ""
         more = f", {self.simulated}" if self.simulated else ""
         return f"Cluster({self.n}){hosts}: backend {self.backend}{engines}{more}"
+
+
+def current_cluster() -> Cluster:
+    """The cluster of this notebook; ClusterError when there is none."""
+    if Cluster.current is None:
+        raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
+    return Cluster.current

@@ -1,6 +1,6 @@
 """What acts on the cluster of this notebook without naming it: `distlab.run`, `trace`, `export`; and `attach`.
 
-Runs on the notebook's kernel; magics.py and check.py ask it for the cluster, too.
+Runs on the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -10,21 +10,13 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distlab.client.cluster import Cluster
-from distlab.errors import ClusterError
+from distlab.client.cluster import Cluster, current_cluster
 
 if TYPE_CHECKING:
     from distlab.client.export import Export
     from distlab.traces.trace import Trace
 
 attach = Cluster.attach
-
-
-def current_cluster() -> Cluster:
-    """The cluster of this notebook; ClusterError when there is none."""
-    if Cluster.current is None:
-        raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
-    return Cluster.current
 
 
 def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:

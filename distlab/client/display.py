@@ -10,6 +10,7 @@ on every run. A program that executes notebooks sees the sorted form only.
 from __future__ import annotations
 
 import contextlib
+import functools
 import html
 import itertools
 import re
@@ -37,8 +38,12 @@ class Item:
 
     @property
     def label(self) -> str:
-        tail = {"stderr": " stderr:", "result": " ->"}.get(self.kind, ":")
-        return rank_list(self.ranks) + tail
+        return _label(self.kind, self.ranks)
+
+
+@functools.cache
+def _label(kind: str, ranks: tuple[int, ...]) -> str:
+    return rank_list(ranks) + {"stderr": " stderr:", "result": " ->"}.get(kind, ":")
 
 
 # --- what ranks wrote ---
@@ -118,11 +123,16 @@ def as_html(items: Sequence[Item]) -> str:
 
 
 def chips(ranks: Sequence[int]) -> str:
-    """The ranks' colours as small squares."""
+    """The ranks' colours as small squares, of at most 16 ranks."""
+    return _chips(tuple(ranks[:16]))
+
+
+@functools.cache
+def _chips(ranks: tuple[int, ...]) -> str:
     from distlab.plotting.style import rank_color
 
     box = "display:inline-block;width:8px;height:8px;border-radius:2px;margin-right:2px;background:"
-    shown = "".join(f'<span style="{box}{rank_color(rank)}"></span>' for rank in ranks[:16])
+    shown = "".join(f'<span style="{box}{rank_color(rank)}"></span>' for rank in ranks)
     return shown + '<span style="margin-right:4px"></span>'
 
 
@@ -138,7 +148,7 @@ def show(
 
     Args:
         place: where the live view is that this takes the place of.
-        patience: seconds to wait for output that is on its way; a rank that has died sends no end of it.
+        patience: seconds to wait for output that is pending; a rank that has died sends no end of it.
         served: see `collect`.
     """
     result.wait_for_output(patience)
@@ -151,7 +161,7 @@ def show(
 
 
 def show_live(place: Place, doing: str, result: Any, targets: Sequence[int]) -> None:
-    """Show what the ranks do and the newest lines that they wrote, for somebody who waits."""
+    """Show what the ranks do and the newest lines that they wrote, for a person who waits."""
     items = [replace(item, text="\n".join(item.text.splitlines()[-5:])) for item in collect(result, targets)]
     place.show(_bundle(items, doing))
 
@@ -160,7 +170,8 @@ def show_source(states: Mapping[int, Any], cell: str) -> None:
     """In a notebook, the source lines where the ranks of a cell were, with the ranks beside them.
 
     Args:
-        states: deadlock.State by rank. cell: the text of a %%px cell; "" for a function.
+        states: RankStatus by rank.
+        cell: the text of a %%px cell; "" for a function.
     """
     from distlab.diagnosis import report
 

@@ -14,8 +14,8 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -102,17 +102,6 @@ class Export:
 
 
 # --- notes of what runs ---
-
-
-@contextlib.contextmanager
-def noting(steps: list[Step], step: Step) -> Iterator[None]:
-    """Add the step to the steps when what it does has ended, with the error that it ended with."""
-    try:
-        yield
-    except BaseException as error:
-        steps.append(replace(step, failed=type(error).__name__))
-        raise
-    steps.append(step)
 
 
 def call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ranks: Sequence[int]) -> Step:

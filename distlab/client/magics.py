@@ -17,8 +17,7 @@ from IPython.display import display as ipython_display
 from distlab import text
 from distlab.client import display, export, waiting
 from distlab.client.cell import Cell, Options
-from distlab.client.cluster import Cluster
-from distlab.client.current import current_cluster
+from distlab.client.cluster import Cluster, current_cluster
 from distlab.compat.ipyparallel import ReadsOptions
 from distlab.text import rank_list, refuse
 from distlab.wire import seconds
@@ -110,7 +109,7 @@ class PxMagics(ReadsOptions, ParallelMagics):
         if not block:
             cluster.steps.append(step)
             return sent.result
-        with export.noting(cluster.steps, step):
+        with cluster.noted(step):
             sent.finish()
         return None
 

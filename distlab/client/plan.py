@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -235,15 +235,3 @@ def _check_nccl(n: int) -> str:
         advice = f"{why} Call {fewer}Cluster({n}) for gloo{takes}."
         refuse("backend", "one that can serve the ranks here", "nccl", advice)
     return "nccl"
-
-
-def check_ranks(ranks: Any, n: int) -> list[int]:
-    """Different ranks of a cluster of `n`; all of them for None."""
-    if ranks is None:
-        return list(range(n))
-    is_list = isinstance(ranks, Sequence) and not isinstance(ranks, (str, bytes))
-    in_range = is_list and all(type(rank) is int and 0 <= rank < n for rank in ranks)
-    if in_range and 0 < len(ranks) == len(set(ranks)):
-        return list(ranks)
-    rule = f"a list of different ranks from 0 to {n - 1}"
-    refuse("ranks", rule, ranks, "Leave ranks out to mean all of them.", wrong_type=not is_list)

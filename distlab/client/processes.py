@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
 import logging
 import os
 import shutil
@@ -72,6 +71,7 @@ class Processes:
         rendezvous: where the engines meet as ranks, for as long as these processes live.
         channel: over which ranks are asked what they do.
         launcher: ipyparallel's, of the engines.
+        changes: how often a process has ended; None where the launcher does not report each.
 
     Raises:
         ClusterError: a process ended, or did not register in time; with the last lines it wrote. Nothing is left then.
@@ -82,6 +82,7 @@ class Processes:
         self._forks = plan.engines in (FORK, hosts.SSH_NAME, slurm.NAME)
         self._connections: list[Connection] = []
         self.client: Any = None
+        self.changes = 0 if self._forks else None
         self._controller: Any = None
         self._guard: subprocess.Popen | None = None
         self.tag = f"{reaper.owner_of_this_process()}-{uuid.uuid4().hex[:8]}"
@@ -162,7 +163,8 @@ class Processes:
         self.launcher = ipp_cluster.engine_set
         self.client = self._do(loop, ipp_cluster.connect_client())
         drop_late_replies(self.client)
-        self.launcher.when_ended = functools.partial(forget_engine, self.client)  # others have nannies for it
+        self.launcher.when_ended = self._note_end  # others have nannies for it
+        self._controller.on_stop(self._note_change)
         with waiting.allowed():
             self._wait(lambda: self.client.ids == list(range(n)) and (not self._forks or self.launcher.store))
 
@@ -202,6 +204,15 @@ class Processes:
         while not concurrent.futures.wait([future], timeout=0.1).done:
             self.check_controller()
         return future.result()
+
+    def _note_end(self, engine: int) -> None:
+        """Report to ipyparallel that an engine has ended. Runs on: the thread of its connection."""
+        self._note_change()
+        forget_engine(self.client, engine)
+
+    def _note_change(self, _: Any = None) -> None:
+        if self.changes is not None:
+            self.changes += 1
 
     def controller_died(self) -> bool:
         """Whether the controller, which carries all messages, has ended."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import select
 import signal
 import time
 import uuid
@@ -62,6 +63,7 @@ class Ranks:
         self.can_respawn = plan.engines in (FORK, SSH_NAME, slurm.NAME)
         self.cells = itertools.count(1)
         self._joined: list[Joined] = []
+        self._changes: int | None = 0  # of the processes, at the last look at who has died
         self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now
         self._owner = os.getpid()
@@ -145,7 +147,10 @@ class Ranks:
 
         Targets on hosts that are left are used without a group as long as another host is lost.
         """
-        self.note_deaths()
+        changes = self._processes.changes
+        if changes is None or changes != self._changes or len(self.client.ids) < self.plan.n:
+            self._changes = changes
+            self.note_deaths()
         if self.broken and (set(targets) & set(self.lost) or not self.host_is_lost):
             self.rebuild()
 
@@ -177,7 +182,11 @@ class Ranks:
 
     def printed(self) -> dict[int, str]:
         """What functions of remote calls have printed since the last question for it, by the rank that ran them."""
-        return {} if self.stopped else self._channel.printed()
+        if self.stopped:
+            return {}
+        channel = self._processes.channel
+        arrived, _, _ = select.select([channel.listener, *channel.ends.values()], [], [], 0)
+        return channel.printed() if arrived or channel.texts else {}
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""

@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -76,6 +76,9 @@ PARTS = {
 def group_names() -> list[tuple[dist.ProcessGroup, str]]:
     """Every group of this process with its name. Private: the table of groups, `_world`."""
     return list(c10d._world.pg_names.items())
+
+
+GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names  # of every group that this process is in now
 
 
 def name_of(group: dist.ProcessGroup) -> str:

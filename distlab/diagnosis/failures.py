@@ -1,6 +1,6 @@
-"""From what each rank reports to one paragraph that a learner can act on: pure functions, called by cell.py.
+"""What failed on the ranks of a cell, as one error whose message a learner can act on: pure functions.
 
-Runs on the notebook's kernel; nothing here starts, stops or asks a process.
+Runs on the notebook's kernel, called by cell.py and ranks.py; no process is started, ended or asked here.
 """
 
 from __future__ import annotations
@@ -113,13 +113,15 @@ def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool
     """One error for all that the ranks of a cell raised: culprits first, those that only waited for them in a line.
 
     Args:
-        targets: the ranks that ran the cell. healed: whether the group was rebuilt afterwards.
+        failures: of each rank that failed.
+        targets: the ranks that ran the cell.
+        healed: whether the group was rebuilt afterwards.
         gone: what went with the old group, in sentences.
     """
     culprits = [f for f in failures if not f.consequence]
     victims = [f for f in failures if f.consequence]
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
-    parts = [_raised(alike) for alike in _fold(culprits)]
+    parts = raised_words(culprits)
     parts += dict.fromkeys(filter(None, map(_advice, culprits)))
     if victims:
         waited = rank_list([f.rank for f in victims])
@@ -130,7 +132,7 @@ def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool
             what = "for each other" if len(victims) > 1 else "for another rank"
             parts.append(f"{waited} waited {what}, and nothing came for {max(timed_out) / 1000:g} s.\n{lines}")
         else:
-            parts += [_raised(alike) for alike in _fold(victims)]
+            parts += raised_words(victims)
     if finished:
         parts.append(f"{rank_list(finished).capitalize()} finished.")
     if healed:
@@ -139,15 +141,20 @@ def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool
     return RankError("\n".join(parts), (*culprits, *victims), finished)
 
 
+def raised_words(raised: Sequence[Failure]) -> list[str]:
+    """What ranks raised, each with the learner's lines; those that read the same together."""
+    return [_raised(alike) for alike in _fold(raised)]
+
+
 def _raised(alike: list[Failure]) -> str:
     first = alike[0]
-    said = f": {first.message}" if first.message else ""
-    return f"{rank_list([f.rank for f in alike])} raised {first.kind}{said}\n{_where(alike)}".rstrip()
+    message = f": {first.message}" if first.message else ""
+    return f"{rank_list([f.rank for f in alike])} raised {first.kind}{message}\n{_where(alike)}".rstrip()
 
 
 def _advice(failed: Failure) -> str:
-    said = f"{failed.kind}: {failed.message}"
-    return next((advice for pattern, advice in ADVICE.items() if re.search(pattern, said)), "")
+    text = f"{failed.kind}: {failed.message}"
+    return next((advice for pattern, advice in ADVICE.items() if re.search(pattern, text)), "")
 
 
 def _where(alike: list[Failure]) -> str:
@@ -179,10 +186,12 @@ def rank_died(
     """The error for ranks whose processes ended in a cell.
 
     Args:
-        died: how, in words, by rank. others: the ranks that live.
+        died: how, in words, by rank.
+        others: the ranks that live.
         respawn: whether new ranks take their place by themselves.
         last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
-        host_lost: whether a host of theirs is not reached any more. gone: what went with them, in sentences.
+        host_lost: whether a host of theirs is not reached any more.
+        gone: what went with them, in sentences.
     """
     who, several = rank_list(others).capitalize() if others else "", len(others) > 1
     if host_lost:

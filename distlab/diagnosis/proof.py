@@ -1,11 +1,11 @@
-"""Who waits for whom, and whether the wait can end: pure functions over what the ranks say of themselves.
+"""Who waits for whom, and whether the wait can end: pure functions over the statuses of the ranks.
 
-Called by cell.py in the notebook's kernel with the answers of status.py; nothing here starts or asks a process.
+Runs on the notebook's kernel, called by cell.py; no process is started or asked here.
 
 The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a message, or the members
 of a group that have not called the collective yet. A rank that computes, that does not answer, whose call ends by
 itself, or for which all that it needs has been begun can still go on, and so can each rank that needs it. Where no rank
-can, nobody will begin anything any more: that is a deadlock. cell.py calls it one only after nothing has moved for
+can, no rank will begin anything any more: that is a deadlock. cell.py calls it one only after nothing has moved for
 a while.
 """
 
@@ -35,7 +35,12 @@ def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> Rank
 
 @dataclass(frozen=True)
 class Need:
-    """What a waiting rank needs: `ranks`, all or any of them; `clash`: why it cannot be, a sentence."""
+    """What a waiting rank needs.
+
+    Attributes:
+        ranks: all or any of them.
+        clash: why it cannot be, a sentence.
+    """
 
     ranks: tuple[int, ...] = ()
     clash: str = ""
@@ -85,7 +90,7 @@ def _beside(state: RankStatus) -> list[RankStatus]:
 def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
     """What a waiting rank needs; None when it has it, or its call ends by itself, so that it goes on."""
     call = state.call
-    if call is None or call.own_limit or not call.members:  # a group that is gone has no members
+    if call is None or call.own_limit or not call.members:  # a group that was destroyed has no members
         return None
     if call.kind == messages.MESSAGE:
         return _need_of_message(state, states)
@@ -93,7 +98,7 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
         return _need_of_collective(state, states)
     if call.kind == messages.FUNCTIONAL:
         return _need_of_functional(state, states)
-    if call.kind in (messages.REMOTE, messages.WAITING):  # whether those can act, their own status tells
+    if call.kind in (messages.REMOTE, messages.WAITING):  # their own statuses decide whether those can act
         return Need(tuple(rank for rank in call.members if rank in states))
     others = [s for r, s in states.items() if r in call.members and r != state.rank]
     if call.op == "new_group" and call.sequence:
@@ -139,7 +144,7 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
     call, peer = state.call, state.call.peer
     receiver = peer if call.is_send else state.rank
     if not {receiver, state.rank if peer is None else peer} <= states.keys():
-        return None  # a peer that no rank is: nothing can be said of it
+        return None  # no rank has that number: nothing is known of it
     members = [r for r in call.members if r in states]
     sent = {r: _count(states[r], True, call, receiver) for r in members}
     kept = {r: sent[r] - _count(states[r], True, call, receiver, dropped=True) for r in members}

@@ -1,6 +1,6 @@
-"""What the ranks of a cell that did not come back were doing, in words and as a picture of the cell's lines.
+"""Who waits for whom, in words, and what ranks do as a table and beside the lines of the cell: pure functions.
 
-Called by cell.py and ranks.py in the notebook's kernel; pure functions over messages.RankStatus.
+Runs on the notebook's kernel, called by cell.py, ranks.py and display.py.
 """
 
 from __future__ import annotations
@@ -254,8 +254,10 @@ def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], go
     """What was done about the ranks, and what to do now.
 
     Args:
-        seconds: from the start of the cell until its ranks were free. busy: ranks that could not be freed.
-        replaced: what was lost with ranks that could not be freed. gone: what went with the old group, in sentences.
+        seconds: from the start of the cell until its ranks were free.
+        busy: ranks that could not be freed.
+        replaced: what was lost with ranks that could not be freed.
+        gone: what went with the old group, in sentences.
         n: number of ranks in the cluster.
     """
     if busy:
@@ -329,21 +331,16 @@ def source_text(marked: Sequence[MarkedLine]) -> str:
 
 
 def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], str]) -> str:
-    """`marked_source` as an HTML table.
+    """`marked_source` as HTML: a coloured edge and the ranks at the lines where they are.
 
     Args:
-        chips: the ranks' colours as HTML.
+        marked: the lines.
+        chips: gives the ranks' colours as HTML.
     """
-    cell = "padding:0 12px 0 0;text-align:left;vertical-align:top;border:none;background:transparent"
-    wrap = f"{cell};white-space:pre-wrap"  # a long line is broken, so that the ranks beside it stay in sight
     body = []
     for line in marked:
-        notes = [f"{chips(ranks)}{html.escape(f'{rank_list(ranks)}: {what}')}" for ranks, what in line.notes]
-        mark = "border-left:3px solid #d55e00;padding-left:6px" if notes else "padding-left:9px"
-        tint = "rgba(213,94,0,0.12)" if notes else "transparent"
-        span, beside = ("", f'<td style="{wrap}">{"<br>".join(notes)}</td>') if notes else (' colspan="2"', "")
-        body.append(
-            f'<tr style="background:{tint}"><td style="{cell};{mark};opacity:0.6">{line.number or ""}</td>'
-            f'<td{span} style="{wrap};overflow-wrap:anywhere">{html.escape(line.text)}</td>{beside}</tr>'
-        )
-    return f'<table style="font-family:monospace;border:none;margin:4px 0">{"".join(body)}</table>'
+        notes = "; ".join(f"{chips(ranks)}{html.escape(f'{rank_list(ranks)}: {what}')}" for ranks, what in line.notes)
+        color = "#d55e00;background:rgba(213,94,0,0.12)" if notes else "transparent"
+        text = f"{line.number or '':>4}  {html.escape(line.text)}   {notes}".rstrip()
+        body.append(f'<div style="border-left:3px solid {color}">{text}</div>')
+    return f'<pre style="margin:4px 0;background:transparent;white-space:pre-wrap">{"".join(body)}</pre>'

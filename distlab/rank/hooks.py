@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.compat.torch import functional_operators, members_of, name_of, sender_of
+from distlab.compat.torch import GROUP_NAMES, functional_operators, members_of, sender_of
 from distlab.rank import functional, stores
 from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, waits
 from distlab.rank.python_waits import wait_elsewhere, wait_until
@@ -98,7 +98,7 @@ def noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        note = Note.of_group(name, name_of(self), args, kwargs)
+        note = Note.of_group(name, GROUP_NAMES.get(self, ""), args, kwargs)
         if has_rank:
             _check_rank(self, note)
         begin = functools.partial(_begin, note, self, functools.partial(original, self, *args, **kwargs))

@@ -23,8 +23,8 @@ import cloudpickle
 from torch.distributed import autograd, rpc
 
 from distlab.compat import torch_rpc as private
-from distlab.rank.entry import describe_failure
 from distlab.rank.log import LOG, Note, waits
+from distlab.rank.raised import describe_failure
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, MEETINGS, Served, init_rpc, shutdown
 from distlab.text import rank_list, refuse
@@ -196,6 +196,7 @@ def _serve(request: Any) -> Any:
     served, number = Served(request.caller, name_of(request.func, request.args)), request.number
     trace = LOG.tracer and number and LOG.tracer.remote(SERVED, served.function, number, served.caller)
     AGENT.serving[thread] = served
+    _collect_prints()
     LOG.total += 1
     try:
         if AGENT.worker is None:  # the agent is being taken down, and this call had waited for a thread
@@ -243,6 +244,14 @@ def _raise_here(result: Any) -> None:
     raise RuntimeError("\n".join(rows))
 
 
+def _collect_prints() -> None:
+    """Keep what served functions print from now on: a rank that serves no call prints without this."""
+    for stream in (sys.stdout, sys.stderr):
+        if not hasattr(stream.write, "collects"):
+            with contextlib.suppress(AttributeError):  # of a class in C
+                stream.write = _printing(stream.write)
+
+
 def _printing(write: Callable[[str], Any]) -> Callable[[str], Any]:
     """A stream's write, which keeps what a served function writes, to be reported under this rank."""
 
@@ -253,6 +262,7 @@ def _printing(write: Callable[[str], Any]) -> Callable[[str], Any]:
         served.printed.append(text)
         return len(text)
 
+    call.collects = True
     return call
 
 
@@ -353,6 +363,3 @@ def install(report: Callable[[str], None]) -> None:
     )
     for owner, name, wrap in wraps:
         setattr(owner, name, wrap(getattr(owner, name)))
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):  # of a class in C
-            stream.write = _printing(stream.write)

@@ -49,7 +49,7 @@ LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.S
 IMPORT_SECONDS = 0.05  # between two looks whether an import is done that an interrupt waits for
 TELLING = {  # functions that an exception from outside must not hit
     SHOWS_ERROR,
-    ("distlab.rank.entry", "describe_failure"),
+    ("distlab.rank.raised", "describe_failure"),
     ("distlab.rank.watchdog", "settle"),
 }
 MOST_PRINTED = 100_000  # characters of what a served function has printed

@@ -8,6 +8,7 @@ it unmoved for UNMOVED, which the next TICK rounds up, and the ranks are free wi
 """
 
 # a cell
+AFTER_DEATH = 1.0  # before ranks that go on computing are interrupted because another rank of the cell has died
 TICK = 0.25  # between two looks at the ranks of a cell that has not ended
 UNMOVED = 0.7  # for how long nothing has moved on any rank before a proof of a deadlock counts
 LIVE_AFTER = 1.0  # before the newest lines of a cell are shown while it runs

@@ -28,6 +28,7 @@ def is_learners(filename: str | None) -> bool:
     return not installed and not path.startswith(_library_folders())
 
 
+@functools.lru_cache(maxsize=4096)
 def is_shown(filename: str) -> bool:
     """Whether a report shows lines of this source: the learner's, and no program given with -c, as what starts a rank.
 

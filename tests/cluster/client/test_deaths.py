@@ -47,6 +47,22 @@ def test_whatever_is_called_next_tells_a_death_and_replaces_the_rank(usable, cap
     assert usable.pull("kept", ranks=[0, 2]) == [5, 5]
 
 
+def dies_beside_a_sleeper(rank, world_size):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def test_a_death_is_reported_though_other_ranks_sleep(usable):
+    """They are interrupted, and keep their variables."""
+    usable.push({"kept": 7})
+    began = time.monotonic()
+    error = raised(distlab.RankDied, usable.run, dies_beside_a_sleeper)
+    assert [failure.rank for failure in error.failures] == [1]
+    assert time.monotonic() - began < 30
+    assert usable.pull("kept", ranks=[0, 2]) == [7, 7]
+
+
 def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
     """Said with its signal, the others freed; the next cell has a new rank 1 and the others' variables."""
     before = usable.run(pid_on_rank)

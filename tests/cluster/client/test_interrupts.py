@@ -88,7 +88,7 @@ def two(at_first):
 
 
 @pytest.mark.parametrize(
-    "name", ["client.cluster.Cluster._ask", "client.replies.Replies.unfinished", "client.ranks.Ranks.bring_back"]
+    "name", ["client.cluster.Cluster._ask", "client.waiting.Replies.unfinished", "client.ranks.Ranks.bring_back"]
 )
 def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted_after, name):
     """Between sending and waiting, and while ranks are being freed, twice too: the next run does not wait for them."""

@@ -9,6 +9,7 @@ import psutil
 import pytest
 import torch
 
+import distlab
 from distlab.launch import reaper
 from tests.cluster.conftest import pid_on_rank
 from tests.processes import until
@@ -182,6 +183,14 @@ def test_ipyparallels_send_signal_works_without_a_nanny(usable):
     usable.client.send_signal("SIGINT", block=True)
     errors = sleeping.get(timeout=20, return_exceptions=True)
     assert [error.ename for error in errors] == ["KeyboardInterrupt"] * 4
+
+
+def test_the_functions_of_the_package_act_on_the_current_cluster(usable, tmp_path):
+    """As the methods of the same name."""
+    with distlab.trace() as trace:
+        assert distlab.run(pid_on_rank) == usable.ranks.pids
+    assert trace is usable.last_trace
+    assert distlab.export(tmp_path / "script.py").cells == len([s for s in usable.steps if s.kind != "push"])
 
 
 def test_the_table_and_what_listens(usable):

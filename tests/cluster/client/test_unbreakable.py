@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 import distlab
-from tests.cluster.conftest import processes_of, stuck, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import processes_of, spin, stuck, sum_of_ranks, wait_until_gone
 from tests.processes import python_that_goes_on
 from tests.refused import raised
 
@@ -96,6 +96,22 @@ def test_a_second_interrupt_does_not_wait(usable, python_handles_sigint):
         threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)).start()
     error = raised(KeyboardInterrupt, usable.run, stubborn)
     assert "Rank 1 could not be freed: a new process took its place" in str(error)
+
+
+def raises_when_interrupted(rank, world_size):
+    try:
+        spin(rank, world_size)
+    except KeyboardInterrupt:
+        raise ValueError("half of a file") from None
+
+
+@pytest.mark.parametrize(("timeout", "kind"), [(None, distlab.errors.Interrupted), (1, distlab.RankTimeout)])
+def test_what_a_rank_raises_when_it_is_interrupted_is_shown(usable, python_handles_sigint, timeout, kind):
+    """By a person or by a timeout: its except or finally may fail."""
+    if timeout is None:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    error = raised(kind, usable.run, raises_when_interrupted, ranks=[0, 2], timeout=timeout)
+    assert "ranks 0 and 2 raised ValueError: half of a file\n  ranks 0 and 2   line" in str(error)
 
 
 def test_the_cluster_tells_what_its_ranks_do(usable):

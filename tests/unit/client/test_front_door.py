@@ -46,6 +46,18 @@ def test_px_is_known_once_distlab_is_imported():
     assert [line for line in lines if line.startswith(("ClusterError(", "False"))] == ["False", told, told]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [lambda: distlab.run(print), lambda: distlab.trace(), lambda: distlab.export("script.py")],
+    ids=["run", "trace", "export"],
+)
+def test_what_acts_on_the_current_cluster_says_how_to_make_one(call):
+    """Without a cluster; `attach` makes one, and tests/cluster has them with ranks."""
+    with pytest.raises(distlab.ClusterError, match=r"^No cluster is running here\. Make one first: cluster = "):
+        call()
+    assert distlab.attach == distlab.Cluster.attach
+
+
 def test_the_error_tree():
     """Each error is also the built-in error that a program would expect."""
     kinds = {"ArgumentError": ValueError, "ArgumentTypeError": TypeError, "ClusterError": RuntimeError}

@@ -151,12 +151,6 @@ def test_what_was_done_about_them(arguments, words):
                 ">  23  last()    rank 1: computes",
             ],
         ),
-        (  # a blank line at the edge of what is shown says nothing
-            "%%px\n\n\nstep()\n\nlast()\n",
-            "1 rank; 0 computes",
-            [Line(4, "step()")],
-            ["    3", ">   4  step()   rank 0: computes", "    5", "    6  last()"],
-        ),
         (  # two things at one line
             "%%px\nrun()",
             "3 ranks; 0 recv 1 tag=1; 1 recv 0",
@@ -164,7 +158,7 @@ def test_what_was_done_about_them(arguments, words):
             ["    1  %%px", ">   2  run()   rank 0: recv(src=1, tag=1) float32[1]; rank 1: recv(src=0) float32[1]"],
         ),
     ],
-    ids=["a gap", "blank lines", "two things"],
+    ids=["a gap", "two things"],
 )
 def test_the_cell_with_marks_at_its_ranks(cell, steps, lines, shown):
     """The lines where ranks are, with what they do there."""
@@ -204,5 +198,5 @@ def test_the_marked_source_as_html():
     html = report.source_html(report.marked_source(states, "%%px\na = b < c"), lambda ranks: f"<b>{ranks}</b>")
     assert "a = b &lt; c" in html
     assert "<b>[0]</b>rank 0: computes" in html
-    assert html.count("border-left:3px") == 1
-    assert report.source_html([report.MarkedLine(0, "...", [])], str).count(">0<") == 0
+    assert html.count("#d55e00") == 1
+    assert ">   0" not in report.source_html([report.MarkedLine(0, "...", [])], str)
