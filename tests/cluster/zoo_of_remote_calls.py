@@ -26,8 +26,9 @@ def remotely(program, threads=16):
     return call
 
 
-def with_threads(threads):
-    return functools.partial(remotely, threads=threads)
+def breaks_remotely(*worlds, threads=16, **options):
+    """As `breaks`, with an RPC worker on every rank."""
+    return lambda program: breaks(*worlds, **options)(remotely(program, threads))
 
 
 def start(rank, n, threads=16):
@@ -42,8 +43,7 @@ def ask_back(depth):
     return depth if depth == 0 else rpc.rpc_sync(f"w{1 - mine}", ask_back, (depth - 1,))
 
 
-@breaks(2)
-@with_threads(1)
+@breaks_remotely(2, threads=1)
 def a_circle_of_calls_on_one_thread(rank, n):
     """but the one thread of rank 1 that serves calls waits. Rank 1, in ask_back(...) for rank 0, waits for rank 0:"""
     if rank == 0:
@@ -54,16 +54,14 @@ def receive(src):
     dist.recv(ones(), src=src)
 
 
-@breaks(3)
-@remotely
+@breaks_remotely(3)
 def a_served_recv_without_a_send(rank, n):
     """Rank 1, in receive(...) for rank 0, waits for a message from rank 2, which has finished without sending it."""
     if rank == 0:
         rpc.rpc_sync("w1", receive, (2,))
 
 
-@breaks(2)
-@remotely
+@breaks_remotely(2)
 def a_served_collective_on_one_rank(rank, n):
     """Rank 1, in all_reduce(...) for rank 0, waits in all_reduce() for rank 0"""
     if rank == 0:
@@ -75,24 +73,21 @@ def when_full():
     return torch.futures.Future()
 
 
-@breaks(2)
-@remotely
+@breaks_remotely(2)
 def a_batch_that_never_fills(rank, n):
     """Rank 0 waits for rank 1: when_full(...), which has returned a Future that nobody completes."""
     if rank == 0:
         rpc.rpc_sync("w1", when_full)
 
 
-@breaks(2)
-@remotely
+@breaks_remotely(2)
 def many_batches_that_never_fill(rank, n):
     """Rank 0 waits for rank 1: when_full(...)"""
     if rank == 0:
         torch.futures.wait_all([rpc.rpc_async("w1", when_full) for _ in range(3)])
 
 
-@breaks(3)
-@with_threads(1)
+@breaks_remotely(3, threads=1)
 def a_pool_that_is_full(rank, n):
     """but the one thread of rank 1 that serves calls waits."""
     if rank == 0:
@@ -101,16 +96,14 @@ def a_pool_that_is_full(rank, n):
         first.wait()
 
 
-@breaks(3)
-@remotely
+@breaks_remotely(3)
 def a_shutdown_that_one_rank_skips(rank, n):
     """in shutdown for rank 1, which has finished without calling it."""
     if rank != 1:
         rpc.shutdown()
 
 
-@breaks(3)
-@remotely
+@breaks_remotely(3)
 def a_start_that_one_rank_skips(rank, n):
     """in init_rpc for rank 2, which has finished without calling it."""
     rpc.shutdown()
@@ -118,16 +111,14 @@ def a_start_that_one_rank_skips(rank, n):
         rpc.init_rpc(f"w{rank}", rank=rank, world_size=n)
 
 
-@breaks(2)
-@remotely
+@breaks_remotely(2)
 def a_remote_value_that_never_comes(rank, n):
     """Rank 0 waits for rank 1, in to_here."""
     if rank == 0:
         rpc.remote("w1", receive, (0,)).to_here()
 
 
-@breaks(2)
-@remotely
+@breaks_remotely(2)
 def a_recv_while_another_serves(rank, n):
     """Rank 1 waits in recv(src=0) for rank 0."""
     if rank == 0:
@@ -136,8 +127,7 @@ def a_recv_while_another_serves(rank, n):
         dist.recv(ones(), src=0)
 
 
-@breaks(2, error="RankError")
-@remotely
+@breaks_remotely(2, error="RankError")
 def a_remote_exception(rank, n):
     """rank 0 raised RuntimeError: ValueError: no such thing\n  rank 1   line"""
 
@@ -148,8 +138,7 @@ def a_remote_exception(rank, n):
         rpc.rpc_sync("w1", refuse)
 
 
-@breaks(3, error="RankError")
-@remotely
+@breaks_remotely(3, error="RankError")
 def an_exception_two_ranks_away(rank, n):
     """rank 0 raised RuntimeError: ZeroDivisionError: division by zero\n  rank 2   line"""
 
@@ -163,48 +152,42 @@ def an_exception_two_ranks_away(rank, n):
         rpc.rpc_async("w1", pass_on).wait()
 
 
-@breaks(2, error="RankDied")
-@remotely
+@breaks_remotely(2, error="RankDied")
 def a_callee_that_dies(rank, n):
     """rank 1 ended with exit status 3"""
     if rank == 0:
         rpc.rpc_sync("w1", os._exit, (3,))
 
 
-@breaks(2, error="RankError")
-@remotely
+@breaks_remotely(2, error="RankError")
 def a_worker_that_is_not_there(rank, n):
     """to must be the name, WorkerInfo or id of a worker ('w0', 'w1'), got 'w2'."""
     if rank == 0:
         rpc.rpc_sync("w2", ask_back, (0,))
 
 
-@breaks(3, error="RankError")
-@remotely
+@breaks_remotely(3, error="RankError")
 def one_name_for_two_workers(rank, n):
     """name must be another one on every rank, got 'w'. It is that of ranks 0 and 1"""
     rpc.shutdown()
     rpc.init_rpc("w" if rank < 2 else "v", rank=rank, world_size=n)
 
 
-@breaks(2, error="RankError")
-@remotely
+@breaks_remotely(2, error="RankError")
 def a_second_start(rank, n):
     """RPC runs on rank 0 already, as "w0". Call rpc.shutdown() on every rank first."""
     if rank == 0:
         rpc.init_rpc("w0", rank=rank, world_size=n)
 
 
-@breaks(2, error="RankError")
-@remotely
+@breaks_remotely(2, error="RankError")
 def a_result_that_cannot_be_sent(rank, n):
     """The result of eval on rank 1 cannot be sent (TypeError: cannot pickle"""
     if rank == 0:
         rpc.rpc_sync("w1", eval, ("__import__('threading').Lock()",))
 
 
-@breaks(2, error="RankError")
-@remotely
+@breaks_remotely(2, error="RankError")
 def a_reference_after_the_shutdown(rank, n):
     """This RRef belongs to an RPC that has ended: make a new one with rpc.remote."""
     reference = rpc.remote("w1", ask_back, (0,)) if rank == 0 else None
@@ -213,16 +196,14 @@ def a_reference_after_the_shutdown(rank, n):
         reference.to_here()
 
 
-@breaks(2, error="RankError")
-@remotely
+@breaks_remotely(2, error="RankError")
 def a_call_that_is_too_slow(rank, n):
     """timeout"""
     if rank == 0:
         rpc.rpc_sync("w1", time.sleep, (0.5,), timeout=0.1)
 
 
-@breaks(2, error="RankError")
-@remotely
+@breaks_remotely(2, error="RankError")
 def a_loss_without_a_context(rank, n):
     """requires_grad not set on root"""
     if rank == 0:

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from tests.cluster.zoo import breaks
+from tests.cluster.zoo import breaks, ones
 from tests.cluster.zoo_of_peers import right
 
 BATCH = torch.arange(64.0).view(8, 8) / 64  # the whole batch, the same on every rank
@@ -161,6 +161,37 @@ def features_that_do_not_divide(rank, n):
 def a_mesh_of_more_ranks_than_there_are(rank, n):
     """must multiply to the number of ranks: init_device_mesh('cpu', (world_size,)), or (2, world_size // 2)."""
     init_device_mesh("cpu", (2, n))
+
+
+@breaks(3)
+def a_full_tensor_that_one_rank_does_not_ask_for(rank, n):
+    """in full_tensor for rank LAST, which has finished without calling it."""
+    tensor = rows(n)
+    if rank < n - 1:
+        tensor.full_tensor()
+
+
+@breaks(3)
+def a_redistribution_without_rank_1(rank, n):
+    """Ranks 0 and 2 wait in redistribute for rank 1, which has finished without calling it."""
+    tensor = rows(n)
+    if rank != 1:
+        tensor.redistribute(placements=[Replicate()])
+
+
+@breaks(2)
+def a_functional_collective_nobody_joins(rank, n):
+    """Rank 0 waits in all_reduce for rank 1, which has finished without calling it."""
+    if rank == 0:
+        functional.all_reduce(ones(), "sum", dist.group.WORLD).wait()
+
+
+@breaks(2)
+def a_step_of_tensor_parallel_training_too_many(rank, n):
+    """for rank 1, which has finished"""
+    model = in_parallel(layers(), mesh(n))
+    for _ in range(2 - rank):
+        model(BATCH).sum().backward()
 
 
 # --- correct: sharded models ---

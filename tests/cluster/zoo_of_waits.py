@@ -5,58 +5,10 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from tests.cluster.zoo import breaks, ones
-
-
-def distributed_tensor(n):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    return distribute_tensor(torch.arange(2.0 * n), init_device_mesh("cpu", (n,)), [Shard(0)])
-
-
-@breaks(3)
-def a_full_tensor_that_one_rank_does_not_ask_for(rank, n):
-    """in full_tensor for rank LAST, which has finished without calling it."""
-    tensor = distributed_tensor(n)
-    if rank < n - 1:
-        tensor.full_tensor()
-
-
-@breaks(3)
-def a_redistribution_without_rank_1(rank, n):
-    """Ranks 0 and 2 wait in redistribute for rank 1, which has finished without calling it."""
-    from torch.distributed.tensor import Replicate
-
-    tensor = distributed_tensor(n)
-    if rank != 1:
-        tensor.redistribute(placements=[Replicate()])
-
-
-@breaks(2)
-def a_functional_collective_nobody_joins(rank, n):
-    """Rank 0 waits in all_reduce for rank 1, which has finished without calling it."""
-    import torch.distributed._functional_collectives as functional
-
-    if rank == 0:
-        functional.all_reduce(ones(), "sum", dist.group.WORLD).wait()
-
-
-@breaks(2)
-def a_step_of_tensor_parallel_training_too_many(rank, n):
-    """for rank 1, which has finished"""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-    plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
-    model = parallelize_module(layers, init_device_mesh("cpu", (n,)), plan)
-    for _ in range(2 - rank):
-        model(torch.ones(1, 4)).sum().backward()
 
 
 @breaks(3)

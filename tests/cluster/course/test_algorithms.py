@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import distlab
 from distlab.simulated import schedules
-from distlab_course.algorithms import ALL_REDUCE, schedule
+from distlab_course.algorithms import ALL_REDUCE
 from distlab_course.algorithms.call import COMBINE
 from tests.refused import raised
 
@@ -88,37 +88,6 @@ def test_all_ranks_get_the_same_bits(sized):
         same = all(torch.equal(results[name], by_rank[0][name]) for results in by_rank)
         assert same == (name != "whole ring" or sized.n == 2), name
         assert all(torch.allclose(results[name], by_rank[0]["naive"], atol=1e-5) for results in by_rank), name
-
-
-def messages_of(rank, world_size, name, numel, segment_bytes):
-    """What one all-reduce really sends and receives: peers and numbers of elements."""
-    sent, received = [], []
-
-    def noting(notes, original):
-        def call(group, tensors, peer, tag):
-            notes.append((peer, tensors[0].numel()))
-            return original(group, tensors, peer, tag)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist.ProcessGroup, "send", noting(sent, dist.ProcessGroup.send))
-        patch.setattr(dist.ProcessGroup, "recv", noting(received, dist.ProcessGroup.recv))
-        patch.setattr(schedules, "SEGMENT_BYTES", segment_bytes)
-        ALL_REDUCE[name](torch.ones(numel))
-    return sent, received
-
-
-@pytest.mark.parametrize("sized", [3, 6, 4], indirect=True)
-@pytest.mark.parametrize("name", ["whole ring", "pipelined ring", "naive", "halving doubling"])
-def test_the_messages_are_those_of_the_schedule(sized, name):
-    """Each rank sends and receives what the schedule says, in its order."""
-    plan = schedule(name, sized.n, segments=2 if name == "pipelined ring" else 1)
-    length = 1680 // plan.num_chunks
-    messages = [(m.src, m.dst, len(m.chunks) * length) for step in plan.steps for m in step]
-    for rank, (sent, received) in enumerate(sized.run(messages_of, name, 1680, 4 * length)):
-        assert sent == [(dst, numel) for src, dst, numel in messages if src == rank]
-        assert received == [(src, numel) for src, dst, numel in messages if dst == rank]
 
 
 # --- groups ---

@@ -1,5 +1,6 @@
 """Checkpoints of several ranks: resumed to the last bit, on another number of ranks, and after a kill during save."""
 
+import random
 import signal
 
 import pytest
@@ -16,19 +17,19 @@ EPOCHS, STOPPED_AFTER = 4, 2
 
 
 def train(rank, world_size, path, first, last, resume=False, global_batch=16):
-    """Losses of some epochs of a model with dropout, on shuffled data; a checkpoint after each."""
+    """Losses of some epochs of a model with dropout and buffers, on shuffled data; a checkpoint after each."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 1))
     inputs = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
     sampler = DistributedSampler(data)
     loader = DataLoader(data, global_batch // world_size, sampler=sampler)
     ddp = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
-    torch.manual_seed(100 + rank)  # each rank drops others
+    torch.manual_seed(100 + rank), random.seed(rank)  # each rank drops others
     losses, resumed = [], None
     if resume:
-        torch.manual_seed(999)
+        torch.manual_seed(999), random.seed(999)
         checkpoints.rehearse(ddp, inputs[:4])
         resumed = checkpoints.load(path, ddp, optimizer)
         losses = resumed["losses"]
@@ -39,23 +40,27 @@ def train(rank, world_size, path, first, last, resume=False, global_batch=16):
             loss = nn.functional.mse_loss(ddp(x), y)
             loss.backward()
             optimizer.step()
-            losses.append(loss.item())
+            losses.append(loss.item() + random.random())
         checkpoints.save(path, ddp, optimizer, epoch=epoch, losses=losses)
     weights = nn.utils.parameters_to_vector(model.parameters()).detach()
-    return losses, weights, resumed
+    return losses, weights, list(model.buffers()), resumed
 
 
 def test_resumed_equals_uninterrupted_to_the_last_bit(cluster, tmp_path):
-    """Stopped after two epochs and resumed, weights are those of the run that was not stopped, on every rank."""
+    """Stopped after two epochs and resumed: weights, buffers and random numbers as without a stop, on every rank."""
     path = str(tmp_path / "a.pt")
     whole = cluster.run(train, str(tmp_path / "whole.pt"), 0, EPOCHS)
     cluster.run(train, path, 0, STOPPED_AFTER)
     resumed = cluster.run(train, path, STOPPED_AFTER, EPOCHS, resume=True)
-    for (losses, weights, _), (losses_again, weights_again, report) in zip(whole, resumed, strict=True):
+    for (losses, weights, buffers, _), (losses_again, weights_again, buffers_again, report) in zip(
+        whole, resumed, strict=True
+    ):
         assert torch.equal(weights, weights_again)
+        assert all(map(torch.equal, buffers, buffers_again))
         steps = len(losses) * STOPPED_AFTER // EPOCHS
         assert losses_again[steps:] == losses[steps:]
         assert (report["epoch"], report.ranks, report.changes) == (STOPPED_AFTER - 1, 4, ())
+        assert repr(report) == "Resumed: epoch, losses; saved by 4 ranks"
     assert resumed[0][0] == whole[0][0]  # the values are rank 0's
 
 
@@ -96,13 +101,13 @@ def test_what_rank_0_cannot_give_stops_all(cluster, tmp_path):
 
 
 def test_one_checkpoint_on_two_ranks(cluster, tmp_path):
-    """Two ranks go on where four stopped, with the weights of the four, and are report what changed."""
+    """Two ranks go on where four stopped, with the weights of the four, and report what changed."""
     path = str(tmp_path / "a.pt")
     before = cluster.run(train, path, 0, 1)
     with distlab.Cluster(2, timeout=30) as two:
         nothing_more = two.run(train, path, 1, 1, resume=True)
         more = two.run(train, path, 1, 2, resume=True)
-    for _, weights, report in nothing_more:
+    for _, weights, _, report in nothing_more:
         assert torch.equal(weights, before[0][1])
         assert [change.partition(":")[0] for change in report.changes[1:]] == ["Global batch", "Data", "Random numbers"]
     assert len(more[0][0]) == 8  # four steps of each number of ranks: the global batch was kept

@@ -67,16 +67,26 @@ def load_from(rank, world_size, address, files, root):
 
 
 def test_one_rank_downloads_and_all_read(usable, tmp_path, capfd):
-    """Every rank has the same images; only rank 0 tells of a download. One that fails is an error on every rank."""
+    """Every rank has the same images; only rank 0 tells of a download, of what is missing or damaged, once.
+
+    A download that fails is an error on every rank, and leaves no part of a file.
+    """
     write_mnist(tmp_path / "published")
     folder = tmp_path / "published" / "MNIST" / "raw"
     files = {path.name: md5(path) for path in sorted(folder.iterdir())}
+    here = tmp_path / "here" / "MNIST" / "raw"
+    here.mkdir(parents=True)
+    (here / "train-images-idx3-ubyte.gz").write_bytes(b"half")
     with serving(folder) as address:
         results = usable.run(load_from, address, files, tmp_path / "here")
+        told = capfd.readouterr().out
+        for text in usable.run(load_from, address, {"no_such_file": "0" * 32}, tmp_path / "elsewhere"):
+            assert "no_such_file is missing and could not be downloaded (" in text
+            assert "File not found" in text
     assert results == [results[0]] * 3
     assert results[0][0] == "mnist: 12 images to train on, 5 to test with, each 1 x 28 x 28"
-    told = capfd.readouterr().out
     assert [line.split()[:2] for line in told.splitlines() if line.startswith("rank")] == [["rank", "0"]]
-    assert told.count("Downloading data from ") == told.count("100%") == 4
-    for text in usable.run(load_from, "http://127.0.0.1:9/", files, tmp_path / "elsewhere"):  # where nobody answers
-        assert "is missing and could not be downloaded" in text
+    assert [told.count(words) for words in ("Downloading data from ", "Updating data from ", "100%")] == [3, 1, 4]
+    assert {path.name: md5(path) for path in here.iterdir()} == files
+    assert [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()] == []
+    assert usable.run(load_from, "http://127.0.0.1:9/", files, tmp_path / "here") == results  # where nobody answers

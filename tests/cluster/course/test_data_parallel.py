@@ -14,6 +14,7 @@ import distlab
 from distlab_course import data, data_parallel
 from distlab_course.algorithms import ALL_REDUCE
 from distlab_course.data import DataPartitioner, batch_per_rank
+from tests.cluster.zoo import a_parameter_unused_on_one_rank
 from tests.processes import TORCHRUN, python
 from tests.tool import ROOT
 
@@ -223,14 +224,7 @@ def test_an_error_in_a_hook_is_raised_by_backward(usable):
 
 def test_a_gradient_that_does_not_come_is_named_after_large_values(usable):
     """A rank that has sent a large value keeps a thread of ZeroMQ's, which does not hide a deadlock in backward."""
-
-    def forked(rank, world_size):
-        model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
-        ddp = nn.parallel.DistributedDataParallel(model)
-        model.forward = lambda x: model[1](model[0](x)) if rank != 2 else model[0](x)
-        ddp(torch.ones(1, 2)).sum().backward()
-
     assert all(len(value) == 1 << 20 for value in usable.run(lambda rank, world_size: torch.zeros(1 << 20)))
-    words = r"Ranks 0, 1 and 3 wait in backward\(\) for gradients of rank 2, which has finished"
+    words = r"Ranks 0, 2 and 3 wait in backward\(\) for gradients of rank 1, which has finished"
     with pytest.raises(distlab.DeadlockError, match=words):
-        usable.run(forked)
+        usable.run(a_parameter_unused_on_one_rank)

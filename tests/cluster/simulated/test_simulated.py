@@ -58,7 +58,7 @@ def reduce_by(rank, world_size, name, size):
     assert tensor[0].item() == sum(range(world_size))
 
 
-@pytest.mark.parametrize("name", ["naive", "ring", "tree", "recursive doubling", "whole ring"])
+@pytest.mark.parametrize("name", ["naive", "ring", "tree", "recursive doubling", "whole ring", "halving doubling"])
 def test_a_program_of_messages_takes_what_its_formula_says(cluster, name):
     size = 3 << 16
     formula = algorithms.cost(name, size, 3, ALPHA, BETA)

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from distlab.client import doctor
-from distlab.compat import ipyparallel, ipython, versions
+from distlab.compat import versions
 
 
 def test_nothing_is_missing_here():
@@ -27,13 +27,3 @@ def test_an_attribute_of_objects_is_looked_for_in_the_text_of_their_class():
     parts = {"ipyparallel:AsyncResult._children": "a", "ipyparallel:AsyncResult._nowhere": "b", "psutil.x:y": "c"}
     missing = [words.partition(" has no ")[2].partition(",")[0] for words in versions.missing(parts)]
     assert missing == ["ipyparallel.AsyncResult._nowhere", "psutil.x.y"]
-
-
-def test_outside_of_ipython():
-    """There is no shell, nobody looks on at a pipe, and a cluster's client is used only where there is one."""
-    assert (ipython.current_shell(), ipython.notebook_shell(), ipython.somebody_watches()) == (None, None, False)
-    assert ipython.start_folder().is_absolute()
-    assert not ipython.allows_input(object())
-    with ipython.debugger_hidden():
-        pass
-    assert ipyparallel.waiting_threads(object()) == []

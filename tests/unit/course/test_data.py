@@ -1,4 +1,4 @@
-"""distlab_course.data: partitions against torch's own, the published files, downloads, and errors."""
+"""distlab_course.data: partitions against torch's own, the published files, and errors."""
 
 import pickle
 import warnings
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, random_split
 from distlab.errors import DataError
 from distlab_course import data
 from distlab_course.data import DataPartitioner, batch_per_rank
-from tests.data_files import CIFAR_BATCHES, Quiet, md5, serving, write_archive, write_cifar, write_mnist
+from tests.data_files import CIFAR_BATCHES, md5, write_archive, write_cifar, write_mnist
 from tests.refused import refused
 
 NOWHERE = "http://127.0.0.1:9/"  # where nobody answers
@@ -32,17 +32,16 @@ def test_partitions_are_those_of_random_split(sizes):
     assert values.tolist() == parts.use(0).indices
 
 
-HALVES = DataPartitioner(range(10), [0.5, 0.5])
+def partitions(sizes):
+    return DataPartitioner(range(10), sizes)
+
+
 REFUSED = {
-    "sizes must be at least one sample for each partition, got [1.5, -0.5]. ": lambda: DataPartitioner(
-        range(10), [1.5, -0.5]
-    ),
-    "sizes must be fractions that add up to 1, got [0.5, 0.4]. These add up to 0.9. ": lambda: DataPartitioner(
-        range(10), [0.5, 0.4]
-    ),
-    "sizes must be numbers that add up to the 10 samples, got [5, 4]. ": lambda: DataPartitioner(range(10), [5, 4]),
-    "sizes must be a list of fractions, or a list of numbers of samples, ": lambda: DataPartitioner(range(10), 4),
-    "partition must be a whole number from 0 to 1, got 2. ": lambda: HALVES.use(2),
+    "sizes must be at least one sample for each partition, got [1.5, -0.5]. ": lambda: partitions([1.5, -0.5]),
+    "sizes must be fractions that add up to 1, got [0.5, 0.4]. These add up to 0.9. ": lambda: partitions([0.5, 0.4]),
+    "sizes must be numbers that add up to the 10 samples, got [5, 4]. ": lambda: partitions([5, 4]),
+    "sizes must be a list of fractions, or a list of numbers of samples, ": lambda: partitions(4),
+    "partition must be a whole number from 0 to 1, got 2. ": lambda: partitions([0.5, 0.5]).use(2),
     "batch must be a whole number of samples, at least one for each of the 4 ranks, got": lambda: batch_per_rank(3, 4),
     "name must be one of 'digits', 'mnist', 'cifar10', got 'mnits'. ": lambda: data.load("mnits"),
     "fallback must be one of 'digits', 'mnist', 'cifar10', got True. ": lambda: data.load("mnist", fallback=True),
@@ -149,33 +148,3 @@ def test_augmented_images_are_cut_out_of_a_wider_border():
             assert len(at + mirrored) == 1
             seen.add((*at, *mirrored, bool(mirrored)))
     assert len(seen) > 80
-
-
-# --- downloads
-
-
-@pytest.mark.parametrize("before", [None, b"half"])
-def test_a_file_is_downloaded_once(tmp_path, monkeypatch, before):
-    """A missing or damaged file is downloaded; a whole one is left as it is."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    there, here = tmp_path / "there", tmp_path / "here"
-    for folder, content in ((there, b"all of it" * 10000), (here, before)):
-        folder.mkdir()
-        if content:
-            (folder / "numbers.bin").write_bytes(content)
-    files = {"numbers.bin": md5(there / "numbers.bin")}
-    with serving(there) as address:
-        data.sets.fetch(address, files, here)
-    data.sets.fetch(NOWHERE, files, here)
-    assert md5(here / "numbers.bin") == files["numbers.bin"]
-    assert [path.name for path in here.iterdir()] == ["numbers.bin"]
-
-
-def test_a_failed_download_leaves_nothing_and_says_why(tmp_path, monkeypatch):
-    """The error names the file, and no part of it is left."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with serving(tmp_path, Quiet) as address:
-        error = str(refused(data.sets.fetch, address, {"numbers.bin": "0" * 32}, tmp_path, kind=DataError))
-    assert error.startswith(f"{tmp_path / 'numbers.bin'} is missing and could not be downloaded (")
-    assert "File not found" in error
-    assert list(tmp_path.iterdir()) == []

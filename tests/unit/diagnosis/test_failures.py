@@ -66,55 +66,32 @@ def test_messages_are_made_readable(raw, message):
     assert readable(raw) == message
 
 
-def test_known_messages_come_with_advice():
-    """The message stays, and what to do stands once below all that raised, however their messages differ."""
-    said = "Could not resolve the process group registered under the name"
-    gone = [failed(rank, "RuntimeError", f"{said} {rank}", (RECV,)) for rank in (0, 1)]
-    text = str(rank_error(gone, [0, 1], healed=False, gone=""))
-    assert text.splitlines()[:2] == [f"rank 0 raised RuntimeError: {said} 0", "  rank 0   line 4   dist.recv(t, src=1)"]
-    assert text.splitlines()[4] == (
-        "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "
-        "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them."
-    )
-    assert text.count("init_device_mesh") == 1
-
-
 @pytest.mark.parametrize(
     ("kind", "message", "advice"),
     [
         ("ProcessExitedException", "process 0 terminated with signal SIGKILL", ""),
         ("ProcessRaisedException", "\n-- Process 0 terminated with the following error:\n1/0", ""),
-        ("PicklingError", "Can't pickle <function f>: attribute lookup f on __main__ failed", "%%writefile work.py"),
         ("ValueError", "bad batch", ""),
-        ("RuntimeError", "Mesh should not be bigger than default world size 4, but found 8 ranks!", "(world_size,)"),
         ("RuntimeError", "a and b must have same reduction dim, but got", ""),
-        (
-            "RuntimeError",
-            "a and b must have same reduction dim, but got [1, 8] X [6, 4].\n\nSharding propagation failed for",
-            "a multiple of the number of ranks",
-        ),
         ("RuntimeError", "Check failed: outputShape[0] * worldSize == inputShape[0] (8 vs. 5).", "world_size times"),
         ("RuntimeError", "invalid output tensor list at index 0 (expected length 4, got 3)", "world_size times"),
-        ("RuntimeError", "Failed to run stage backward:\n    Stage output: ", "a batch of the same size"),
     ],
 )
 def test_advice_fits_its_message(kind, message, advice):
-    """What torch and Python say of these is explained; other errors are left as they are."""
-    given = {*ADVICE.values()} & set(told([failed(0, kind, message, ())], [0]))
+    """What torch and Python say of these is explained, once below all that raised; more of them are in the zoo.
+
+    Other errors are left as they are.
+    """
+    lines = told([failed(rank, kind, f"{message} {rank}", ()) for rank in (0, 1)], [0, 1])
+    given = [line for line in lines if line in ADVICE.values()]
     assert len(given) == bool(advice)
     assert all(advice in words for words in given)
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [
-        (None, "died"),
-        (7, "ended with exit status 7"),
-        (-9, "was killed by SIGKILL (often the system, out of memory, or kill -9)"),
-        (-2, "was killed by SIGINT"),
-        (-200, "was killed by signal 200"),
-    ],
+    [(None, "died"), (-2, "was killed by SIGINT"), (-200, "was killed by signal 200")],
 )
 def test_how_a_process_ended(status, words):
-    """Exit statuses and signals in words, with the usual cause."""
+    """An unknown end, and signals without a usual cause; the zoo has exit statuses and the others."""
     assert exit_words(status) == words

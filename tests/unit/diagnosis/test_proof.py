@@ -96,10 +96,10 @@ DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that
     "3 ranks; 0-2 has_begun 3; 0 has_begun 1 group=b:0,2; 2 has_begun 0 group=b:0,2; 0 full_tensor": "0<2",
     # any of two functional collectives
     "3 ranks; 0 has_begun 1 group=b:0,1; 0 has_begun 1 group=c:0,2; 0 full_tensor": "0<1,2",
-    "2 ranks; 0-1 backward": "0<! 1<!",  # a rank that is ten collectives ahead
-    "2 ranks; 0 DistributedDataParallel": "0<1",  # a rank that is ten collectives ahead
-    "2 ranks; 0-1 DistributedDataParallel": "0<! 1<!",  # a rank that is ten collectives ahead
-    "2 ranks; 0 backward; 1 all_reduce": "0<1 1<0",  # a rank that is ten collectives ahead
+    "2 ranks; 0-1 backward": "0<! 1<!",  # backward on all ranks
+    "2 ranks; 0 DistributedDataParallel": "0<1",  # a model that one rank wraps
+    "2 ranks; 0-1 DistributedDataParallel": "0<! 1<!",  # a model that all wrap
+    "2 ranks; 0 backward; 1 all_reduce": "0<1 1<0",  # backward against a collective
     # remote calls
     "2 ranks; 0 calls 1 add; 1 for 0 add recv 0": "0<1",
     "3 ranks; 0 calls 1 add; 1 for 0 add recv 2": "0<1",

@@ -179,16 +179,6 @@ def test_a_callback_that_has_not_ended_goes_on_in_the_next_simulation():
     assert result.unfinished == ((), ())
 
 
-def test_an_alignment_brings_all_clocks_to_the_latest():
-    program = [Compute(1e-3), Align((1, 0)), Mark()]
-    assert simulate([program, [Align((1, 0)), Mark()], []], network()).marks == ((1e-3,), (1e-3,), ())
-
-
-def test_earlier_cells_end_on_all_ranks_before_later_ones_begin():
-    of_both = [Align((1, 0)), Compute(1e-3), Align((2, 0)), Mark()]
-    assert simulate([of_both, [Align((2, 0)), Mark()]], network()).marks == ((1e-3,), (1e-3,))
-
-
 def test_what_an_earlier_cell_began_is_waited_for_in_a_later_one():
     m = 25_000_000
     programs = [[begin(1, peer, m), Align((1, 0)), Wait(1)] for begin, peer in ((send, 1), (recv, 0))]
@@ -205,13 +195,3 @@ def test_stragglers_compute_longer_and_jitter_is_the_same_on_every_run():
     results = {seconds("all_reduce", 8, 4096, jitter=0.5, seed=3) for _ in range(5)}
     assert len(results) == 1
     assert seconds("all_reduce", 8, 4096) < results.pop() != seconds("all_reduce", 8, 4096, jitter=0.5, seed=4)
-
-
-def test_every_transfer_is_told():
-    result = simulate([[send(1, 1, 25_000), Wait(1)], [recv(1, 0, 25_000), Wait(1)]], network())
-    (transfer,) = result.transfers
-    assert (transfer.src, transfer.dst, transfer.num_bytes) == (0, 1, 25_000)
-    assert (transfer.begin, transfer.end) == close((0, ALPHA + 1e-6))
-    assert (transfer.send, transfer.recv) == (1, 1)
-    assert {(span.rank, span.op) for span in result.spans} == {(0, 1), (1, 1)}
-    assert {(done.rank, done.begin, done.end) for done in result.operations} == {(r, 0.0, transfer.end) for r in (0, 1)}
