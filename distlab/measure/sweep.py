@@ -8,15 +8,17 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from tqdm import tqdm
 
+from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.errors import RanksFailed, SweepError
-from distlab.measure.progress import progress
 from distlab.measure.tables import Table
 from distlab.measure.timing import Timing, bus_factor, measure_each
 from distlab.plotting.units import count, format_bandwidth, format_bytes, format_seconds
@@ -128,7 +130,7 @@ class Sweep:
             if line:
                 curves.setdefault(n, {})[name] = tuple(map(list, zip(*line, strict=True)))
         cores = None if self.simulated else self.cores
-        return sweep_panels(curves, cores, title or self.collective, theory, self.simulated)
+        return sweep_panels(curves, cores, title or self.collective, theory or {}, self.simulated)
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -138,6 +140,19 @@ class Sweep:
 
 
 # --- how it is measured ---
+
+
+def progress(total: int) -> tqdm:
+    """A bar to be used in a `with` block: how far it is and what comes next; at the end it is erased.
+
+    Nothing is shown where nobody watches.
+
+    Args:
+        total: how many steps there are.
+    """
+    file = sys.stdout if notebook_shell() else sys.stderr  # JupyterLab shows stderr as an error
+    look = {"bar_format": "{n_fmt} of {total_fmt} {bar:20} {elapsed}{postfix}", "dynamic_ncols": True, "leave": False}
+    return tqdm(total=total, file=file, disable=not somebody_watches(), **look)
 
 
 def sweep(

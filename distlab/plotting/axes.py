@@ -12,6 +12,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
 from distlab.plotting.style import new_figure, style
@@ -33,6 +34,19 @@ def new_axes(width: float, height: float, ax: Axes | None = None, **labels: Any)
         ax = ax or figure.add_subplot()
         ax.set(**labels)
         yield ax
+
+
+@contextmanager
+def new_panels(
+    width: float, height: float, rows: int, columns: int, title: str = "", **options: Any
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure in inches and its axes, row by row, to be drawn on in the project's style; matplotlib's `subplots` has
+    further options. A notebook shows it where it is the last value of a cell.
+    """
+    figure = new_figure(width, height, layout="constrained")
+    with style():
+        figure.suptitle(title, x=0.02, ha="left", fontsize=13)
+        yield figure, [*figure.subplots(rows, columns, squeeze=False, **options).flat]
 
 
 # --- ticks ---

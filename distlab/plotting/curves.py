@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from distlab.compat.ipython import notebook_shell, publish, somebody_watches
-from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes
-from distlab.plotting.style import INK, curve_color, new_figure, style
+from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes, new_panels
+from distlab.plotting.style import INK, curve_color
 from distlab.plotting.units import count
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
@@ -107,9 +107,9 @@ def finish(ax: Axes, ends: Sequence[End]) -> None:
 def sweep_panels(
     curves: Mapping[int, Mapping[str, Curve]],
     cores: int | None,
-    title: str = "",
-    theory: Mapping[str, Line] | None = None,
-    simulated: str = "",
+    title: str,
+    theory: Mapping[str, Line],
+    simulated: str,
 ) -> Figure:
     """Draw a panel for each number of ranks, one below the other on the same scales.
 
@@ -125,14 +125,12 @@ def sweep_panels(
     Returns:
         The figure; a notebook shows it where it is the last value of a cell.
     """
-    figure = new_figure(5.6, 3.4 * len(curves), layout="constrained")
-    with style():
-        panels = figure.subplots(len(curves), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    with new_panels(5.6, 3.4 * len(curves), len(curves), 1, sharex=True, sharey=True) as (figure, panels):
         ends = []
         for ax, ranks in zip(panels, curves, strict=True):
             crowded = f" on {count(cores, 'core')}" if cores is not None and ranks > cores else ""
             ax.set(title=f"{title}{title and ', '}{count(ranks, 'rank')}{crowded}", ylabel="time of one call")
-            ends.append(draw_sizes(ax, curves[ranks], theory or {}))
+            ends.append(draw_sizes(ax, curves[ranks], theory))
         for ax, labels in zip(panels, ends, strict=True):
             finish(ax, labels)
             badge(ax, simulated)
@@ -161,17 +159,16 @@ def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", x
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = new_figure(4.8 if columns == 1 else 7.5, 3.4 * rows, layout="constrained")
-    with style():
-        figure.suptitle(title, x=0.02, ha="left", fontsize=13)
-        axes = [figure.add_subplot(rows, columns, place + 1, xlabel=xlabel) for place in range(len(panels))]
-        ends = [draw_lines(ax, quantity, lines) for ax, (quantity, lines) in zip(axes, panels.items(), strict=True)]
-        for ax, labels in zip(axes, ends, strict=True):
+    with new_panels(4.8 if columns == 1 else 7.5, 3.4 * rows, rows, columns, title) as (figure, axes):
+        for ax in axes[len(panels) :]:
+            ax.remove()
+        ends = [draw_lines(*panel, xlabel) for panel in zip(axes, panels, panels.values(), strict=False)]
+        for ax, labels in zip(axes, ends, strict=False):
             label_ends(ax, labels)
     return figure
 
 
-def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line]) -> list[End]:
+def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line], xlabel: str) -> list[End]:
     """Draw the lines of a panel that have points, and choose where its axes begin and end; returns the lines' ends."""
     ends = []
     for place, (name, (x, y)) in enumerate(lines.items()):
@@ -180,7 +177,7 @@ def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line]) -> list[End]:
             ax.plot(x, y, color=curve_color(place), linewidth=1.6, **look)
             ends.append((x[-1], y[-1], name, curve_color(place)))
     low, high = ax.get_ylim()
-    ax.set(ylabel=quantity, ylim=(min(0, low), max(105, high) if quantity.endswith("%") else high))
+    ax.set(xlabel=xlabel, ylabel=quantity, ylim=(min(0, low), max(105, high) if quantity.endswith("%") else high))
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     return ends
 

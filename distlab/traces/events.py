@@ -6,9 +6,10 @@ trace, on one clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from distlab.wire.recorded import RecordedCall, Row
 
@@ -140,9 +141,13 @@ class Collective:
 Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[Row]]]  # the rows by rank
 
 
-def pack(events: Sequence[Event], most: int | None = None) -> list[list[Event]]:
-    """As few rows as needed so that no events of a row overlap; what does not fit into `most` is in the last one."""
-    rows: list[list[Event]] = []
+def pack(events: Iterable[Any], most: int | None = None) -> list[list[Any]]:
+    """As few rows as needed so that none overlap in a row; what does not fit into `most` is in the last one.
+
+    Args:
+        events: events, or whatever else has a `start` and an `end`.
+    """
+    rows: list[list[Any]] = []
     for event in sorted(events, key=lambda event: event.start):
         row = next((row for row in rows if row[-1].end <= event.start), None)
         if row is None and len(rows) != most:

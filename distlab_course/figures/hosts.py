@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from distlab.plotting.axes import SMALL, even_ticks
+from distlab.plotting.axes import SMALL, even_ticks, new_panels
 from distlab.plotting.cells import canvas, draw_box, draw_lane, draw_text, text_width
 from distlab.plotting.lanes import LOOKS
-from distlab.plotting.style import HAZE, INK, curve_color, new_figure, rank_color, style
+from distlab.plotting.style import HAZE, INK, curve_color, rank_color, style
 
 SIZE, NODE, ROW, COLUMN, GAP, PAD = 10, 0.34, 0.95, 1.25, 0.4, 0.25
 STROKES = (("-", 1.2), ((0, (5, 2)), 1.6), ((0, (1, 1.6)), 1.6), ("-", 2.6))  # of the lines of each kind
@@ -74,21 +74,18 @@ def machines(processes: Mapping[str, Sequence[str]], lines: Lines, title: str = 
     return figure
 
 
-def clocks(exchanges: Sequence[tuple[float, float, float]], truth: float, asks: int = 0, looks: int = 2) -> Figure:
+def clocks(exchanges: Sequence[tuple[float, float, float]], truth: float) -> Figure:
     """Draw what exchanges of two messages say of another clock: the shortest one over time, and the bounds of each.
 
     Args:
-        exchanges: (asked, seen, answered): when rank `asks` asked and had its answer, by its clock, and what the clock
-            of rank `looks` showed in between.
+        exchanges: (asked, seen, answered): when rank 0 asked and had its answer, by its clock, and what the clock of
+            rank 2 showed in between.
         truth: how much the latter is ahead.
-        asks: the rank that asks.
-        looks: the rank that answers.
     """
+    asks, looks = 0, 2
     asked, seen, answered = min(exchanges, key=lambda one: one[2] - one[0])
     whole, best = answered - asked, seen - (asked + answered) / 2
-    figure = new_figure(8.6, 3.8, layout="constrained")
-    with style():
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
+    with new_panels(8.6, 3.8, 1, 2, width_ratios=(1, 1.3)) as (figure, (left, right)):
         left.set(title="the shortest exchange", xlabel=f"time by the clock of rank {asks}", ylim=(1.75, -0.55))
         left.set(xlim=(-0.12 * whole, 1.12 * whole), yticks=(0, 1), yticklabels=(f"rank {asks}", f"rank {looks}"))
         left.barh(1, whole, height=0.34, facecolor=rank_color(looks), alpha=2 * HAZE)

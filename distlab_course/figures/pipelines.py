@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from distlab.plotting.axes import SMALL, even_ticks, label_ends, log_ticks, new_axes
+from distlab.plotting.axes import SMALL, even_ticks, label_ends, log_ticks, new_axes, new_panels
 from distlab.plotting.curves import badge
 from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below, outline
-from distlab.plotting.style import INK, curve_color, new_figure, rank_color, style, text_color
+from distlab.plotting.style import INK, curve_color, rank_color, text_color
 
 KINDS = {
     "F": LOOKS["forward"],
@@ -41,9 +41,8 @@ def pipeline(schedules: Mapping[str, Sequence[Sequence[Action]]], simulated: str
     charts = {name: lanes_of(ranks) for name, ranks in schedules.items()}
     heights = [height_of(chart) for chart in charts.values()]
     end = 1.01 * max(idle(ranks)[1] for ranks in schedules.values())
-    figure = new_figure(7.5, sum(heights) + 0.75 * len(charts) + 0.7, layout="constrained")
-    with style():
-        axes = figure.subplots(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    height = sum(heights) + 0.75 * len(charts) + 0.7
+    with new_panels(7.5, height, len(charts), 1, height_ratios=heights) as (figure, axes):
         used = {bar.look for chart in charts.values() for bars in chart.values() for bar in bars}
         legend_below(axes[-1], [look for look in KINDS.values() if look in used], columns=4)
         for ax, (name, chart) in zip(axes, charts.items(), strict=True):
@@ -114,9 +113,7 @@ def alive(over_time: Mapping[str, tuple], most: Mapping[str, Mapping[int, int]],
         most: by schedule, and by the number of micro-batches: the most that are alive on any rank.
         simulated: on which machines, as `cluster.simulated` says it.
     """
-    figure = new_figure(7.5, 3.4, layout="constrained")
-    with style():
-        left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    with new_panels(7.5, 3.4, 1, 2, width_ratios=(1.25, 1)) as (figure, (left, right)):
         for place, (name, (moments, numbers)) in enumerate(over_time.items()):
             look = {"color": curve_color(place)}
             left.step(moments, numbers, where="post", **look)
@@ -144,9 +141,7 @@ def predictions(
         simulated: the same.
         where: on which machines, as `cluster.simulated` says it.
     """
-    figure = new_figure(7.5, 3.2, layout="constrained")
-    with style():
-        axes = figure.subplots(1, 2, sharey=True)
+    with new_panels(7.5, 3.2, 1, 2, sharey=True) as (figure, axes):
         for place, (ax, title, unit) in enumerate(zip(axes, ("memory of a rank", "time of a step"), "Bs", strict=True)):
             for row, name in enumerate(predicted):
                 ax.barh(row + 0.2, simulated[name][place], 0.36, color=LOOKS["forward"].fill)

@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from distlab.plotting.axes import SMALL, End, Line, even_ticks, label_ends, log_ticks, new_axes, short
+from distlab.plotting.axes import SMALL, End, Line, even_ticks, label_ends, log_ticks, new_axes, new_panels, short
 from distlab.plotting.curves import Curve, draw_curves
-from distlab.plotting.style import HAZE, INK, curve_color, new_figure, style
+from distlab.plotting.style import HAZE, INK, curve_color
 from distlab.plotting.units import count
 
 MOST_EVEN = 16  # times as many ranks at the right as at the left; beyond that the axis is logarithmic
@@ -42,9 +42,7 @@ def latency_bandwidth(
     rates = (num_bytes, *(np.divide(num_bytes, part) for part in (seconds, high, low)))
     sizes, color = np.geomspace(min(num_bytes), max(num_bytes), 60), curve_color(5)
     times = fit.alpha + fit.beta * sizes
-    figure = new_figure(5, 5.6, layout="constrained")
-    with style():
-        upper, lower = figure.subplots(2, 1, sharex=True)
+    with new_panels(5, 5.6, 2, 1, sharex=True) as (figure, (upper, lower)):
         upper.set(title=title, ylabel="time t", xscale="log", yscale="log")
         upper.set_xlim(min(num_bytes) / 1.6, max(num_bytes) * 1.6)
         lower.set(xlabel="message size n", ylabel="bandwidth n/t", yscale="log")
@@ -63,7 +61,7 @@ def latency_bandwidth(
     return figure
 
 
-def time_against_ranks(curves: Mapping[str, Curve], title: str = "", theory: Mapping[str, Line] | None = None) -> Axes:
+def time_against_ranks(curves: Mapping[str, Curve], title: str, theory: Mapping[str, Line]) -> Axes:
     """Draw times against the number of ranks, with a label at the end of each curve.
 
     Args:
@@ -73,7 +71,7 @@ def time_against_ranks(curves: Mapping[str, Curve], title: str = "", theory: Map
             colour, and may go on beyond it.
     """
     with new_axes(5.6, 4, title=title, ylabel="time of one call") as ax:
-        ends = draw_against_ranks(ax, curves, theory or {})
+        ends = draw_against_ranks(ax, curves, theory)
         even_ticks(ax.yaxis, "s")
         label_ends(ax, ends)
     return ax

@@ -11,9 +11,9 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from distlab.plotting.axes import SMALL
+from distlab.plotting.axes import SMALL, new_panels
 from distlab.plotting.cells import TEXT, canvas, draw_lane, draw_text, text_width
-from distlab.plotting.style import INK, new_figure, rank_color, style
+from distlab.plotting.style import INK, rank_color, style
 
 SIDE, GAP, PAD = 0.62, 0.06, 0.08  # inches: of an image, between two, above and below those of a lane
 CAPTION = 0.3  # height of the texts below a lane's images
@@ -57,10 +57,7 @@ def staleness(panels: Mapping[str, Mapping[int, Sequence[int]]], title: str = ""
         panels: by name of the run, for each trainer's rank the staleness of its gradients.
         title: what was measured.
     """
-    figure = new_figure(3.75 * len(panels), 3.2, layout="constrained")
-    with style():
-        figure.suptitle(title, x=0.02, ha="left", fontsize=13)
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    with new_panels(3.75 * len(panels), 3.2, 1, len(panels), title) as (figure, axes):
         for ax, (name, trainers) in zip(axes, panels.items(), strict=True):
             below: Counter[int] = Counter()
             for rank, ages in trainers.items():
