@@ -3,6 +3,7 @@
 Called by the notebooks, in their kernel: `from distlab_course import figures`.
 """
 
+# ruff: noqa: F401 - what is imported here are the names of the package
 from distlab_course.figures.groups import graph, handshake
 from distlab_course.figures.heat import heat_maps
 from distlab_course.figures.hosts import clocks, machines
@@ -11,26 +12,3 @@ from distlab_course.figures.pipelines import alive, bubbles, pipeline, predictio
 from distlab_course.figures.scaling import latency_bandwidth, speedup, time_against_ranks
 from distlab_course.figures.sharding import cuts, mesh, shards
 from distlab_course.figures.training import images, staleness
-
-__all__ = [
-    "alive",
-    "bubbles",
-    "clocks",
-    "cuts",
-    "graph",
-    "handshake",
-    "heat_maps",
-    "images",
-    "latency_bandwidth",
-    "machines",
-    "memory",
-    "memory_at",
-    "mesh",
-    "pipeline",
-    "predictions",
-    "quickest",
-    "shards",
-    "speedup",
-    "staleness",
-    "time_against_ranks",
-]

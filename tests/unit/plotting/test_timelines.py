@@ -58,31 +58,27 @@ def test_narrow_bars_become_columns_of_shares():
 
 
 def test_an_arrow_leaves_when_data_can_move():
-    """It starts in the sender's bar when both sides are there, ends at the receiver's, and has the sender's colour."""
+    """It starts in the sender's bar when both sides are there, ends at the receiver's, and has the sender's colour.
+
+    A bar has its call's name and partner, a collective its bytes; the legend explains what is there and nothing else.
+    """
     m = message(1, 0, 0, 20, 30, num_bytes=4000)
     scene = scene_of([0, 1], halves([m]), [m])
     (arrow,) = scene.arrows
     assert arrow.tail == (pytest.approx(0.2 * WIDE), (scene.lanes[1].top + scene.lanes[1].under) / 2)
     assert arrow.head == (pytest.approx(0.3 * WIDE), scene.lanes[0].bottom)
-    figure = space_time([0, 1], halves([m]), [m])
+    reduced = Event(0, "collective", "all_reduce", 0.04, 0.09, ready=0.04, group=GROUP, num_bytes=1_000_000)
+    figure = space_time([0, 1], [*halves([m]), reduced], [m])
     colors = {to_hex(c) for collection in figure.axes[0].collections for c in collection.get_facecolors()}
     assert curve_color(1).lower() in colors
-    assert "4 kB" in texts(figure)
-    assert_tidy(figure)
-
-
-def test_bars_say_what_they_are():
-    """A bar has its call's name and partner where that fits, a collective its bytes, computation its name."""
-    m = message(0, 1, 0, 5, 50)
-    reduced = Event(0, "collective", "all_reduce", 0.06, 0.09, ready=0.06, group=GROUP, num_bytes=1_000_000)
-    forward = Event(1, "forward", "forward", 0.06, 0.09)
-    figure = space_time([0, 1], [*halves([m]), reduced, forward], [m], title="two ranks")
-    assert {"send → 1", "recv ← 0", "all_reduce 1 MB", "forward", "rank 0", "two ranks"} <= {*texts(figure)}
-    assert_tidy(figure)
+    assert {"4 kB", "send → 0", "recv ← 1", "all_reduce 1 MB"} <= {*texts(figure)}
+    legend = ["communicating", "waiting for a partner", "message, coloured by sender"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == legend
 
 
 def test_a_message_without_a_partner_is_drawn_as_one():
-    """A cross and words for a send that nobody received and a recv that nothing came for."""
+    """A cross and words for a send that nobody received and a recv that nothing came for; none where the partner was
+    not traced: it is not missing but unknown."""
     what = {"ready": float("inf"), "group": GROUP, "tag": 0, "num_bytes": 4}
     send = Event(0, "send", "send", 0.0, 0.01, peer=1, **what)
     recv = Event(1, "recv", "recv", 0.001, 0.01, peer=0, **what)
@@ -94,14 +90,8 @@ def test_a_message_without_a_partner_is_drawn_as_one():
     assert [to_hex(line.get_color()).upper() for line in crosses] == [LOST] * 2
     lanes = scene_of([0, 1], [send, recv], lost).lanes
     assert lanes[0].bottom < crosses[0].get_ydata()[0] < crosses[1].get_ydata()[0] < lanes[1].top
-    assert_tidy(figure)
-
-
-def test_a_partner_that_was_not_traced_is_no_fault():
-    """It has no cross: its partner is not missing but unknown."""
-    send = Event(0, "send", "send", 0.0, 0.01, peer=7, group=(0, 7), tag=0, num_bytes=4)
-    figure = space_time([0], [send], [Message(0, 7, 0, (0, 7), 4, send, None, traced=False)])
-    assert "without a partner" not in texts(figure)
+    unknown = Message(0, 1, 0, GROUP, 4, send, None, traced=False)
+    assert "without a partner" not in texts(space_time([0], [send], [unknown]))
     assert_tidy(figure)
 
 
@@ -127,13 +117,10 @@ def test_a_window_shows_a_part(window, labels):
     assert_tidy(figure)
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [(1, 3), (4, 12), (8, 160), (16, 40)])
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 3), (4, 12), (16, 320)])
 def test_it_stays_readable(ranks, steps):
     """From a few events to thousands: few arrows and boxes, words that keep apart, a small file; and it says so."""
     events, messages = many(ranks, steps)
-    if (ranks, steps) == (8, 160):
-        events = [*events, *(Event(r, "compute", "mm", 0.1, 0.1001) for r in range(8) for _ in range(150))]
-        assert len(events) >= 5000
     scene = scene_of(range(ranks), events, messages, None)
     assert len(scene.arrows) <= CROSSINGS * ranks
     assert len(scene.boxes) <= 6 * ranks * WIDE / COLUMN
@@ -148,13 +135,3 @@ def test_it_stays_readable(ranks, steps):
     figure.savefig(stream)
     assert len(stream.getvalue()) < 300_000
     assert figure.get_size_inches()[0] == 7.5
-
-
-@pytest.mark.parametrize("blocking", [True, False])
-def test_the_legend_explains_what_is_there_and_nothing_else(blocking):
-    """One entry for each look that is drawn."""
-    m = message(0, 1, 0, 2, 3, blocking=blocking)
-    figure = space_time([0, 1], halves([m]), [m])
-    flying = [] if blocking else ["in flight, not blocking"]
-    legend = ["communicating", "waiting for a partner", *flying, "message, coloured by sender"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == legend
