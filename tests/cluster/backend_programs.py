@@ -1,8 +1,8 @@
 """Programs for every rank that use one part of torch.distributed each, and return plain values.
 
-`PROGRAMS` has every function here of (rank, world_size), and each reduction with every op and dtype. They run on any
-backend and give the same values on each; what a backend leaves undefined is not returned. Tensors hold
-small whole numbers, so that sums are exact in every dtype and in every order.
+`PROGRAMS` has every function here of (rank, world_size), each reduction with every op and dtype, and three programs of
+the zoo. They run on any backend and give the same values on each; what a backend leaves undefined is not returned.
+Tensors hold small whole numbers, so that sums are exact in every dtype and in every order.
 """
 
 import inspect
@@ -12,6 +12,9 @@ import time
 
 import torch
 import torch.distributed as dist
+
+from tests.cluster.zoo_of_pipelines import one_forward_one_backward
+from tests.cluster.zoo_of_sharding import fsdp, placements_around
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 WHOLE = (torch.int64, torch.int32, torch.int8, torch.uint8)
@@ -295,52 +298,6 @@ def uneven_inputs(rank, world_size):
     return gradients
 
 
-def sharded_training(rank, world_size):
-    """A step of FSDP, and the same by one process on the whole batch."""
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard
-
-    torch.manual_seed(0)
-    whole, batch = torch.nn.Linear(6, 8).double(), torch.randn(world_size * 2, 6).double()
-    sharded = torch.nn.Linear(6, 8).double()
-    sharded.load_state_dict(whole.state_dict())
-    mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu")
-    fully_shard(sharded, mesh=mesh)
-    whole(batch).square().mean().backward()
-    sharded(batch[rank * 2 : rank * 2 + 2]).square().mean().backward()
-    gradient = sharded.weight.grad.full_tensor()
-    assert torch.allclose(gradient, whole.weight.grad, atol=1e-12)
-    return tuple(gradient.shape)
-
-
-def pipelined(rank, world_size):
-    """A step of a pipeline with a layer on each rank, and the same by one process."""
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-
-    torch.manual_seed(0)
-    layers = [torch.nn.Linear(6, 6).double() for _ in range(world_size)]
-    batch, target = torch.randn(8, 6).double(), torch.randn(8, 6).double()
-    alone = torch.nn.Sequential(*layers)
-    torch.nn.functional.mse_loss(alone(batch), target).backward()
-    expected = layers[rank].weight.grad.clone()
-    layers[rank].zero_grad()
-    stage = PipelineStage(layers[rank], rank, world_size, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, 4, loss_fn=torch.nn.functional.mse_loss)
-    schedule.step(*([batch] if rank == 0 else []), **({"target": target} if rank == world_size - 1 else {}))
-    assert torch.allclose(layers[rank].weight.grad, expected, atol=1e-12)
-    return tuple(expected.shape)
-
-
-def distributed_tensors(rank, world_size):
-    """A DTensor in shards, whole again, and added up."""
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-    mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu")
-    rows = distribute_tensor(torch.arange(4.0 * world_size).reshape(2 * world_size, 2), mesh, [Shard(0)])
-    return [rows.redistribute(mesh, [Replicate()]).to_local().tolist(), rows.sum().full_tensor().item()]
-
-
 def functional(rank, world_size):
     """The collectives of compiled programs and of DTensor, which call the group from C++."""
     import torch.distributed._functional_collectives as functions
@@ -358,3 +315,4 @@ def is_program(one):
 
 PROGRAMS = dict(inspect.getmembers(sys.modules[__name__], is_program))
 PROGRAMS |= {call.__name__: each_op_and_dtype(call) for call in (all_reduced, reduced, reduce_scattered)}
+PROGRAMS |= {program.__name__: program for program in (fsdp, one_forward_one_backward, placements_around)}

@@ -49,20 +49,17 @@ def a_thread_with_a_name_of_ours():
     threading.Thread(target=pause_and_send, name="distlab-watchdog").start()
 
 
-def a_task_of_the_loop():
-    async def later():
-        await asyncio.sleep(LATER)
-        send()
+async def wait_and_send():
+    await asyncio.sleep(LATER)
+    send()
 
-    asyncio.get_running_loop().kept = asyncio.get_running_loop().create_task(later())
+
+def a_task_of_the_loop():
+    asyncio.get_running_loop().kept = asyncio.get_running_loop().create_task(wait_and_send())
 
 
 def a_task_inside_another_wait():
-    async def later():
-        await asyncio.sleep(LATER)
-        send()
-
-    asyncio.get_running_loop().kept = asyncio.ensure_future(asyncio.wait_for(later(), 60))
+    asyncio.get_running_loop().kept = asyncio.ensure_future(asyncio.wait_for(wait_and_send(), 60))
 
 
 def a_timer_of_the_loop():

@@ -1,7 +1,6 @@
 """Ctrl-C at any moment of a cluster's life: the next call works, and nothing is left behind."""
 
 import os
-import random
 import signal
 import threading
 from pkgutil import resolve_name
@@ -112,32 +111,3 @@ def test_an_interrupted_heal_can_be_repeated(two, interrupted_after, name):
     undo()
     assert two.run(sum_of_ranks) == [1.0, 1.0]
     assert two.pull("kept", ranks=[0]) == [5]
-
-
-@pytest.mark.timeout(300)
-def test_a_handful_of_random_interrupts(at_first):
-    """Six moments by a seeded die, in start, run, heal, restart and stop; then all is as it was."""
-    die = random.Random(7)
-
-    def runs(cluster):
-        cluster.run(sum_of_ranks)
-
-    def starts(cluster):
-        distlab.Cluster(2)
-
-    for what in (distlab.Cluster.heal, runs, distlab.Cluster.restart, starts, distlab.Cluster.stop, starts):
-        cluster = distlab.Cluster.current or distlab.Cluster(2)
-        longest = 2.0 if what in (starts, distlab.Cluster.restart) else 0.05
-        timer = threading.Timer(die.uniform(0, longest), os.kill, (os.getpid(), signal.SIGINT))
-        try:
-            timer.start()
-            what(cluster)
-            timer.join()
-        except KeyboardInterrupt:
-            timer.join()
-        if distlab.Cluster.current is not None:
-            assert distlab.Cluster.current.run(sum_of_ranks, timeout=60) == [1.0, 1.0]
-    if distlab.Cluster.current is not None:
-        distlab.Cluster.current.stop()
-    assert wait_until_gone(our_processes) == []
-    assert descriptors_and_threads() == at_first

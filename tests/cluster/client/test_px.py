@@ -20,14 +20,6 @@ def usable(notebook):
     assert notebook.text("%px dist.barrier()") == ""
 
 
-def test_a_process_cannot_find_a_function_of_a_cell(notebook):
-    """mp.spawn in a cell says why, and what to do."""
-    spawn = "import torch.multiprocessing as mp\nmp.spawn(work, nprocs=1)"
-    said = notebook.text(f"%%px --targets 0\ndef work(number):\n    print(number)\n{spawn}")
-    assert "rank 0 raised ProcessExitedException: process 0 terminated with exit code 1" in said
-    assert "%%writefile work.py, and import it (from work import f)" in said
-
-
 def test_output_is_sorted_by_rank_and_folded(notebook):
     """Prints and values are shown by rank; what ranks have in common is shown once."""
     source = "%%px\nimport time\ntime.sleep(0.1 * (3 - rank))\nprint('hello', rank // 2)\nrank if rank else None"
@@ -94,11 +86,6 @@ def test_noblock_errors_are_ours_too(notebook):
     assert notebook.text("later.get()") == (
         "RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n  ranks 0-3   line 2   1 / 0"
     )
-
-
-def test_local(notebook):
-    """--local runs the cell in the notebook as well."""
-    assert notebook.text("%%px --local\nplace = 'both'\nprint(place)") == "both\n\nranks 0-3: both"
 
 
 def test_pxconfig_and_line_magic(notebook):
@@ -171,22 +158,6 @@ def test_the_interrupt_button(notebook, no_proof, line, doing):
         f"Ranks 1-3 had not ended.\n  ranks 1-3  {doing}  line 2  {line}\n"
         "Freed after <time>. Variables are kept and the process group is rebuilt: change the cell and run it again."
     )
-
-
-def test_a_deadlock_is_shown_at_its_lines(notebook):
-    """A deadlock fails the cell by itself, with the cell's lines marked and a paragraph; the next cell runs."""
-    text = notebook.text("%%px --targets 0,1\ntensor = torch.zeros(2)\ndist.recv(tensor, src=1 - rank)\nprint('never')")
-    assert freed(text) == (
-        "    1  %%px --targets 0,1\n"
-        "    2  tensor = torch.zeros(2)\n"
-        ">   3  dist.recv(tensor, src=1 - rank)   rank 0: recv(src=1) float32[2]; rank 1: recv(src=0) float32[2]\n"
-        "    4  print('never')\n"
-        "DeadlockError: 2 of 4 ranks wait for each other; nobody will send.\n"
-        "  rank 0  recv(src=1)  float32[2]  line 3  dist.recv(tensor, src=1 - rank)\n"
-        "  rank 1  recv(src=0)  float32[2]  line 3  dist.recv(tensor, src=1 - rank)\n"
-        "Freed after <time>. Variables are kept and the process group is rebuilt: change the cell and run it again."
-    )
-    assert notebook.text("%%px\nprint(tensor.tolist() if rank < 2 else '')").startswith("ranks 0-1: [0.0, 0.0]")
 
 
 def test_check_compares_the_ranks_arguments(notebook):

@@ -126,27 +126,10 @@ def test_the_arguments_of_srun(monkeypatch):
     assert slurm.nodes_of_allocation() == 3
 
 
-def test_a_job_in_the_queue(monkeypatch):
-    """It is reported once; a reason that never passes ends the wait."""
-    monkeypatch.setattr(slurm, "ASK_SECONDS", 0.0)
-    reported, reasons = [], iter(["Resources", "Priority", "PartitionConfig"])
-    monkeypatch.setattr(slurm, "_reason", lambda number: next(reasons))
-    queue = slurm.Queue(reported.append)
-    assert not queue.is_hopeless("")
-    assert not queue.is_hopeless("srun: job 7 queued and waiting for resources\n")
-    assert not queue.is_hopeless("srun: job 7 queued and waiting for resources\n")
-    assert queue.is_hopeless("srun: job 7 queued and waiting for resources\n")
-    assert not queue.is_hopeless(
-        "srun: job 7 queued and waiting for resources\nsrun: job 7 has been allocated resources\n"
-    )
-    assert reported == ["job 7 waits in Slurm's queue (Resources); interrupt this cell to cancel it"]
-
-
 @pytest.mark.parametrize(
     ("written", "words"),
     [
         ("srun: error: Requested node configuration is not available\n", "no partition has 2 nodes with 4 CPUs each"),
-        ("srun: error: Invalid account\n", "srun ended: Invalid account"),
         ("", "srun ended: it wrote nothing"),
     ],
 )
