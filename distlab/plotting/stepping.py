@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
@@ -28,6 +28,9 @@ from distlab.plotting import cells
 from distlab.plotting.cells import Cell, draw_text
 from distlab.plotting.style import curve_color, rank_color, style
 from distlab.plotting.units import count
+
+if TYPE_CHECKING:
+    from distlab.simulated.schedules import Message
 
 WIDEST = 8.8  # of a row of pictures: a notebook's width
 TEXT, SMALL = 9.5, 8.5  # font sizes, in points
@@ -42,16 +45,6 @@ SUM = Cell(origin="unknown")  # the outline of a cell, for the colours of the ra
 State = Sequence[Sequence[Iterable[int]]]  # by rank, by chunk: the ranks whose numbers are added up in it
 
 
-class Move(NamedTuple):
-    """One chunk on its way; `adds` when dst adds it to its own. `origin`: the rank whose first chunk it is, or None."""
-
-    src: int
-    dst: int
-    chunk: int
-    adds: bool
-    origin: int | None
-
-
 class Pictures:
     """States and messages of an algorithm, and where their pictures stand below the title, in equal rows.
 
@@ -59,7 +52,7 @@ class Pictures:
 
     Attributes:
         states: what each picture shows.
-        moves: after each state; none after the last one.
+        messages: after each state; none after the last one.
         headings: of each picture.
         cell: width of a cell.
         width: of a picture.
@@ -69,9 +62,8 @@ class Pictures:
         rows: how many rows there are.
     """
 
-    def __init__(self, states: Sequence[State], messages: Sequence[Sequence[Any]]):
-        self.states = states
-        self.moves = [*([move for message in step for move in split(message)] for step in messages), []]
+    def __init__(self, states: Sequence[State], messages: Sequence[Sequence[Message]]):
+        self.states, self.messages = states, [*messages, ()]
         self.headings = [f"step {number}" for number in range(len(states) - 1)] + ["end"]
         ranks, chunks = len(states[0]), len(states[0][0])
         parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
@@ -100,14 +92,15 @@ class Pictures:
     @property
     def key(self) -> str:
         """What the colours and marks mean, of those that there are."""
-        added, copied = (any(move.adds == adds for step in self.moves for move in step) for adds in (True, False))
+        operations = {message.operation for step in self.messages for message in step}
         words = ["a colour: that rank's numbers are in the sum"]
-        words += ["plus: is added to what is there"] if added else []
-        words += [f"arrowhead: takes {'its place' if added else 'the place of what is there'}"] if copied else []
+        words += ["plus: is added to what is there"] if "reduce" in operations else []
+        place = "its place" if "reduce" in operations else "the place of what is there"
+        words += [f"arrowhead: takes {place}"] if "copy" in operations else []
         return ";  ".join(words)
 
 
-def steps(states: Sequence[State], messages: Sequence[Sequence[Any]], title: str = "") -> Figure:
+def steps(states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = "") -> Figure:
     """Draw a small picture for each step: what every rank holds before it, rank x chunk, and what it then sends.
 
     For a schedule: steps(algorithms.holdings(plan), plan.steps). A cell has a coloured part for each rank whose numbers
@@ -119,24 +112,14 @@ def steps(states: Sequence[State], messages: Sequence[Sequence[Any]], title: str
     Args:
         states: the state before the first step and after each one; a state is a list by rank of lists by chunk of sets
             of ranks.
-        messages: by step, lists of messages: objects with `src`, `dst`, `chunks`, `operation` and `origin`, or tuples
-            of these. `chunks` is a number or several, `operation` "reduce" or "copy"; with an `origin`, a message
-            carries what that rank had at first. A tuple may leave out the last two.
+        messages: by step, those that follow the state; a chunk of a message with an `origin` has the colour of that
+            rank, of another one that of its sender.
         title: what is shown.
 
     Returns:
         The figure, at most 9 inches wide; a notebook shows it where it is the last value of a cell.
     """
     return draw_steps(Pictures(states, messages), title)
-
-
-def split(message: Any) -> list[Move]:
-    """A message as a move for each of its chunks."""
-    names = ("src", "dst", "chunks", "operation", "origin")
-    fields = message if isinstance(message, tuple) else [getattr(message, name) for name in names]
-    src, dst, chunks, operation, origin = [*fields, None, None][:5]
-    carried = chunks if isinstance(chunks, Iterable) else [chunks]
-    return [Move(src, dst, chunk, operation == "reduce", origin) for chunk in carried]
 
 
 # --- how it is drawn ---
@@ -148,12 +131,12 @@ def draw_steps(shown: Pictures, title: str) -> Figure:
     room = 1.03 * cells.text_width(shown.key, SMALL)  # letters on whole pixels take more than their outlines
     width = max(shown.place(shown.per_row - 1)[0] + shown.width, room)
     figure, ax = cells.canvas(width, below + KEY, title)
-    for picture, (state, step, heading) in enumerate(zip(shown.states, shown.moves, shown.headings, strict=True)):
+    for picture, (state, step, heading) in enumerate(zip(shown.states, shown.messages, shown.headings, strict=True)):
         if picture % shown.per_row == 0:
             draw_names(ax, shown, picture, state)
         draw_picture(ax, shown, picture, state, heading)
-        for move in step:
-            draw_move(ax, shown, picture, move)
+        for message, chunk in chunks_of(step):
+            draw_message(ax, shown, picture, message, chunk)
     draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=SMALL)
     return figure
 
@@ -185,21 +168,27 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int, state: State, heading:
                 ax.add_patch(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"))
 
 
-def draw_move(ax: Axes, shown: Pictures, picture: int, move: Move) -> None:
+def chunks_of(step: Iterable[Message]) -> list[tuple[Message, int]]:
+    """Each message of a step with each of its chunks."""
+    return [(message, chunk) for message in step for chunk in message.chunks]
+
+
+def draw_message(ax: Axes, shown: Pictures, picture: int, message: Message, chunk: int) -> None:
     """Draw an arrow from cell to cell: downwards at the right of the chunk's cells, upwards at their left."""
-    side = 1 if move.dst > move.src else -1
-    x, y = shown.corner(picture, move.src, move.chunk)
+    src, dst, adds = message.src, message.dst, message.operation == "reduce"
+    side = 1 if dst > src else -1
+    x, y = shown.corner(picture, src, chunk)
     edge = x + (shown.cell if side > 0 else 0)
     # a cell that both gets and sends has its arrows apart
     start = y + CELL / 2 + 0.05 * side
-    end = shown.corner(picture, move.dst, move.chunk)[1] + CELL / 2 - 0.05 * side
-    bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(move.dst - move.src))
-    tip = edge + side * (0.05 if move.adds else 0.015)
+    end = shown.corner(picture, dst, chunk)[1] + CELL / 2 - 0.05 * side
+    bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(dst - src))
+    tip = edge + side * (0.05 if adds else 0.015)
     curve = Curve([(edge, start), (bulge, start), (bulge, end), (tip, end)], [Curve.MOVETO, *[Curve.CURVE4] * 3])
-    color = curve_color(move.src if move.origin is None else move.origin)
-    head = "-" if move.adds else "-|>,head_length=4,head_width=2.2"
+    color = curve_color(src if message.origin is None else message.origin)
+    head = "-" if adds else "-|>,head_length=4,head_width=2.2"
     ax.add_patch(FancyArrowPatch(path=curve, arrowstyle=head, shrinkA=0, shrinkB=0, color=color, linewidth=1.2))
-    if move.adds:
+    if adds:
         cells.draw_plus(ax, tip, end, 0.052, TEXT)
 
 
@@ -227,7 +216,7 @@ class Player:
         return {"text/plain": repr(self), "text/html": self.html, "image/png": png_text(self.figure, 100)}
 
 
-def play(states: Sequence[State], messages: Sequence[Sequence[Any]], title: str = "") -> Player:
+def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = "") -> Player:
     """As `steps`, one picture at a time: with a slider, buttons, and the messages moving when it is played.
 
     Runs on: client.
@@ -242,8 +231,8 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Any]], title: str 
     figure = draw_steps(shown, title)
     (ax,) = figure.axes
     pictures = []
-    for number, (step, heading) in enumerate(zip(shown.moves, shown.headings, strict=True)):
-        moves = [flight(shown, number, move) for move in step]
+    for number, (step, heading) in enumerate(zip(shown.messages, shown.headings, strict=True)):
+        moves = [flight(shown, number, message, chunk) for message, chunk in chunks_of(step)]
         pictures.append({"heading": heading, "corner": shown.place(number), "moves": moves})
     data = {"title": title, "key": shown.key, "dpi": DPI, "names": NAMES, "cell": [shown.cell, CELL]}
     data |= {"origin": [ax.get_xlim()[0], ax.get_ylim()[1]], "size": [NAMES + shown.width, shown.height]}
@@ -261,10 +250,10 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Any]], title: str 
     return Player(figure, f'<div style="padding:4px"><img {image}></div>', text)
 
 
-def flight(shown: Pictures, picture: int, move: Move) -> dict[str, tuple[float, float]]:
+def flight(shown: Pictures, picture: int, message: Message, chunk: int) -> dict[str, tuple[float, float]]:
     """A message that moves: the corners of the cell that it looks like, of its sender's and of its receiver's."""
-    start, end = (shown.corner(picture, rank, move.chunk) for rank in (move.src, move.dst))
-    looks = start if move.origin is None else shown.corner(0, move.origin, move.chunk)
+    start, end = (shown.corner(picture, rank, chunk) for rank in (message.src, message.dst))
+    looks = start if message.origin is None else shown.corner(0, message.origin, chunk)
     return {"looks": looks, "start": start, "end": end}
 
 

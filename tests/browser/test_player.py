@@ -6,16 +6,19 @@ from contextlib import contextmanager
 from playwright.sync_api import sync_playwright
 
 from distlab import plotting
+from distlab.simulated.schedules import Message
 
 from .conftest import BROWSER_OPTIONS
 from .test_lab import foreign, open_notebook, run_all
 
 SOURCE = """from distlab import plotting
+from distlab.simulated.schedules import Message
 one, both = {0}, {0, 1}
 states = [[[one], [{1}]], [[one], [both]], [[both], [both]]]
-plotting.play(states, [[(0, 1, 0, "reduce")], [(1, 0, 0, "copy")]], "two ranks")"""
+messages = [[Message(0, 1, range(1), "reduce")], [Message(1, 0, range(1), "copy")]]
+plotting.play(states, messages, "two ranks")"""
 STATES = [[[{0}], [{1}]], [[{0}], [{0, 1}]], [[{0, 1}], [{0, 1}]]]
-MESSAGES = [[(0, 1, 0, "reduce")], [(1, 0, 0, "copy")]]
+MESSAGES = [[Message(0, 1, range(1), "reduce")], [Message(1, 0, range(1), "copy")]]
 HEADING = """() => document.querySelector("input[aria-label=step]").getAttribute("aria-valuetext")"""
 
 

@@ -14,7 +14,6 @@ from distlab.plotting.lanes import LOOKS, SHARES
 from distlab.plotting.style import FAINT, INK, MIXED, PAGES, contrast, curve_color, rank_color, style, text_color
 from distlab.plotting.timelines import LOST
 from distlab_course import figures
-from distlab_course.figures.pipelines import idle
 from tests.unit.plotting import gallery
 from tests.unit.plotting.conftest import assert_tidy, fills, texts, visible_texts
 
@@ -131,11 +130,6 @@ def test_a_theory_has_the_colour_of_its_curve():
     assert points.get_color() == line.get_color()
 
 
-def test_speedup_is_a_multiple_of_one_rank():
-    ax = figures.speedup(gallery.RATES)
-    assert list(ax.containers[1].lines[0].get_ydata()) == [1, 1.9, 2]
-
-
 def test_a_training_that_begins():
     """One point, a line without one and values below zero are drawn; a line's colour does not wait for its points."""
     (ax,) = plotting.training_curves({"loss": {"rank 0": ([], []), "rank 1": ([1], [-2.0])}}).axes
@@ -148,11 +142,6 @@ def test_images_are_stretched():
     """The darkest pixel of each image is white and its brightest black, whatever its normalisation."""
     figure = figures.images([[[[-0.8, 1.0], [0.1, 2.8]]]], [[0]])
     assert figure.axes[0].images[0].get_array().flatten().tolist() == pytest.approx([0, 0.5, 0.25, 1])
-
-
-def test_idle():
-    """Of 0.8 s on two ranks, each computes for 0.6 s: a quarter is idle, (p - 1) / (m + p - 1) would be a third."""
-    assert idle(gallery.GPIPE) == pytest.approx((0.25, 0.8))
 
 
 def test_a_number_keeps_the_colour_of_the_rank_that_held_it():

@@ -4,7 +4,6 @@ import base64
 import html
 import json
 import re
-from types import SimpleNamespace
 
 import matplotlib
 import pytest
@@ -14,6 +13,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangl
 from distlab import plotting
 from distlab.plotting.stepping import CELL
 from distlab.plotting.style import curve_color, rank_color
+from distlab.simulated.schedules import Message
 from tests.processes import python
 from tests.tool import ROOT
 from tests.unit.plotting.conftest import visible_texts
@@ -96,9 +96,9 @@ def test_the_pictures_and_the_player_show_the_messages(states, messages):
 
 
 def test_a_message_of_several_chunks_is_an_arrow_for_each():
-    """Chunks may be a range or a list, the operation may be left out, and a message may be an object."""
+    """Those that add end in a plus."""
     state = [[{0}] * 3, [{1}] * 3]
-    messages = [(0, 1, range(2)), SimpleNamespace(src=1, dst=0, chunks=[2], operation="reduce", origin=None)]
+    messages = [Message(0, 1, range(2), "copy"), Message(1, 0, range(2, 3), "reduce")]
     figure = plotting.steps([state, state], [messages])
     assert len(patches_of(figure, FancyArrowPatch)) == 3
     assert [text.get_text() for text in figure.axes[0].texts].count("+") == 1
@@ -122,7 +122,7 @@ def test_the_bundle_has_a_form_for_every_viewer():
     for image in (bundle["image/png"], attribute(player, "src").removeprefix("data:image/png;base64,")):
         assert base64.b64decode(image).startswith(b"\x89PNG")
     assert len(bundle["text/html"]) < 200_000
-    assert repr(plotting.play([[[{0}], [{1}]]] * 2, [[(0, 1, 0)]])) == "<1 step to play>"
+    assert repr(plotting.play([[[{0}], [{1}]]] * 2, [[Message(0, 1, range(1), "copy")]])) == "<1 step to play>"
 
 
 def test_the_player_needs_nothing_from_elsewhere():
@@ -139,7 +139,7 @@ def test_the_player_needs_nothing_from_elsewhere():
 def eight():
     """The player of eight ranks whose cells hold sets of several ranks."""
     states = [[[frozenset({k, 7 - k, 3})] for k in range(8)]] * 2
-    return plotting.play(states, [[(0, 1, 0, "reduce")]], "eight")._repr_mimebundle_()["text/html"]
+    return plotting.play(states, [[Message(0, 1, range(1), "reduce")]], "eight")._repr_mimebundle_()["text/html"]
 
 
 def test_drawn_again_it_has_the_same_bytes():
