@@ -37,9 +37,9 @@ REDUCED = {  # what all_reduce must give, by Python's own arithmetic
 
 
 def same(_: object, got: Any, *expected: float) -> bool:
-    """Whether tensors hold these values, a value each, after the call that is evaluated before them."""
+    """Whether tensors, or objects, have these values, a value each, after the call that is evaluated before them."""
     parts = got if isinstance(got, (list, tuple)) else [got]
-    return all(bool((part.cpu() == value).all()) for part, value in zip(parts, expected, strict=True))
+    return all(bool(torch.as_tensor(part == value).all()) for part, value in zip(parts, expected, strict=True))
 
 
 def pair(at: Any, send: Any, receive: Any) -> bool:
@@ -102,16 +102,12 @@ FUNCTIONS = {
     ),
     "barrier": lambda at: dist.barrier(at.group) is None,
     "monitored_barrier": lambda at: dist.monitored_barrier(at.group) is None,
-    "broadcast_object_list": lambda at: (dist.broadcast_object_list(at.own, 1, at.group), at.own == [1])[1],
-    "all_gather_object": lambda at: (dist.all_gather_object(at.got, at.rank, at.group), at.got == [*range(at.n)])[1],
-    "gather_object": lambda at: (
-        dist.gather_object(at.rank, at.of_root(at.got), 1, at.group),
-        at.rank != 1 or at.got == [*range(at.n)],
-    )[1],
-    "scatter_object_list": lambda at: (
-        dist.scatter_object_list(at.own, at.of_root([*range(at.n)]), 1, at.group),
-        at.own == [at.rank],
-    )[1],
+    "broadcast_object_list": lambda at: same(dist.broadcast_object_list(at.own, 1, at.group), at.own, 2),
+    "all_gather_object": lambda at: same(dist.all_gather_object(at.got, *at.own, at.group), at.got, *at.values),
+    "gather_object": lambda at: same(dist.gather_object(*at.own, at.of_root(at.got), 1, at.group), *at.on_root(at.got)),
+    "scatter_object_list": lambda at: same(
+        dist.scatter_object_list(at.own, at.of_root([*at.values]), 1, at.group), at.own, at.rank + 1
+    ),
 }
 
 
@@ -184,13 +180,13 @@ def attempt(cluster: distlab.Cluster, *call: Any) -> tuple[str, str]:
 
 
 def try_case(rank: int, world_size: int, case: str, backend: str, device: str) -> bool:
-    """Call one case in a new group, in which a rank begins with its number plus one; whether it got what it must."""
+    """Call one case in a new group, in which a rank has its number plus one at first; whether it gets what it must."""
     full = functools.partial(torch.full, dtype=torch.float32, device=device)
     n, values = world_size, range(1, world_size + 1)
     at = SimpleNamespace(rank=rank, n=n, group=dist.new_group(backend=backend), full=full, values=values, device=device)
     at.mine, at.room, at.whole = full((4,), rank + 1), full((4,), 0), full((4 * n,), 0)
     at.all, at.parts = [full((4,), value) for value in values], [full((4,), 0) for _ in values]
-    at.total, at.share, at.own, at.got = sum(values), n * (rank + 1), [rank], [None] * n
+    at.total, at.share, at.own, at.got = sum(values), n * (rank + 1), [rank + 1], [None] * n
     at.of_root = lambda value: value if rank == 1 else None
     at.on_root = lambda parts: (parts, *values) if rank == 1 else ([],)
     try:

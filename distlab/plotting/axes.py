@@ -40,8 +40,9 @@ def new_axes(width: float, height: float, ax: Axes | None = None, **labels: Any)
 def new_panels(
     width: float, height: float, rows: int, columns: int, title: str = "", **options: Any
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure in inches and its axes, row by row, to be drawn on in the project's style; matplotlib's `subplots` has
-    further options. A notebook shows it where it is the last value of a cell.
+    """A figure and its axes, row by row, to be drawn on in the project's style: `with new_panels(7, 4, 1, 2) as ...`.
+
+    A notebook shows it where it is the last value of a cell. `options` are those of matplotlib's `subplots`.
     """
     figure = new_figure(width, height, layout="constrained")
     with style():
