@@ -15,7 +15,7 @@ from typing import Any
 from distlab.client import display, waiting
 from distlab.client.ranks import Ranks
 from distlab.client.waiting import Replies
-from distlab.diagnosis import failures, proof, report
+from distlab.diagnosis import failures, proof, report, unmatched
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.rank import entry
 from distlab.simulated.entry_points import begin_cell
@@ -90,7 +90,9 @@ class Cell:
             self.wait(shown=True)
         finally:
             self._place.erase()
-        return self.replies()
+        replies = self.replies()
+        self._ranks.clear_what_is_left()
+        return replies
 
     @waiting.held()
     def wait(self, shown: bool = False) -> None:
@@ -191,11 +193,13 @@ class Cell:
         """Raise RankError, after the group was rebuilt where it may be damaged."""
         n = self._ranks.plan.n
         alike = len(raised) == n and len({(f.kind, f.message, f.lines) for f in raised}) == 1
-        healed, gone = False, ""
+        healed, gone, cause = False, "", ""
+        if all(failure.consequence for failure in raised):
+            cause = failures.destroyed(self._ranks.states(range(n)))
         if n > 1 and (not alike or any(f.communicated for f in raised)):
             # a message that one rank sent and no rank received would be taken by the next cell's recv
             healed, gone = True, self._ranks.rebuild()
-        raise failures.rank_error(raised, self._targets, healed, gone)
+        raise failures.rank_error(raised, self._targets, healed, gone, cause)
 
     def _raise_late(
         self, late: list[int], replaced: dict[int, str] | None, timeout: float | None, duration: float
@@ -228,7 +232,7 @@ class Cell:
         )
         first = report.headline(needs, everyone, self._targets) if needs else report.late(late, timeout)
         own = [f for f in raised if not f.consequence and f.kind != "KeyboardInterrupt"]  # in an except or finally
-        parts = [first, report.table(states), *failures.raised_words(own)]
+        parts = [first, report.table(states), *failures.raised_words(own), *unmatched.begun_earlier(everyone)]
         message = "\n".join([*parts, report.outcome(duration, busy, replaced, gone, n)])
         display.show_source(states, self._options.source)
         if needs:

@@ -10,6 +10,7 @@ import itertools
 import os
 import select
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ from distlab.client.plan import FORK, Plan
 from distlab.client.processes import Processes, start_processes
 from distlab.client.waiting import Patience, Replies
 from distlab.compat.ipyparallel import engines_with_work
-from distlab.diagnosis import failures, report
+from distlab.diagnosis import failures, report, unmatched
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
 from distlab.launch import mpiexec, slurm
@@ -66,6 +67,7 @@ class Ranks:
         self._changes: int | None = 0  # of the processes, at the last look at who has died
         self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now
+        self._watchdog_failed = False  # whether that was shown
         self._owner = os.getpid()
         self._processes: Processes | Attached | None = warm
         with display.starting(plan.n, plan.backend):
@@ -174,6 +176,11 @@ class Ranks:
         """What these ranks do now; with `patient`, one that only waits for a CPU gets more time to answer."""
         with_work = engines_with_work(self.client)
         received = self.patience(ranks).ask(seconds.ANSWER_FOR_REPORT) if patient else self._channel.ask(ranks)
+        failed = {rank: answer.error for rank, answer in received.items() if answer.error}
+        if failed and not self._watchdog_failed:
+            self._watchdog_failed = True
+            rank, error = next(iter(failed.items()))
+            print(f"distlab cannot see what rank {rank} does, and finds no deadlocks:\n{error}", file=sys.stderr)
         return {rank: status_of(rank, received.get(rank), rank in with_work) for rank in ranks}
 
     def patience(self, ranks: Iterable[int]) -> Patience:
@@ -187,6 +194,16 @@ class Ranks:
         channel = self._processes.channel
         arrived, _, _ = select.select([channel.listener, *channel.ends.values()], [], [], 0)
         return channel.printed() if arrived or channel.texts else {}
+
+    def clear_what_is_left(self) -> None:
+        """After a cell: report operations that nothing can match any more, and build a new group without them."""
+        if self.stopped or not self._channel.unwaited():
+            return
+        states = self.states(range(self.plan.n), patient=True)
+        if left := unmatched.left(states):
+            waits = [rank for rank, state in states.items() if state.kept]
+            gone = "" if waits else self.rebuild()
+            print(unmatched.words(left, waits, gone), file=sys.stderr)
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""

@@ -72,10 +72,12 @@ PARTS = {
 
 # --- groups ---
 
+GROUP_NAMES: dict[dist.ProcessGroup, str] = c10d._world.pg_names  # by group; the names of those that are destroyed go
+
 
 def group_names() -> list[tuple[dist.ProcessGroup, str]]:
     """Every group of this process with its name. Private: the table of groups, `_world`."""
-    return list(c10d._world.pg_names.items())
+    return list(GROUP_NAMES.items())
 
 
 GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names  # of every group that this process is in now
@@ -83,7 +85,7 @@ GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names  # of every group that thi
 
 def name_of(group: dist.ProcessGroup) -> str:
     """The name of a group, "" of one that is gone; not group.group_name, which a group in Python may not have."""
-    return c10d._world.pg_names.get(group, "")
+    return GROUP_NAMES.get(group, "")
 
 
 def members_of(group: dist.ProcessGroup) -> dict[int, int] | None:
@@ -94,6 +96,15 @@ def members_of(group: dist.ProcessGroup) -> dict[int, int] | None:
 def number_of_groups() -> int:
     """How many groups this process is in, the world's included. Private: `_world`."""
     return len(c10d._world.pg_map)
+
+
+def leave_all_groups() -> None:
+    """Destroy every group, also where a program has put another one, or none, in the default one's place."""
+    groups = list(c10d._world.pg_map)
+    if groups and dist.group.WORLD not in groups:
+        dist.group.WORLD = groups[0]
+    if groups:
+        dist.destroy_process_group()
 
 
 def set_default_group(group: dist.ProcessGroup) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from distlab.errors import RankDied, RankError
 from distlab.text import grouped, rank_list
-from distlab.wire.messages import Failure, Line
+from distlab.wire.messages import Failure, Line, RankStatus
 
 # the words of gloo and of mpi_queue for a wait that nothing ended; other messages say more, and are shown
 PLAIN_WAIT = re.compile(r"Timed out waiting (\d+)ms for \w+ operation to complete")
@@ -109,7 +109,9 @@ def readable(message: str) -> str:
     return message.split("\nException raised from")[0].strip()
 
 
-def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool, gone: str) -> RankError:
+def rank_error(
+    failures: Sequence[Failure], targets: Sequence[int], healed: bool, gone: str, cause: str = ""
+) -> RankError:
     """One error for all that the ranks of a cell raised: culprits first, those that only waited for them in a line.
 
     Args:
@@ -117,16 +119,17 @@ def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool
         targets: the ranks that ran the cell.
         healed: whether the group was rebuilt afterwards.
         gone: what went with the old group, in sentences.
+        cause: why ranks could not go on where none is at fault.
     """
     culprits = [f for f in failures if not f.consequence]
     victims = [f for f in failures if f.consequence]
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
     parts = raised_words(culprits)
-    parts += dict.fromkeys(filter(None, map(_advice, culprits)))
+    parts += dict.fromkeys(filter(None, [cause, *map(_advice, culprits)]))
     if victims:
         waited = rank_list([f.rank for f in victims])
         lines = "\n".join(_where(alike) for alike in _fold(victims, by_message=False))
-        if culprits:
+        if parts:
             parts.append(f"{waited} waited in communication and could not go on" + (f":\n{lines}" if lines else "."))
         elif timed_out := [int(found[1]) for f in victims if (found := PLAIN_WAIT.fullmatch(f.message))]:
             what = "for each other" if len(victims) > 1 else "for another rank"
@@ -144,6 +147,16 @@ def rank_error(failures: Sequence[Failure], targets: Sequence[int], healed: bool
 def raised_words(raised: Sequence[Failure]) -> list[str]:
     """What ranks raised, each with the learner's lines; those that read the same together."""
     return [_raised(alike) for alike in _fold(raised)]
+
+
+def destroyed(states: Mapping[int, RankStatus]) -> str:
+    """Which ranks have destroyed the process group, and where; "" where none has."""
+    calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed}
+    if not calls:
+        return ""
+    lines = {rank: with_text(call.lines[-1]) for rank, call in calls.items()}
+    rows = [f"  rank {rank}   line {line.number}   {line.text}".rstrip() for rank, line in lines.items()]
+    return "\n".join([f"{rank_list(calls)} destroyed the process group", *rows])
 
 
 def _raised(alike: list[Failure]) -> str:

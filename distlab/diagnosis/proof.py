@@ -146,10 +146,10 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
     if not {receiver, state.rank if peer is None else peer} <= states.keys():
         return None  # no rank has that number: nothing is known of it
     members = [r for r in call.members if r in states]
-    sent = {r: _count(states[r], True, call, receiver) for r in members}
-    kept = {r: sent[r] - _count(states[r], True, call, receiver, dropped=True) for r in members}
-    expected = {r: _count(states[receiver], False, call, r) for r in members}
-    from_any = _count(states[receiver], False, call, None)
+    sent = {r: messages_begun(states[r], True, call, receiver) for r in members}
+    kept = {r: sent[r] - messages_begun(states[r], True, call, receiver, dropped=True) for r in members}
+    expected = {r: messages_begun(states[receiver], False, call, r) for r in members}
+    from_any = messages_begun(states[receiver], False, call, None)
 
     def served(coming: Mapping[int, int]) -> bool:
         spare = sum(max(0, coming[r] - expected[r]) for r in members)  # what only a recv from any source can take
@@ -169,7 +169,7 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
     return Need(peers, clash=f"{lost}: keep it, and call its wait().")
 
 
-def _count(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None, dropped: bool = False) -> int:
+def messages_begun(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None, dropped: bool = False) -> int:
     """How many messages of the call's group and tag a rank has begun to send to, or receive from, a peer (None: any).
 
     Args:

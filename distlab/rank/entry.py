@@ -10,6 +10,7 @@ import socket
 import sys
 from typing import Any
 
+from distlab.rank.around_cells import BUILTINS
 from distlab.rank.raised import describe_failure
 from distlab.wire import payload
 from distlab.wire.messages import Failure, Joined, Meeting, Rebuilt, Reply
@@ -85,7 +86,10 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     try:
         fn, args, kwargs = payload.loads(header, buffers)
         lend_names(fn)
-        value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
+        try:
+            value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
+        finally:
+            BUILTINS.restore()
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         return [Reply(failure=describe_failure(error))]
     return _packed(value, type(value).__qualname__)

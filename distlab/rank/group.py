@@ -15,10 +15,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.compat.torch import forget_group_numbers, number_of_groups, quiet_loggers, set_default_timeout
+from distlab.compat.torch import (
+    forget_group_numbers,
+    leave_all_groups,
+    number_of_groups,
+    quiet_loggers,
+    set_default_timeout,
+)
 from distlab.devices import device_for
 from distlab.errors import ClusterError
 from distlab.rank import (
+    around_cells,
     checks,
     hooks,
     rpc,
@@ -50,9 +57,8 @@ def join(rank: int, meeting: Meeting) -> Joined:
     hooks.install()
     quiet_loggers()
     rpc_calls.install(watchdog.tell)
-    if dist.is_initialized():  # by a notebook that has left an engine that was not its own
-        dist.destroy_process_group()
-        LOG.forget()
+    leave_all_groups()  # of a notebook that has left an engine that was not its own
+    LOG.forget()
     before = sockets.there(), sockets.system_threads()
     build(rank, meeting)
     watchdog.watch(before, meeting)
@@ -109,8 +115,8 @@ def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:
     left_rpc = not whole and rpc.leave(watchdog.shut)
     checks.end()
     subgroups = max(0, number_of_groups() - 1)
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    leave_all_groups()
+    around_cells.restore_environment()
     forget_group_numbers()  # a learner's init_process_group that failed has used one up, on this rank alone
     LOG.forget()
     build(rank, meeting)

@@ -20,7 +20,7 @@ from distlab.rank import functional, stores
 from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, waits
 from distlab.rank.python_waits import wait_elsewhere, wait_until
 from distlab.text import refuse
-from distlab.wire.messages import MESSAGE
+from distlab.wire.messages import MESSAGE, OTHER
 
 Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]  # of a name and the function that has it
 Row = tuple[Any, str, Wrap]  # a class, a module or an operator, the name of one of its functions, what is put around it
@@ -36,6 +36,8 @@ def table() -> Iterator[Row]:
     yield torch.Future, "then", then_of_future
     for name, operator in functional_operators():
         yield operator, "__call__", functional.wait_tensor if name == "wait_tensor" else functional.collective
+    for module in (dist, dist.distributed_c10d):
+        yield module, "destroy_process_group", destroying
     for name in stores.WAITING:
         yield dist.Store, name, stores.waiting
     yield dist.TCPStore, "__init__", stores.connecting
@@ -86,6 +88,19 @@ def called_as(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__code__ = call.__code__.replace(co_name=name)
     return functools.wraps(original)(call)
+
+
+def destroying(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """destroy_process_group, which closes this rank's connections: other ranks that wait for it fail."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> None:
+        note = Note(name, OTHER)
+        if note.lines:  # the learner calls it, and not distlab
+            LOG.destroyed = note
+        original(*args, **kwargs)
+
+    return call
 
 
 # --- calls of a process group ---
@@ -170,7 +185,7 @@ def waiting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
                 raise note.readable(error) from None
         if type(self) is dist.Work and note.method == "recv_anysource" and not note.done:
             LOG.received_from(note, sender_of(self))
-        note.done = True
+        LOG.has_ended(note)
         return outcome
 
     return wait

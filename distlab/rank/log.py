@@ -26,6 +26,8 @@ from distlab.wire.source import is_shown, line_of
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
+IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
+MOST_UNWAITED = 1000  # calls that are remembered until they are waited for
 REMEMBERED = 32  # calls of each kind and group that are remembered
 
 # methods of ProcessGroup by what they are; torch 2.13 has given some of them new names
@@ -156,12 +158,16 @@ class Log:
         checker: a checks.Checker while a cell is checked.
         tracer: a recording.Recording while a trace is recorded.
         simulator: backend.Simulator on a simulated cluster, which notes waits for Futures.
+        report_left: tells the notebook that a cell has left calls that nobody can wait for.
         store_ports: of the learner's own stores.
+        cells: how many cells and calls of the notebook's have ended.
+        unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
     """
 
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 1
-        self.total = self.freed = 0
+        self.total = self.freed = self.cells = 0
+        self.report_left: Callable[[], None] = lambda: None
         self.checker: Any = None
         self.tracer: Any = None
         self.simulator: Any = None
@@ -180,6 +186,8 @@ class Log:
         self.traffic: dict[Kind, int] = {}
         self.dropped: dict[Kind, int] = {}
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
+        self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
+        self.destroyed: Note | None = None  # the learner's last call that destroyed a group
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
 
     def forget_group(self, name: str) -> None:
@@ -218,8 +226,32 @@ class Log:
     def tie(self, work: Any, note: Note, is_lost_when_dropped: bool = False) -> None:
         """Remember the note of a Work or Future for as long as that lives."""
         self.ties[work] = note
+        if note.is_async or note.op in IMMEDIATE:
+            self.unwaited[note] = weakref.ref(work), self.cells
+            if len(self.unwaited) > MOST_UNWAITED:
+                del self.unwaited[next(iter(self.unwaited))]
         if is_lost_when_dropped:
             weakref.finalize(work, _count_dropped, note, self.dropped).atexit = False
+
+    def has_ended(self, note: Note) -> None:
+        """Note that a call was waited for, to its end."""
+        note.done = True
+        self.unwaited.pop(note, None)
+
+    def left(self) -> list[Note]:
+        """The calls that nobody can wait for any more."""
+        return [note for note, (work, _) in list(self.unwaited.items()) if work() is None]
+
+    def end_cell(self) -> None:
+        """Note that a cell, or a call of the notebook's, has ended; report what nobody can wait for any more."""
+        self.cells += 1
+        if self.unwaited and self.left():
+            self.report_left()
+
+    def kept(self) -> list[Note]:
+        """The calls of earlier cells that somebody may still wait for."""
+        kept = [(note, cell) for note, (work, cell) in list(self.unwaited.items()) if work() is not None]
+        return [note for note, cell in kept if cell < self.cells]
 
     def free(self) -> None:
         """Begin no more calls of the group, and end the waits that are Python code. Runs on: any thread."""

@@ -20,6 +20,7 @@ from distlab.compat.torch import GLOO_NAMES_ITS_LOOP
 Identity = tuple[int, int]  # descriptor and inode, which no later socket can be taken for
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
 GLOO_LOOP = "gloo_tcp_loop"  # since torch 2.9, gloo's name for its thread that reads from sockets
+ROUND_NANOSECONDS = 5_000_000
 EPOLL_WAIT = ("232", "281", "22")  # Linux's numbers of epoll_wait and epoll_pwait, on x86-64 and on arm64
 
 
@@ -81,6 +82,9 @@ def system_threads() -> set[int]:
 def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
     """How often each of gloo's threads that read from sockets has run; None while another thread runs or wants to run.
 
+    One that finds nothing waits; one that finds a message that it must not take runs without a pause, and every few
+    milliseconds of that count as a round.
+
     Args:
         ours: system numbers of threads that are not the learner's and not gloo's.
     """
@@ -90,12 +94,19 @@ def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/status") as file:
             fields = dict(line.split(":", 1) for line in file)
             if fields["Name"].strip() == GLOO_LOOP:
-                found.append(int(fields["voluntary_ctxt_switches"]))
+                found.append(int(fields["voluntary_ctxt_switches"]) + _run_time(task) // ROUND_NANOSECONDS)
             elif task not in ours and fields["State"].split()[0] in ("R", "D"):
                 return None
             elif task not in ours and not GLOO_NAMES_ITS_LOOP:
                 _name_loop(task)
     return tuple(found)
+
+
+def _run_time(task: int) -> int:
+    """The nanoseconds that a thread has run; 0 where the system does not count them."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/self/task/{task}/schedstat") as file:
+        return int(file.read().split()[0])
+    return 0
 
 
 def _name_loop(task: int) -> None:

@@ -83,6 +83,9 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         serves=AGENT.worker is not None,
         threads=AGENT.worker.threads if AGENT.worker else 0,
         serving=serving,
+        left=tuple(note.record() for note in LOG.left()),
+        kept=tuple(note.record() for note in LOG.kept()),
+        destroyed=LOG.destroyed and LOG.destroyed.record(),
         beside=tuple(LOG.now[other].record() for other in waiting_threads() if other not in (main, thread)),
     )
 

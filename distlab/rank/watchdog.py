@@ -22,11 +22,14 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from types import ModuleType
 from typing import Any
 
 from distlab.compat.ipython import SHOWS_ERROR
-from distlab.rank import python_waits, restoring, sockets, status
+from distlab.rank import around_cells, python_waits, sockets, status
+from distlab.rank.around_cells import BUILTINS
+from distlab.rank.raised import describe_failure
 from distlab.rank.log import LOG
 from distlab.wire.channel import hello, receive
 from distlab.wire.messages import (
@@ -38,6 +41,7 @@ from distlab.wire.messages import (
     VARIABLES,
     Answer,
     Printed,
+    Unwaited,
     from_json,
     to_json,
 )
@@ -47,11 +51,6 @@ from distlab.wire.rendezvous import used_megabytes
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
 LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.SIGUSR1, signal.SIGUSR2)
 IMPORT_SECONDS = 0.05  # between two looks whether an import is done that an interrupt waits for
-TELLING = {  # functions that an exception from outside must not hit
-    SHOWS_ERROR,
-    ("distlab.rank.raised", "describe_failure"),
-    ("distlab.rank.watchdog", "settle"),
-}
 MOST_PRINTED = 100_000  # characters of what a served function has printed
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
@@ -70,7 +69,8 @@ def watch(before: tuple[frozenset[sockets.Identity], set[int]], meeting: Any) ->
         return
     thread = _Thread(before, meeting)
     handlers = {LEAVE: _leave_python, INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
-    restoring.keep(handlers)
+    LOG.report_left = lambda: thread.say(Unwaited())
+    around_cells.keep(handlers, LOG.end_cell)
     thread.start()
 
 
@@ -134,7 +134,7 @@ class _Thread(threading.Thread):
         connected = True
         while connected:
             ready, _, _ = select.select([self._channel], [], [], IMPORT_SECONDS if self._postponed else None)
-            with self._acting:
+            with BUILTINS.lent(), self._acting:
                 if ready:
                     connected = self._hear()
                 if self._postponed:
@@ -154,6 +154,7 @@ class _Thread(threading.Thread):
 
     def interrupt(self, number: int, frame: Any) -> None:
         """The handler of SIGINT: a KeyboardInterrupt where it does no harm or after an import, nothing elsewhere."""
+        BUILTINS.restore()  # a cell ends here that may have replaced them
         if interruptible(frame):
             raise KeyboardInterrupt
         self._postponed = status.importing(frame)
@@ -166,10 +167,7 @@ class _Thread(threading.Thread):
         *questions, self._heard = (self._heard + heard).split(b"\n")
         for question in questions:
             asked = from_json(question)
-            said: dict[str, Any] = {}
-            with contextlib.suppress(Exception):  # frames and sockets may go away while they are looked at
-                said = self._serve(asked.want)
-            self.say(Answer(asked.number, **said))
+            self.say(Answer(asked.number, **self._fields(asked.want)))
         return True
 
     def say(self, message: Any) -> None:
@@ -180,6 +178,16 @@ class _Thread(threading.Thread):
     def shut(self) -> None:
         """Shut every connection to other ranks down."""
         sockets.shut(self._of_group(), spare=self._stores())
+
+    def _fields(self, want: str) -> dict[str, Any]:
+        """The fields of an answer; at the second exception that says why there are none, which the notebook shows."""
+        error = ""
+        for _ in range(2):  # a frame or a socket that is looked at may go away
+            try:
+                return self._serve(want)
+            except Exception:
+                error = traceback.format_exc()
+        return {"error": error}
 
     def _serve(self, want: str) -> dict[str, Any]:
         """The fields of an answer; or free the main thread, and interrupt it where that is wanted and it computes."""
@@ -259,5 +267,8 @@ def interruptible(frame: Any) -> bool:
 
     Runs on: a rank, in any thread.
     """
-    told = TELLING & {status.place(outer) for outer in status.outwards(frame)}
-    return status.executing(frame) and not status.importing(frame) and not told
+    reports = any(
+        outer.f_code in (describe_failure.__code__, settle.__code__) or status.place(outer) == SHOWS_ERROR
+        for outer in status.outwards(frame)
+    )
+    return status.executing(frame) and not status.importing(frame) and not reports

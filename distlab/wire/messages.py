@@ -174,6 +174,9 @@ class RankStatus:
         threads: how many remote calls it runs at a time.
         serving: the remote calls that it has taken.
         beside: the calls that other threads than the one of `call` wait in.
+        destroyed: the learner's call that destroyed a group.
+        left: calls that returned at once and that nobody can wait for any more.
+        kept: such calls of earlier cells that somebody may still wait for.
     """
 
     rank: int
@@ -193,6 +196,9 @@ class RankStatus:
     threads: int = 0
     serving: tuple[ServedCall, ...] = ()
     beside: tuple[CallRecord, ...] = ()
+    destroyed: CallRecord | None = None
+    left: tuple[CallRecord, ...] = ()
+    kept: tuple[CallRecord, ...] = ()
 
 
 # --- questions, answers and replies ---
@@ -216,6 +222,7 @@ class Answer:
         variables: names of the learner's variables.
         megabytes: memory of the rank's process.
         clock: of the rank's machine, in ns.
+        error: the traceback where the watchdog could not look.
     """
 
     number: int
@@ -223,6 +230,12 @@ class Answer:
     variables: tuple[str, ...] | None = None
     megabytes: float | None = None
     clock: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Unwaited:
+    """A cell has ended on a rank and has left calls that nobody can wait for; sent without being asked."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +317,7 @@ class Rebuilt:
 # --- JSON ---
 
 # what the control channel carries
-KINDS = (Line, Failure, CallRecord, MessageCount, Begun, ServedCall, RankStatus, Question, Answer, Printed)
+KINDS = (Line, Failure, CallRecord, MessageCount, Begun, ServedCall, RankStatus, Question, Answer, Printed, Unwaited)
 SENT = {kind.__name__: kind for kind in (*KINDS, *orders.KINDS)}
 
 

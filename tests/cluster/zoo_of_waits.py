@@ -106,3 +106,32 @@ def a_circle_after_messages_from_anybody(rank, n):
         dist.recv(ones(), src=2)
     else:
         dist.send(ones(), dst=0)
+
+
+@breaks(2)
+def a_dropped_isend_whose_sender_goes_on_to_receive(rank, n):
+    """Rank 0 did not keep what isend returned, and the message to rank 1 went with it: keep it, and call its wait()."""
+    if rank == 0:
+        dist.isend(ones(), dst=1)
+    dist.barrier()
+    if rank == 0:
+        dist.recv(ones(), src=1)
+    else:
+        dist.recv(ones(), src=0)
+        dist.send(ones(), dst=0)
+
+
+@breaks(3, error="RankError")
+def a_group_that_one_rank_destroys(rank, n):
+    """rank 1 destroyed the process group"""
+    if rank == 1:
+        dist.destroy_process_group()
+    else:
+        dist.barrier()
+
+
+@breaks(2)
+def threads_that_are_left_in_recv_on_all_ranks(rank, n):
+    """2 of 2 ranks wait for each other; nobody will send."""
+    threading.Thread(target=dist.recv, args=(ones(), 1 - rank), kwargs={"tag": 9}, daemon=True).start()
+    dist.recv(ones(), src=1 - rank)

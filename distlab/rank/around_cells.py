@@ -1,0 +1,153 @@
+"""What runs around each cell and each call on a rank: restores what an engine needs and a cell may have replaced.
+
+Runs on every rank, on its main thread; watchdog.watch puts it in place. It restores handlers of signals, stdout and
+stderr, the environment variables that say which rank this is, and Python's builtins. A process that a cell has forked
+ends where the cell does.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from distlab.compat.ipython import current_shell
+from distlab.wire.rendezvous import INTERFACES
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
+_first_environment: dict[str, str | None] = {}
+
+
+class Builtins:
+    """Python's own builtins, for code around cells and on the watchdog's thread; a cell may have replaced some."""
+
+    def __init__(self) -> None:
+        self._now, self._genuine = vars(builtins), dict(vars(builtins))
+        self._lock, self._restored = threading.RLock(), 0
+
+    def restore(self) -> None:
+        """Put those back that were replaced. No builtin is used for that."""
+        with self._lock:
+            self._now.update(self._genuine)
+            self._restored += 1
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """As `restore`; afterwards a cell that still runs has its own again."""
+        with self._lock:
+            own = self._genuine
+            replaced = {name: one for name, one in self._now.items() if name in own and one is not own[name]}
+            before = self._restored
+            self._now.update(own)
+        try:
+            yield
+        finally:
+            with self._lock:
+                if self._restored == before:
+                    self._now.update(replaced)
+
+
+BUILTINS = Builtins()
+
+
+def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) -> None:
+    """Keep these handlers of signals, and the rest as it is now, around every cell from now on.
+
+    What the learner has replaced by something that works stays. ipykernel would put a handler of SIGINT in place for
+    every message; this takes its place.
+
+    Args:
+        at_end: called when a cell or a call has ended, before the notebook knows of it.
+    """
+    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    senders = {name: getattr(stream, "pub_thread", None) for name, stream in streams.items()}
+    _first_environment.update({name: os.environ.get(name) for name in VARIABLES})
+
+    def restore() -> None:
+        BUILTINS.restore()
+        for name, stream in streams.items():
+            if not _works(getattr(sys, name, None)):
+                stream.pub_thread = senders[name]  # the thread that sends what is written; close() takes it away
+                setattr(sys, name, stream)
+        for name, value in _first_environment.items():
+            if value is not None:
+                os.environ.setdefault(name, value)
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+    restore()
+    os.register_at_fork(after_in_child=functools.partial(_be_a_plain_process, [*handlers]))
+    kernel = getattr(current_shell(), "kernel", None)
+    if kernel is not None:
+        _around_cells(kernel, restore, at_end)
+
+
+def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[], None]) -> None:
+    """Call `restore` around every message, and both before an engine reports how a cell or a call has ended."""
+    rank = os.getpid()
+
+    def around(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            restore()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                restore()
+                if os.getpid() != rank:
+                    _end(failed=method is show)
+                if method is apply:
+                    at_end()
+
+        return call
+
+    async def run_statements(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await run(*args, **kwargs)
+        finally:
+            restore()
+            if os.getpid() != rank:
+                _end()
+            at_end()
+
+    shell = kernel.shell
+    run, show, apply = shell.run_ast_nodes, shell.showtraceback, kernel.do_apply
+    shell.run_ast_nodes, shell.showtraceback = run_statements, around(show)
+    kernel.pre_handler_hook = kernel.post_handler_hook = restore
+    kernel.do_apply = around(apply)
+
+
+def restore_environment() -> None:
+    """Give the variables that a group is built by their first values. Runs on: a rank."""
+    for name, value in _first_environment.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+def _be_a_plain_process(numbers: list[int]) -> None:
+    """In a process that a cell has forked: signals do what they do in any program."""
+    for number in (*numbers, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(failed: bool = False) -> None:
+    """End this process, which is not the rank, but was forked by the cell that ends here."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(failed)
+
+
+def _works(stream: Any) -> bool:
+    usable = all(callable(getattr(stream, method, None)) for method in ("write", "flush"))
+    return usable and not getattr(stream, "closed", False)

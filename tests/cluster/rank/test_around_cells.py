@@ -1,0 +1,122 @@
+"""What a cell replaces or leaves on its rank does not outlive it: signals, builtins, environment, torch's tables."""
+
+import builtins
+import multiprocessing
+import os
+import signal
+import time
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+import distlab
+from tests.refused import raised
+
+CLUSTER = {"n": 2, "timeout": 20}
+pytestmark = pytest.mark.usefixtures("quick_watch")
+
+
+def recv_from_the_other(rank, world_size):
+    dist.recv(torch.ones(1), src=1 - rank)
+
+
+def children(rank, world_size):
+    return [child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+# --- processes that a cell forks ---
+
+
+def square_in_a_pool(rank, world_size):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return pool.map(abs, [-1, 2])
+
+
+def load(rank, world_size):
+    return [batch.tolist() for batch in DataLoader(torch.arange(4), batch_size=2, num_workers=2)]
+
+
+def fork_a_child_that_returns(rank, world_size):
+    child = os.fork()
+    if child == 0:
+        return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_a_pool_of_processes_ends(usable):
+    assert usable.run(square_in_a_pool, timeout=20) == [[1, 2]] * 2
+    assert usable.run(load, timeout=20) == [[[0, 1], [2, 3]]] * 2
+    assert usable.run(children) == [[], []]
+
+
+def test_a_child_ends_with_the_call_or_the_cell(usable):
+    """Also where it raises."""
+    assert usable.run(fork_a_child_that_returns, timeout=20) == [0, 0]
+    for code, status in (("pass", 0), ("1 / 0", 1)):
+        usable.client[:].execute(
+            f"import os\nchild = os.fork()\nif child == 0:\n    {code}\nelse:\n    left = os.waitpid(child, 0)[1]",
+            block=True,
+        )
+        assert [os.waitstatus_to_exitcode(left) for left in usable.pull("left")] == [status] * 2
+    assert usable.run(children) == [[], []]
+
+
+# --- what a cell replaces ---
+
+
+def count_nothing(rank, world_size):
+    builtins.len, builtins.open = lambda _: 7, None
+    dist.recv(torch.ones(1), src=1 - rank)
+
+
+def test_builtins_are_restored(usable):
+    """A deadlock is found meanwhile; the code of a cell may replace them as well."""
+    with pytest.raises(distlab.DeadlockError):
+        usable.run(count_nothing)
+    usable.client[:].execute("import builtins\nbuiltins.len = builtins.isinstance = None", block=True)
+    assert usable.run(lambda rank, world_size: len("ab")) == [2, 2]
+
+
+def lose_the_interface(rank, world_size):
+    os.environ.update(GLOO_SOCKET_IFNAME="nowhere", RANK="7")
+
+
+def lose_the_group(rank, world_size):
+    dist.group.WORLD = None
+
+
+@pytest.mark.parametrize("lose", [lose_the_interface, lose_the_group])
+def test_a_group_is_rebuilt_from_the_first_state(usable, lose):
+    usable.push({"kept": 1})
+    usable.run(lose)
+    usable.heal()
+    assert usable.pull("kept") == [1, 1]
+    assert usable.run(lambda rank, world_size: os.environ["RANK"]) == ["0", "1"]
+
+
+# --- the watchdog ---
+
+
+def break_status(rank, world_size, broken):
+    from distlab.rank import status
+
+    status.summary, status.kept = (fail, status.summary) if broken else (status.kept, None)
+
+
+def fail(*_):
+    raise ZeroDivisionError("a fault of the watchdog")
+
+
+def test_a_watchdog_that_fails_is_reported_once(usable, capsys):
+    usable.run(break_status, True)
+    for _ in range(2):
+        usable.run(lambda rank, world_size: time.sleep(0.5))
+    usable.run(break_status, False)
+    shown = capsys.readouterr().err
+    assert shown.count("distlab cannot see what rank") == 1
+    assert "ZeroDivisionError: a fault of the watchdog" in shown
+    raised(distlab.DeadlockError, usable.run, recv_from_the_other)

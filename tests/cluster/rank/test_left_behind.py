@@ -1,0 +1,116 @@
+"""What a cell begins and nobody waits for: reported at its end, and the next cell begins in a clean group."""
+
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+from tests.refused import raised
+
+CLUSTER = {"n": 3, "timeout": 20}
+pytestmark = pytest.mark.usefixtures("quick_watch")
+
+
+def ones():
+    return torch.ones(2)
+
+
+def send_and_forget(rank, world_size):
+    if rank == 0:
+        dist.isend(ones(), dst=1)
+
+
+def receive_and_forget(rank, world_size):
+    if rank == 1:
+        dist.irecv(ones(), src=2)
+
+
+def receive_from_any_and_forget(rank, world_size):
+    if rank == 1:
+        dist.irecv(ones())
+
+
+def add_and_forget(rank, world_size):
+    if rank > 0:
+        dist.all_reduce(ones(), async_op=True)
+
+
+LEFT = {
+    send_and_forget: "rank 0: isend(dst=1), line {}, was never received",
+    receive_and_forget: "rank 1: irecv(src=2), line {}, nothing was sent for it",
+    receive_from_any_and_forget: "rank 1: irecv(src=any), line {}, nothing was sent for it",
+    add_and_forget: "rank 1: all_reduce(), line {}, was not called by rank 0",
+}
+
+
+def exchange(rank, world_size):
+    """A right cell that a stray operation would spoil."""
+    given, got = torch.full((2,), float(rank)), ones()
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, given, (rank + 1) % world_size),
+            dist.P2POp(dist.irecv, got, (rank - 1) % world_size),
+        ]
+    )
+    for work in works:
+        work.wait()
+    total = ones()
+    dist.all_reduce(total)
+    return got.tolist() + total.tolist()
+
+
+@pytest.mark.parametrize(("program", "words"), LEFT.items(), ids=[program.__name__ for program in LEFT])
+def test_it_is_reported_and_the_next_cell_is_clean(usable, capsys, program, words):
+    usable.run(program)
+    shown = capsys.readouterr().err
+    assert words.format(program.__code__.co_firstlineno + 2) in shown
+    assert "The process group is rebuilt" in shown
+    assert usable.run(exchange) == [[2.0, 2.0, 3.0, 3.0], [0.0, 0.0, 3.0, 3.0], [1.0, 1.0, 3.0, 3.0]]
+    assert capsys.readouterr().err == ""
+
+
+def meet_without_waiting(rank, world_size):
+    """The Works are alive until the other side has come."""
+    sent = dist.isend(ones(), dst=1) if rank == 0 else None
+    if rank == 1:
+        dist.recv(ones(), src=0)
+    met = dist.barrier(async_op=True)
+    dist.barrier()
+    return (sent, met) is None
+
+
+def keep(rank, world_size):
+    if rank == 0:
+        sys.modules["__main__"].work = dist.isend(torch.full((2,), 5.0), dst=1)
+
+
+def wait_for_it(rank, world_size):
+    got = ones()
+    if rank == 0:
+        work.wait()  # noqa: F821 - the name of the rank
+    if rank == 1:
+        dist.recv(got, src=0)
+    return got.tolist()
+
+
+def test_what_has_met_or_is_kept_is_not_reported(usable, capsys):
+    usable.run(meet_without_waiting)
+    usable.run(keep)
+    usable.push({"unrelated": 1})
+    assert usable.run(wait_for_it)[1] == [5.0, 5.0]
+    assert capsys.readouterr().err == ""
+
+
+def receive_once_too_often(rank, world_size):
+    if rank == 2:
+        dist.recv(ones(), src=1)
+
+
+def test_a_kept_one_is_named_when_a_later_cell_cannot_go_on(usable):
+    usable.run(keep)
+    said = str(raised(distlab.DeadlockError, usable.run, receive_once_too_often))
+    assert "rank 0: isend(dst=1), line" in said
+    assert "was begun in an earlier cell" in said
+    usable.run(lambda rank, world_size: sys.modules["__main__"].__dict__.pop("work", None) and None)
