@@ -67,7 +67,6 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
     """
     streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     senders = {name: getattr(stream, "pub_thread", None) for name, stream in streams.items()}
-    _first_environment.update({name: os.environ.get(name) for name in VARIABLES})
 
     def restore() -> None:
         BUILTINS.restore()
@@ -122,6 +121,11 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
     shell.run_ast_nodes, shell.showtraceback = run_statements, around(show)
     kernel.pre_handler_hook = kernel.post_handler_hook = restore
     kernel.do_apply = around(apply)
+
+
+def remember_environment() -> None:
+    """Take the variables that a group is built by as they are now for the first ones. Runs on: a rank that joins."""
+    _first_environment.update({name: os.environ.get(name) for name in VARIABLES})
 
 
 def restore_environment() -> None:

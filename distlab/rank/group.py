@@ -43,16 +43,16 @@ def join(rank: int, meeting: Meeting) -> Joined:
 
     Runs on: every rank of the group (a rank that skips it hangs the rest until the timeout).
     """
-    homes = meeting.hosts or (0,) * meeting.world_size
-    neighbours = [other for other, home in enumerate(homes) if home == homes[rank]]
+    host_of_rank = meeting.hosts or (0,) * meeting.world_size
+    neighbours = [other for other, host in enumerate(host_of_rank) if host == host_of_rank[rank]]
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(meeting.world_size))
-    os.environ.update(
-        LOCAL_RANK=str(neighbours.index(rank)), LOCAL_WORLD_SIZE=str(len(neighbours)), GROUP_RANK=str(homes[rank])
-    )
+    os.environ.update(LOCAL_RANK=str(neighbours.index(rank)), LOCAL_WORLD_SIZE=str(len(neighbours)))
+    os.environ.update(GROUP_RANK=str(host_of_rank[rank]))
     if meeting.hosts and INTERFACES[0] not in os.environ:
         interface = interface_of(address_towards(meeting.channel[0]))
         os.environ.update(dict.fromkeys(INTERFACES, interface))
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
+    around_cells.remember_environment()
     LOG.rank, LOG.world_size = rank, meeting.world_size
     hooks.install()
     quiet_loggers()
