@@ -201,9 +201,8 @@ class Ranks:
             return
         states = self.states(range(self.plan.n), patient=True)
         if left := unmatched.left(states):
-            waits = [rank for rank, state in states.items() if state.kept]
-            gone = "" if waits else self.rebuild()
-            print(unmatched.words(left, waits, gone), file=sys.stderr)
+            stays = unmatched.why_it_stays(states, self.plan.network is not None)
+            print(unmatched.words(left, stays, "" if stays else self.rebuild()), file=sys.stderr)
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""

@@ -23,20 +23,25 @@ def left(states: Mapping[int, RankStatus]) -> list[str]:
     return found
 
 
-def words(lines: Sequence[str], waits: Sequence[int], gone: str) -> str:
+def why_it_stays(states: Mapping[int, RankStatus], is_simulated: bool) -> str:
+    """Why the group is not rebuilt without them, in words; "" where it can be."""
+    if is_simulated:
+        return "this cluster is simulated, and virtual time goes on"
+    keep = [rank for rank, state in states.items() if state.kept]
+    return f"{rank_list(keep)} may still wait for what an operation has returned" if keep else ""
+
+
+def words(lines: Sequence[str], stays: str, gone: str) -> str:
     """What to show of them.
 
     Args:
         lines: as `left` has them.
-        waits: ranks that keep what such an operation returned; the group is not rebuilt then.
+        stays: as `why_it_stays` has it.
         gone: what else went with the old group, in words.
     """
     done = f"The process group is rebuilt, so that the next cell begins without them. {gone}".rstrip()
-    if waits:
-        keep = "keeps a Work" if len(waits) == 1 else "keep Works"
-        done = (
-            f"They may meet the next cell: {rank_list(waits)} {keep} that may be waited for. cluster.heal() ends all."
-        )
+    if stays:
+        done = f"They may meet the next cell, because {stays}: cluster.heal() builds a new group."
     return "\n".join(["This cell has begun operations and not waited for them:", *lines, done])
 
 
