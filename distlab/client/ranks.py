@@ -197,8 +197,9 @@ class Ranks:
 
     def clear_what_is_left(self) -> None:
         """After a cell: report operations that nothing can match any more, and build a new group without them."""
-        if self.stopped or not self._channel.unwaited():
+        if self.stopped or not self._processes.channel.unwaited:
             return
+        self._channel.unwaited = False
         states = self.states(range(self.plan.n), patient=True)
         if left := unmatched.left(states):
             stays = unmatched.why_it_stays(states, self.plan.network is not None)

@@ -55,7 +55,7 @@ class ControlChannel:
         self._strangers: list[socket.socket] = []
         self._used: set[str] = set()  # claims of ranks that were accepted
         self.texts: dict[int, str] = {}
-        self._unwaited = False
+        self.unwaited = False
         self._number = 0
         self.address = (*self.listener.getsockname(), self._token)
 
@@ -95,11 +95,6 @@ class ControlChannel:
         printed, self.texts = self.texts, {}
         return printed
 
-    def unwaited(self) -> bool:
-        """Whether a cell has left calls that nobody can wait for, as far as was received since this was asked last."""
-        unwaited, self._unwaited = self._unwaited, False
-        return unwaited
-
     def _receive(self, rank: int) -> list[Answer]:
         """The answers of a rank that have arrived; its connection is forgotten when it is closed."""
         received = receive(self.ends[rank], 1 << 16)
@@ -110,7 +105,7 @@ class ControlChannel:
         for message in answers:
             if isinstance(message, Printed):
                 self.texts[rank] = self.texts.get(rank, "") + message.text
-            self._unwaited |= isinstance(message, Unwaited)
+            self.unwaited |= isinstance(message, Unwaited)
         return [message for message in answers if isinstance(message, Answer)]
 
     def _accept(self) -> None:
