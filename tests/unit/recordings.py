@@ -8,14 +8,14 @@ MAIN, WORKER = 1, 2
 
 
 class Rank:
-    """What one rank recorded. Rows and calls are added in any order; `told` is what the notebook gets.
+    """What one rank recorded. Rows and calls are added in any order; `recorded` is what the notebook gets.
 
     Args:
         groups: further groups as (name, generation, ranks); calls name one by its place.
     """
 
     def __init__(self, world_size, groups=()):
-        self.told = Recorded([], [], MAIN)
+        self.recorded = Recorded([], [], MAIN)
         self.groups = [("0", 0, tuple(range(world_size))), *groups]
         self.counts = {}
 
@@ -24,7 +24,7 @@ class Rank:
 
     def row(self, name, start, end, thread=MAIN, number=-1, annotated=False):
         """A row of the profiler's."""
-        self.told.rows.append(Row(name, annotated, thread, self.clock(start), self.clock(end), number))
+        self.recorded.rows.append(Row(name, annotated, thread, self.clock(start), self.clock(end), number))
         return self
 
     def call(self, op, method, start, end=None, blocking=True, waited=None, group=0, num_bytes=4, **what):
@@ -34,7 +34,7 @@ class Rank:
         what |= {"start": self.clock(start), "posted": self.clock(posted), "waits": waits, "blocking": blocking}
         if blocking or waits:
             what["end"] = self.clock(end)
-        self.told.calls.append(RecordedCall(op, method, self.groups[group], num_bytes, **what))
+        self.recorded.calls.append(RecordedCall(op, method, self.groups[group], num_bytes, **what))
         return self
 
     def cpp_all_reduce(self, start, num_bytes):
@@ -52,7 +52,7 @@ class Rank:
 
     def served(self, function, caller, number, start, end):
         self.call(function, SERVED, start, end, blocking=True, peer=caller, sequence=number, elsewhere=True)
-        self.told.calls[-1].blocking = False
+        self.recorded.calls[-1].blocking = False
         return self
 
     def send(self, peer, start, end, **what):

@@ -84,8 +84,8 @@ def test_a_message_without_a_partner_is_drawn_as_one():
     recv = Event(1, "recv", "recv", 0.001, 0.01, peer=0, **what)
     lost = [Message(0, 1, 0, GROUP, 4, send, None), Message(0, 1, 3, GROUP, 4, None, recv)]
     figure = space_time([0, 1], [send, recv], lost)
-    said = {"rank 1 never received it", "rank 0 never sent it", "without a partner"}
-    assert said <= {*texts(figure)}
+    words = {"rank 1 never received it", "rank 0 never sent it", "without a partner"}
+    assert words <= {*texts(figure)}
     crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
     assert [to_hex(line.get_color()).upper() for line in crosses] == [LOST] * 2
     lanes = scene_of([0, 1], [send, recv], lost).lanes
@@ -126,9 +126,9 @@ def test_it_stays_readable(ranks, steps):
     assert len(scene.boxes) <= 6 * ranks * WIDE / COLUMN
     drawn = sum(len(arrow.sizes) for arrow in scene.arrows)
     assert drawn == sum(m.src != m.dst for m in messages)
-    said = " ".join(remarks(scene))
-    assert ("are drawn as" in said) == (len(scene.arrows) < drawn)
-    assert ("columns show what share" in said) == (scene.columns >= FEW)
+    notes = " ".join(remarks(scene))
+    assert ("are drawn as" in notes) == (len(scene.arrows) < drawn)
+    assert ("columns show what share" in notes) == (scene.columns >= FEW)
     figure = space_time(range(ranks), events, messages, title=f"{ranks} ranks", notes=["A note."])
     assert_tidy(figure)
     stream = io.BytesIO()

@@ -17,8 +17,8 @@ from tests.unit.recordings import Rank
 def traced(*ranks, missing=None):
     """The trace of ranks 0, 1, ...; None for one of which nothing is there."""
     trace = Trace(range(len(ranks)))
-    told = {r: rank.told for r, rank in enumerate(ranks) if rank is not None}
-    trace.finish(read.read(told), missing or {})
+    recorded = {r: rank.recorded for r, rank in enumerate(ranks) if rank is not None}
+    trace.finish(read.read(recorded), missing or {})
     return trace
 
 
