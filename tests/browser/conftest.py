@@ -12,8 +12,10 @@ import urllib.request
 import uuid
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
+from nbformat.v4 import new_notebook
 
 from tests.processes import marked, wait_until_gone
 from tests.tool import ROOT
@@ -57,6 +59,11 @@ class Lab:
 
     def address(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}/{path}?token={self.token}"
+
+    def write(self, name: str, cells) -> None:
+        """A notebook of these cells beside the lessons; JupyterLab does not trust its outputs."""
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        nbformat.write(new_notebook(cells=[*cells], metadata=kernel), self.root / "notebooks" / name)
 
     def wait_until_up(self, patience: float = PATIENCE_SECONDS) -> None:
         """Returns when the server answers; fails with its log when it ended or takes too long."""

@@ -1,13 +1,12 @@
 """An exercise in a real JupyterLab, as a learner does it: wrong, right, stuck, interrupted, and begun anew."""
 
-import json
 import re
 
 import pytest
+from nbformat.v4 import new_code_cell
 
 from distlab.launch import reaper
 from tests.processes import marked, wait_until_gone
-from tests.tool import ROOT
 
 from .test_lab import STATE, foreign, open_notebook
 
@@ -18,20 +17,13 @@ CELLS = {
     "loops": "%%px\nif rank == 3:\n    while True:\n        pass\ndist.barrier()",
     "next": "%%px\nt = torch.tensor([rank])\ndist.all_reduce(t)\nprint(t.item(), kept)",
 }
-PICTURES = ROOT / "tests/artifacts"  # to look at; git ignores them
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
 def solving(page, lab):
     """A notebook with these cells, open, its first cell selected."""
-    cells = [
-        {"cell_type": "code", "id": name, "metadata": {}, "execution_count": None, "source": source, "outputs": []}
-        for name, source in CELLS.items()
-    ]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    notebook = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
-    (lab.root / "notebooks/solving.ipynb").write_text(json.dumps(notebook))
+    lab.write("solving.ipynb", map(new_code_cell, CELLS.values()))
     open_notebook(page, lab, "solving.ipynb")
     page.locator(".jp-Notebook .jp-Cell").first.locator(".jp-InputPrompt").click()
     return page
@@ -54,25 +46,21 @@ def shown(page, place):
 def test_a_learner_solves_an_exercise(solving, lab):
     """The wrong answer gets its grid, the right one passes; Interrupt frees the ranks, and a restart ends them."""
     page = solving
-    PICTURES.mkdir(exist_ok=True)
     begin_next(page)
     shown(page, 0)
     begin_next(page)
     grid = shown(page, 1)
     assert "scale_by_rank: not yet. With 2 ranks and 8 numbers of float32 it gives wrong values:" in grid
     assert "The tensor is still as it was given: the result has to be in it." in grid
-    page.screenshot(path=PICTURES / "exercise.png")
     begin_next(page)
     assert "scale_by_rank: passed. 15 cases with 2, 3 and 4 ranks." in shown(page, 2)
 
     begin_next(page)
     page.get_by_text(re.compile(r"^\d+ s: ")).first.wait_for()  # the line that is shown meanwhile
-    page.screenshot(path=PICTURES / "live.png")
     page.locator(".jp-Toolbar").get_by_title("Interrupt the kernel").first.click()
     assert "Interrupted" in shown(page, 3)
     begin_next(page)
     assert shown(page, 4).strip().endswith("6 7")
-    page.screenshot(path=PICTURES / "interrupted.png", full_page=True)
 
     def ranks():
         """The processes of clusters that this laboratory has started."""

@@ -1,8 +1,8 @@
 """The player of an algorithm's steps in a real JupyterLab: where it is trusted, and where scripts are not run."""
 
-import json
 from contextlib import contextmanager
 
+from nbformat.v4 import new_code_cell, new_output
 from playwright.sync_api import sync_playwright
 
 from distlab import plotting
@@ -25,11 +25,8 @@ HEADING = """() => document.querySelector("input[aria-label=step]").getAttribute
 def write_notebook(lab):
     """A notebook with the player's output in it, made elsewhere: JupyterLab does not trust it until it is run."""
     data = plotting.play(STATES, MESSAGES, "two ranks")._repr_mimebundle_()
-    output = {"output_type": "execute_result", "execution_count": 1, "data": data, "metadata": {}}
-    cell = {"cell_type": "code", "id": "a", "metadata": {}, "execution_count": 1, "source": SOURCE, "outputs": [output]}
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    notebook = {"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
-    (lab.root / "notebooks/player.ipynb").write_text(json.dumps(notebook))
+    output = new_output("execute_result", data, execution_count=1)
+    lab.write("player.ipynb", [new_code_cell(SOURCE, execution_count=1, outputs=[output])])
     return data
 
 

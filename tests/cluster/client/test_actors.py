@@ -174,34 +174,3 @@ def test_a_handler_on_top_of_a_wait_is_no_deadlock(usable):
         return True
 
     assert usable.run(program) == [True] * 3
-
-
-def test_a_handler_of_remote_calls_is_no_deadlock(usable):
-    """C++ starts the thread of a remote procedure call, which sends when its caller has finished."""
-    listener = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-    def program(rank, world_size, port):
-        from torch.distributed import rpc
-
-        plain = rpc.TensorPipeRpcBackendOptions(
-            init_method=f"tcp://127.0.0.1:{port}", _transports=["uv"], _channels=["basic"]
-        )
-        rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=plain)
-        if rank == 2:
-            rpc.rpc_async("rank0", time.sleep, (LATER,)).then(lambda _: None)
-            rpc.rpc_async("rank0", eval, ("__import__('__main__').pause_and_send()",))
-        elif rank == 1:
-            dist.recv(torch.empty(2), src=0)
-        return True
-
-    def shut_down(rank, world_size):
-        from torch.distributed import rpc
-
-        rpc.shutdown()
-        return True
-
-    usable.push({"pause_and_send": pause_and_send})
-    port = listener.port
-    del listener
-    assert usable.run(program, port) == [True] * 3
-    assert usable.run(shut_down) == [True] * 3
