@@ -31,6 +31,10 @@ class Builtins:
         self._now, self._genuine = vars(builtins), dict(vars(builtins))
         self._lock, self._restored = threading.RLock(), 0
 
+    def after_fork(self) -> None:
+        """In a child: the thread that held the lock may not be there."""
+        self._lock = threading.RLock()
+
     def restore(self) -> None:
         """Put those back that were replaced. No builtin is used for that."""
         with self._lock:
@@ -82,7 +86,7 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
                 signal.signal(number, handler)
 
     restore()
-    os.register_at_fork(after_in_child=functools.partial(_be_a_plain_process, [*handlers]))
+    _make_children_plain([*handlers, signal.SIGTERM])
     kernel = getattr(current_shell(), "kernel", None)
     if kernel is not None:
         _around_cells(kernel, restore, at_end)
@@ -136,11 +140,28 @@ def restore_environment() -> None:
             os.environ[name] = value
 
 
-def _be_a_plain_process(numbers: list[int]) -> None:
-    """In a process that a cell has forked: signals do what they do in any program."""
-    for number in (*numbers, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def _make_children_plain(numbers: list[int]) -> None:
+    """In a process that a cell forks, signals do what they do in any program.
+
+    They are blocked meanwhile: one that a parent sends before the child has its own handlers, as a Pool does that ends
+    soon, would be lost.
+    """
+    masks = threading.local()
+
+    def before() -> None:
+        masks.old = signal.pthread_sigmask(signal.SIG_BLOCK, [*numbers, signal.SIGINT])
+
+    def in_parent() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
+
+    def in_child() -> None:
+        BUILTINS.after_fork()
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
+
+    os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
 
 
 def _end(failed: bool = False) -> None:
