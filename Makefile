@@ -109,7 +109,7 @@ test: check-parts setup
 
 .tests/%:
 	@set -o pipefail; began=$$SECONDS; \
-	 { COLUMNS=160 $(part-$*); } 2>&1 | tee $@ | awk '{ print "$* | " $$0; fflush() }'; code=$$?; \
+	 { COLUMNS=160 $(part-$*); } 2>&1 | tee $@ | sed -u "s/^/$* | /"; code=$$?; \
 	 echo "$$code $$((SECONDS - began))" > $@.result; exit $$code
 
 # Of a Python that pyenv has, the name on PATH may not start.
