@@ -32,6 +32,7 @@ class Options:
         check: whether the ranks compare the arguments of their calls.
         groupby: see display.collect.
         live_after: seconds before the newest lines are shown meanwhile; None never.
+        reports_left: whether to show which operations were begun and can no longer be matched.
         interrupt_with: the signal that busy ranks get when the wait is interrupted; 0 leaves them alone.
         source: the text of a %%px cell, its first line included; "" for a function.
     """
@@ -40,6 +41,7 @@ class Options:
     check: bool = False
     groupby: str = "type"
     live_after: float | None = seconds.LIVE_AFTER
+    reports_left: bool = True
     interrupt_with: int = signal.SIGINT
     source: str = ""
 
@@ -91,7 +93,7 @@ class Cell:
         finally:
             self._place.erase()
         replies = self.replies()
-        self._ranks.clear_what_is_left()
+        self._ranks.clear_what_is_left(self._options.reports_left)
         return replies
 
     @waiting.held()

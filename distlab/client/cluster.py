@@ -259,7 +259,8 @@ class Cluster:
         """As `run`, for a tool that sends many calls: no live view of each, and no step of an export."""
         targets = self.check_ranks(ranks)
         packed = payload.pack((fn, args, {}), "The function or one of its arguments")
-        replies = self._ask(targets, Options(timeout, live_after=None), entry.call, *packed).finish()
+        options = Options(timeout, live_after=None, reports_left=False)
+        replies = self._ask(targets, options, entry.call, *packed).finish()
         return payload.unpack(replies)
 
     @waiting.held()

@@ -195,7 +195,7 @@ class Ranks:
         arrived, _, _ = select.select([channel.listener, *channel.ends.values()], [], [], 0)
         return channel.printed() if arrived or channel.texts else {}
 
-    def clear_what_is_left(self) -> None:
+    def clear_what_is_left(self, reports: bool) -> None:
         """After a cell: report operations that nothing can match any more, and build a new group without them."""
         if self.stopped or not self._processes.channel.unwaited:
             return
@@ -203,7 +203,9 @@ class Ranks:
         states = self.states(range(self.plan.n), patient=True)
         if left := unmatched.left(states):
             stays = unmatched.why_it_stays(states, self.plan.network is not None)
-            print(unmatched.words(left, stays, "" if stays else self.rebuild()), file=sys.stderr)
+            gone = "" if stays else self.rebuild()
+            if reports:
+                print(unmatched.words(left, stays, gone), file=sys.stderr)
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""

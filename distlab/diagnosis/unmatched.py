@@ -47,11 +47,8 @@ def words(lines: Sequence[str], stays: str, gone: str) -> str:
 
 def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
     """A line for each operation of an earlier cell that somebody still keeps, and that may have met this one."""
-    return [
-        f"  {_what(rank, call)}, was begun in an earlier cell, was not waited for, and may have met this one"
-        for rank, state in states.items()
-        for call in state.kept
-    ]
+    found = dict.fromkeys(_what(rank, call) for rank, state in states.items() for call in state.kept)
+    return [f"  {what}, was begun in an earlier cell, was not waited for, and may have met this one" for what in found]
 
 
 def _what(rank: int, call: CallRecord) -> str:

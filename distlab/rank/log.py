@@ -249,9 +249,9 @@ class Log:
             self.report_left()
 
     def kept(self) -> list[Note]:
-        """The calls of earlier cells that somebody may still wait for."""
-        kept = [(note, cell) for note, (work, cell) in list(self.unwaited.items()) if work() is not None]
-        return [note for note, cell in kept if cell < self.cells]
+        """The calls of earlier cells that have not ended, and that somebody may still wait for."""
+        earlier = [(note, work()) for note, (work, cell) in list(self.unwaited.items()) if cell < self.cells]
+        return [note for note, work in earlier if work is not None and not work.is_completed()]
 
     def free(self) -> None:
         """Begin no more calls of the group, and end the waits that are Python code. Runs on: any thread."""
