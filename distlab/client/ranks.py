@@ -31,10 +31,10 @@ from distlab.launch.hosts import SSH_NAME
 from distlab.rank import entry
 from distlab.simulated import entry_points as simulated
 from distlab.text import rank_list
+from distlab.traces.events import Offset
 from distlab.wire import messages, seconds
-from distlab.wire.messages import FREE, FREE_WAITING, Answer, Joined, RankStatus, Rebuilt
-from distlab.wire.recorded import Offset
-from distlab.wire.rendezvous import this_machine, used_megabytes
+from distlab.wire.messages import FREE, FREE_WAITING, Answer, RankStatus
+from distlab.wire.rendezvous import Joined, Rebuilt, this_machine, used_megabytes
 
 CLOCK_QUESTIONS = 20  # to a rank, for the time that its clock shows
 

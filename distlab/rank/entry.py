@@ -13,8 +13,9 @@ from typing import Any
 from distlab.rank.around_cells import BUILTINS
 from distlab.rank.raised import describe_failure
 from distlab.wire import payload
-from distlab.wire.messages import Failure, Joined, Meeting, Rebuilt, Reply
-from distlab.wire.recorded import Recorded
+from distlab.wire.messages import Failure
+from distlab.wire.payload import Recorded, Reply
+from distlab.wire.rendezvous import Joined, Meeting, Rebuilt
 
 
 def where() -> str:

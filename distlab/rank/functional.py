@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.rank.log import LOG, Note, waits
-from distlab.wire.source import is_shown
+from distlab.wire.messages import is_shown
 
 
 def collective(_: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -34,8 +34,15 @@ from distlab.rank import (
     watchdog,
 )
 from distlab.rank.log import LOG
-from distlab.wire.messages import Joined, Meeting, Rebuilt
-from distlab.wire.rendezvous import INTERFACES, address_towards, interface_of, this_machine
+from distlab.wire.rendezvous import (
+    INTERFACES,
+    Joined,
+    Meeting,
+    Rebuilt,
+    address_towards,
+    interface_of,
+    this_machine,
+)
 
 
 def join(rank: int, meeting: Meeting) -> Joined:

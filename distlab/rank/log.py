@@ -21,8 +21,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.wire.messages import COLLECTIVE, MESSAGE, WAITING, CallRecord
-from distlab.wire.source import is_shown, line_of
+from distlab.wire.messages import COLLECTIVE, MESSAGE, WAITING, CallRecord, is_shown, line_of
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__

@@ -7,8 +7,7 @@ import re
 import traceback
 from dataclasses import replace
 
-from distlab.wire.messages import Failure
-from distlab.wire.source import is_learners, line_of
+from distlab.wire.messages import Failure, is_learners, line_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and waits in Python (log.waiting), say on a rank whose peer did not come, or went away

@@ -25,7 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 from distlab.compat.torch import flight_record, group_names, members_of, profiled_range, profiling, sender_of
 from distlab.rank.log import IMMEDIATE, LOG, ROOTED, Note
 from distlab.wire.messages import REMOTE
-from distlab.wire.recorded import GroupKey, Recorded, RecordedCall, Row
+from distlab.wire.payload import GroupKey, Recorded, RecordedCall, Row
 
 MAIN = "distlab main"  # a range of the profiler's that tells the thread of the cells
 NEAR = 20_000  # ns by which the clocks of the flight recorder and of Python may differ

@@ -28,8 +28,7 @@ from distlab.rank.raised import describe_failure
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, MEETINGS, Served, init_rpc, shutdown
 from distlab.text import rank_list, refuse
-from distlab.wire.messages import REMOTE, SERVED, from_json, to_json
-from distlab.wire.source import line_of
+from distlab.wire.messages import REMOTE, SERVED, from_json, line_of, to_json
 
 CODE = (types.FunctionType, type, types.ModuleType)  # what comes along with a function of a cell that uses it
 ENDING = "EOF: RPC is being ended on this rank."

@@ -28,8 +28,17 @@ from distlab.rank import sockets
 from distlab.rank.log import C10D, LOG, REMEMBERED, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
-from distlab.wire.messages import Begun, CallRecord, Line, MessageCount, RankStatus, ServedCall
-from distlab.wire.source import is_learners, is_shown, line_of
+from distlab.wire.messages import (
+    Begun,
+    CallRecord,
+    Line,
+    MessageCount,
+    RankStatus,
+    ServedCall,
+    is_learners,
+    is_shown,
+    line_of,
+)
 
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
 CELLS = {ipython.CELL, ipyparallel.CALL}

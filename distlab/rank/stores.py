@@ -17,8 +17,7 @@ import torch.distributed as dist
 
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.python_waits import wait_elsewhere, wait_until
-from distlab.wire.messages import OTHER
-from distlab.wire.source import is_shown
+from distlab.wire.messages import OTHER, is_shown
 
 WAITING = ("get", "multi_get", "wait")  # methods that return when the keys are there
 FREED = "Freed while it waited for other ranks through a store."

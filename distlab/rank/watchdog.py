@@ -40,8 +40,6 @@ from distlab.wire.messages import (
     STATUS,
     VARIABLES,
     Answer,
-    Printed,
-    Unwaited,
     from_json,
     to_json,
 )
@@ -69,7 +67,7 @@ def watch(before: tuple[frozenset[sockets.Identity], set[int]], meeting: Any) ->
         return
     thread = _Thread(before, meeting)
     handlers = {LEAVE: _leave_python, INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
-    LOG.report_left = lambda: thread.say(Unwaited())
+    LOG.report_left = lambda: thread.say(Answer(0, unwaited=True))
     around_cells.keep(handlers, LOG.end_cell)
     thread.start()
 
@@ -98,7 +96,7 @@ def settle() -> None:
 def tell(printed: str) -> None:
     """Send the notebook what a function has printed that this rank has run for another one. Runs on: any thread."""
     if (thread := _running()) is not None:
-        thread.say(Printed(printed[:MOST_PRINTED]))
+        thread.say(Answer(0, printed=printed[:MOST_PRINTED]))
 
 
 def note_store(port: int) -> None:

@@ -11,10 +11,18 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from distlab.wire.recorded import RecordedCall, Row
+from distlab.wire.payload import RecordedCall, Row
 
 COMPUTING = ("compute", "forward", "backward", "optimizer", "serve")
 COMMUNICATING = ("send", "recv", "collective", "remote")
+
+
+@dataclass(frozen=True)
+class Offset:
+    """How much a rank's clock is ahead of that of the trace: `seconds`, right to within `error` seconds."""
+
+    seconds: float = 0.0
+    error: float = 0.0
 
 
 @dataclass(eq=False)

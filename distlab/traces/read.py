@@ -13,9 +13,9 @@ from dataclasses import replace
 from math import inf
 
 from distlab.text import grouped
-from distlab.traces.events import Collective, Contents, Event, Message
+from distlab.traces.events import Collective, Contents, Event, Message, Offset
 from distlab.wire.messages import REMOTE, SERVED
-from distlab.wire.recorded import GroupKey, Offset, Recorded, RecordedCall, Row
+from distlab.wire.payload import GroupKey, Recorded, RecordedCall, Row
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back

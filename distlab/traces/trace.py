@@ -17,8 +17,7 @@ from distlab.errors import ClusterError
 from distlab.measure.tables import Table
 from distlab.plotting.units import count, format_seconds
 from distlab.text import grouped, rank_list, refuse
-from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, pack
-from distlab.wire.recorded import Offset
+from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, Offset, pack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,1 +1,1 @@
-"""What the notebook and the ranks say to each other: serialization, rendezvous, the control channel, source lines."""
+"""What crosses a process: messages, orders, values, the control channel, the rendezvous, times. Both sides run it."""

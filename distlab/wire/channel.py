@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable
 
 from distlab.wire import seconds
-from distlab.wire.messages import STATUS, Answer, Printed, Question, Unwaited, from_json, to_json
+from distlab.wire.messages import STATUS, Answer, Question, from_json, to_json
 from distlab.wire.rendezvous import listen
 
 HELLO_BYTES = 200  # more than a hello has
@@ -102,11 +102,11 @@ class ControlChannel:
             self.ends.pop(rank).close()
         *lines, self._half[rank] = (self._half[rank] + (received or b"")).split(b"\n")
         answers = [from_json(line) for line in lines]
-        for message in answers:
-            if isinstance(message, Printed):
-                self.texts[rank] = self.texts.get(rank, "") + message.text
-            self.unwaited |= isinstance(message, Unwaited)
-        return [message for message in answers if isinstance(message, Answer)]
+        for answer in answers:
+            if answer.printed:
+                self.texts[rank] = self.texts.get(rank, "") + answer.printed
+            self.unwaited |= answer.unwaited
+        return answers
 
     def _accept(self) -> None:
         """Accept the ranks that have connected since; connections without the token are closed."""

@@ -1,12 +1,16 @@
-"""Everything that ranks and notebook send each other: a dataclass for each message, and one way to JSON.
+"""What ranks and notebook send each other: a dataclass for each message, the learner's lines, and one way to JSON.
 
 Runs on both sides, and in the diagnosis. Fields hold plain values only: no tensor, nothing of torch's.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-from dataclasses import dataclass, field
+import linecache
+import os
+import sysconfig
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from distlab.wire import orders
@@ -20,6 +24,7 @@ WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.wait
 # what the notebook may want of a rank's watchdog: four questions and three orders
 STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
 FREE, FREE_WAITING, COME_BACK = "free", "free waiting", "come back"
+PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ class RankStatus:
     kept: tuple[CallRecord, ...] = ()
 
 
-# --- questions, answers and replies ---
+# --- questions and answers ---
 
 
 @dataclass(frozen=True)
@@ -216,6 +221,8 @@ class Question:
 class Answer:
     """The watchdog's answer to the question of the same number; without what was wanted when it could not look.
 
+    Number 0 is no question's: the rank reports by itself what it has printed, or that calls are left.
+
     Attributes:
         number: the question's.
         status: what the rank does.
@@ -223,6 +230,8 @@ class Answer:
         megabytes: memory of the rank's process.
         clock: of the rank's machine, in ns.
         error: the traceback where the watchdog could not look.
+        printed: what a function has printed that the rank has run for another one.
+        unwaited: whether a cell has ended that has left calls that nobody can wait for.
     """
 
     number: int
@@ -231,94 +240,62 @@ class Answer:
     megabytes: float | None = None
     clock: int = 0
     error: str = ""
+    printed: str = ""
+    unwaited: bool = False
 
 
-@dataclass(frozen=True)
-class Unwaited:
-    """A cell has ended on a rank and has left calls that nobody can wait for; sent without being asked."""
+# --- the learner's lines: which files are the learner's, and which belong to Python or an installed package ---
 
 
-@dataclass(frozen=True)
-class Printed:
-    """What a function has printed that a rank has run for another one; sent without a question."""
+@functools.lru_cache(maxsize=4096)  # it is asked for the same few files again and again
+def is_learners(filename: str | None) -> bool:
+    """Whether a source file is the learner's: a cell, a script, a module beside the notebook.
 
-    text: str
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What a rank returns for a call of the notebook's; the buffers of its value travel beside it, in one list.
-
-    Attributes:
-        header: of the value, for payload.loads.
-        failure: what the call raised; None when it returned.
-        unsendable: why the value cannot travel, a sentence; "" where it does.
+    Runs on: anywhere.
     """
+    if not filename or filename.startswith("<frozen"):
+        return False
+    path = os.path.realpath(filename)
+    installed = {"site-packages", "dist-packages"} & set(path.split(os.sep))  # also of another environment
+    return not installed and not path.startswith(_library_folders())
 
-    header: bytes = b""
-    failure: Failure | None = None
-    unsendable: str = ""
 
+@functools.lru_cache(maxsize=4096)
+def is_shown(filename: str) -> bool:
+    """Whether a report shows lines of this source: the learner's, and no program given with -c, as what starts a rank.
 
-@dataclass(frozen=True)
-class Meeting:
-    """What a rank needs to join one generation of the group.
-
-    Attributes:
-        init_method: how the ranks find each other: "tcp", "env" or "file".
-        backend: torch.distributed's backend name.
-        world_size: number of ranks.
-        timeout: seconds that a communication call may wait for its peers.
-        host, port: the store.
-        prefix: the generation's name, which starts all its keys in the store.
-        path: the generation's file, for init_method "file".
-        channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they do.
-        hosts: number of each rank's host, by rank; none where all are on one machine.
+    Runs on: anywhere.
     """
-
-    init_method: str
-    backend: str
-    world_size: int
-    timeout: float
-    host: str
-    port: int
-    prefix: str
-    path: str
-    channel: tuple[str, int, str]
-    hosts: tuple[int, ...] = ()
+    return filename != "<string>" and is_learners(filename)
 
 
-@dataclass(frozen=True)
-class Joined:
-    """A process has become a rank.
+def line_of(filename: str, number: int, function: str) -> Line:
+    """A line of source as the notebook shows it; without its text where only the notebook has that.
 
-    Attributes:
-        pid: its process number.
-        machine: where that number counts, see rendezvous.this_machine.
+    Runs on: a rank.
+
+    Args:
+        function: its name; "<module>" and the like stand for none.
     """
+    place = "" if function.startswith("<") else function
+    text = linecache.getline(filename, number).strip()
+    if f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input"):
+        return Line(number + 1, text, place)  # of a cell, whose %%px line is not compiled
+    return Line(number, text, place, filename)
 
-    pid: int
-    machine: tuple[str, str]
 
-
-@dataclass(frozen=True)
-class Rebuilt:
-    """A rank has left its group and joined a new one.
-
-    Attributes:
-        subgroups: whether groups of dist.new_group ended with the old one.
-        rpc: whether RPC ended with it.
-    """
-
-    subgroups: bool
-    rpc: bool
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {os.path.realpath(folder) for folder in folders} | {PACKAGE}
+    beside = f"{PACKAGE}_"  # packages that belong to distlab have names that begin so
+    return (beside, *(folder + os.sep for folder in folders))
 
 
 # --- JSON ---
 
-# what the control channel carries
-KINDS = (Line, Failure, CallRecord, MessageCount, Begun, ServedCall, RankStatus, Question, Answer, Printed, Unwaited)
-SENT = {kind.__name__: kind for kind in (*KINDS, *orders.KINDS)}
+SENT = {name: kind for name, kind in {**globals(), **vars(orders)}.items() if is_dataclass(kind)}
 
 
 def to_json(message: Any) -> str:

@@ -126,4 +126,3 @@ class Ended:
 
 Order = ForkOrder | SignalOrder | Alive
 Report = Alive | Hello | StoreAddress | Forked | Ended
-KINDS = (HostPlan, ServerPlan, ForkOrder, SignalOrder, Alive, Hello, StoreAddress, Forked, Ended)

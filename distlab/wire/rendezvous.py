@@ -15,14 +15,67 @@ import platform
 import random
 import socket
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from distlab.wire.messages import Meeting
-
 INIT_METHODS = ("tcp", "env", "file")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # what gloo, and RPC, read the network interface from
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a rank needs to join one generation of the group.
+
+    Attributes:
+        init_method: how the ranks find each other: "tcp", "env" or "file".
+        backend: torch.distributed's backend name.
+        world_size: number of ranks.
+        timeout: seconds that a communication call may wait for its peers.
+        host, port: the store.
+        prefix: the generation's name, which starts all its keys in the store.
+        path: the generation's file, for init_method "file".
+        channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they do.
+        hosts: number of each rank's host, by rank; none where all are on one machine.
+    """
+
+    init_method: str
+    backend: str
+    world_size: int
+    timeout: float
+    host: str
+    port: int
+    prefix: str
+    path: str
+    channel: tuple[str, int, str]
+    hosts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A process has become a rank.
+
+    Attributes:
+        pid: its process number.
+        machine: where that number counts, see `this_machine`.
+    """
+
+    pid: int
+    machine: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A rank has left its group and joined a new one.
+
+    Attributes:
+        subgroups: whether groups of dist.new_group ended with the old one.
+        rpc: whether RPC ended with it.
+    """
+
+    subgroups: bool
+    rpc: bool
 
 
 class Rendezvous:

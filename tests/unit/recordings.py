@@ -1,7 +1,7 @@
 """What a rank records for a trace, written by hand, with times in milliseconds."""
 
 from distlab.wire.messages import REMOTE, SERVED
-from distlab.wire.recorded import Recorded, RecordedCall, Row
+from distlab.wire.payload import Recorded, RecordedCall, Row
 
 BEGIN = 1_700_000_000_000_000_000  # ns of a machine's clock
 MAIN, WORKER = 1, 2

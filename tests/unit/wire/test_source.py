@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from distlab.wire.source import is_learners, is_shown
+from distlab.wire.messages import is_learners, is_shown
 
 STARTED = "import threading; from distlab.rank import status; print(status._lines(threading.get_ident()))"
 
