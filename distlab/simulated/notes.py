@@ -149,6 +149,11 @@ class Notes:
 class CountFlops(TorchDispatchMode):
     """Adds to the notes what each operator computes, as torch's FlopCounterMode counts it."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch asks this to hide a mode from its compiler, which costs each rank a second and 70 MB to import."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(is_fake, types)):  # DTensor asks for the shape of a result
             return func(*args, **(kwargs or {}))

@@ -1,6 +1,8 @@
 """Virtual times against closed formulas and against cases computed by hand."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -195,3 +197,17 @@ def test_stragglers_compute_longer_and_jitter_is_the_same_on_every_run():
     results = {seconds("all_reduce", 8, 4096, jitter=0.5, seed=3) for _ in range(5)}
     assert len(results) == 1
     assert seconds("all_reduce", 8, 4096) < results.pop() != seconds("all_reduce", 8, 4096, jitter=0.5, seed=4)
+
+
+COUNTED = """
+import sys, torch
+from distlab.simulated.notes import NOTES, CountFlops
+with CountFlops():
+    torch.nn.Linear(3, 5)(torch.ones(2, 3))
+print(NOTES.here.flops, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_counting_operations_does_not_import_the_compiler():
+    """torch would import it for a mode that does not ask it to leave that be: a second and 70 MB for each rank."""
+    assert subprocess.check_output([sys.executable, "-c", COUNTED], text=True).split() == ["60", "False"]
