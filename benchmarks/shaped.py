@@ -6,6 +6,7 @@ the gloo group of the hosts, and then lets the same function run with virtual cl
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -58,29 +59,25 @@ def main(rank: int, n: int, latency: float, rate: float) -> None:
     for name, fn in functions().items():
         for size in SIZES:
             tensor = torch.zeros(size // 4)
-            seconds = torch.tensor(_times(fn, tensor, dist.group.WORLD, time.perf_counter))
+            seconds = torch.tensor(_times(fn, tensor))
             dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-            notes.settle(simulated)
-            notes.align()
-            _times(fn, tensor, simulated, notes.mark)
-            marks = torch.tensor(notes.settle(simulated).marks)
-            predicted = (marks[:, 1::2] - marks[:, 0::2]).amax(0)
+            predicted = notes.seconds_of(functools.partial(fn, group=simulated), (tensor,), simulated)
             if rank == 0:
-                print(json.dumps([name, size, *(times[1:].median().item() for times in (seconds, predicted))]))
+                print(json.dumps([name, size, seconds[1:].median().item(), predicted]))
     dist.destroy_process_group()
 
 
-def _times(fn: Callable, tensor: Any, group: Any, clock: Callable[[], Any]) -> list[float]:
-    """Seconds of each call of fn(tensor, group), after a barrier; of a clock that only marks, nothing."""
+def _times(fn: Callable, tensor: Any) -> list[float]:
+    """Seconds of each call of fn(tensor, group), after a barrier."""
     import torch.distributed as dist
 
-    marks = []
+    seconds = []
     for _ in range(REPEAT + 1):
-        dist.barrier(group)
-        began = clock()
-        fn(tensor, group=group)
-        marks.append((began, clock()))
-    return [end - begin for begin, end in marks if begin is not None]
+        dist.barrier()
+        began = time.perf_counter()
+        fn(tensor, group=dist.group.WORLD)
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def measure(n: int, latency: float, rate: float) -> list[list]:

@@ -18,7 +18,7 @@ from distlab.client.waiting import Replies
 from distlab.diagnosis import failures, proof, report, unmatched
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.rank import entry
-from distlab.simulated.entry_points import begin_cell
+from distlab.simulated import begin_cell
 from distlab.wire import seconds
 from distlab.wire.messages import COMMUNICATING, SILENT, Failure, RankStatus
 

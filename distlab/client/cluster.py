@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distlab import text
+from distlab import simulated, text
 from distlab.client import attached, display, export, waiting
 from distlab.client.cell import Cell, Options
 from distlab.client.plan import Plan, check_launcher, check_network, make_plan
@@ -20,7 +20,6 @@ from distlab.errors import ClusterError
 from distlab.launch import local
 from distlab.launch.slurm import Job
 from distlab.rank import entry
-from distlab.simulated import entry_points as simulated
 from distlab.simulated.network import Network
 from distlab.text import refuse
 from distlab.wire import payload

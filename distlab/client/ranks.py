@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from distlab import simulated
 from distlab.client import display, waiting
 from distlab.client.attached import Attached
 from distlab.client.plan import FORK, Plan
@@ -29,7 +30,6 @@ from distlab.errors import ClusterError
 from distlab.launch import mpiexec, slurm
 from distlab.launch.hosts import SSH_NAME
 from distlab.rank import entry
-from distlab.simulated import entry_points as simulated
 from distlab.text import rank_list
 from distlab.traces.events import Offset
 from distlab.wire import messages, seconds

@@ -33,12 +33,10 @@ class Timing:
     Args:
         num_bytes: the full buffer's size.
         repetitions: the seconds of each.
-        simulated: whether the seconds are virtual.
     """
 
     num_bytes: int
     repetitions: tuple[float, ...]
-    simulated: bool = False
 
     @property
     def seconds(self) -> float:
@@ -100,8 +98,8 @@ def measure_each(
     Runs on: every rank of the group (a rank that skips it hangs the rest).
 
     Returns:
-        a `Timing` for each function, the same on every rank; on a simulated cluster in virtual seconds, of a single
-        call where all calls take the same.
+        a `Timing` for each function, the same on every rank; on a simulated cluster that of a single call, in virtual
+        seconds, since all calls take the same.
     """
     import torch
     import torch.distributed as dist
@@ -111,7 +109,7 @@ def measure_each(
     if dist.get_backend(group) == "simulated":
         from distlab.simulated.notes import seconds_of
 
-        return [Timing(num_bytes, seconds_of(fn, args, repeat, group), simulated=True) for fn in functions]
+        return [Timing(num_bytes, (seconds_of(fn, args, group),)) for fn in functions]
     for _ in range(warmup):
         for fn in functions:
             fn(*args)

@@ -3,4 +3,48 @@
 network.py describes links, hosts and devices. backend.py is the process group that notes what each rank does (notes.py,
 events.py). From these notes simulation.py finds every rank's virtual time, with the steps of collectives from
 collectives.py. The model is written down in simulation.py.
+
+The functions here are those that the notebook calls on a rank. Its kernel imports them too, and has no torch, so what
+needs torch is imported inside of them.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distlab.simulated.events import Result
+    from distlab.simulated.network import Network
+
+
+def use(network: Network | None) -> None:
+    """Before the group is built: be on these machines from now on, with the clock at 0; None for this one.
+
+    Runs on: every rank.
+    """
+    from distlab.simulated import backend, notes
+
+    notes.use(network)
+    backend.register()
+
+
+def begin_cell(number: int) -> None:
+    """Note that a cell begins here, on all its ranks together. Runs on: every rank of the cell."""
+    from distlab.simulated import notes
+
+    notes.align((number, 0))
+
+
+def settle(rank: int, world_size: int) -> Result | None:
+    """Begin new notes; what came of the old ones, from rank 0. Runs on: every rank."""
+    from distlab.simulated import notes
+
+    result = notes.settle()
+    return result if rank == 0 else None
+
+
+def clock(rank: int, world_size: int) -> float:
+    """Virtual seconds of this rank since the group was built. Runs on: every rank."""
+    from distlab.simulated import notes
+
+    return notes.settle().clocks[rank]

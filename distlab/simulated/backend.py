@@ -72,7 +72,6 @@ class Work(dist.Work):
             if self._note_source is not None:
                 self.op = self._note_source(self._source_rank())
             NOTES.add(Wait(self.op))
-            NOTES.resume()
 
     def get_future(self) -> torch.Future:
         return LOG.simulator.add(self._work.get_future(), self)

@@ -47,7 +47,7 @@ def _steps(event: Collective, me: int, n: int, network: Network) -> Iterable[Ste
     if name == "barrier":
         distances = [1 << k for k in range((n - 1).bit_length())]
         return _of_member(me, [[(k, (k + d) % n, 0) for k in range(n)] for d in distances])
-    if name in ("gather", "scatter") or network.algorithms.get(name) == "linear":
+    if name in ("gather", "scatter"):
         steps = [[(root, other) for other in range(n) if other != root]]
     else:  # down a binomial tree: in each step, every rank that has the data gives it to one more
         spans = [1 << k for k in reversed(range((n - 1).bit_length()))]

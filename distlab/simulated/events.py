@@ -93,7 +93,7 @@ class Transfer:
     Args:
         src, dst: ranks.
         begin, end: when its first byte leaves the sender, and when its last one arrives.
-        send, recv: the operations at its ends, messages or collectives; None for a receive that began after its end.
+        send, recv: the operations at its ends, messages or collectives.
     """
 
     src: int
@@ -102,7 +102,7 @@ class Transfer:
     begin: float
     end: float
     send: int
-    recv: int | None
+    recv: int
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import random
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from distlab.text import BYTES_PER_SECOND, PREFIXES, SECONDS, quantity, refuse
+from distlab.text import BYTES_PER_SECOND, PREFIXES, SECONDS, one_of, quantity, refuse, whole_number
 
-ALGORITHMS = {
-    "all_reduce": ("auto", "ring", "tree", "naive", "halving doubling", "recursive doubling", "whole ring"),
-    "broadcast": ("tree", "linear"),
-    "reduce": ("tree", "linear"),
-}
+ALL_REDUCE = ("auto", "ring", "tree", "naive", "halving doubling", "recursive doubling", "whole ring")
 
 
 @dataclass(frozen=True)
@@ -51,22 +46,15 @@ class Device:
     Args:
         flops: floating-point operations a second, or a text such as "10 TFLOP/s": operations are counted as torch's
             FlopCounterMode counts them (matrix products, convolutions, attention), and elementwise ones cost nothing.
-        cpu: instead of counting: virtual seconds for each second of CPU time on this machine; not the same on every
-            run.
 
     Raises:
-        ArgumentError: not such a number or text, or both.
+        ArgumentError: not such a number or text.
     """
 
-    flops: float | str | None = None
-    cpu: float | None = None
+    flops: float | str
 
     def __post_init__(self) -> None:
-        if (self.flops is None) == (self.cpu is None):
-            refuse("Device", "either flops or cpu", (self.flops, self.cpu), 'Call Device(flops="10 TFLOP/s").')
-        for name, units, example in (("flops", {"FLOP/s": 1.0}, "10 TFLOP/s"), ("cpu", {"": 1.0}, "1")):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, quantity(name, getattr(self, name), units, example))
+        object.__setattr__(self, "flops", quantity("flops", self.flops, {"FLOP/s": 1.0}, "10 TFLOP/s"))
 
 
 class Path(NamedTuple):
@@ -94,11 +82,9 @@ class Network:
         hosts: ranks by host. inside, between: the links in a host, and between hosts.
         device: how long computing takes. name: for pictures and tables; made from the links when it is "".
         handshake: whether a sender learns only after a latency that its receiver is there; see simulation.py.
-        eager: bytes up to which a message leaves before its receiver waits for it; gloo's 0 is the default.
-        algorithms: the algorithm of each collective, one of ALGORITHMS. "auto" takes ring or tree, whichever its
-            formula says is quicker, as NCCL does.
-        jitter: each message's latency grows by a random share of itself, at most this one. stragglers: by rank, how
-            many times longer it computes. seed: of the random shares, which are the same on every run.
+        algorithms: {"all_reduce": one of ALL_REDUCE}. "auto" takes ring or tree, whichever its formula says is
+            quicker, as NCCL does.
+        stragglers: by rank, how many times longer it computes.
 
     Raises:
         ArgumentError: an argument breaks its rule.
@@ -113,11 +99,8 @@ class Network:
     device: Device | None = None
     name: str = ""
     handshake: bool = False
-    eager: int = 0
     algorithms: Mapping[str, str] = field(default_factory=dict)
-    jitter: float = 0.0
     stragglers: Mapping[int, float] = field(default_factory=dict)
-    seed: int = 0
 
     def __post_init__(self) -> None:
         example = 'Call Network("5 us", "25 GB/s"), or Network(hosts=[4, 4], inside=Link(...), between=Link(...)).'
@@ -126,21 +109,18 @@ class Network:
             refuse("Network", "described by latency and bandwidth, or by hosts", (self.latency, self.hosts), example)
         if flat:
             object.__setattr__(self, "inside", Link(self.latency, self.bandwidth))
-        elif not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in self.hosts):
-            refuse("hosts", "a list of whole numbers of ranks above 0", self.hosts, "Give for example hosts=[4, 4].")
+        for n in self.hosts:
+            whole_number("hosts", n, 1, advice="Give for example hosts=[4, 4].")
         for name in ("inside", "between") if self.hosts else ():
             if not isinstance(getattr(self, name), Link):
                 refuse(name, "a Link", getattr(self, name), f'Give {name}=Link("2 us", "300 GB/s").', wrong_type=True)
-        if self.device is not None and not isinstance(self.device, Device):
+        if not isinstance(self.device, Device | None):
             advice = 'Give device=Device(flops="10 TFLOP/s").'
             refuse("device", "a Device", self.device, advice, wrong_type=True)
         for collective, algorithm in self.algorithms.items():
-            if algorithm not in ALGORITHMS.get(collective, ()):
-                known = ", ".join(ALGORITHMS.get(collective, ALGORITHMS))
-                advice = 'Give for example algorithms={"all_reduce": "ring"}.'
-                refuse(f"algorithms[{collective!r}]", f"one of {known}", algorithm, advice)
-        quantity("eager", self.eager, {"B": 1.0}, "0", zero=True)
-        quantity("jitter", self.jitter, {"": 1.0}, "0.1", zero=True)
+            advice = 'Give for example algorithms={"all_reduce": "ring"}.'
+            one_of("algorithms", collective, ["all_reduce"], advice)
+            one_of("algorithms['all_reduce']", algorithm, ALL_REDUCE, advice)
         for rank, factor in self.stragglers.items():
             quantity(f"stragglers[{rank!r}]", factor, {"": 1.0}, "2")
 
@@ -151,9 +131,7 @@ class Network:
         Raises:
             ArgumentError: no such name.
         """
-        if name not in NETWORKS:
-            refuse("name", f"one of {', '.join(map(repr, NETWORKS))}", name, 'Call Network.named("InfiniBand NDR").')
-        return replace(NETWORKS[name], **others)
+        return replace(NETWORKS[one_of("name", name, NETWORKS, 'Call Network.named("InfiniBand NDR").')], **others)
 
     def __str__(self) -> str:
         if self.name:
@@ -180,12 +158,6 @@ class Network:
         if here == there:
             return Path(self.inside.latency, 1 / self.inside.bandwidth, ("rank out", src), ("rank in", dst))
         return Path(self.between.latency, 1 / self.between.bandwidth, ("host out", here), ("host in", there))
-
-    def late(self, src: int, dst: int, count: int) -> float:
-        """The factor by which the latency of the count-th message from src to dst is longer."""
-        if not self.jitter:
-            return 1.0
-        return 1.0 + self.jitter * random.Random(f"{self.seed} {src} {dst} {count}").random()
 
 
 def _short(value: float) -> str:

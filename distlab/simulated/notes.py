@@ -31,12 +31,11 @@ class Program:
     def __init__(self, op: int = 0):
         self.op = op
         self.events: list[Event] = []
-        self.flops, self.cpu = 0, time.thread_time()  # computed since the last event; when it was
+        self.flops = 0  # computed since the last event
 
     def note_end(self) -> None:
         """Note that the program of this thread has waited for the end of this one."""
         NOTES.add(Wait(self.op))
-        NOTES.resume()
 
 
 class _Thread(threading.local):
@@ -91,17 +90,14 @@ class Notes:
     @contextlib.contextmanager
     def inside(self, callback: Program) -> Iterator[None]:
         """What this thread does meanwhile is the callback's."""
-        before, began, counts = self.thread.callback, time.thread_time(), self._counts()
+        before, counts = self.thread.callback, self._counts()
         self.thread.callback = callback
-        self.resume()
         try:
             with contextlib.nullcontext() if counts else self.count_flops():
                 yield
             self.compute()
         finally:
             self.thread.callback = before
-            if counts:
-                self.here.cpu += time.thread_time() - began  # who was interrupted has not computed this
             with contextlib.suppress(ValueError):  # the notes were cleared meanwhile
                 self.callbacks.remove(callback)
 
@@ -115,22 +111,12 @@ class Notes:
                 self.program.events.append(Callback(callback.op, after, callback.events))
         return events
 
-    def resume(self) -> None:
-        """What this thread has computed until now, for distlab or in a wait, does not count."""
-        if self._counts():
-            self.here.cpu = time.thread_time()
-
     def compute(self) -> None:
         """Note what the device has computed since the event before; the program's own threads do not count."""
-        device, program = self.device, self.here
-        if device is None or self.thread.quiet or not self._counts():
-            return
-        if device.flops is not None and program.flops:
-            self._append(Compute(program.flops / device.flops))
+        program = self.here
+        if self.device is not None and program.flops and not self.thread.quiet and self._counts():
+            self._append(Compute(program.flops / self.device.flops))
             program.flops = 0
-        elif device.cpu is not None:
-            self._append(Compute((time.thread_time() - program.cpu) * device.cpu))
-            self.resume()
 
     def _counts(self) -> bool:
         """Whether what this thread computes counts; current_thread() would make a Thread of one of C++."""
@@ -141,9 +127,8 @@ class Notes:
             self.here.events.append(event)
 
     def count_flops(self) -> Any:
-        """A context manager that counts what this thread computes, where the device is one that counts."""
-        counts = self.device is not None and self.device.flops is not None
-        return CountFlops() if counts else contextlib.nullcontext()
+        """A context manager that counts what this thread computes, where computing takes time."""
+        return contextlib.nullcontext() if self.device is None else CountFlops()
 
 
 class CountFlops(TorchDispatchMode):
@@ -182,7 +167,6 @@ def align(number: tuple[int, int]) -> None:
     """Note that all ranks that do so with this number go on together from here. Runs on: each of them."""
     NOTES.aligned = number
     NOTES.add(Align(number))
-    NOTES.resume()
 
 
 def compute(seconds: float) -> None:
@@ -205,63 +189,52 @@ def apart() -> Iterator[list[Event]]:
         yield events
     finally:
         events += NOTES.cut()
-        NOTES.device = device
+        NOTES.device, NOTES.program.flops = device, 0
         NOTES.program.events[:0] = before
-        NOTES.resume()
 
 
-def settle(group: dist.ProcessGroup | None = None) -> Result:
+def settle() -> Result:
     """Find the virtual times of everything since the last time, and begin new notes at the clocks that came out.
 
-    Runs on: every rank of the group (a rank that skips it hangs the rest).
+    Runs on: every rank of the cluster (a rank that skips it hangs the rest).
 
     Returns:
-        the result, in which ranks that are not in the group have done nothing; what happened (operations, transfers and
-        spans) is told to the group's first rank only.
+        the result; what happened (operations, transfers and spans) is there on rank 0 only.
     """
-    result = _exchange(NOTES.cut(), NOTES.unfinished, NOTES.start, group)
+    result = _exchange(NOTES.cut(), NOTES.unfinished, NOTES.start, dist.group.WORLD)
     rank = dist.get_rank()
     NOTES.unfinished, NOTES.start = result.unfinished[rank], result.clocks[rank]
     return result
 
 
-def seconds_of(
-    fn: Callable[..., Any], args: tuple[Any, ...], repeat: int, group: dist.ProcessGroup | None
-) -> tuple[float, ...]:
+def seconds_of(fn: Callable[..., Any], args: tuple[Any, ...], group: dist.ProcessGroup | None) -> float:
     """Virtual seconds of fn(*args), from the moment when all ranks begin until the slowest has ended.
 
     What the ranks did before, and what others do meanwhile, has no part in it.
 
     Runs on: every rank of the group.
-
-    Returns:
-        one number where every call takes the same; `repeat` of them where latencies or computing times differ.
     """
-    network = NOTES.network
-    differs = network.jitter or (network.device is not None and network.device.cpu is not None)
-    before = NOTES.cut()
-    for _ in range(repeat if differs else 1):
-        cell, latest = NOTES.aligned
-        align((cell, latest + 1))
-        NOTES.add(Mark())
-        fn(*args)
-        NOTES.add(Mark())
-    measured = NOTES.cut()
+    before, (cell, latest) = NOTES.cut(), NOTES.aligned
+    align((cell, latest + 1))
+    NOTES.add(Mark())
+    fn(*args)
+    NOTES.add(Mark())
+    measured, group = NOTES.cut(), group or dist.group.WORLD
     result = _exchange(measured, (), 0.0, group)
     NOTES.program.events[:0] = [event for event in (*before, *measured) if not isinstance(event, Mark)]
-    marks = [result.marks[rank] for rank in dist.get_process_group_ranks(group or dist.group.WORLD)]
     # ranks that have aligned with others before may have other numbers, and begin one after the other: the last counts
-    starts, ends = ([max(times) for times in zip(*(m[first::2] for m in marks), strict=True)] for first in (0, 1))
-    return tuple(end - start for start, end in zip(starts, ends, strict=True))
+    begun, ended = zip(*(result.marks[rank] for rank in dist.get_process_group_ranks(group)), strict=True)
+    return max(ended) - max(begun)
 
 
-def _exchange(
-    events: list[Event], unfinished: tuple[Any, ...], start: float, group: dist.ProcessGroup | None
-) -> Result:
-    """What comes of the events that the group's ranks have noted, from these clocks on; see `settle`."""
+def _exchange(events: list[Event], unfinished: tuple[Any, ...], start: float, group: dist.ProcessGroup) -> Result:
+    """What comes of the events that the group's ranks have noted, from these clocks on; see `settle`.
+
+    Ranks that are not in the group have done nothing. What happened is there on the group's first rank only.
+    """
     NOTES.thread.quiet = True
     try:
-        members = dist.get_process_group_ranks(group or dist.group.WORLD)
+        members = dist.get_process_group_ranks(group)
         mine = (events, unfinished, start, NOTES.aligned)
         gathered: list[Any] = [None] * len(members)
         first = dist.get_rank(group) == 0
@@ -272,13 +245,12 @@ def _exchange(
     finally:
         NOTES.thread.quiet = False
     result, NOTES.aligned = answer[0]
-    NOTES.resume()
     return whole or result
 
 
 def _simulate(members: list[int], gathered: list[Any]) -> tuple[Result, tuple[int, int]]:
     """The result of the members' notes, and the latest alignment of any."""
-    told, nothing = dict(zip(members, gathered, strict=True)), ((), (), 0.0, (0, 0))
-    of_ranks = [told.get(rank, nothing) for rank in range(dist.get_world_size())]
+    received, nothing = dict(zip(members, gathered, strict=True)), ((), (), 0.0, (0, 0))
+    of_ranks = [received.get(rank, nothing) for rank in range(dist.get_world_size())]
     programs, unfinished, clocks, aligned = zip(*of_ranks, strict=True)
     return simulate(programs, NOTES.network, clocks, unfinished), max(aligned)

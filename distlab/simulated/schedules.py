@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from distlab.text import refuse
+from distlab.text import one_of, whole_number
 
 SEGMENT_BYTES = 1 << 21  # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 Steps = list[list["Message"]]
@@ -20,7 +20,7 @@ class Message:
     """One message of a schedule.
 
     Attributes:
-        src, dst: ranks; in shared memory, `dst` reads what `src` has written.
+        src, dst: ranks.
         chunks: which chunks of the buffer it carries.
         operation: "reduce" when dst adds it to its own, "copy" when it takes its place.
         origin: the rank whose own tensor it carries; None when it carries what src has added up so far.
@@ -52,15 +52,14 @@ def schedule(name: str, world_size: int, segments: int = 1) -> Schedule:
     Runs on: anywhere.
 
     Args:
-        name: one of ALL_REDUCE but "best", which is one of the others.
+        name: one of ALGORITHMS.
         segments: in how many the pipelined ring cuts each chunk; each segment then counts as a chunk.
 
     Raises:
         ArgumentError: no such algorithm, or no such number.
     """
     check(name, world_size)
-    if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
-        refuse("segments", "a whole number of 1 or more", segments, 'Call schedule("pipelined ring", 4, segments=2).')
+    whole_number("segments", segments, 1)
     plan, _ = ALGORITHMS[name]
     num_chunks, steps = plan(world_size, segments) if world_size > 1 else (1, [])
     return Schedule(name, world_size, num_chunks, tuple(tuple(step) for step in steps))
@@ -89,9 +88,8 @@ def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float, 
     MPICH (2005).
 
     Args:
-        name: one of ALL_REDUCE but "best", which is one of the others. num_bytes: of the whole tensor.
-        alpha: seconds of a message without bytes, beta: seconds a byte sent, gamma: seconds a byte added up. For
-            "shared memory": seconds of a meeting, seconds a byte read, seconds a byte added up.
+        name: one of ALGORITHMS. num_bytes: of the whole tensor.
+        alpha: seconds of a message without bytes, beta: seconds a byte sent, gamma: seconds a byte added up.
 
     Raises:
         ArgumentError: no such algorithm, or no such number of ranks.
@@ -116,10 +114,8 @@ def segments_of(num_bytes: int, world_size: int) -> int:
 
 def check(name: str, world_size: int) -> None:
     """The name of an algorithm that has a schedule, and a number of ranks."""
-    if name not in ALGORITHMS:
-        refuse("name", f"one of {', '.join(ALGORITHMS)}", name, 'Call schedule("ring", 4).')
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-        refuse("world_size", "a whole number of 1 or more", world_size, 'Call schedule("ring", 4).')
+    one_of("name", name, ALGORITHMS)
+    whole_number("world_size", world_size, 1)
 
 
 # --- schedules: (number of chunks, steps) for n ranks ---
@@ -165,12 +161,6 @@ def _halving_doubling(n: int, _: int) -> tuple[int, Steps]:
         doubling.insert(0, [Message(r, r ^ d, kept[r], "copy") for r in range(power)])
         blocks = kept
     return power, _folded(n, power, halving + doubling)
-
-
-def _shared_memory(n: int, _: int) -> tuple[int, Steps]:
-    pairs = [(src, dst) for dst in range(n) for src in range(n) if src != dst]
-    add = [Message(src, dst, range(dst, dst + 1), "reduce") for src, dst in pairs]
-    return n, [add, [Message(src, dst, range(src, src + 1), "copy") for src, dst in pairs]]
 
 
 def _folded(n: int, num_chunks: int, steps: Steps) -> Steps:
@@ -226,5 +216,4 @@ ALGORITHMS: dict[str, tuple[Callable[[int, int], tuple[int, Steps]], Callable[[i
     "halving doubling": (_halving_doubling, _halving_cost),
     "recursive doubling": (_recursive_doubling, _doubling_cost),
     "tree": (_tree, lambda n: (2 * _log(n), 2 * _log(n), _log(n))),
-    "shared memory": (_shared_memory, lambda n: (2, 2 * (n - 1) / n, (n - 1) / n)),
 }

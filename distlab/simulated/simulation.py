@@ -11,7 +11,6 @@ The model, after LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995):
   ends when it has arrived: the latency of a link counts in what the two say to each other before, as formulas of the
   form alpha + beta m do (rendezvous). With `handshake` they say it on the wire, as gloo does: the sender hears of its
   receiver a latency later, and its operation ends when the message has left the port.
-- A message of up to `eager` bytes does not wait for its receiver, and its sender's operation ends when it has left.
 - A collective is what its members send, step by step (collectives.py), from the moment at which each has begun it, and
   through the same ports as everything else. Adding costs nothing. Those of one group go one after the other on each
   rank, in the order in which they were called, as on the stream of an NCCL communicator; those of other groups overlap.
@@ -114,7 +113,6 @@ class _Run:
         self.latest: dict[tuple[int, int], int] = {}  # (rank, op) of a callback -> what it began last, or follows
         self.posted: defaultdict[Hashable, deque[_Exchange]] = defaultdict(deque)  # one side of which has not begun
         self.aligning: defaultdict[tuple[int, int], list[tuple[int, _Moment]]] = defaultdict(list)
-        self.sent: Counter[tuple[int, int]] = Counter()
         self.operations: list[Operation] = []
         self.transfers: list[Transfer] = []
         self.spans: list[Span] = []
@@ -253,33 +251,25 @@ class _Run:
             waiting.append(exchange)
         handshake = self.network.handshake and not message.sends
         exchange.begun[message.sends] = message, now + (self.network.path(dst, src).latency if handshake else 0.0)
-        sent, _ = exchange.begun.get(True, (None, now))
-        eager = sent is not None and 0 < self.network.eager >= sent.num_bytes
-        leaves = message.sends if eager else len(exchange.begun) == 2
-        if leaves:
-            when = now if eager else max(since for _, since in exchange.begun.values())
-            self._go_on(self._travel(src, dst, exchange, when, eager))
+        if len(exchange.begun) == 2:
+            when = max(since for _, since in exchange.begun.values())
+            self._go_on(self._travel(src, dst, exchange, when))
         return exchange.ends[message.sends]
 
-    def _travel(self, src: int, dst: int, exchange: _Exchange, when: float, eager: bool) -> Process:
+    def _travel(self, src: int, dst: int, exchange: _Exchange, when: float) -> Process:
         """A message comes to its sender's port, through it, over the link, and through its receiver's port."""
-        path, (message, _) = self.network.path(src, dst), exchange.begun[True]
+        path, (message, _), (received, _) = self.network.path(src, dst), exchange.begun[True], exchange.begun[False]
         seconds = message.num_bytes * path.seconds_per_byte
-        latency = path.latency * self.network.late(src, dst, self.sent[src, dst])
-        self.sent[src, dst] += 1
-        ends_when_left = self.network.handshake or eager
         begin = max((yield when, (4, src, dst)), self.free[path.out])
         left = self.free[path.out] = begin + seconds
-        if ends_when_left:
+        if self.network.handshake:
             self._at(left, (2, src, dst), exchange.ends[True].come)
-        arrived = max((yield begin + latency, (3, src, dst)), self.free[path.into])
+        arrived = max((yield begin + path.latency, (3, src, dst)), self.free[path.into])
         end = self.free[path.into] = arrived + seconds
-        recv, _ = exchange.begun.get(False, (None, end))  # an eager one may come before its receiver
-        ops = message.op, recv and recv.op
-        self.transfers.append(Transfer(src, dst, message.num_bytes, begin, end, *ops))
+        self.transfers.append(Transfer(src, dst, message.num_bytes, begin, end, message.op, received.op))
         now = yield end, (2, dst, src)
         exchange.ends[False].come(now)
-        if not ends_when_left:
+        if not self.network.handshake:
             exchange.ends[True].come(now)
 
 

@@ -68,7 +68,7 @@ def test_the_cost_is_that_of_the_schedule(name):
 
 RING = ALL_REDUCE["ring"]
 REFUSED = {
-    "name must be one of naive, whole ring, ring, pipelined ring, halving doubling, ": lambda: schedule("best", 4),
+    "name must be one of 'naive', 'whole ring', 'ring', ": lambda: schedule("best", 4),
     "world_size must be a whole number of 1 or more, got True. ": lambda: schedule("ring", True),
     "segments must be a whole number of 1 or more, got 0. ": lambda: schedule("ring", 4, segments=0),
     "op must be a dist.ReduceOp out of SUM, PRODUCT, MIN, MAX, got 'sum'. ": lambda: RING(torch.ones(2), "sum"),
@@ -86,7 +86,7 @@ def test_bad_arguments_are_refused_in_words(message, call):
     """The rule and what was given, before the group is even looked at."""
     error = refused(call)
     assert str(error).startswith(message)
-    assert isinstance(error, TypeError) == ("got 'sum'" in message or "got [1.0]" in message)
+    assert isinstance(error, TypeError) == any(given in message for given in ("got 'sum'", "got [1.0]", "got True"))
 
 
 # --- shared memory, threads as ranks ---

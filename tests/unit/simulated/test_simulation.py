@@ -58,7 +58,6 @@ def test_the_other_collectives_take_what_their_formulas_say(n):
     message = ALPHA + BETA * m
     assert seconds("broadcast", n, m) == close(steps * message)
     assert seconds("reduce", n, m) == close(steps * message)
-    assert seconds("broadcast", n, m, algorithms={"broadcast": "linear"}) == close(ALPHA + (n - 1) * BETA * m)
     assert seconds("gather", n, m) == close(ALPHA + (n - 1) * BETA * m)
     assert seconds("scatter", n, m) == close(ALPHA + (n - 1) * BETA * m)
     assert seconds("all_gather", n, m) == close((n - 1) * message)
@@ -101,12 +100,10 @@ def test_messages_to_one_receiver_come_in_the_order_of_their_arrival():
     assert result.clocks == close((ALPHA + 2e-3, ALPHA + 2e-3, ALPHA + 1e-3))
 
 
-def test_a_message_waits_for_its_receiver_unless_it_is_eager():
+def test_a_message_waits_for_its_receiver():
     m = 25_000
     programs = [[send(1, 1, m), Wait(1)], [Compute(1e-3), recv(1, 0, m), Wait(1)]]
     assert simulate(programs, network()).clocks == close((1e-3 + ALPHA + 1e-6,) * 2)
-    assert simulate(programs, network(eager=m)).clocks == close((1e-6, 1e-3))
-    assert simulate(programs, network(eager=m - 1)).clocks == close((1e-3 + ALPHA + 1e-6,) * 2)
 
 
 def test_with_a_handshake_the_sender_hears_of_its_receiver_a_latency_later():
@@ -192,11 +189,8 @@ def test_a_rank_that_waits_for_nobody_keeps_its_clock():
     assert result.clocks == (1e-3, 0.0)
 
 
-def test_stragglers_compute_longer_and_jitter_is_the_same_on_every_run():
+def test_stragglers_compute_longer():
     assert simulate([[Compute(1e-3)]] * 2, network(stragglers={1: 3.0})).clocks == close((1e-3, 3e-3))
-    results = {seconds("all_reduce", 8, 4096, jitter=0.5, seed=3) for _ in range(5)}
-    assert len(results) == 1
-    assert seconds("all_reduce", 8, 4096) < results.pop() != seconds("all_reduce", 8, 4096, jitter=0.5, seed=4)
 
 
 COUNTED = """
