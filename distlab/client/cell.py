@@ -15,7 +15,7 @@ from typing import Any
 from distlab.client import display, waiting
 from distlab.client.ranks import Ranks
 from distlab.client.waiting import Replies
-from distlab.diagnosis import failures, proof, report, unmatched
+from distlab.diagnosis import failures, proof, report
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.rank import entry
 from distlab.simulated import begin_cell
@@ -183,13 +183,12 @@ class Cell:
     def _raise_if_dead(self) -> None:
         """Raise RankDied when the process of a rank of this cell has ended."""
         lost = self._ranks.lost
-        if failures.WITH_ANOTHER in lost.values():
-            raise failures.all_died(lost)
-        if self._died:
+        died = lost if failures.WITH_ANOTHER in lost.values() else self._died
+        if died:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
             how = self._ranks.can_respawn, self._ranks.last_lines, self._ranks.host_is_lost
             served = any(state.serves for state in self._ranks.states(survivors).values())
-            raise failures.rank_died(self._died, survivors, *how, failures.gone_with_group(False, served))
+            raise failures.rank_died(died, survivors, *how, failures.gone_with_group(False, served))
 
     def _raise_failed(self, raised: list[Failure]) -> None:
         """Raise RankError, after the group was rebuilt where it may be damaged."""
@@ -218,11 +217,11 @@ class Cell:
         if replaced is None:
             advice = "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
             states = {rank: everyone[rank] for rank in late}
-            raise Interrupted("\n".join([report.late(late, None), report.table(states), advice]))
+            raise Interrupted("\n".join([failures.late(late, None), report.table(states), advice]))
         raised, busy = self._raised(), self._sent.unfinished()
         if not replaced:
             self._raise_if_dead()
-        gone, n = "" if busy else self._ranks.rebuild(), self._ranks.plan.n
+        gone = "" if busy else self._ranks.rebuild()
         in_time = [f for f in raised if f.rank not in late and not f.consequence]
         if in_time and timeout is not None and not busy and not replaced:  # it is at fault for those that are late
             raise failures.rank_error(raised, self._targets, True, gone)
@@ -232,10 +231,10 @@ class Cell:
             Failure(r, "Waiting", report.call_words(s.call), tuple(map(failures.with_text, s.lines)))
             for r, s in waits.items()
         )
-        first = report.headline(needs, everyone, self._targets) if needs else report.late(late, timeout)
+        first = report.headline(needs, everyone, self._targets) if needs else failures.late(late, timeout)
         own = [f for f in raised if not f.consequence and f.kind != "KeyboardInterrupt"]  # in an except or finally
-        parts = [first, report.table(states), *failures.raised_words(own), *unmatched.begun_earlier(everyone)]
-        message = "\n".join([*parts, report.outcome(duration, busy, replaced, gone, n)])
+        parts = [first, report.table(states), *failures.raised_words(own), *report.begun_earlier(everyone)]
+        message = "\n".join([*parts, failures.outcome(duration, busy, replaced, gone)])
         display.show_source(states, self._options.source)
         if needs:
             raise DeadlockError(message, found)

@@ -24,7 +24,7 @@ from distlab.client.plan import FORK, Plan
 from distlab.client.processes import Processes, start_processes
 from distlab.client.waiting import Patience, Replies
 from distlab.compat.ipyparallel import engines_with_work
-from distlab.diagnosis import failures, report, unmatched
+from distlab.diagnosis import failures, report
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
 from distlab.launch import mpiexec, slurm
@@ -201,11 +201,11 @@ class Ranks:
             return
         self._channel.unwaited = False
         states = self.states(range(self.plan.n), patient=True)
-        if left := unmatched.left(states):
-            stays = unmatched.why_it_stays(states, self.plan.network is not None)
+        if left := report.left(states):
+            stays = report.why_it_stays(states, self.plan.network is not None)
             gone = "" if stays else self.rebuild()
             if reports:
-                print(unmatched.words(left, stays, gone), file=sys.stderr)
+                print(report.words_of_left(left, stays, gone), file=sys.stderr)
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""

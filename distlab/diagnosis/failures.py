@@ -60,14 +60,6 @@ ADVICE = {
         "The stages of a pipeline keep the shapes of their first step: give every step a batch of the same size, or "
         "make the stages and the schedule again."
     ),
-    r"RPC has not been initialized": (
-        "RPC begins with rpc.init_rpc(...) on every rank, and ends when a cell is freed, when a rank dies, and with "
-        "cluster.heal(): call rpc.init_rpc(...) again on every rank."
-    ),
-    r"asyncio.run\(\) cannot be called from a running event loop": (
-        "Cells run in an event loop already, here as in any notebook: write await main() in the place of "
-        "asyncio.run(main())."
-    ),
     r"'NoneType' object has no attribute 'wait'": (
         "Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for."
     ),
@@ -77,7 +69,6 @@ CAUSES = {
     "SIGKILL": "often the system, out of memory, or kill -9",
     "SIGABRT": "often gloo: a send and its recv had different sizes",
     "SIGSEGV": "a fault in compiled code",
-    "SIGTERM": "somebody asked it to end",
 }
 
 
@@ -151,12 +142,11 @@ def raised_words(raised: Sequence[Failure]) -> list[str]:
 
 def destroyed(states: Mapping[int, RankStatus]) -> str:
     """Which ranks have destroyed the process group, and where; "" where none has."""
-    calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed}
+    calls = [(rank, with_text(state.destroyed.lines[-1])) for rank, state in states.items() if state.destroyed]
     if not calls:
         return ""
-    lines = {rank: with_text(call.lines[-1]) for rank, call in calls.items()}
-    rows = [f"  rank {rank}   line {line.number}   {line.text}".rstrip() for rank, line in lines.items()]
-    return "\n".join([f"{rank_list(calls)} destroyed the process group", *rows])
+    rows = [_where([Failure(rank, "", "", (line,))]) for rank, line in calls]
+    return "\n".join([f"{rank_list([rank for rank, _ in calls])} destroyed the process group", *rows])
 
 
 def _raised(alike: list[Failure]) -> str:
@@ -188,6 +178,30 @@ def _fold(failures: Sequence[Failure], by_message: bool = True) -> list[list[Fai
     return list(alike.values())
 
 
+def late(ranks: Sequence[int], timeout: float | None) -> str:
+    """The first sentence for ranks that were interrupted, by the clock or by a person (timeout None)."""
+    who = rank_list(ranks) if ranks else "no rank"
+    return f"{who} did not come back within {timeout:g} s." if timeout else f"{who.capitalize()} had not ended."
+
+
+def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], gone: str) -> str:
+    """What was done about the ranks, and what to do now.
+
+    Args:
+        seconds: from the start of the cell until its ranks were free.
+        busy: ranks that could not be freed.
+        replaced: what was lost with ranks that could not be freed.
+        gone: what went with the old group, in sentences.
+    """
+    if busy:
+        return f"{rank_list(busy).capitalize()} could not be freed: call cluster.restart()."
+    kept = "Variables are kept and the process group is rebuilt: change the cell and run it again."
+    if replaced:
+        kept = "Other ranks keep their variables, and the process group is rebuilt."
+    ended = [f"Rank {r} could not be freed: a new process took its place, {what}." for r, what in replaced.items()]
+    return " ".join([f"Freed after {seconds:.1f} s.", *ended, kept, gone]).rstrip()
+
+
 def rank_died(
     died: Mapping[int, str],
     others: Sequence[int],
@@ -206,38 +220,27 @@ def rank_died(
         host_lost: whether a host of theirs is not reached any more.
         gone: what went with them, in sentences.
     """
-    who, several = rank_list(others).capitalize() if others else "", len(others) > 1
+    who, keep = rank_list(others).capitalize() if others else "", "keep their" if len(others) > 1 else "keeps its"
+    first = {rank: how for rank, how in sorted(died.items()) if how != WITH_ANOTHER}
+    rest = f"{who} {keep} variables until then."
     if host_lost:
         advice = "cluster.heal(), and the next cell for all ranks, look for the host again."
-        verbs = "keep their" if several else "keeps its"
-        alone = f"until then ranks={list(others)} uses {'them' if several else 'it'} without a group"
-        rest = f" {who} {verbs} variables: {alone}." if others else ""
+        rest = f"{who} {keep} variables: until then ranks={list(others)} uses them without a group."
     elif respawn:
         places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
         advice = f"The next cell starts {places} variables, and rebuilds the process group."
-        rest = f" {who} {'keep theirs' if several else 'keeps its own'}." if others else ""
+        rest = f"{who} {'keep theirs' if len(others) > 1 else 'keeps its own'}."
+    elif len(first) < len(died):
+        ended = rank_list([rank for rank in died if rank not in first])
+        advice = f"MPI ends a whole program when one of its processes ends: mpiexec has ended {ended} too.\n"
+        advice += "All variables are lost: call cluster.restart() for new ranks."
     else:
         advice = "The cluster is not whole: call cluster.restart() for new ranks."
-        verbs = "live and keep their" if several else "lives and keeps its"
-        rest = f" {who} {verbs} variables until then." if others else ""
+    words = " ".join(filter(None, [advice, rest if others else "", gone]))
     failures = tuple(
-        Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in sorted(died.items())
+        Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in {**first, **died}.items()
     )
-    return RankDied(f"{deaths(died)}.\n{advice}{rest} {gone}".rstrip(), failures, tuple(others))
-
-
-def all_died(lost: Mapping[int, str]) -> RankDied:
-    """The error for ranks that mpiexec ended because another had ended.
-
-    Args:
-        lost: how, in words, by rank; of those that were ended, WITH_ANOTHER.
-    """
-    first = {rank: how for rank, how in sorted(lost.items()) if how != WITH_ANOTHER}
-    others = [rank for rank in lost if rank not in first]
-    rest = f"MPI ends a whole program when one of its processes ends: mpiexec has ended {rank_list(others)} too."
-    advice = "All variables are lost: call cluster.restart() for new ranks."
-    failures = tuple(Failure(rank, "RankDied", lost[rank]) for rank in (*first, *others))
-    return RankDied(f"{deaths(first)}.\n{rest}\n{advice}", failures)
+    return RankDied(f"{deaths(first)}.\n{words}", failures, tuple(others))
 
 
 def died_between_cells(died: Mapping[int, str], host_lost: bool = False) -> str:

@@ -1,6 +1,6 @@
 """Who waits for whom, and whether the wait can end: pure functions over the statuses of the ranks.
 
-Runs on the notebook's kernel, called by cell.py; no process is started or asked here.
+Runs on the notebook's kernel, called by cell.py and report.py; rank/checks.py compares calls with it on a rank.
 
 The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a message, or the members
 of a group that have not called the collective yet. A rank that computes, that does not answer, whose call ends by
@@ -11,11 +11,11 @@ a while.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from distlab.diagnosis.matching import disagreement
-from distlab.text import rank_list
+from distlab.text import grouped, rank_list
 from distlab.wire import messages
 from distlab.wire.messages import Answer, Begun, CallRecord, RankStatus
 
@@ -191,3 +191,90 @@ def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> 
     if differ:
         return Need(missing, clash=differ[:1].upper() + differ[1:])
     return Need(missing) if missing else None
+
+
+def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus]) -> str:
+    """Why nothing matches an operation that a rank has begun: the other side has begun fewer; "" where it has not."""
+    if call.kind != messages.MESSAGE:
+        others = [other for other in call.members if other != rank and other in states]
+        begun = {r: max((o.sequence for o in states[r].history if o.group == call.group), default=0) for r in others}
+        missing = [other for other in others if begun[other] < call.sequence]
+        return f"was not called by {rank_list(missing)}" if missing else ""
+    if call.is_send:
+        to = states.get(call.peer)
+        received = to and messages_begun(to, False, call, rank) + messages_begun(to, False, call, None)
+        return "was never received" if to and received < call.sequence else ""
+    if call.peer is None:
+        here, others = states[rank], [states[other] for other in call.members if other in states]
+        came = sum(messages_begun(o, True, call, rank) - messages_begun(here, False, call, o.rank) for o in others)
+        return "nothing was sent for it" if came < messages_begun(here, False, call, None) else ""
+    source = states.get(call.peer)
+    return "nothing was sent for it" if source and messages_begun(source, True, call, rank) < call.sequence else ""
+
+
+# --- whether the calls of one collective, or the two ends of a message, fit together ---
+
+
+def disagreement(calls: Mapping[int, CallRecord]) -> str:
+    """How the calls that several ranks make as the same collective differ, in a sentence; "" when they fit.
+
+    Args:
+        calls: by rank.
+    """
+    if len({call.collective for call in calls.values()}) > 1:
+        differ = len({call.op for call in calls.values()}) > 1  # full_tensor may be one collective or the other
+        names = {rank: call.op if differ else f"{call.op} ({call.collective})" for rank, call in calls.items()}
+        ops = _by_value(names, ("calls", "call"))
+        return f"the ranks do not call the same collective: {ops}."
+    aspects: list[Callable[[CallRecord], str]] = [
+        lambda call: f"op={call.reduce_op}" if call.reduce_op else "",
+        lambda call: f"the root {call.root}" if call.root is not None else "",
+        lambda call: tensor_words(call, shapes=call.sends is None),
+    ]
+    for aspect in aspects:
+        values = {rank: aspect(call) for rank, call in calls.items()}
+        if len(set(values.values())) > 1:
+            op = next(iter(calls.values())).op
+            return f"the ranks do not agree in {op}: {_by_value(values, ('has', 'have'))}."
+    return _splits_disagree(calls)
+
+
+def _by_value(values: Mapping[int, str], verbs: tuple[str, str]) -> str:
+    """ "rank 2 has op=MAX, ranks 0 and 1 have op=SUM": the fewest ranks first."""
+    groups = grouped((value, rank) for rank, value in sorted(values.items()))
+    ordered = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
+    return ", ".join(f"{rank_list(ranks)} {verbs[len(ranks) > 1]} {value or 'none'}" for value, ranks in ordered)
+
+
+def _splits_disagree(calls: Mapping[int, CallRecord]) -> str:
+    for rank, call in calls.items():
+        own = call.members.index(rank)
+        for other, sent in zip(call.members, call.sends or (), strict=False):
+            expected = (calls[other].receives or ())[own : own + 1] if other in calls else ()
+            if expected and expected[0] != sent:
+                ends = f"rank {rank} sends {_elements(sent)} to rank {other}, which expects {_elements(expected[0])}"
+                return f"the ranks do not agree in {call.op}: {ends}."
+    return ""
+
+
+def _elements(count: int) -> str:
+    return f"{count} element{'' if count == 1 else 's'}"
+
+
+def misfit(sent: CallRecord, received: CallRecord) -> str:
+    """How the tensor of a send and that of its recv differ in type or number of elements, in words; "" when they fit.
+
+    The shapes may differ: a message is a row of numbers.
+    """
+    (sent_type, sent_shape), (type_, shape) = sent.tensors[0], received.tensors[0]
+    if sent_type == type_ and math.prod(sent_shape) == math.prod(shape):
+        return ""
+    return f"{tensor_words(sent)} is sent, {tensor_words(received)} is to receive it"
+
+
+def tensor_words(call: CallRecord, shapes: bool = True) -> str:
+    """ "float32[2, 3]" of a call's tensors; the types alone without `shapes`; "" of a call without tensors."""
+    words = [f"{dtype}{list(shape)}" if shapes else dtype for dtype, shape in call.tensors]
+    if not shapes:
+        words = sorted(set(words))
+    return ", ".join(words[:3]) + (f" and {len(words) - 3} more" if len(words) > 3 else "")

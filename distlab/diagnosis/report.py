@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import html
 import linecache
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distlab.diagnosis.failures import with_text
-from distlab.diagnosis.matching import tensor_words
-from distlab.diagnosis.proof import Need, need, serving
+from distlab.diagnosis.proof import Need, need, serving, tensor_words, why_unmatched
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Line, RankStatus
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
 MOST_SENTENCES = 4
+MESSAGE_FROM = "waits for a message from"
 WITHOUT_CALL = {  # what a rank does that is in no call
     messages.IDLE: "finished",
     messages.COMPUTING: "computes",
@@ -44,52 +43,50 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
     Args:
         targets: the ranks that run the cell; None for all.
     """
-    clashes = list(dict.fromkeys(n.clash for _, n in sorted(needs.items()) if n.clash))
-    if clashes:
+    if clashes := list(dict.fromkeys(n.clash for _, n in sorted(needs.items()) if n.clash)):
         return " ".join(clashes[:2])
-    if any(states[r].call.kind == messages.REMOTE for r in needs):
-        return _remote(needs, states, targets)
-    tags = [_wrong_tag(states[r], states) for r in sorted(needs)]
-    if any(tags):
-        return " ".join([*filter(None, tags)][:2])
-    finished = {rank: [o for o in need.ranks if states[o].doing == messages.IDLE] for rank, need in needs.items()}
+    waiting = [states[rank] for rank in sorted(needs)]
+    if any(state.call.kind == messages.REMOTE for state in waiting):
+        return _remote(waiting, states, targets)
+    if tags := [words for state in waiting if (words := _wrong_tag(state, states))]:
+        return " ".join(tags[:2])
+    finished = {rank: _finished(need, states) for rank, need in needs.items()}
     if not any(finished.values()):
         return _circle(needs, states)
     alike = grouped((_complaint(states[rank], gone, states, targets), rank) for rank, gone in finished.items() if gone)
-    sentences = []
-    for words, ranks in list(alike.items())[:3]:
-        words = words.replace("s ", " ", 1) if len(ranks) > 1 else words  # they wait, or send
-        sentences.append(f"{rank_list(ranks).capitalize()} {words}")
-    return " ".join(sentences)
+    return " ".join(_sentence(ranks, words) for words, ranks in list(alike.items())[:3])
 
 
-def _remote(needs: Mapping[int, Need], states: Mapping[int, RankStatus], targets: Sequence[int] | None) -> str:
+def _finished(need: Need, states: Mapping[int, RankStatus]) -> list[int]:
+    return [rank for rank in need.ranks if states[rank].doing == messages.IDLE]
+
+
+def _sentence(ranks: Sequence[int], words: str, within: str = "") -> str:
+    """What ranks do, from the words for one of them."""
+    return f"{rank_list(ranks).capitalize()}{within} {words.replace('s ', ' ', 1) if len(ranks) > 1 else words}"
+
+
+def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus], targets: Sequence[int] | None) -> str:
     """Why remote calls never end: which call waits for which rank, and what that waits for where it serves the call."""
-    waiting = [("", state) for rank, state in sorted(states.items()) if rank in needs]
-    for _, state in sorted(states.items()):
+    places, served = [("", state) for state in waiting], Counter()
+    for rank, state in sorted(states.items()):
         for one, handler in zip(state.serving, serving(state), strict=True):
-            waiting.append((f", in {one.function}(...) for rank {one.caller},", handler))
-    found, served = [], Counter((s.rank, one.caller, one.function) for s in states.values() for one in s.serving)
-    for within, state in waiting:
+            places.append((f", in {one.function}(...) for rank {one.caller},", handler))
+            served[rank, one.caller, one.function] += 1
+    found = []
+    for within, state in places:
         call = state.call
         if call.kind == messages.REMOTE:
             callees = [states[callee] for callee in call.members if callee in states]
             why = "".join(_unserved(states[state.rank], call, callee, served) for callee in callees)
-            rest = f"waits for {_callee(call)}{why}."
+            words = f"waits for {_callee(call)}{why}."
+        elif gone := _finished(others := need(state, states), states):
+            words = _complaint(state, gone, states, targets)
         else:
-            others = need(state, states).ranks
-            gone = [other for other in others if states[other].doing == messages.IDLE]
-            rest = f"waits in {call_words(call)}{f' for {rank_list(others)}' if others else ''}."
-            rest = _complaint(state, gone, states, targets) if gone else rest
-        found.append(((within, rest), state.rank))
-    sentences = []
-    for (within, rest), calls in grouped(found).items():
-        ranks = sorted(set(calls))
-        within = within.replace(", in ", f", in {len(calls)} calls of ") if len(calls) > len(ranks) else within
-        rest = re.sub("^(wait|send)s ", r"\1 ", rest) if len(ranks) > 1 else rest
-        sentences.append(f"{rank_list(ranks).capitalize()}{within} {rest}")
-    more = [f"And {len(sentences) - MOST_SENTENCES} more."] if len(sentences) > MOST_SENTENCES else []
-    return " ".join([*sentences[:MOST_SENTENCES], *more])
+            words = f"waits in {call_words(call)}{f' for {rank_list(others.ranks)}' if others.ranks else ''}."
+        found.append(((within, words), state.rank))
+    sentences = [_sentence(sorted(set(ranks)), words, within) for (within, words), ranks in grouped(found).items()]
+    return " ".join(sentences[:MOST_SENTENCES])
 
 
 def _callee(call: CallRecord) -> str:
@@ -110,15 +107,17 @@ def _unserved(caller: RankStatus, call: CallRecord, callee: RankStatus, served: 
     if not callee.serves:
         return f", but rank {callee.rank} has no RPC agent any more"
     if len(callee.serving) >= callee.threads > 0:
-        return f", but {_threads(callee.threads, f'of rank {callee.rank} that ')}"
+        return f", but {_threads(callee)}"
     if len(caller.serving) >= caller.threads > 0:  # C++ takes an answer in on one of these, too
-        return f", whose answer cannot come in, because {_threads(caller.threads, f'of rank {caller.rank} that ')}"
+        return f", whose answer cannot come in, because {_threads(caller)}"
     return ", which has returned a Future that nobody completes" if call.function else ""
 
 
-def _threads(count: int, whose: str) -> str:
+def _threads(state: RankStatus) -> str:
     """A pool of threads that is full: "all 2 threads of rank 1 that serve calls wait"."""
-    return f"the one thread {whose}serves calls waits" if count == 1 else f"all {count} threads {whose}serve calls wait"
+    if state.threads == 1:
+        return f"the one thread of rank {state.rank} that serves calls waits"
+    return f"all {state.threads} threads of rank {state.rank} that serve calls wait"
 
 
 def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
@@ -137,23 +136,20 @@ def _complaint(
 ) -> str:
     """What a rank waits for that cannot come, after its name."""
     call, who = state.call, rank_list(gone)
-    if targets is not None and not set(gone) & set(targets):
-        verb = "does" if len(gone) == 1 else "do"
-        finished, without = f"{who}, which {verb} not run this cell", ""
-    else:
-        finished, without = f"{who}, which {'has' if len(gone) == 1 else 'have'} finished", " without calling it"
+    has, does = ("has", "does") if len(gone) == 1 else ("have", "do")
+    asked = targets is None or set(gone) & set(targets)
+    finished = f"{who}, which {has} finished" if asked else f"{who}, which {does} not run this cell"
     if call.kind == messages.MESSAGE:
-        without = without and (" without receiving it" if call.is_send else " without sending it")
-        return f"{'sends a message to' if call.is_send else 'waits for a message from'} {finished}{without}."
+        verb, left_out = ("sends a message to", "receiving") if call.is_send else (MESSAGE_FROM, "sending")
+        return f"{verb} {finished}{f' without {left_out} it' if asked else ''}."
     if call.kind == messages.WAITING:
         return f"waits {call.function} for {finished}."
-    if call.op == "new_group":
-        callers = "every rank" if call.sequence else "every member of the group"
-        return f"waits in new_group, which {callers} must call, for {finished}{without}."
     if call.op == "backward":
         return f"waits in backward() for gradients of {finished}: does the loss of every rank use every parameter?"
-    again = " once more" if without and any(_called_before(call, states[r]) for r in gone) else ""
-    return f"waits in {call.op} for {finished}{without}{again}."
+    callers = "every rank" if call.sequence else "every member of the group"
+    rule = f", which {callers} must call," if call.op == "new_group" else ""
+    again = " once more" if any(_called_before(call, states[r]) for r in gone) else ""
+    return f"waits in {call.op}{rule} for {finished}{f' without calling it{again}' if asked else ''}."
 
 
 def _called_before(call: CallRecord, state: RankStatus) -> bool:
@@ -164,21 +160,17 @@ def _called_before(call: CallRecord, state: RankStatus) -> bool:
 def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
     unfinished, everyone = len(needs), len(states)
     first = f"{unfinished} of {everyone} ranks wait for each other" if unfinished > 1 else "The rank waits for itself"
-    calls = [states[r].call for r in needs]
-    if all(call.kind == messages.MESSAGE for call in calls):
-        if not any(call.is_send for call in calls):
-            return f"{first}; nobody will send."
-        if all(call.is_send for call in calls):
-            return f"{first}; nobody will receive, and a send waits for its receiver."
-    if all(call.kind == messages.COLLECTIVE for call in calls) and len({call.group for call in calls}) > 1:
-        return f"{first}: they call {' and '.join(sorted({call.op for call in calls}))} in different groups."
-    links = [f"{rank_list([r])} {_means(states[r].call)} for {rank_list(needs[r].ranks)}" for r in sorted(needs)[:4]]
+    calls = {rank: states[rank].call for rank in sorted(needs)}
+    kinds = {(call.kind, call.is_send) for call in calls.values()}
+    if kinds == {(messages.MESSAGE, False)}:
+        return f"{first}; nobody will send."
+    if kinds == {(messages.MESSAGE, True)}:
+        return f"{first}; nobody will receive, and a send waits for its receiver."
+    if kinds == {(messages.COLLECTIVE, False)} and len({call.group for call in calls.values()}) > 1:
+        return f"{first}: they call {' and '.join(sorted({call.op for call in calls.values()}))} in different groups."
+    means = {r: call.function if call.kind == messages.WAITING else f"in {call.op}" for r, call in calls.items()}
+    links = [f"rank {rank} {means[rank]} for {rank_list(needs[rank].ranks)}" for rank in list(calls)[:4]]
     return f"{first}: {', '.join(links)}{', and so on' if unfinished > 4 else ''}."
-
-
-def _means(call: CallRecord) -> str:
-    """In what, or by what means, a rank waits."""
-    return call.function if call.kind == messages.WAITING else f"in {call.op}"
 
 
 def call_words(call: CallRecord) -> str:
@@ -210,15 +202,11 @@ def rows(states: Mapping[int, RankStatus]) -> list[tuple[list[int], str, str, Li
 
 def _served(state: RankStatus) -> list[tuple[str, str, Line | None]]:
     """What one rank does for others, by their remote calls, in the form of `_row`."""
-    found = []
+    found = {}
     for one, handler in zip(state.serving, serving(state), strict=True):
-        handler = handler if one.call else replace(handler, doing=messages.COMPUTING)
-        found.append(((one, _row(handler)), handler))
-    rows = []
-    for (one, (what, tensors, line)), alike in grouped(found).items():
-        times = f"{len(alike)} calls of " if len(alike) > 1 else ""
-        rows.append((f"serves rank {one.caller}, {times}{one.function}(...): {what}", tensors, line))
-    return rows
+        what, tensors, line = _row(handler if one.call else replace(handler, doing=messages.COMPUTING))
+        found[f"serves rank {one.caller}, {one.function}(...): {what}", tensors, line] = None
+    return [*found]
 
 
 def _row(state: RankStatus) -> tuple[str, str, Line | None]:
@@ -244,32 +232,6 @@ def table(states: Mapping[int, RankStatus]) -> str:
     return "\n".join("  " + "  ".join(f"{row[i]:<{widths[i]}}" for i in columns).rstrip() for row in cells)
 
 
-def late(ranks: Sequence[int], timeout: float | None) -> str:
-    """The first sentence for ranks that were interrupted, by the clock or by a person (timeout None)."""
-    who = rank_list(ranks) if ranks else "no rank"
-    return f"{who} did not come back within {timeout:g} s." if timeout else f"{who.capitalize()} had not ended."
-
-
-def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], gone: str, n: int) -> str:
-    """What was done about the ranks, and what to do now.
-
-    Args:
-        seconds: from the start of the cell until its ranks were free.
-        busy: ranks that could not be freed.
-        replaced: what was lost with ranks that could not be freed.
-        gone: what went with the old group, in sentences.
-        n: number of ranks in the cluster.
-    """
-    if busy:
-        return f"{rank_list(busy).capitalize()} could not be freed: call cluster.restart()."
-    kept = "Variables are kept and the process group is rebuilt: change the cell and run it again."
-    if replaced:
-        kept = "The other ranks keep their variables, and the " if len(replaced) < n else "The "
-        kept += "process group is rebuilt."
-    ended = [f"Rank {r} could not be freed: a new process took its place, {what}." for r, what in replaced.items()]
-    return " ".join([f"Freed after {seconds:.1f} s.", *ended, kept, gone]).rstrip()
-
-
 def activity(state: RankStatus) -> str:
     """What one rank does now: "idle", "computes, line 4", "recv(src=1), line 3"."""
     if state.doing == messages.IDLE and state.serving:
@@ -284,9 +246,53 @@ def brief(states: Mapping[int, RankStatus]) -> str:
     """`rows` in one line, for a person who waits: "rank 2 computes (line 4), ranks 0-1: all_reduce() (line 6)"."""
     words = []
     for ranks, what, _, line in rows(states)[:4]:
-        where = f" (line {line.number})" if line else ""
-        words.append(f"{rank_list(ranks)}: {what}{where}")
+        words.append(f"{rank_list(ranks)}: {what}" + (f" (line {line.number})" if line else ""))
     return ", ".join(words)
+
+
+# --- operations that were begun and not waited for ---
+
+
+def left(states: Mapping[int, RankStatus]) -> list[str]:
+    """A line for each operation that nobody waits for, and whose other side has not begun it."""
+    calls = [(rank, call) for rank, state in states.items() for call in state.left]
+    return [f"  {_what(rank, call)}, {why}" for rank, call in calls if (why := why_unmatched(rank, call, states))]
+
+
+def why_it_stays(states: Mapping[int, RankStatus], is_simulated: bool) -> str:
+    """Why the group is not rebuilt without them, in words; "" where it can be."""
+    if is_simulated:
+        return "this cluster is simulated, and virtual time goes on"
+    keep = [rank for rank, state in states.items() if state.kept]
+    return f"{rank_list(keep)} may still wait for what an operation has returned" if keep else ""
+
+
+def words_of_left(lines: Sequence[str], stays: str, gone: str) -> str:
+    """What to show of them.
+
+    Args:
+        lines: as `left` has them.
+        stays: as `why_it_stays` has it.
+        gone: what else went with the old group, in words.
+    """
+    done = f"The process group is rebuilt, so that the next cell begins without them. {gone}".rstrip()
+    if stays:
+        done = f"They may meet the next cell, because {stays}: cluster.heal() builds a new group."
+    return "\n".join(["This cell has begun operations and not waited for them:", *lines, done])
+
+
+def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
+    """A line for each operation of an earlier cell that somebody still keeps, and that may have met this one."""
+    found = dict.fromkeys(_what(rank, call) for rank, state in states.items() for call in state.kept)
+    return [f"  {what}, was begun in an earlier cell, was not waited for, and may have met this one" for what in found]
+
+
+def _what(rank: int, call: CallRecord) -> str:
+    """An operation with its rank and line."""
+    return f"rank {rank}: {call_words(call)}" + (f", line {call.lines[-1].number}" if call.lines else "")
+
+
+# --- the source with marks ---
 
 
 def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLine]:

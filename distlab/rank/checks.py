@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.diagnosis.matching import disagreement, misfit
+from distlab.diagnosis.proof import disagreement, misfit
 from distlab.errors import MismatchError
 from distlab.rank.hooks import derived, waiting
 from distlab.rank.log import LOG, Note, waits

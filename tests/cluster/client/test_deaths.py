@@ -139,7 +139,7 @@ def test_with_the_stock_launcher_a_death_needs_a_restart():
         assert str(raised(distlab.RankDied, cluster.run, dies)) == (
             f"rank 1 was {KILLED}.\n"
             "The cluster is not whole: call cluster.restart() for new ranks. "
-            "Rank 0 lives and keeps its variables until then."
+            "Rank 0 keeps its variables until then."
         )
         advice = "Call cluster.restart(): it starts new ranks, without the variables."
         for call in (lambda: cluster.run(pid_on_rank), cluster.heal):

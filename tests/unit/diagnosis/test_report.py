@@ -1,4 +1,4 @@
-"""What a learner reads of ranks that did not come back: tables and marked sources; headlines: test_deadlock.py."""
+"""What a learner reads of ranks that did not come back: tables and marked sources; headlines: test_proof.py."""
 
 from dataclasses import replace
 
@@ -25,11 +25,9 @@ def at_lines(steps, *lines):
     [
         ("recv 1", "recv(src=1)"),
         ("recv any tag=3", "recv(src=any, tag=3)"),
-        ("send 2 tag=1", "send(dst=2, tag=1)"),
         ("send 2 group=b:0,2", "send(dst=2, group of ranks 0 and 2)"),
         ("all_reduce reduce_op=SUM", "all_reduce()"),
         ("reduce reduce_op=MAX root=0", "reduce(dst=0, op=MAX)"),
-        ("broadcast root=2", "broadcast(src=2)"),
         ("scatter root=1 group=b:0,2", "scatter(src=1, group of ranks 0 and 2)"),
     ],
 )
@@ -54,11 +52,6 @@ WAITS = Line(9, "dist.recv(t, src=1)")
             ],
         ),
         (
-            "2 ranks; 0-1 barrier",
-            [Line(1, "dist.barrier()"), Line(2, "dist.barrier()")],
-            ["  rank 0  barrier()  line 1  dist.barrier()", "  rank 1  barrier()  line 2  dist.barrier()"],
-        ),
-        (
             "2 ranks; 0 is_silent; 1 has_not_begun",
             [],
             [
@@ -67,7 +60,7 @@ WAITS = Line(9, "dist.recv(t, src=1)")
             ],
         ),
     ],
-    ids=["all that ranks do", "one call at two lines", "ranks that do not say where they are"],
+    ids=["all that ranks do", "ranks that do not report where they are"],
 )
 def test_a_table_of_what_ranks_do(steps, lines, shown):
     """Ranks that do the same at the same line are one row; empty columns are left out."""
@@ -98,68 +91,23 @@ def test_a_brief_of_what_ranks_do():
     )
 
 
-def test_ranks_that_are_late():
-    """By the clock; or because a person did not want to wait, when a rank may have ended meanwhile."""
-    assert report.late([0, 1], 0.5) == "ranks 0-1 did not come back within 0.5 s."
-    assert report.late([], None) == "No rank had not ended."
-
-
-LOST = "and its variables are lost: x"
-REPLACED = f"could not be freed: a new process took its place, {LOST}."
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((9.0, [1, 2], {}, "", 4), "Ranks 1-2 could not be freed: call cluster.restart()."),
-        (
-            (2.0, [], {1: LOST}, "", 4),
-            f"Freed after 2.0 s. Rank 1 {REPLACED} The other ranks keep their variables, "
-            "and the process group is rebuilt.",
-        ),
-        ((2.0, [], {0: LOST}, "", 1), f"Freed after 2.0 s. Rank 0 {REPLACED} The process group is rebuilt."),
-    ],
-    ids=["not freed", "replaced", "all replaced"],
-)
-def test_what_was_done_about_them(arguments, words):
-    """What is left of the ranks' variables, and what to do now; tests/cluster/client has ranks that were freed."""
-    assert report.outcome(*arguments) == words
-
-
 # --- the source with marks ---
 
 
-@pytest.mark.parametrize(
-    ("cell", "steps", "lines", "shown"),
-    [
-        (  # a gap has dots, and no number
-            "%%px\nfirst()\n" + "pass\n" * 20 + "last()\n",
-            "2 ranks; 0-1 computes",
-            [Line(2, "first()"), Line(23, "last()")],
-            [
-                "    1  %%px",
-                ">   2  first()   rank 0: computes",
-                "    3  pass",
-                "    4  pass",
-                "       ...",
-                "   21  pass",
-                "   22  pass",
-                ">  23  last()    rank 1: computes",
-            ],
-        ),
-        (  # two things at one line
-            "%%px\nrun()",
-            "3 ranks; 0 recv 1 tag=1; 1 recv 0",
-            [Line(2, "run()"), Line(2, "run()")],
-            ["    1  %%px", ">   2  run()   rank 0: recv(src=1, tag=1) float32[1]; rank 1: recv(src=0) float32[1]"],
-        ),
-    ],
-    ids=["a gap", "two things"],
-)
-def test_the_cell_with_marks_at_its_ranks(cell, steps, lines, shown):
-    """The lines where ranks are, with what they do there."""
-    marked = report.marked_source(at_lines(steps, *lines), cell)
-    assert report.source_text(marked).splitlines() == shown
+def test_the_cell_with_marks_at_its_ranks():
+    """The lines where ranks are, with what they do there; a gap has dots, and no number."""
+    states = at_lines("3 ranks; 0 recv 1 tag=1; 1 recv 0; 2 computes", *[Line(2, "run()")] * 2, Line(23, "last()"))
+    marked = report.marked_source(states, "%%px\nrun()\n" + "pass\n" * 20 + "last()\n")
+    assert report.source_text(marked).splitlines() == [
+        "    1  %%px",
+        ">   2  run()    rank 0: recv(src=1, tag=1) float32[1]; rank 1: recv(src=0) float32[1]",
+        "    3  pass",
+        "    4  pass",
+        "       ...",
+        "   21  pass",
+        "   22  pass",
+        ">  23  last()   rank 2: computes",
+    ]
 
 
 def test_a_function_of_a_file_is_marked_there(tmp_path):
@@ -189,10 +137,9 @@ def test_ranks_without_a_line_are_not_in_the_source():
 
 
 def test_the_marked_source_as_html():
-    """Source and notes are escaped; chips come before each note; a gap has no number."""
+    """Source and notes are escaped; chips come before each note."""
     states = at_lines("2 ranks; 0 computes", Line(2, "a = b < c"))
     html = report.source_html(report.marked_source(states, "%%px\na = b < c"), lambda ranks: f"<b>{ranks}</b>")
     assert "a = b &lt; c" in html
     assert "<b>[0]</b>rank 0: computes" in html
     assert html.count("#d55e00") == 1
-    assert ">   0" not in report.source_html([report.MarkedLine(0, "...", [])], str)
