@@ -29,20 +29,16 @@ def start_folder() -> Path:
     return Path(folders[0] if folders else ".").absolute()
 
 
-def allows_input(kernel: Any) -> bool:
-    """Whether the front end of the cell that runs could ask its user for input. Private: an attribute of the kernel."""
-    return bool(getattr(kernel, "_allow_stdin", False))
-
-
 def somebody_watches() -> bool:
     """Whether a person looks on: a front end that could ask its user for input, or a terminal.
 
     Programs that execute notebooks (nbclient, nbval) never allow input, and IPP_NONINTERACTIVE says it outright.
+    Private: an attribute of the kernel.
     """
     if os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0"):
         return False
     shell = notebook_shell()
-    return sys.stderr.isatty() if shell is None else allows_input(shell.kernel)
+    return sys.stderr.isatty() if shell is None else bool(getattr(shell.kernel, "_allow_stdin", False))
 
 
 def notebook_shell() -> Any:

@@ -62,7 +62,7 @@ PARTS = {
     "torch.distributed:ProcessGroup._set_default_backend": "simulate a cluster",
     "torch.distributed:ProcessGroup._register_backend": "simulate a cluster",
     "torch.autograd:Variable._execution_engine.queue_callback": "simulate DistributedDataParallel",
-    "torch._ops:OpOverload._overloadpacket": "count what a simulated device computes",
+    "torch:ops.aten.mm.default._overloadpacket": "count what a simulated device computes",
     "torch:_C._profiler._RecordFunctionFast": "record a trace",
     "torch:_C._autograd._profiler_enabled": "record a trace",
     "torch:_C._distributed_c10d._dump_fr_trace_json": "show what DistributedDataParallel sends in a trace",

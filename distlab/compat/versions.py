@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import pkgutil
 import re
 import warnings
@@ -36,25 +35,18 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def missing(parts: Mapping[str, str]) -> list[str]:
-    """A sentence for each of the parts that the installed library does not have.
+    """A sentence for each of the parts that the installed torch does not have.
 
     Args:
         parts: "module:name.name" -> what distlab cannot do without it.
     """
-    sentences = []
-    for part, use in parts.items():
-        if not _exists(part):
-            library, name = part.partition(":")[0].partition(".")[0], part.replace(":", ".")
-            here = metadata.version(library)
-            sentences.append(f"{library} {here} has no {name}, without which distlab cannot {use}.")
-    return sentences
+    here = f"torch {metadata.version('torch')}"
+    absent = {part.replace(":", "."): use for part, use in parts.items() if not _exists(part)}
+    return [f"{here} has no {name}, without which distlab cannot {use}." for name, use in absent.items()]
 
 
 def _exists(part: str) -> bool:
-    """Whether a part is there; an attribute that a class gives each of its objects is found in the class's text."""
-    owner, _, name = part.rpartition(".")
-    for place in (part, owner):
-        with contextlib.suppress(ImportError, AttributeError):
-            found = pkgutil.resolve_name(place)
-            return place == part or (inspect.isclass(found) and f"self.{name} =" in inspect.getsource(found))
+    with contextlib.suppress(ImportError, AttributeError):
+        pkgutil.resolve_name(part)
+        return True
     return False

@@ -3,7 +3,6 @@
 from importlib.metadata import version
 
 from distlab.client import doctor
-from distlab.compat import versions
 
 
 def test_nothing_is_missing_here():
@@ -20,10 +19,3 @@ def test_a_missing_part_is_named(monkeypatch):
     here = f"torch {version('torch')}"
     words = f"{here} has no {name}, without which distlab cannot give subgroups the cluster's timeout."
     assert (finding.seen, finding.ok, finding.vital) == (words, False, False)
-
-
-def test_an_attribute_of_objects_is_looked_for_in_the_text_of_their_class():
-    """A module may be missing as a whole."""
-    parts = {"ipyparallel:AsyncResult._children": "a", "ipyparallel:AsyncResult._nowhere": "b", "psutil.x:y": "c"}
-    missing = [words.partition(" has no ")[2].partition(",")[0] for words in versions.missing(parts)]
-    assert missing == ["ipyparallel.AsyncResult._nowhere", "psutil.x.y"]
