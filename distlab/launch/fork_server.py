@@ -17,7 +17,6 @@ import importlib
 import os
 import select
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -253,28 +252,35 @@ def main(plan: orders.ServerPlan) -> None:
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    if not plan.hosts:
-        server = Server(source, sink, plan, host=0)
-        _preload(plan.preload)
-        _serve(server, "127.0.0.1" if plan.stay else None)
+    if plan.hosts:
+        serve_host(source, sink, plan)
         return
-    from distlab.launch import host_report
+    server = Server(source, sink, plan, host=0)
+    preload(plan.preload)
+    if plan.stay:
+        server.serve_store("127.0.0.1")
+    server.serve()  # when it ends, the system kills the children
 
-    hello = host_report.make(plan.hosts)
+
+def serve_host(source: int, sink: int, plan: orders.ServerPlan) -> None:
+    """The same on another host: it reports what it is first, and has a folder of its own."""
+    from distlab.launch.local import report_of_host
+
+    hello = report_of_host(plan.hosts)
     server = Server(source, sink, plan, hello.host)
     server.report(hello)
     server.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # while it imports, it does not see the end of its orders
-    _preload(plan.preload)
+    preload(plan.preload)
     server.libc.prctl(PR_SET_PDEATHSIG, 0)
-    folder = os.environ["IPP_PROFILE_DIR"] = tempfile.mkdtemp(prefix="distlab-host-")
-    os.makedirs(os.path.join(folder, "log"))
-    try:
-        _serve(server, hello.address if hello.host == 0 else None)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="distlab-host-", ignore_cleanup_errors=True) as folder:
+        os.environ["IPP_PROFILE_DIR"] = folder
+        os.makedirs(os.path.join(folder, "log"))
+        if hello.host == 0:
+            server.serve_store(hello.address)
+        server.serve()
 
 
-def _preload(modules: Sequence[str]) -> None:
+def preload(modules: Sequence[str]) -> None:
     """Import what the engines will share."""
     gc.disable()  # nothing of what is imported is garbage, and looking for it takes a tenth of the time
     with debugger_hidden():
@@ -286,22 +292,6 @@ def _preload(modules: Sequence[str]) -> None:
     gc.enable()
 
 
-def _serve(server: Server, store_address: str | None) -> None:
-    """Serve the store at this address, unless it is None, and then the orders."""
-    if store_address is not None:
-        server.serve_store(store_address)
-    server.serve()  # when it ends, the system kills the children
-
-
-def first_line() -> bytes:
-    """The first line of stdin, and nothing of what comes after it."""
-    line = b""
-    while not line.endswith(b"\n"):
-        if not (byte := os.read(0, 1)):
-            sys.exit("distlab: the fork server was given no plan")
-        line += byte
-    return line
-
-
 if __name__ == "__main__":
-    main(from_json(first_line()))
+    with open(0, "rb", buffering=0, closefd=False) as stdin:  # the orders that come after the first line stay there
+        main(from_json(stdin.readline()))

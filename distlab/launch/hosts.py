@@ -13,9 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from distlab.errors import HostError
-from distlab.launch import fork_server, host_report, slurm
+from distlab.launch import fork_server, local, slurm
 from distlab.launch.connection import Connection
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan, ServerPlan
@@ -45,9 +46,7 @@ TROUBLE = {
         "its host key is unknown, or another one than before: run `ssh {name} true` once in a terminal, and compare "
         "the key."
     ),
-    r"Could not resolve hostname": Trouble(
-        "nobody knows an address of that name: write it into ~/.ssh/config or /etc/hosts."
-    ),
+    r"Could not resolve hostname": Trouble("that name has no address: write it into ~/.ssh/config or /etc/hosts."),
     r"Connection refused": Trouble(
         "it answers, but no sshd listens there: start one, or give its port in ~/.ssh/config.", passes=True
     ),
@@ -57,7 +56,6 @@ TROUBLE = {
     r"No module named '?(distlab|psutil|ipyparallel|torch)": Trouble(
         "distlab is not installed there: {python} -m pip install distlab"
     ),
-    r"This account is currently not available|account is locked": Trouble("this user may not log in there."),
 }
 
 
@@ -126,8 +124,7 @@ def connect(
             address = here if number in wanted.local else wanted.hosts[number].address
             hosts.append(HostPlan(number, notebook, os.getcwd(), address, wanted.interface))
         log = _log_of(folder, group[0])
-        if os.path.exists(log):
-            os.remove(log)
+        Path(log).unlink(missing_ok=True)
         line = _command(wanted, group[0])
         connections.append(Connection(*fork_server.start(line, replace(plan, hosts=tuple(hosts)), log), group))
     return connections
@@ -177,8 +174,7 @@ def answers(
 
 
 def _read(folder: str, number: int) -> str:
-    with open(_log_of(folder, number), errors="replace") as log:
-        return log.read()
+    return Path(_log_of(folder, number)).read_text(errors="replace")
 
 
 def _why_silent(wanted: Hosts, number: int, connection: Connection, folder: str, limit: float) -> Trouble:
@@ -202,7 +198,7 @@ def _why_silent(wanted: Hosts, number: int, connection: Connection, folder: str,
 
 def _what_differs(wanted: Hosts, hello: Hello) -> str:
     """Why a host that has answered cannot be used; "" where it can."""
-    ours, count = host_report.installed(), wanted.hosts[hello.host].ranks
+    ours, count = local.installed(), wanted.hosts[hello.host].ranks
     if different := [name for name in ours if hello.versions.get(name) != ours[name]]:
         found = ", ".join(f"{name} {hello.versions.get(name, 'not installed')}" for name in different)
         want = ", ".join(f"{name} {ours[name]}" for name in different)

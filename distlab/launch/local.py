@@ -1,17 +1,22 @@
-"""What a cluster's processes need of this machine: its limits, their environment, ipyparallel's configuration.
+"""What a cluster's processes need of this machine: its limits, what a host reports, environment and configuration.
 
-Runs on the notebook's kernel, called by cluster.py, processes.py and doctor.py; and on each host for its report.
+Runs on the notebook's kernel, called by cluster.py, processes.py and doctor.py; and on each host, in its fork server
+before torch is imported, for the report that hosts.py reads.
 Without the look at the limits, a start that is refused a file or a process somewhere in a library hangs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import os
 import resource
 import secrets
 import socket
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import psutil
@@ -19,7 +24,18 @@ import psutil
 from distlab.errors import ClusterError
 from distlab.launch import mpiexec, reaper
 from distlab.text import refuse
-from distlab.wire.rendezvous import INTERFACES, free_ports, listen, loopback_interface
+from distlab.wire.orders import Hello, HostPlan
+from distlab.wire.rendezvous import (
+    INTERFACES,
+    address_towards,
+    addresses,
+    free_ports,
+    interface_of,
+    listen,
+    loopback_interface,
+)
+
+SAME = ("distlab", "torch", "ipyparallel")  # packages of which notebook and hosts must have the same version
 
 # of a rank after the first all_reduce: a forked one shares most of its pages, others are a Python of their own each
 MEGABYTES_FORKED, MEGABYTES = 60, 190
@@ -101,6 +117,68 @@ def check_loopback() -> int:
         why = f"127.0.0.1 cannot be reached ({error}), over which notebook and ranks talk."
         cure = "Bring the loopback interface up, as root: `ip link set lo up; ip address replace 127.0.0.1/8 dev lo`."
         raise ClusterError(f"{why} {cure}") from error
+
+
+# --- what a host reports of itself ---
+
+
+def report_of_host(plans: Sequence[HostPlan]) -> Hello:
+    """This host's report; it also moves into the notebook's folder, and sets the interface for gloo.
+
+    Args:
+        plans: one, or one for each of Slurm's nodes, in their order.
+    """
+    plan = plans[int(os.environ["SLURM_NODEID"])] if len(plans) > 1 else plans[0]
+    with contextlib.suppress(OSError):
+        os.chdir(plan.folder)
+    notebook = notebook_address(plan)
+    found = Hello(plan.host, socket.gethostname(), len(os.sched_getaffinity(0)), installed(), notebook)
+    try:
+        address = plan.address or (_address_on(plan.interface) if plan.interface else address_towards(notebook))
+        interface = interface_of(address)
+        tight = min(limits("fork"), key=lambda limit: limit.ranks)
+    except OSError as error:
+        return replace(found, trouble=str(error))
+    os.environ.update(dict.fromkeys(INTERFACES, interface))
+    limit = f"{tight.value} {tight.what}. {tight.cure}"
+    return replace(found, address=address, interface=interface, max_ranks=tight.ranks, limit=limit)
+
+
+def installed() -> dict[str, str]:
+    """The versions that must be the same everywhere, by name. Runs on: anywhere."""
+    found = {"Python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+    for name in SAME:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name).partition("+")[0]
+    return found
+
+
+def notebook_address(plan: HostPlan) -> str:
+    """The notebook's address as this host sees it: from where ssh or srun came, else one on the same network."""
+    if len(plan.notebook) == 1:
+        return plan.notebook[0]
+    caller = os.environ.get("SSH_CONNECTION", "").split(" ")[0] or os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    if caller in plan.notebook:
+        return caller
+    for own in (one for found in psutil.net_if_addrs().values() for one in found if one.family == socket.AF_INET):
+        network = ipaddress.ip_network(f"{own.address}/{own.netmask}", strict=False)
+        # this machine itself is a host where it is given one of its loopback addresses
+        wanted = not network.is_loopback or (plan.address and ipaddress.ip_address(plan.address) in network)
+        if wanted and (near := [one for one in plan.notebook if ipaddress.ip_address(one) in network]):
+            return near[0]
+    return caller
+
+
+def _address_on(interface: str) -> str:
+    """The IPv4 address of a network interface; OSError that lists the interfaces where it has none."""
+    found = addresses()
+    if interface not in found:
+        there = ", ".join(f"{name} ({some[0]})" for name, some in found.items())
+        raise OSError(f"it has no interface {interface!r} with an IPv4 address, but {there}")
+    return found[interface][0]
+
+
+# --- environment and configuration ---
 
 
 def environment(threads: int | None, tag: str, alone: bool = True) -> dict[str, str]:

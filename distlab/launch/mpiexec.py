@@ -33,9 +33,8 @@ def check() -> None:
     """ArgumentError when something is missing that engines="mpi" needs."""
     missing = [name for name, place in {"mpiexec": find(), "mpi4py": find_spec("mpi4py")}.items() if not place]
     if missing:
-        here = f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed"
-        rule = "a launcher whose programs are installed here"
-        refuse("engines", rule, NAME, f"{here}: {INSTALL} brings what MPI needs. Or call Cluster(n).")
+        advice = f"Missing: {' and '.join(missing)}. {INSTALL} brings what MPI needs. Or call Cluster(n)."
+        refuse("engines", "a launcher whose programs are installed here", NAME, advice)
 
 
 def arguments(ranks: Mapping[str, int] | None = None, address: str = "", environment: Iterable[str] = ()) -> list[str]:

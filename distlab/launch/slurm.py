@@ -108,20 +108,13 @@ def trouble(job: Job, written: str, waits: bool) -> str:
     """Why no ranks started, from what srun has written; `waits`: it still waits, and the job is cancelled now."""
     if waits:
         number = _job_in_queue(written)
-        reason = _reason(number) if number else "it did not answer"
-        what = f"job {number} was cancelled" if number else "no job began"
+        reason = _reason(number) or "it did not answer"
         if number:
             _ask("scancel", number)
         return (
-            f"{what}, which did not start within {job.queue_timeout:g} s, or never will (Slurm says: {reason}). "
-            "`squeue` shows the queue, and `sinfo` what there is. Give queue_timeout=600 to wait "
-            "longer, or ask for fewer nodes or another partition."
+            f"{f'job {number} was cancelled' if number else 'no job began'}, which did not start within "
+            f"{job.queue_timeout:g} s, or never will (Slurm says: {reason}). `squeue` shows the queue, and `sinfo` "
+            "what there is. Give queue_timeout=600 to wait longer, or ask for fewer nodes or another partition."
         )
-    if re.search("invalid partition", written, re.IGNORECASE):
-        partitions = ", ".join(dict.fromkeys(_ask("sinfo", "-h", "-o", "%R").split()))
-        return f"Slurm has no partition {job.partition!r}, but {partitions}."
-    if re.search("configuration is not available|More processors requested|node count", written, re.IGNORECASE):
-        shape = "; ".join(_ask("sinfo", "-h", "-o", "%R: %D nodes with %c CPUs").splitlines())
-        return f"no partition has {job.nodes} nodes with {job.ranks} CPUs each for as many ranks ({shape})."
     last = "; ".join(line.removeprefix("srun: ").removeprefix("error: ") for line in written.splitlines()[-3:])
-    return f"srun ended: {last or 'it wrote nothing'}"
+    return f"srun ended: {last or 'it wrote nothing'}. `sinfo` shows the partitions, with their nodes and CPUs."

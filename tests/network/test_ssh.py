@@ -199,7 +199,7 @@ def test_restart_and_another_cluster(cluster, ssh_hosts):
         ("stranger", "its host key is unknown, or another one than before: run `ssh stranger true` once"),
         ("closed", "it answers, but no sshd listens there: start one"),
         ("silent", "it does not answer: is it on, is a firewall in between?"),
-        ("nowhere", "nobody knows an address of that name: write it into ~/.ssh/config or /etc/hosts."),
+        ("nowhere", "that name has no address: write it into ~/.ssh/config or /etc/hosts."),
     ],
 )
 def test_a_host_that_cannot_be_reached(ssh_hosts, monkeypatch, host, words):

@@ -2,23 +2,17 @@
 
 import socket
 
-import pytest
-
 from distlab.launch.connection import Connection
 from distlab.wire.messages import to_json
 from distlab.wire.orders import Ended, Forked
 
 
-def send(server, *reports):
-    server.sendall("".join(to_json(report) + "\n" for report in reports).encode())
-
-
-def connection(*reports, hosts=(0,)):
+def connection(*lines):
     """A connection over which these were reported, and which has ended."""
     here, server = socket.socketpair()
     with server:
-        send(server, *reports)
-    found = Connection(None, here, hosts)
+        server.sendall("\n".join(line if isinstance(line, str) else to_json(line) for line in (*lines, "")).encode())
+    found = Connection(None, here)
     found.thread.join(10)
     return found
 
@@ -31,12 +25,6 @@ def test_a_process_that_gets_the_number_of_a_dead_one_lives():
     assert connection(Forked(0, 0, 7), ended, Forked(0, 0, 7)).ended == {}
 
 
-@pytest.mark.parametrize("text", ["", "x", "Welcome to nodeA!\n"])
-def test_a_connection_that_ends_is_lost(text):
+def test_a_connection_that_ends_is_lost():
     """Whatever was written last, also by a shell that greets."""
-    here, server = socket.socketpair()
-    with server:
-        server.sendall(text.encode())
-    found = Connection(None, here)
-    found.thread.join(10)
-    assert found.lost == {0: "whose connection has ended"}
+    assert connection("Welcome to nodeA!").lost == {0: "whose connection has ended"}

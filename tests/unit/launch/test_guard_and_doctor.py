@@ -14,12 +14,11 @@ from distlab.launch import reaper
 
 
 @contextlib.contextmanager
-def sleeper(tag: str, *, ignores_term: bool = False) -> Iterator[subprocess.Popen]:
-    """A process that carries the tag, and is gone afterwards."""
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)" if ignores_term else "import time"
-    environment = {**os.environ, reaper.TAG: tag}
-    command = [sys.executable, "-uc", f"{code}; print(); time.sleep(60)"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+def sleeper(tag: str, *around: str, before: str = "pass") -> Iterator[subprocess.Popen]:
+    """A process that carries the tag, and is gone afterwards; `around`: words before its command."""
+    command = [*around, "env", f"{reaper.TAG}={tag}", sys.executable, "-uc"]
+    code = f"import signal, time; {before}; print(); time.sleep(60)"
+    with subprocess.Popen([*command, code], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         try:
             yield process
@@ -29,7 +28,8 @@ def sleeper(tag: str, *, ignores_term: bool = False) -> Iterator[subprocess.Pope
 
 def test_processes_are_found_by_their_tag_and_ended_even_when_they_ignore_it():
     """Only processes with the tag are found; one that ignores SIGTERM is killed."""
-    with sleeper("tag-a", ignores_term=True) as stubborn, sleeper("tag-b") as other:
+    ignores = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    with sleeper("tag-a", before=ignores) as stubborn, sleeper("tag-b") as other:
         assert [process.pid for process in reaper.find("tag-a")] == [stubborn.pid]
         reaper.end(reaper.find("tag-a"), patience=0.2)
         assert stubborn.wait(timeout=5) == -9
@@ -42,12 +42,8 @@ def test_processes_of_a_container_are_no_leftovers():
     if not shutil.which("unshare") or subprocess.call([*unshare, "true"], stderr=subprocess.DEVNULL):
         pytest.skip("this user may not make a pid namespace")
     tag = f"{os.getpid()}-1.00-in-a-container"
-    code = "import time; print(); time.sleep(60)"
-    command = [*unshare, "env", f"{reaper.TAG}={tag}", sys.executable, "-uc", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as container:
-        container.stdout.readline()
+    with sleeper(tag, *unshare):
         found, left = reaper.find(tag), reaper.leftovers()
-        container.kill()
     assert len(found) == 1
     assert found[0] not in left
 

@@ -1,6 +1,7 @@
 """What a machine lets a cluster have: what is reported where it is too little, before anything is started."""
 
 import resource
+import socket
 from types import SimpleNamespace
 
 import psutil
@@ -34,7 +35,6 @@ def allow(monkeypatch):
 @pytest.mark.parametrize(
     ("limits", "n", "engines", "words"),
     [
-        ({}, 133, "fork", ""),
         ({"NOFILE": 1024, "NPROC": 4096}, 100, "fork", ""),
         (
             {},
@@ -76,18 +76,15 @@ def test_the_limit_of_processes_does_not_hold_for_root(allow, monkeypatch):
     local.check(4, "fork")
 
 
-@pytest.mark.parametrize(
-    ("before", "words"),
-    [
-        ("import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))", "which is too few for one rank. "),
-        ("import ctypes; assert ctypes.CDLL(None).unshare(0x40000000) == 0", "127.0.0.1 cannot be reached"),
-    ],
-    ids=["64 descriptors", "no loopback"],
-)
-def test_a_real_machine_that_lacks_something(before, words):
-    """The limit is really set, or the process has a network without a loopback: Cluster reports it at once."""
-    code = f"import distlab\n{before}\ntry: distlab.Cluster(2)\nexcept distlab.ClusterError as error: print(error)"
-    done = python("-c", code, timeout=30)
-    if "AssertionError" in done.stderr:
-        pytest.skip("this user may not make a network of its own")
-    assert words in done.stdout
+def test_a_real_machine_that_lacks_something():
+    """The limit is really set: Cluster reports it at once."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
+    code = f"import distlab\n{limit}\ntry: distlab.Cluster(2)\nexcept distlab.ClusterError as error: print(error)"
+    assert "which is too few for one rank. " in python("-c", code, timeout=30).stdout
+
+
+def test_a_machine_without_loopback(monkeypatch):
+    """Nothing is started."""
+    monkeypatch.setattr(local, "listen", lambda: socket.create_server(("203.0.113.1", 0)))
+    error = str(refused(distlab.Cluster, 2, kind=distlab.ClusterError))
+    assert error.startswith("127.0.0.1 cannot be reached (")

@@ -22,9 +22,9 @@ LOG = """\
 @pytest.mark.parametrize(
     ("found", "module", "missing"),
     [
-        (None, None, "mpiexec and mpi4py are"),
-        (None, object(), "mpiexec is"),
-        ("/usr/bin/mpiexec", None, "mpi4py is"),
+        (None, None, "mpiexec and mpi4py"),
+        (None, object(), "mpiexec"),
+        ("/usr/bin/mpiexec", None, "mpi4py"),
     ],
 )
 def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, missing):
@@ -33,7 +33,7 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, 
     monkeypatch.setattr(mpiexec, "find_spec", lambda name: module)
     assert str(refused(distlab.Cluster, 2, engines="mpi")) == (
         "engines must be a launcher whose programs are installed here, got 'mpi'. "
-        f"{missing} not installed: pip install mpich mpi4py brings what MPI needs. Or call Cluster(n)."
+        f"Missing: {missing}. pip install mpich mpi4py brings what MPI needs. Or call Cluster(n)."
     )
 
 
