@@ -20,8 +20,7 @@ from distlab.client.cluster import Cluster
 from distlab.client.verdict import Verdict
 from distlab.compat.ipython import start_folder
 from distlab.errors import DeadlockError, RankDied, RankError, RanksFailed, RankTimeout
-from distlab.measure.tables import Table
-from distlab.plotting.units import count
+from distlab.plotting.units import Table, count
 from distlab.simulated import trial
 from distlab.text import grouped, refuse
 from distlab.wire.payload import bring_own_module

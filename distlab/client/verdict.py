@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from distlab.checking import Exercise, Limits
 from distlab.errors import RanksFailed
-from distlab.measure.tables import Table
-from distlab.plotting.units import format_bytes
+from distlab.plotting.units import Table, format_bytes
 from distlab.simulated.events import Collective
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate

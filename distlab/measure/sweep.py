@@ -19,11 +19,10 @@ from tqdm import tqdm
 
 from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.errors import RanksFailed, SweepError
-from distlab.measure.tables import Table
 from distlab.measure.timing import Timing, bus_factor, measure_each
-from distlab.plotting.units import count, format_bandwidth, format_bytes, format_seconds
+from distlab.plotting.units import Table, count, format_bandwidth, format_bytes, format_seconds
 from distlab.rank.entry import lend_names
-from distlab.text import refuse, whole_number
+from distlab.text import mapping, refuse, whole_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from distlab.plotting.axes import Line
 
 EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
+ELEMENT = 4  # bytes of a float32
 HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")  # of the table
 
 
@@ -51,14 +51,12 @@ class Sweep:
     Attributes:
         points: in the order in which they were measured: by number of ranks, size, function.
         collective: the one whose factor turns algbw into busbw.
-        dtype: the elements' type, for example "float32".
         cores: of the machine, or machines, that the ranks run on.
         simulated: on which machines in virtual time, in words; "" for times that were measured.
     """
 
     points: tuple[Point, ...]
     collective: str
-    dtype: str
     cores: int
     simulated: str = ""
 
@@ -72,18 +70,17 @@ class Sweep:
         """Numbers of ranks, in their order."""
         return list(dict.fromkeys(point.ranks for point in self.points))
 
-    def timing(self, size: int, function: str | None = None, ranks: int | None = None) -> Timing:
+    def timing(self, size: int, function: str, ranks: int | None = None) -> Timing:
         """The `Timing` of one function at one size.
 
         Args:
             size: in bytes.
-            function: its name; None where there is one only.
+            function: its name.
             ranks: how many; None for the most.
 
         Raises:
             ArgumentError: it was not measured.
         """
-        function = self.functions[0] if function is None and len(self.functions) == 1 else function
         ranks = max(self.ranks) if ranks is None else ranks
         for point in self.points:
             if (point.timing.num_bytes, point.function, point.ranks) == (size, function, ranks):
@@ -97,10 +94,10 @@ class Sweep:
 
         A note below says so where there were more ranks than cores.
         """
-        lines, itemsize = [], getattr(torch, self.dtype).itemsize
+        lines = []
         for point in self.points:
             t, n = point.timing, point.ranks
-            what = (format_bytes(t.num_bytes), str(t.num_bytes // itemsize), self.dtype, point.function, str(n))
+            what = (format_bytes(t.num_bytes), str(t.num_bytes // ELEMENT), "float32", point.function, str(n))
             rates = (format_bandwidth(t.algbw), format_bandwidth(t.busbw(self.collective, n)))
             spread = f"{format_seconds(t.low)} to {format_seconds(t.high)}"
             lines.append((*what, format_seconds(t.seconds), *rates, spread))
@@ -161,7 +158,6 @@ def sweep(
     sizes: Iterable[int],
     *,
     ranks: Sequence[int] | None = None,
-    dtype: torch.dtype = torch.float32,
     collective: str = "all_reduce",
     repeat: int = 20,
     warmup: int = 3,
@@ -176,11 +172,10 @@ def sweep(
 
     Args:
         functions: by name, functions of a tensor, for example {"gloo": dist.all_reduce, "ring": ring}.
-        sizes: of the full buffer, in bytes; each a multiple of the element's size.
+        sizes: of the full buffer of float32, in bytes; each a multiple of 4.
         ranks: numbers of ranks, for example [2, 4]; None for all that the cluster has. Fewer than those are a group of
             the first n, made with dist.new_group, which every rank enters; the others idle, and the cluster and its
             variables stay as they are. A function is called as fn(tensor, group=group) there, and must take that.
-        dtype: the tensor's type.
         collective: what the functions do, for the factor of busbw: one of `measure.BUS_FACTORS`.
         repeat: number of calls of each function at each size that are timed.
         warmup: number of calls before them.
@@ -196,23 +191,21 @@ def sweep(
     bus_factor(collective, cluster.n)  # raises where it is not known
     whole_number("repeat", repeat, 1)
     whole_number("warmup", warmup, 0)
-    if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
-        refuse("functions", "a mapping of names to functions of a tensor", functions, EXAMPLE, wrong_type=True)
+    mapping("functions", functions, "names to functions of a tensor", EXAMPLE)
     counts, sizes = [cluster.n] if ranks is None else list(ranks), list(sizes)
     for n in counts:
-        if n not in range(1, cluster.n + 1):
-            refuse("ranks", f"numbers of ranks from 1 to {cluster.n}", ranks, "Start a larger cluster for more.")
+        whole_number("ranks", n, 1, cluster.n, "Start a larger cluster for more.")
     for size in sizes:
-        if size <= 0 or size % dtype.itemsize:
-            refuse("sizes", f"bytes above 0, multiples of the {dtype.itemsize} of an element", size, EXAMPLE)
+        if size <= 0 or size % ELEMENT:
+            refuse("sizes", f"bytes above 0, multiples of the {ELEMENT} of an element", size, EXAMPLE)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    what = (collective, str(dtype).split(".")[1], cores, cluster.simulated)
+    what = (collective, cores, cluster.simulated)
     points: list[Point] = []
     try:
         with progress(len(counts) * len(sizes)) as bar:
             for n, size in itertools.product(counts, sizes):
                 bar.set_postfix_str(f"{format_bytes(size)} on {count(n, 'rank')}")
-                timings = _measure(cluster, functions, size, dtype, n, repeat, warmup)
+                timings = _measure(cluster, functions, size, n, repeat, warmup)
                 points += [Point(name, n, timing) for name, timing in zip(functions, timings, strict=True)]
                 bar.update()
     except (SweepError, KeyboardInterrupt) as error:
@@ -225,14 +218,14 @@ def sweep(
 
 
 def _measure(
-    cluster: Cluster, functions: Mapping[str, Any], size: int, dtype: torch.dtype, n: int, repeat: int, warmup: int
+    cluster: Cluster, functions: Mapping[str, Any], size: int, n: int, repeat: int, warmup: int
 ) -> list[Timing]:
     """Try each function once by itself, so that an error can tell which one failed; then time them in turns."""
     turns = [(name, [fn], 1, 0) for name, fn in functions.items()]
     turns.append((f"one of {', '.join(functions)}", list(functions.values()), repeat, warmup))
     for name, calls, times, before in turns:
         try:
-            timings = cluster.call(take_turns, calls, size, dtype, n, times, before)[0]
+            timings = cluster.call(take_turns, calls, size, n, times, before)[0]
         except RanksFailed as error:
             where = f"at {format_bytes(size)} on {count(n, 'rank')}"
             message = f"{name} failed {where}.\n{type(error).__name__}: {error}"
@@ -244,7 +237,7 @@ def _measure(
 
 
 def take_turns(
-    rank: int, world_size: int, calls: Sequence[Any], size: int, dtype: Any, n: int, repeat: int, warmup: int
+    rank: int, world_size: int, calls: Sequence[Any], size: int, n: int, repeat: int, warmup: int
 ) -> list[Timing] | None:
     """Time functions in turns on the first n ranks.
 
@@ -257,7 +250,7 @@ def take_turns(
         return None
     if group is not None:
         calls = [functools.partial(fn, group=group) for fn in calls]
-    tensor = torch.empty(size // dtype.itemsize, dtype=dtype).zero_()  # torch.zeros would leave its pages untouched
+    tensor = torch.empty(size // ELEMENT).zero_()  # torch.zeros would leave its pages untouched
     try:
         return measure_each(calls, tensor, num_bytes=size, repeat=repeat, warmup=warmup, group=group)
     finally:

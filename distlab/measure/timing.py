@@ -140,14 +140,10 @@ def bus_factor(collective: str, world_size: int) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """The cost model seconds(m) = alpha + beta m: latency alpha in seconds, beta in seconds a byte.
-
-    `error` is the median of |model / measured - 1| over the points.
-    """
+    """The cost model seconds(m) = alpha + beta m: latency alpha in seconds, beta in seconds a byte."""
 
     alpha: float
     beta: float
-    error: float
 
     def seconds(self, num_bytes: float) -> float:
         """Predicted seconds for a message of `num_bytes` bytes."""
@@ -181,4 +177,4 @@ def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
         alpha, beta = 0.0, (m / t).sum() / ((m / t) ** 2).sum()
     elif beta <= 0:
         alpha, beta = (1 / t).sum() / (1 / t**2).sum(), 1e-15
-    return Fit(float(alpha), float(beta), float(np.median(abs((alpha + beta * m) / t - 1))))
+    return Fit(float(alpha), float(beta))

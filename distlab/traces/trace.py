@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distlab.errors import ClusterError
-from distlab.measure.tables import Table
-from distlab.plotting.units import count, format_seconds
+from distlab.plotting.units import Table, count, format_seconds
 from distlab.text import grouped, rank_list, refuse
 from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, Offset, pack
 

