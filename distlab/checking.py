@@ -30,7 +30,6 @@ names a module of exercises in its entry points of the group "distlab.exercises"
 from __future__ import annotations
 
 import ast
-import functools
 import math
 import re
 from collections.abc import Callable
@@ -211,16 +210,11 @@ def on_rank(rank: int, value: Any) -> Any:
 
 def all_exercises() -> dict[str, Exercise | Question]:
     """Every exercise and question by name: those of installed packages, and those that this process has defined."""
-    _import_courses()
-    return dict(_REGISTERED)
-
-
-@functools.cache
-def _import_courses() -> None:
     own = dict(_REGISTERED)  # which count, even if a course has one of the same name
     for module in metadata.entry_points(group="distlab.exercises"):
         module.load()
     _REGISTERED.update(own)
+    return dict(_REGISTERED)
 
 
 def _is(value: Any, right: Any) -> bool:

@@ -11,7 +11,7 @@ import subprocess
 import torch
 import torch.distributed as dist
 
-from distlab.text import refuse
+from distlab.text import whole_number
 
 SECONDS = 20.0  # that nvidia-smi may take
 
@@ -35,7 +35,7 @@ def device_for(rank: int) -> torch.device:
     Raises:
         ArgumentError: `rank` is not a whole number of 0 or more.
     """
-    _whole("rank", rank, 0)
+    whole_number("rank", rank, 0)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or world_size)
     gpus = torch.cuda.device_count()
@@ -53,7 +53,7 @@ def backend_for(ranks_here: int) -> str:
     Raises:
         ArgumentError: `ranks_here` is not a whole number of 1 or more.
     """
-    _whole("ranks_here", ranks_here, 1)
+    whole_number("ranks_here", ranks_here, 1)
     return "gloo" if why_not_nccl(ranks_here) else "nccl"
 
 
@@ -85,9 +85,3 @@ def topology() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None  # it is not there, its driver is not loaded, or it is too old to know
 
-
-def _whole(name: str, value: int, least: int) -> None:
-    """Refuse what is no whole number of at least `least`."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < least:
-        refuse(name, f"a whole number of {least} or more", value, f"Give for example {name}={least}.", not whole)

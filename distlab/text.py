@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NoReturn
 
@@ -84,6 +84,21 @@ def one_of(name: str, value: Any, choices: Iterable[Any], advice: str = "") -> A
     if value not in choices:
         refuse(name, f"one of {', '.join(map(repr, choices))}", value, advice)
     return value
+
+
+def ranks(name: str, value: Any, n: int, advice: str = "") -> list[int]:
+    """Different ranks of a world of `n`, one or more."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    in_range = is_list and all(type(rank) is int and 0 <= rank < n for rank in value)
+    if not in_range or not 0 < len(value) == len(set(value)):
+        refuse(name, f"a list of different ranks from 0 to {n - 1}", value, advice, wrong_type=not is_list)
+    return list(value)
+
+
+def left_out(name: str, value: Any, rule: str, advice: str = "") -> None:
+    """Nothing, where the argument has no place; the rule says when it has one."""
+    if value is not None:
+        refuse(name, rule, value, advice)
 
 
 def mapping(name: str, value: Any, what: str, advice: str = "") -> Mapping[Any, Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlab.client import display, waiting
+from distlab.client.export import Step
 from distlab.client.ranks import Ranks
 from distlab.client.waiting import Replies
 from distlab.diagnosis import failures, proof, report
@@ -81,8 +82,11 @@ class Cell:
 
     # --- waiting ---
 
-    def finish(self) -> list[Any]:
+    def finish(self, step: Step | None = None) -> list[Any]:
         """Wait for the ranks, show what they wrote, and return their replies in the order of the targets.
+
+        Args:
+            step: of an export, in which the error is noted that this ends with.
 
         Raises:
             RankError, RankDied, DeadlockError, RankTimeout, Interrupted (a KeyboardInterrupt).
@@ -90,11 +94,15 @@ class Cell:
         """
         try:
             self.wait(shown=True)
+            replies = self.replies()
+            self._ranks.clear_what_is_left(self._options.reports_left)
+            return replies
+        except BaseException as error:
+            if step is not None:
+                step.failed = type(error).__name__
+            raise
         finally:
             self._place.erase()
-        replies = self.replies()
-        self._ranks.clear_what_is_left(self._options.reports_left)
-        return replies
 
     @waiting.held()
     def wait(self, shown: bool = False) -> None:
@@ -186,7 +194,7 @@ class Cell:
         died = lost if failures.WITH_ANOTHER in lost.values() else self._died
         if died:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
-            how = self._ranks.can_respawn, self._ranks.last_lines, self._ranks.host_is_lost
+            how = self._ranks.plan.forks, self._ranks.last_lines, self._ranks.host_is_lost
             served = any(state.serves for state in self._ranks.states(survivors).values())
             raise failures.rank_died(died, survivors, *how, failures.gone_with_group(False, served))
 

@@ -10,39 +10,38 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distlab import simulated, text
-from distlab.client import attached, display, export, waiting
+from distlab.client import display, export, waiting
 from distlab.client.cell import Cell, Options
-from distlab.client.plan import Plan, check_launcher, check_network, make_plan
+from distlab.client.plan import Engines, check_network, connect, make_plan
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
 from distlab.compat.versions import warn_of_newer_torch
 from distlab.errors import ClusterError
 from distlab.launch import local
-from distlab.launch.slurm import Job
 from distlab.rank import entry
 from distlab.simulated.network import Network
 from distlab.text import refuse
 from distlab.wire import payload
 
 if TYPE_CHECKING:
-    from distlab.client.export import Export
     from distlab.traces.trace import Trace
+
+PACKED = "The function or one of its arguments"  # what cannot be sent
 
 
 class Cluster:
     """A cluster of `n` ranks with a process group, ready when the call returns.
 
-    Made again in the same process, at any size, it replaces the one that ran. On every rank the names `rank`,
-    `world_size`, `torch` and `dist` are defined. Rank r is ipyparallel's engine r.
-
-    Runs on: the notebook's kernel, or any Python process.
+    Made again in the same process, at any size, it replaces the one that ran, if no argument breaks its rule. All ranks
+    have the names `rank`, `world_size`, `torch` and `dist`. Rank r is ipyparallel's engine r.
+    Notebook and hosts talk encrypted, but what ranks send each other is open to their network, as with torchrun.
 
     Args:
         n: number of ranks, 1 or more; left out with hosts.
         backend: one of torch.distributed's that this torch has (nccl: a GPU a rank); or the name of a module, such as
             "my_backend" for my_backend.py, which every rank imports: it calls dist.Backend.register_backend(NAME, ...)
             when it is imported, and has that name as NAME. With "distlab_course.mpi_backend", engines="mpi".
-        init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file", or "tcp://" etc.
+        init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file".
         engines: ipyparallel engine launcher; None takes the best one here. "mpi" starts the ranks by mpiexec: mpi4py's
             `MPI` is then defined on every rank, and a rank that dies ends the others.
         timeout: seconds that a communication call waits for its peers before it raises.
@@ -53,23 +52,16 @@ class Cluster:
             a hostfile. They need the Python, torch and distlab of here. With engines="mpi", for mpiexec. Of a mapping
             with two methods, reach(name) gives the words before a command that run it on a host, instead of ssh, and
             address(name) the address of the host for the other ones.
-        python: the Python on the hosts; None for the path of the one that runs here.
-        interface: the network interface of the hosts that ranks talk over; None for the one that leads here.
-        nodes: with engines="slurm": how many; None for those of the allocation that this process is in, or 1.
-        partition: with engines="slurm": which one; None for Slurm's own choice.
-        time: with engines="slurm": limit of the job, such as "10:00".
-        options: with engines="slurm": more words for srun, a list.
-        queue_timeout: with engines="slurm": seconds to wait in the queue; None for 60.
-
-    Notebook and hosts talk encrypted, but what ranks send each other is open to their network, as with torchrun.
+        python, interface: the Python on the hosts, and the network interface that ranks talk over; None for the path of
+            the one that runs here, and for the one that leads here.
+        nodes, partition, time, options, queue_timeout: with engines="slurm": how many nodes (None for those of the
+            allocation that this process is in, or 1), Slurm's partition, limit of the job, such as "10:00", a list of
+            more words for srun, and seconds to wait in the queue (None for 60).
 
     Attributes:
+        n, backend, engines, timeout, threads: as given, or as chosen.
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
         steps: what has run on the ranks since they started, for `export`.
-
-    Raises:
-        ArgumentError: an argument breaks its rule; a cluster that is already running keeps running.
-        ClusterError: the ranks could not be started.
     """
 
     current: Cluster | None = None
@@ -81,7 +73,7 @@ class Cluster:
         *,
         backend: str = "gloo",
         init_method: str = "tcp",
-        engines: str | attached.Engines | None = None,
+        engines: str | Engines | None = None,
         timeout: float = 30.0,
         threads: int | None = None,
         network: Network | None = None,
@@ -98,76 +90,58 @@ class Cluster:
         self.steps: list[export.Step] = []
         where = {"hosts": hosts, "python": python, "interface": interface}
         job = {"nodes": nodes, "partition": partition, "time": time, "options": options, "queue_timeout": queue_timeout}
-        self._plan = make_plan(n, backend, init_method, engines, timeout, threads, network, **where, **job)
-        if self._plan.hosts is None and self._plan.attached is None:
-            local.check(self._plan.n, self._plan.engines)
+        self._plan = plan = make_plan(n, backend, init_method, engines, timeout, threads, network, **where, **job)
+        self.n, self.backend, self.engines = plan.n, plan.backend, plan.engines
+        self.timeout, self.threads = plan.timeout, plan.threads
+        if plan.hosts is None and plan.attached is None:
+            local.check(self.n, self.engines)
         warn_of_newer_torch()
         self._begin()
 
     @classmethod
-    def attach(
-        cls,
-        where: str | os.PathLike = "default",
-        *,
-        backend: str = "gloo",
-        init_method: str = "tcp",
-        timeout: float = 30.0,
-    ) -> Cluster:
+    def attach(cls, where: str | os.PathLike = "default", *, backend: str = "gloo", timeout: float = 30.0) -> Cluster:
         """The engines of an ipyparallel cluster that runs already as ranks; they run on after `stop`, and end for good.
 
-        Runs on: the notebook's kernel. Each engine needs the same Python, torch and distlab.
-
-        Args:
-            where: name of an ipyparallel profile, or path of a connection file (ipcontroller-client.json).
-            backend, init_method, timeout: as of `Cluster`.
-
-        Raises:
-            ArgumentError: an argument breaks its rule. ClusterError: no controller, or no engine, answers.
+        Each engine needs the same Python, torch and distlab. They are found by the name of an ipyparallel profile, or
+        the path of a connection file (ipcontroller-client.json).
         """
-        return cls(engines=attached.connect(where), backend=backend, init_method=init_method, timeout=timeout)
+        return cls(engines=connect(where), backend=backend, timeout=timeout)
 
     @waiting.held()
     def restart(self) -> None:
-        """End every rank, and start new ones. The variables on the ranks are lost.
-
-        Raises:
-            ClusterError: the engines were attached, so that others start them.
-        """
-        if self._plan.attached is not None:
-            again = f"Cluster.attach({self._plan.attached.where!r})"
-            raise ClusterError(f"These engines were started elsewhere: start them anew there, then call {again}.")
+        """End every rank, and start new ones. The variables on the ranks are lost. Others start attached engines."""
+        if (found := self._plan.attached) is not None:
+            words = f"start them anew there, then call Cluster.attach({found.where!r})."
+            raise ClusterError(f"These engines were started elsewhere: {words}")
         self._begin()
 
     @waiting.held()
     def _begin(self) -> None:
-        before, warm = Cluster.current, None
-        if before is not None and (self._plan.hosts is None or before.ranks.plan.hosts == self._plan.hosts):
-            warm = before._give_way(self._plan)
+        before, warm, plan = Cluster.current, None, self._plan
+        why = f"was replaced by Cluster({plan.n})"
+        if before is not None and (plan.hosts is None or before.ranks.plan.hosts == plan.hosts):
+            same = (plan.engines, plan.hosts) == (before.engines, before.ranks.plan.hosts)
+            warm = before._end(why, keep=same)  # what it can use goes on, which saves most of the time to start
         self._why_stopped = "did not start"
-        self._ranks = Ranks(self._plan, warm)
-        if before is not None and before is Cluster.current:  # hosts may be refused, and then it goes on
-            before._give_way(self._plan)
-        self._plan = self._ranks.plan
+        self._ranks = Ranks(plan, warm)
+        if Cluster.current is not None:  # hosts may be refused, and then it goes on
+            Cluster.current._end(why)
+        self.threads = self._ranks.plan.threads
         self.steps.clear()
         Cluster.current = self
         atexit.register(self._end, "was stopped at exit")
 
-    def _give_way(self, plan: Plan) -> Processes | None:
-        """End for the sake of another cluster; what it can use goes on, which saves it most of the time to start."""
-        same = (plan.engines, plan.hosts) == (self.engines, self._plan.hosts)
-        warm = self._ranks.release() if self._ranks is not None and same else None
-        self._end(f"was replaced by Cluster({plan.n})")
-        return warm
-
     @waiting.held()
-    def _end(self, why: str) -> None:
-        if self._ranks is not None:
-            ranks, self._ranks = self._ranks, None
-            self._why_stopped = why
-            ranks.stop()
-            atexit.unregister(self._end)
+    def _end(self, why: str, keep: bool = False) -> Processes | None:
+        """End the ranks; with `keep`, their processes are returned if another cluster can use them."""
+        ranks, self._ranks = self._ranks, None
         if Cluster.current is self:
             Cluster.current = None
+        if ranks is None:
+            return None
+        self._why_stopped = why
+        atexit.unregister(self._end)
+        return ranks.end(keep)
 
     def stop(self) -> None:
         """End every rank and process of this cluster. It may be called twice."""
@@ -177,10 +151,7 @@ class Cluster:
     def heal(self) -> None:
         """Rebuild the process group, whatever state it is in, and replace ranks that have died by new processes.
 
-        The other ranks keep their variables. It says when groups, device meshes or RPC are gone.
-
-        Raises:
-            ClusterError: a rank has died and this launcher cannot start a single one; restart() starts all.
+        The others keep their variables. It says when groups, device meshes or RPC are gone.
         """
         if gone := self.ranks.rebuild(anew=True):
             print(gone)
@@ -189,11 +160,7 @@ class Cluster:
     def interrupt(self) -> None:
         """Free every rank now, whatever it is doing, and rebuild the process group; variables are kept.
 
-        A rank that cannot be freed within two seconds is replaced by a new process, and what was lost with it is
-        printed.
-
-        Raises:
-            ClusterError: a rank cannot be freed, and this launcher cannot replace it; restart() replaces all.
+        A rank that is not free within two seconds is replaced by a new process, and what was lost with it is printed.
         """
         replaced = self.ranks.free_all()
         if gone := self.ranks.rebuild():
@@ -227,8 +194,6 @@ class Cluster:
         The function, its arguments and values travel by value: functions written in the notebook, closures, lambdas,
         tensors and modules all work. What a rank prints is shown under its rank.
 
-        Runs on: the notebook's kernel; `fn` runs on the ranks.
-
         Args:
             ranks: those that call it, and may communicate in `fn`; None for all.
             timeout: seconds before ranks that have not returned are freed; None for no limit but the cluster's own,
@@ -244,46 +209,35 @@ class Cluster:
             refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
         if timeout is not None:
             text.seconds("timeout", timeout)
-        targets = self.check_ranks(ranks)
-        packed = payload.pack((fn, args, kwargs), "The function or one of its arguments")
+        targets, packed = self.check_ranks(ranks), payload.pack((fn, args, kwargs), PACKED)
         cell = self._ask(targets, Options(timeout=timeout, check=check), entry.call, *packed)
-        with self.noted(export.call(fn, args, kwargs, targets)):
-            replies = cell.finish()
-        return payload.unpack(replies)
+        self.steps.append(export.call(fn, args, kwargs, targets))
+        return payload.unpack(cell.finish(self.steps[-1]))
 
     @waiting.held()
     def call(
         self, fn: Callable[..., Any], *args: Any, ranks: Sequence[int] | None = None, timeout: float | None = None
     ) -> list[Any]:
         """As `run`, for a tool that sends many calls: no live view of each, and no step of an export."""
-        targets = self.check_ranks(ranks)
-        packed = payload.pack((fn, args, {}), "The function or one of its arguments")
+        targets, packed = self.check_ranks(ranks), payload.pack((fn, args, {}), PACKED)
         options = Options(timeout, live_after=None, reports_left=False)
         replies = self._ask(targets, options, entry.call, *packed).finish()
         return payload.unpack(replies)
 
     @waiting.held()
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
-        """Define variables on every rank, or on `ranks`: cluster.push({"x": 1}).
-
-        Raises:
-            ArgumentError: the names are not a mapping of identifiers. SerializationError: a value cannot be sent.
-        """
+        """Define variables on every rank, or on `ranks`: cluster.push({"x": 1})."""
         example, targets = 'Call cluster.push({"x": 1}).', self.check_ranks(ranks)
         for name in text.mapping("names", names, "names to values", example):
             text.identifier("names", name, example)
         packed = payload.pack(names, f"A value of {', '.join(names)}")
         cell = self._ask(targets, Options(), entry.push, *packed)
-        with self.noted(export.push(names, targets)):
-            cell.finish()
+        self.steps.append(export.push(names, targets))
+        cell.finish(self.steps[-1])
 
     @waiting.held()
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
-        """The values of a variable by rank; for a list of names, a list of values by rank.
-
-        Raises:
-            ArgumentError: a rank has no variable of that name. SerializationError: a value cannot be sent.
-        """
+        """The values of a variable by rank; for a list of names, a list of values by rank."""
         listed = isinstance(names, (list, tuple))
         wanted = [text.identifier("names", name, 'Call cluster.pull("x").') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
@@ -291,77 +245,43 @@ class Cluster:
         values = payload.pick(payload.unpack(replies), wanted, targets)
         return values if listed else [value[0] for value in values]
 
-    @contextlib.contextmanager
-    def noted(self, step: export.Step) -> Iterator[None]:
-        """Add a step to the steps when it has ended, with the error that it ended with."""
-        try:
-            yield
-        except BaseException as error:
-            self.steps.append(replace(step, failed=type(error).__name__))
-            raise
-        self.steps.append(step)
-
-    def export(self, path: str | os.PathLike, force: bool = False, slurm: bool | None = None) -> Export:
+    def export(self, path: str | os.PathLike, force: bool = False, slurm: bool | None = None) -> export.Export:
         """Write what has run on the ranks so far as a script for torchrun: `%%px` cells and `run`, word for word.
 
-        The steps come in the order in which they ran. What failed is a comment. What only the notebook has, such as a
-        pushed value, a lambda, or what a function takes from around it, is a comment that says what to define.
-
-        Runs on: the notebook's kernel, which knows nothing of what was sent through `cluster.client`.
+        What failed is a comment. What only the notebook has, such as a pushed value, a lambda, or what a function takes
+        from around it, is a comment that says what to define; what was sent through `cluster.client` is not known. The
+        report says what was not written, and how to run the script.
 
         Args:
             path: name of the new .py file. force: whether a file of that name is replaced.
             slurm: whether to write a file for sbatch beside it, train.sbatch for train.py, which runs it with srun and
                 torchrun on as many nodes as here; None for a cluster that Slurm started.
-
-        Returns:
-            what was written and what was not, and the command that runs it.
-
-        Raises:
-            ArgumentError: the path cannot be used, or a file is there and `force` is False; nothing was written.
         """
-        job = self._plan.hosts.job if self._plan.hosts is not None else None
-        if slurm:
-            job = job or Job(1, self.n)
-        elif slurm is False:
-            job = None
-        return export.write(self.steps, export.check_path(path, force), self._plan, self.ranks.hosts, job)
-
-    def trace(self, ranks: Sequence[int] | None = None) -> contextlib.AbstractContextManager[Trace]:
-        """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().
-
-        What runs in the with block, `run` and %%px cells alike, is recorded by torch's profiler on every rank. If the
-        block raises, what was recorded before is kept. Outside of a trace nothing is slowed down. On a simulated
-        cluster the trace holds what happened in virtual time since the group was last built.
-
-        Runs on: the notebook's kernel; `ranks` are recorded, or all of them where it is None.
-
-        Raises:
-            ClusterError: the cluster is not running, or is being traced already, or a rank is being profiled.
-        """
-        return self._traced(self.check_ranks(ranks))
+        return export.write(self.steps, export.check_path(path, force), self.ranks.plan, self.ranks.hosts, slurm)
 
     @contextlib.contextmanager
-    def _traced(self, targets: list[int]) -> Iterator[Trace]:
+    def trace(self, ranks: Sequence[int] | None = None) -> Iterator[Trace]:
+        """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().
+
+        What runs in the with block, `run` and %%px cells alike, is recorded by torch's profiler on every rank, or on
+        `ranks`. If the block raises, what was recorded before is kept. Outside of a trace nothing is slowed down. On a
+        simulated cluster the trace holds what happened in virtual time since the group was last built.
+        """
         from distlab.client.recording import recorded  # only now: figures of a trace take time to import
 
+        targets = self.check_ranks(ranks)
         if self.last_trace is not None and self.last_trace.recording:
             raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
-        with recorded(self.ranks, targets, self.simulated, lambda: self.call(simulated.settle)[0]) as self.last_trace:
+        with recorded(self, targets) as self.last_trace:
             yield self.last_trace
-
-    # --- simulated machines ---
 
     @contextlib.contextmanager
     def network(self, network: Network) -> Iterator[Cluster]:
         """Put the ranks on simulated machines: `with cluster.network(distlab.Network("5 us", "25 GB/s")): ...`.
 
-        The process group is built anew at both ends; variables stay, groups made with dist.new_group do not.
-
-        Raises:
-            ArgumentError: not a network, or one of another number of ranks.
+        Variables stay; groups made with dist.new_group do not: the process group is built anew at both ends.
         """
-        before = self._plan.network
+        before = self.ranks.plan.network
         self._move_to(check_network(network, self.n, self.backend))
         try:
             yield self
@@ -375,10 +295,7 @@ class Cluster:
         self.ranks.rebuild()
 
     def clock(self) -> float:
-        """Virtual seconds since the group was built, of the slowest rank; ClusterError if the cluster is not simulated.
-
-        A cell begins on all its ranks at the same time, when the cell before has ended on the slowest.
-        """
+        """Virtual seconds since the group was built, of the slowest rank, on which the next cell waits to begin."""
         if self._plan.network is None:
             call = 'distlab.Cluster(n, network=distlab.Network("5 us", "25 GB/s"))'
             raise ClusterError(f"This cluster has no virtual clock: it runs in real time. Make one with {call}.")
@@ -388,8 +305,6 @@ class Cluster:
     def simulated(self) -> str:
         """What figures and tables say of times that are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
         return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
-
-    # --- what it is ---
 
     def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> Cell:
         """Have some ranks call a function of entry.py."""
@@ -403,67 +318,26 @@ class Cluster:
             raise ClusterError(f"This cluster {self._why_stopped}. {advice}")
         return self._ranks
 
-    @property
-    def n(self) -> int:
-        """Number of ranks."""
-        return self._plan.n
-
-    @property
-    def backend(self) -> str:
-        """torch.distributed's backend."""
-        return self._plan.backend
-
-    @property
-    def timeout(self) -> float:
-        """Seconds that a call waits for its peers."""
-        return self._plan.timeout
-
-    @property
-    def threads(self) -> int | None:
-        """OpenMP threads of each rank."""
-        return self._plan.threads
-
-    @property
-    def engines(self) -> str:
-        """Name of the launcher that started the ranks."""
-        return self._plan.engines
-
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """The ranks that are meant, all for None; ArgumentError for one that is not there, ClusterError after stop."""
-        n = self.ranks.plan.n
-        if ranks is None:
-            return list(range(n))
-        is_list = isinstance(ranks, Sequence) and not isinstance(ranks, (str, bytes))
-        in_range = is_list and all(type(rank) is int and 0 <= rank < n for rank in ranks)
-        if not in_range or not 0 < len(ranks) == len(set(ranks)):
-            rule = f"a list of different ranks from 0 to {n - 1}"
-            refuse("ranks", rule, ranks, "Leave ranks out to mean all of them.", wrong_type=not is_list)
-        return list(ranks)
+        everyone = list(range(self.ranks.plan.n))
+        return everyone if ranks is None else text.ranks("ranks", ranks, self.n, "Leave ranks out to mean all of them.")
 
     def describe(self) -> list[dict[str, Any]]:
-        """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes, host.
+        """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes; host.
 
-        Memory counts shared pages in proportion (PSS) where the system reports that, otherwise in full (RSS); None of a
-        dead rank. Only the ranks of several hosts have a "host".
+        Memory counts shared pages in proportion (PSS) where the system reports that.
         """
         return [] if self._ranks is None else self._ranks.describe()
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]
 
-    def _repr_html_(self) -> str:
-        return self._repr_mimebundle_()["text/html"]
-
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return display.cluster(self._headline(), self.describe())
-
-    def _headline(self) -> str:
-        if self._ranks is None:
-            return f"Cluster({self.n}) {self._why_stopped}"
-        engines = "" if self.engines == check_launcher(None) else f", engines {self.engines}"
-        hosts = f" on {' and '.join(dict.fromkeys(self._ranks.hosts))}" if self._ranks.hosts else ""
-        more = f", {self.simulated}" if self.simulated else ""
-        return f"Cluster({self.n}){hosts}: backend {self.backend}{engines}{more}"
+        headline = f"Cluster({self.n}) {self._why_stopped}"
+        if self._ranks is not None:
+            headline = display.headline(self._ranks.plan, self._ranks.hosts, self.simulated)
+        return display.cluster(headline, self.describe())
 
 
 def current_cluster() -> Cluster:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from distlab.client.plan import Plan, check_launcher
 from distlab.compat.ipyparallel import written as written_by_engines
 from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.text import rank_list
@@ -208,6 +209,14 @@ def starting(n: int, backend: str) -> Iterator[None]:
         if notebook_shell() is not None:
             place.leave({"text/plain": line})
         place.erase()
+
+
+def headline(plan: Plan, hosts: Sequence[str], simulated: str) -> str:
+    """What a cluster is, in a line."""
+    engines = "" if plan.engines == check_launcher(None) else f", engines {plan.engines}"
+    where = f" on {' and '.join(dict.fromkeys(hosts))}" if hosts else ""
+    more = f", {simulated}" if simulated else ""
+    return f"Cluster({plan.n}){where}: backend {plan.backend}{engines}{more}"
 
 
 def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from distlab.launch.slurm import Job
 from distlab.text import rank_list, refuse
 
 GIVEN = {"rank", "world_size", "torch", "dist"}  # what distlab defines on every rank, and the script at its top
@@ -57,9 +58,9 @@ srun {python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {ranks}
 """
 
 
-@dataclass(frozen=True)
+@dataclass
 class Step:
-    """One thing that was done on some ranks.
+    """One thing that is done on some ranks.
 
     Attributes:
         kind: "cell" for %%px, "call" for cluster.run, or "push".
@@ -67,7 +68,7 @@ class Step:
         source: the cell as it was typed; the name of a function; the names that were pushed.
         code: of a function of the notebook that was called; None of another one.
         has_arguments: whether it was called with any.
-        failed: the name of the error that it ended with; "" when it ended well.
+        failed: the name of the error that it ended with; "" where none did.
         pending: the AsyncResult of a cell that was sent with --noblock, and so has not ended here.
     """
 
@@ -133,32 +134,29 @@ def check_path(path: str | os.PathLike, force: bool) -> Path:
     return target
 
 
-def write(steps: Sequence[Step], path: Path, plan: Any, hosts: Sequence[str] = (), job: Any = None) -> Export:
-    """Write the steps into a script at `path`, in the order in which they ran; and with `job` a file for sbatch.
+def write(
+    steps: Sequence[Step], path: Path, plan: Any, hosts: Sequence[str] = (), slurm: bool | None = None
+) -> Export:
+    """Write the steps into a script at `path`, in the order in which they ran; and where wanted, a file for sbatch.
 
     Args:
         plan: the cluster's Plan.
         hosts: name of each rank's host; none where all are here.
-        job: what is asked of Slurm, as `slurm.Job` has it.
+        slurm: whether to write a file for sbatch; None where Slurm has started the cluster.
     """
-    nodes, threads, notes, parts, number, cells = len({*hosts}) or 1, plan.threads or 1, [], [], 0, 0
-    ranks, meet, backend, gpu = -(-plan.n // nodes), "--standalone", plan.backend, ""
-    if job is not None:
-        batch = path.with_suffix(".sbatch")
-        batch.write_text(_batch(path, nodes, ranks, threads, job), encoding="utf-8")
-        command = f"sbatch {shlex.quote(str(batch))}"
-    else:
-        if nodes > 1:
-            meet = f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500"
-            notes.append("to fill in: FIRST_HOST, the name of the first host; the command is for each host")
-        # torchrun gives each rank one thread unless it is told otherwise; then sums may differ in their last digits
-        several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
-        command = f"{several}torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
-    if backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
-        gpu = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-    elif backend != "gloo":
-        notes.append(f"left out: the backend {backend}; the script uses gloo")
-        backend = "gloo"
+    notes, parts, number, cells = [], [], 0, 0
+    job = plan.hosts.job if plan.hosts is not None else None
+    if slurm is not None:
+        job = (job or Job(1, plan.n)) if slurm else None
+    command = _command(path, plan, len({*hosts}) or 1, job)
+    if "FIRST_HOST" in command:
+        notes.append("to fill in: FIRST_HOST, the name of the first host; the command is for each host")
+    # with nccl, objects and barriers travel through the current GPU, which is 0 at first
+    backend, gpu = plan.backend, 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+    if backend != "nccl":
+        backend, gpu = "gloo", ""
+    if backend != plan.backend:
+        notes.append(f"left out: the backend {plan.backend}; the script uses gloo")
     for step in steps:
         number += step.kind != "push"
         heading = "pushed from the notebook" if step.kind == "push" else f"{step.kind} {number}"
@@ -213,10 +211,18 @@ def indented(source: str) -> str:
     return "\n".join(f"    {line}" if line.strip() and i not in inside else line for i, line in enumerate(lines, 1))
 
 
-def _batch(path: Path, nodes: int, ranks: int, threads: int, job: Any) -> str:
-    """A batch file for Slurm, which starts a script on `nodes` with as many `ranks` on each."""
+def _command(path: Path, plan: Any, nodes: int, job: Any) -> str:
+    """The command that starts a script with as many ranks on each node; for Slurm its batch file is written here."""
+    ranks, threads, meet = -(-plan.n // nodes), plan.threads or 1, "--standalone"
+    if job is None:
+        if nodes > 1:
+            meet = f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500"
+        # torchrun gives each rank one thread where nothing else is asked for; then sums may differ in their last digits
+        several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
+        return f"{several}torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
     words = [f"--partition={job.partition}"] * bool(job.partition) + [f"--time={job.time}"] * bool(job.time)
-    return SBATCH.format(
+    batch = path.with_suffix(".sbatch")
+    text = SBATCH.format(
         name=shlex.quote(path.stem),
         nodes=nodes,
         cpus=ranks * threads,
@@ -226,3 +232,5 @@ def _batch(path: Path, nodes: int, ranks: int, threads: int, job: Any) -> str:
         ranks=ranks,
         script=shlex.quote(str(path.resolve())),
     )
+    batch.write_text(text, encoding="utf-8")
+    return f"sbatch {shlex.quote(str(batch))}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
@@ -17,7 +18,7 @@ from IPython.display import display as ipython_display
 from distlab import text
 from distlab.client import display, export, waiting
 from distlab.client.cell import Cell, Options
-from distlab.client.cluster import Cluster, current_cluster
+from distlab.client.cluster import current_cluster
 from distlab.compat.ipyparallel import ReadsOptions
 from distlab.text import rank_list, refuse
 from distlab.wire import seconds
@@ -30,39 +31,20 @@ def register(shell: Any) -> None:
         shell.register_magics(PxMagics(shell, None))
 
 
-class View:
-    """What ParallelMagics uses of an ipyparallel DirectView, for a cluster of ours: %pxconfig sets targets and block.
-
-    Attributes:
-        cluster: whose ranks run the cells.
-        targets: the ranks of cells whose first line names none; None for all.
-        block: whether such cells are waited for.
-    """
-
-    def __init__(self, cluster: Cluster):
-        self.cluster = cluster
-        self.targets: list[int] | None = None
-        self.block = True
-
-    @property
-    def client(self) -> Any:
-        return self.cluster.client
-
-
 class PxMagics(ReadsOptions, ParallelMagics):
     """ipyparallel's magics for whatever cluster is the current one of this notebook."""
 
     @property
-    def view(self) -> View:
-        """The view of the current cluster; ClusterError when there is none."""
+    def view(self) -> SimpleNamespace:
+        """As a DirectView of ipyparallel: the current cluster, and the targets and block that %pxconfig sets."""
         cluster = current_cluster()
         if self._view is None or self._view.cluster is not cluster:
-            self._view = View(cluster)
+            self._view = SimpleNamespace(cluster=cluster, client=cluster.client, targets=None, block=True)
         return self._view
 
     @view.setter
     def view(self, none: None) -> None:
-        self._view: View | None = none
+        self._view: SimpleNamespace | None = none
 
     def check_targets(self, given: str, targets: Any) -> Any:
         """What --targets means: a list of ranks, or None for all. `targets` is ipyparallel's reading of it, or None."""
@@ -106,11 +88,10 @@ class PxMagics(ReadsOptions, ParallelMagics):
             with waiting.allowed():
                 self.shell.run_cell(cell)
         step = export.Step("cell", tuple(targets), cell, pending=None if block else sent.result)
+        cluster.steps.append(step)
         if not block:
-            cluster.steps.append(step)
             return sent.result
-        with cluster.noted(step):
-            sent.finish()
+        sent.finish(step)
         return None
 
     @magic_arguments()
@@ -175,9 +156,8 @@ def _adopt(sent: Cell, targets: list[int]) -> None:
 
 
 def _signal_number(signal_or_name: int | str) -> int:
-    if str(signal_or_name).isdigit():
-        return int(signal_or_name)
-    if signal_or_name not in signal.Signals.__members__:
+    known = signal.Signals.__members__
+    if not str(signal_or_name).isdigit() and signal_or_name not in known:
         advice = "Write for example SIGINT, SIGKILL or 0 for none."
         refuse("--signal-on-interrupt", "a signal's name or number", signal_or_name, advice)
-    return signal.Signals[signal_or_name].value
+    return int(known.get(signal_or_name, signal_or_name))

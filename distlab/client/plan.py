@@ -1,6 +1,7 @@
 """How a cluster is to be started: the arguments of `Cluster`, checked before any process starts.
 
-Runs on the notebook's kernel, called by cluster.py; processes.py carries a plan out, and doctor.py checks parts of one.
+Runs on the notebook's kernel, called by cluster.py; processes.py carries a plan out. `connect` finds the engines of an
+ipyparallel cluster that runs already, which become ranks as well.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from distlab import text
-from distlab.client import attached
+from distlab.errors import ClusterError
 from distlab.launch import mpiexec, slurm
 from distlab.launch.hosts import SSH_NAME, Host, Hosts
 from distlab.simulated.network import Network
 from distlab.text import refuse
 from distlab.wire.rendezvous import INIT_METHODS
 
+ATTACHED = "attached"  # of Cluster.engines
+START = "Start one with `ipcluster start -n 4`, or call Cluster(4)."
+CONNECT_SECONDS = 10.0  # for a controller to answer
 EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
 STOCK, FORK = "local", "fork"  # launchers of ipyparallel, and of distlab
 MPI = 'Cluster(n, engines="mpi", backend="distlab_course.mpi_backend")'
@@ -32,6 +37,19 @@ FROM_SOURCE = {
     "mpi4py": f"That is the package by which one is made. Call {MPI}.",
     "ucc": f"Only a torch that was built from source with UCC has it. {GLOO} It has the same functions.",
 }
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Engines of an ipyparallel cluster that runs already.
+
+    Attributes:
+        client: ipyparallel's, of them.
+        where: what `connect` was given.
+    """
+
+    client: Any
+    where: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +76,12 @@ class Plan:
     threads: int | None
     network: Network | None = None
     hosts: Hosts | None = None
-    attached: attached.Engines | None = None
+    attached: Engines | None = None
+
+    @property
+    def forks(self) -> bool:
+        """Whether fork servers start the ranks, and replace one that has died."""
+        return self.engines in (FORK, SSH_NAME, slurm.NAME)
 
 
 def make_plan(
@@ -69,13 +92,15 @@ def make_plan(
     Args:
         where: the arguments of `Cluster` that are for several hosts.
     """
-    hosts, found = None, engines if isinstance(engines, attached.Engines) else None
-    if found is not None:
-        n, engines = len(found.client.ids), attached.NAME
+    found, hosts = None, None
+    if isinstance(engines, Engines):
+        found, engines, n = engines, ATTACHED, len(engines.client.ids)
     else:
-        n, engines, hosts = _where(n, engines, **where)
-    n = text.whole_number("n", n, 1, advice="Call Cluster(4).")
-    init_method = check_init_method(init_method)
+        engines = check_launcher(SSH_NAME if engines is None and where["hosts"] is not None else engines)
+        hosts = _hosts(n, engines, **where)
+    n = text.whole_number("n", len(hosts.host_of_rank) if hosts else n, 1, advice="Call Cluster(4).")
+    init_method = init_method.removesuffix("://") if isinstance(init_method, str) else init_method  # as torch writes it
+    text.one_of("init_method", init_method, INIT_METHODS, 'Call Cluster(n) or Cluster(n, init_method="tcp").')
     if (hosts or found) and init_method == "file":
         refuse("init_method", '"tcp" or "env" for several hosts, which share no file', init_method, "Leave it out.")
     if threads is not None:
@@ -87,33 +112,28 @@ def make_plan(
     return Plan(n, backend, init_method, engines, timeout, threads, network, hosts, found)
 
 
-def _where(n: Any, engines: Any, hosts: Any, python: Any, interface: Any, **job: Any) -> tuple[int, str, Hosts | None]:
-    """The number of ranks, the launcher's name, and the hosts: None for this machine."""
-    engines = check_launcher(SSH_NAME if engines is None and hosts is not None else engines)
-    job = {name: value for name, value in job.items() if value is not None}
+def _hosts(n: Any, engines: str, hosts: Any, python: Any, interface: Any, **job: Any) -> Hosts | None:
+    """Where the ranks of a launcher run: None for this machine."""
     extra = {"python": python or sys.executable, "interface": interface}
     if engines == slurm.NAME:
-        if hosts is not None:
-            refuse("hosts", "left out with Slurm, which chooses them", hosts, "Give nodes= and partition=.")
-        n = text.whole_number("n", n, 1, advice="Call Cluster(4).")
-        return n, engines, _job(n, extra, **job)
+        text.left_out("hosts", hosts, "left out with Slurm, which chooses them", "Give nodes= and partition=.")
+        return _job(n, extra, **job)
     for name, value in job.items():
-        refuse(name, f'given with engines="{slurm.NAME}" alone', value, "Leave it out.")
-    if hosts is not None:
-        found = check_hosts(hosts, extra)
-        if engines not in (SSH_NAME, mpiexec.NAME):
-            refuse("engines", f'"{SSH_NAME}" or "{mpiexec.NAME}" with hosts, or left out', engines, EXAMPLE)
-        if engines == mpiexec.NAME and hasattr(hosts, "reach"):
-            refuse("hosts", "reached by ssh for mpiexec", hosts, "Leave engines out.")
-        if n not in (None, len(found.host_of_rank)):
-            refuse("n", f"left out, or {len(found.host_of_rank)} as hosts have it", n, EXAMPLE)
-        return len(found.host_of_rank), engines, found
-    if engines == SSH_NAME:
-        refuse("hosts", "given for ssh", hosts, EXAMPLE)
-    for name, value in {"python": python, "interface": interface}.items():
-        if value is not None:
-            refuse(name, "given with hosts alone", value, EXAMPLE)
-    return n, engines, None
+        text.left_out(name, value, f'given with engines="{slurm.NAME}" alone', "Leave it out.")
+    if hosts is None:
+        if engines == SSH_NAME:
+            refuse("hosts", "given for ssh", hosts, EXAMPLE)
+        for name, value in {"python": python, "interface": interface}.items():
+            text.left_out(name, value, "given with hosts alone", EXAMPLE)
+        return None
+    found = _read_hosts(hosts, extra)
+    if engines not in (SSH_NAME, mpiexec.NAME):
+        refuse("engines", f'"{SSH_NAME}" or "{mpiexec.NAME}" with hosts, or left out', engines, EXAMPLE)
+    if engines == mpiexec.NAME and hasattr(hosts, "reach"):
+        refuse("hosts", "reached by ssh for mpiexec", hosts, "Leave engines out.")
+    if n not in (None, len(found.host_of_rank)):
+        refuse("n", f"left out, or {len(found.host_of_rank)} as hosts have it", n, EXAMPLE)
+    return found
 
 
 def check_launcher(engines: str | None) -> str:
@@ -129,12 +149,12 @@ def check_launcher(engines: str | None) -> str:
     return engines.lower()
 
 
-def check_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
+def _read_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
     """Hosts by name with their numbers of ranks, or the path of a file that mpiexec would take."""
     if isinstance(hosts, (str, os.PathLike)):
         if not os.path.isfile(hosts):
             refuse("hosts", "a mapping of names to numbers of ranks, or the path of a hostfile", hosts, EXAMPLE)
-        return check_hosts(mpiexec.read_hostfile(os.fspath(hosts)), extra)
+        hosts = mpiexec.read_hostfile(os.fspath(hosts))
     for name, count in text.mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE).items():
         if not isinstance(name, str) or not re.fullmatch(r"(?!-)[\w.@:%-]+", name):
             refuse("hosts", "names of hosts, as ssh takes them", name, EXAMPLE, wrong_type=not isinstance(name, str))
@@ -149,27 +169,18 @@ def check_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
 
 
 def _job(
-    n: int,
-    extra: Mapping[str, Any],
-    nodes: Any = None,
-    partition: Any = None,
-    time: Any = None,
-    options: Any = (),
-    queue_timeout: Any = 60.0,
+    n: Any, extra: Mapping[str, Any], nodes: Any, partition: Any, time: Any, options: Any, queue_timeout: Any
 ) -> Hosts:
     """The nodes that Slurm is asked for, and the ranks on each: as many on each as on the others, or one more."""
     slurm.check()
-    if nodes is None:
-        nodes = slurm.nodes_of_allocation() or 1
+    n = text.whole_number("n", n, 1, advice="Call Cluster(4).")
+    nodes = (slurm.nodes_of_allocation() or 1) if nodes is None else nodes
     text.whole_number("nodes", nodes, 1, n, "Call Cluster(8, nodes=2, ...).")
-    for name, value, example in (("partition", partition, "debug"), ("time", time, "10:00")):
-        if value is not None:
-            text.string(name, value, "text, as srun takes it", f'Give for example {name}="{example}".')
-    if isinstance(options, str) or not all(isinstance(word, str) for word in options):
+    if isinstance(options, str):
         refuse("options", "a list of words for srun", options, 'Give for example options=["--account=me"].', True)
     counts = [n // nodes + (number < n % nodes) for number in range(nodes)]
-    limit = text.seconds("queue_timeout", queue_timeout)
-    job = slurm.Job(nodes, counts[0], partition, time, tuple(options), limit)
+    limit = 60.0 if queue_timeout is None else text.seconds("queue_timeout", queue_timeout)
+    job = slurm.Job(nodes, counts[0], partition, time, tuple(options or ()), limit)
     return Hosts(tuple(Host(f"node {number}", count) for number, count in enumerate(counts)), job=job, **extra)
 
 
@@ -184,12 +195,6 @@ def check_network(network: Any, n: int, backend: str) -> Network | None:
         refuse("backend", "gloo on simulated machines", backend, "Leave backend out.")
     network.check_size(n)
     return network
-
-
-def check_init_method(init_method: Any) -> str:
-    """One of INIT_METHODS, which may end in "://" as torch writes them."""
-    name = init_method.removesuffix("://") if isinstance(init_method, str) else init_method
-    return text.one_of("init_method", name, INIT_METHODS, 'Call Cluster(n) or Cluster(n, init_method="tcp").')
 
 
 def check_backend(backend: Any, n: int) -> str:
@@ -235,3 +240,44 @@ def _check_nccl(n: int) -> str:
         advice = f"{why} Call {fewer}Cluster({n}) for gloo{takes}."
         refuse("backend", "one that can serve the ranks here", "nccl", advice)
     return "nccl"
+
+
+# --- engines that others started ---
+
+
+def connect(where: Any) -> Engines:
+    """The engines of a cluster that runs, by a profile's name or a connection file.
+
+    Raises:
+        ArgumentError: neither of them. ClusterError: no controller answers, or it has no engines 0 to n - 1.
+    """
+    import ipyparallel
+
+    try:
+        client = ipyparallel.Client(connection_info=_connection_file(where), timeout=CONNECT_SECONDS)
+    except (OSError, ipyparallel.error.IPythonError) as error:
+        raise ClusterError(f"No ipyparallel cluster answers at {where!r} ({error}). {START}") from error
+    if not client.ids or client.ids != list(range(len(client.ids))):
+        found = client.ids
+        client.close()
+        raise ClusterError(f"Ranks are engines 0 to n - 1, and this cluster has {found}: start its engines anew.")
+    return Engines(client, os.fspath(where))
+
+
+def _connection_file(where: Any) -> str:
+    """The path of the newest connection file that is meant."""
+    from IPython.paths import get_ipython_dir
+
+    rule = "the name of an ipyparallel profile that is there, or the path of a connection file"
+    example = 'Call Cluster.attach("default"), or with the path of ipcontroller-client.json.'
+    if not isinstance(where, (str, os.PathLike)) or not os.fspath(where):
+        refuse("where", rule, where, example, True)
+    if os.path.isfile(where):
+        return os.fspath(where)
+    profile = Path(get_ipython_dir(), f"profile_{where}")
+    if os.sep in os.fspath(where) or not profile.is_dir():
+        refuse("where", rule, where, example)
+    files = sorted(profile.glob("security/ipcontroller*-client.json"), key=os.path.getmtime)
+    if not files:
+        raise ClusterError(f"No ipyparallel cluster runs in profile {where!r}. {START}")
+    return str(files[-1])

@@ -16,51 +16,33 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from distlab.client import waiting
 from distlab.client.plan import FORK, Plan
-from distlab.compat.ipyparallel import drop_late_replies, forget_engine, waiting_threads
+from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
-from distlab.launch import fork_server, hosts, local, mpiexec, reaper, slurm
+from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Connection, close
 from distlab.rank import entry
 from distlab.text import namesake, rank_list
 from distlab.wire.channel import ControlChannel
-from distlab.wire.orders import ServerPlan
-from distlab.wire.rendezvous import Rendezvous
+from distlab.wire.orders import Hello, ServerPlan
+from distlab.wire.rendezvous import Rendezvous, address_towards
 
 START_SECONDS = 60.0
+ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
 THREAD_SECONDS = 5.0  # for a thread to end whose process has ended
 PRELOADED = (entry.__name__, "distlab.rank.group")  # the second imports torch, which the kernel does not need
 
 
-def start_processes(plan: Plan) -> Processes:
-    """Processes, as the class makes them; once more where the controller did not survive its start.
-
-    ipyparallel chooses its ports some time before it binds them, and another program can be quicker.
-    """
-    try:
-        return Processes(plan)
-    except ControllerEndedError:
-        return Processes(plan)
-
-
-class ControllerEndedError(ClusterError):
-    """The controller's process ended while the cluster was being started."""
-
-
 class Processes:
     """A controller and its engines, connected when the constructor returns: engine ids are 0 to n - 1.
-
-    Args:
-        plan: how many there are, how they are started, and where.
 
     Attributes:
         threads: OpenMP threads of each engine.
@@ -73,16 +55,15 @@ class Processes:
         launcher: ipyparallel's, of the engines.
         changes: how often a process has ended; None where the launcher does not report each.
 
-    Raises:
-        ClusterError: a process ended, or did not register in time; with the last lines it wrote. Nothing is left then.
+    Where a process ends, or does not register in time, nothing is left, and the error has the last lines it wrote.
     """
 
     def __init__(self, plan: Plan):
         self._plan, self.threads, self.names = plan, plan.threads, ()
-        self._forks = plan.engines in (FORK, hosts.SSH_NAME, slurm.NAME)
         self._connections: list[Connection] = []
         self.client: Any = None
-        self.changes = 0 if self._forks else None
+        self.launcher: Any = None
+        self.changes = 0 if plan.forks else None
         self._controller: Any = None
         self._guard: subprocess.Popen | None = None
         self.tag = f"{reaper.owner_of_this_process()}-{uuid.uuid4().hex[:8]}"
@@ -90,17 +71,31 @@ class Processes:
         self._ends = contextlib.ExitStack()  # what is to be done when the processes have ended
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
-            self._start()
+            self._start() if plan.attached is None else self._attach(plan.attached.client)
         except HostError:
             self.stop()
             raise
         except BaseException as error:
-            logs, died = self._last_lines(), self.controller_died()
+            logs = self._last_lines()
             self.stop()
             if isinstance(error, Exception):
-                words = "\n".join(filter(None, (f"The ranks did not start: {error}", logs, namesake(error))))
-                raise (ControllerEndedError if died else ClusterError)(words) from error
+                words = filter(None, (f"The ranks did not start: {error}", logs, namesake(error)))
+                raise ClusterError("\n".join(words)) from error
             raise
+
+    def _attach(self, client: Any) -> None:
+        """Use engines that others started, and end none of them."""
+        self.client = client
+        try:
+            names = client.direct_view("all").apply_async(entry.where).get(timeout=ATTACH_SECONDS)
+        except Exception as error:  # whatever an engine raises, as where distlab is not installed
+            advice = "Each engine needs distlab, as installed here, and must be idle."
+            raise HostError(f"The engines do not answer: {error}. {advice}") from error
+        self.names = tuple(dict.fromkeys(names))
+        controller = compat.address_of_controller(client)
+        address = "127.0.0.1" if controller.startswith("127.") else address_towards(controller)
+        self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
+        self.rendezvous = Rendezvous("", self.channel.address, hosts=tuple(map(self.names.index, names)))
 
     def _start(self) -> None:
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
@@ -114,16 +109,16 @@ class Processes:
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with them
             address = self._reach_all(wanted)
             environment |= local.thread_variables(self.threads)
-        elif self._forks:  # before everything else that takes time: importing torch takes longest
+        elif self._plan.forks:  # before everything else that takes time: importing torch takes longest
             log = os.path.join(self.folder, "log", "fork.log")
-            self._use([Connection(*fork_server.start(fork_server.command(), self._server_plan, log))])
-        if not self._forks:
+            self._keep([Connection(*fork_server.start(fork_server.command(), self._server_plan, log))])
+        if not self._plan.forks:
             for connection in self._connections:
                 connection.process.kill()
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
         host_of_rank = wanted.host_of_rank if wanted is not None else ()
         self._start_ipyparallel(cluster_id, address, environment, host_of_rank)
-        store = self.launcher.store if self._forks else None  # of the first host, else here
+        store = self.launcher.store if self._plan.forks else None  # of the first host, else here
         self.rendezvous = Rendezvous(self.folder, self.channel.address, store, host_of_rank)
 
     def _start_ipyparallel(
@@ -137,9 +132,9 @@ class Processes:
         if self._plan.engines == mpiexec.NAME:
             ranks = {host.name: host.ranks for host in wanted.hosts} if wanted is not None else None
             mpi_arguments = mpiexec.arguments(ranks, address, environment)
-        loop = self._ends.enter_context(_running_loop())
+        loop = self._ends.enter_context(compat.launcher_loop(THREAD_SECONDS))
         ipp_cluster = ipyparallel.Cluster(
-            engines=FORK if self._forks else self._plan.engines,
+            engines=FORK if self._plan.forks else self._plan.engines,
             profile_dir=self.folder,
             cluster_id=cluster_id,
             cluster_file="",
@@ -149,7 +144,7 @@ class Processes:
             shutdown_atexit=False,
             delay=0,
         )
-        self._ends.callback(_end_threads, ipp_cluster)
+        self._ends.callback(compat.end_threads, ipp_cluster, THREAD_SECONDS)
         if wanted is not None:
             local.encrypt(self.folder)
         command = fork_server.command("ipyparallel.controller")
@@ -158,45 +153,56 @@ class Processes:
         self._do(loop, ipp_cluster.start_controller(controller_cmd=command, controller_args=arguments))
         self._controller = ipp_cluster.controller
         Path(self.folder, reaper.CONTROLLER).write_text(str(self._controller.process.pid))
-        options = {"connections": self._connections, "host_of_engine": host_of_rank} if self._forks else {}
+        options = {"connections": self._connections, "host_of_engine": host_of_rank} if self._plan.forks else {}
         self._do(loop, ipp_cluster.start_engines(n, **options))
         self.launcher = ipp_cluster.engine_set
         self.client = self._do(loop, ipp_cluster.connect_client())
-        drop_late_replies(self.client)
+        compat.drop_late_replies(self.client)
         self.launcher.when_ended = self._note_end  # others have nannies for it
         self._controller.on_stop(self._note_change)
         with waiting.allowed():
-            self._wait(lambda: self.client.ids == list(range(n)) and (not self._forks or self.launcher.store))
+            self._wait(lambda: self.client.ids == list(range(n)) and (not self._plan.forks or self.launcher.store))
 
-    def _use(self, connections: Collection[Connection]) -> None:
-        for connection in connections:
-            self._connections.append(connection)
-            self._ends.enter_context(connection.process)
+    def _reach(self, numbers: Sequence[int], here: str | None, until: float = 0.0) -> dict[int, Hello]:
+        """Start fork servers on the hosts of these numbers, and wait for what they report.
 
-    def _reach(self, wanted: hosts.Hosts, numbers: list[int], here: str | None) -> hosts.Answers:
-        """Start fork servers on the hosts of these numbers, and wait for what they report."""
-        new = hosts.connect(wanted, numbers, self._server_plan, self.folder, here)
-        self._use(new)
-        with waiting.allowed():
-            return hosts.answers(wanted, new, self.folder, print)
+        Args:
+            here: the address of this machine that they reach, where it is known.
+            until: when a host that may be just starting is tried for the last time.
+        """
+        found: dict[int, Hello] = {}
+        while True:
+            for connection in self._connections:
+                if set(numbers) & set(connection.hosts):
+                    connection.process.kill()  # a server that may be left on the host notices that, and ends
+            new = hosts.connect(self._plan.hosts, numbers, self._server_plan, self.folder, here)
+            self._keep(new)
+            with waiting.allowed():
+                reports, troubles = hosts.answers(self._plan.hosts, new, self.folder, print)
+            found |= reports
+            if time.monotonic() > until or not all(trouble.passes for trouble in troubles.values()):
+                hosts.check(self._plan.hosts, troubles)
+            if not troubles:
+                return found
+            numbers = sorted(troubles)
+            with waiting.allowed():
+                time.sleep(0.5)
 
     def _reach_all(self, wanted: hosts.Hosts) -> str:
-        """Start a fork server on each host; the address of this machine that they reach.
-
-        Raises:
-            HostError: a host cannot be used; what is wrong with each.
-        """
-        here, hellos = None, {}
+        """Start a fork server on each host; the address of this machine that they reach."""
         others = [number for number in range(len(wanted.hosts)) if number not in wanted.local]
-        for numbers in (others, wanted.local):  # the second get the address that the first have seen
-            reports, troubles = self._reach(wanted, numbers, here)
-            hosts.check(wanted, troubles)
-            hellos |= reports
-            here = here or next((hello.notebook for hello in reports.values()), "127.0.0.1")
+        hellos = self._reach(others, None)
+        here = next((hello.notebook for hello in hellos.values()), "127.0.0.1")
+        hellos |= self._reach(wanted.local, here)
         self.names = tuple(hellos[n].name if wanted.job else host.name for n, host in enumerate(wanted.hosts))
         cores = [hellos[number].cores // host.ranks for number, host in enumerate(wanted.hosts)]
         self.threads = self.threads or max(1, min(cores))
         return here
+
+    def _keep(self, connections: Iterable[Connection]) -> None:
+        for connection in connections:
+            self._connections.append(connection)
+            self._ends.enter_context(connection.process)
 
     def _do(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
         """Do asynchronous work of ipyparallel's launchers, which the notebook's own thread waits for."""
@@ -208,7 +214,7 @@ class Processes:
     def _note_end(self, engine: int) -> None:
         """Report to ipyparallel that an engine has ended. Runs on: the thread of its connection."""
         self._note_change()
-        forget_engine(self.client, engine)
+        compat.forget_engine(self.client, engine)
 
     def _note_change(self, _: Any = None) -> None:
         if self.changes is not None:
@@ -228,11 +234,12 @@ class Processes:
         deadline = time.monotonic() + START_SECONDS
         while not condition():
             self.check_controller()
-            for rank, pid in getattr(self.launcher, "pids", {}).items():
-                if (code := self._exit_code(rank, pid)) is not None and (rank, pid) not in old:
+            for rank, pid in self.launcher.pids.items() if self._plan.forks else ():
+                if (how := self.how_ended(rank, pid)) and (rank, pid) not in old:
                     last = "\n".join(["", *self.log_of(rank).splitlines()[-5:]])
-                    raise ClusterError(f"rank {rank} {failures.exit_words(code)} before it was ready.{last}")
-            if not self.launcher.running or (self._forks and any(map(self.launcher.why_lost, range(self.launcher.n)))):
+                    raise ClusterError(f"rank {rank} {how} before it was ready.{last}")
+            lost = self._plan.forks and any(map(self.launcher.why_lost, range(self.launcher.n)))
+            if lost or not self.launcher.running:
                 raise ClusterError("a process ended before all engines were there.")
             if time.monotonic() > deadline:
                 raise ClusterError(f"only the engines {self.client.ids} were there after {START_SECONDS:g} s.")
@@ -246,12 +253,10 @@ class Processes:
     def replace(self, ids: list[int], threads: int, all_ids: list[int]) -> None:
         """End the engines with these ids, if they run, and fork new ones that get the same ids.
 
-        Args:
-            threads: OpenMP threads of each new one.
-            all_ids: the engines that there are to be afterwards, these too.
+        Afterwards there are the engines `all_ids`; `threads` are the OpenMP threads of each new one.
         """
         unwanted = {*ids, *(set(self.client.ids) - set(all_ids))}
-        old = {*self.launcher.pids.items()}
+        old = self.launcher.pids.items()
         try:
             if lost := {self.launcher.host_of(rank) for rank in ids if self.launcher.why_lost(rank)}:
                 self._reach_again(sorted(lost))
@@ -271,73 +276,44 @@ class Processes:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
 
     def _reach_again(self, lost: list[int]) -> None:
-        """Start fork servers on hosts that were lost, which may be just starting: they are tried for RETURN_SECONDS.
-
-        Raises:
-            HostError: one cannot be used.
-        """
+        """Start fork servers on hosts that were lost."""
         wanted = self._plan.hosts
         if wanted is None:
             return  # `_wait` reports that the fork server here has ended
         if wanted.job is not None:
             raise HostError("A node of Slurm's was lost, and the job has no other one.")
-        deadline, missing, here = time.monotonic() + hosts.RETURN_SECONDS, lost, self.channel.address[0]
-        while True:
-            for connection in self._connections:
-                if set(missing) & set(connection.hosts):
-                    connection.process.kill()  # a server that may be left on the host notices that, and ends
-            _, troubles = self._reach(wanted, missing, here)
-            if time.monotonic() > deadline or not all(trouble.passes for trouble in troubles.values()):
-                hosts.check(wanted, troubles)
-            if not troubles:
-                break
-            missing = sorted(troubles)
-            with waiting.allowed():
-                time.sleep(0.5)
+        self._reach(lost, self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS)
         self.launcher.use([*self.launcher.connections, *(c for c in self._connections if set(c.hosts) & set(lost))])
-        self._wait(lambda: self.launcher.store)
+        self._wait(lambda: self.launcher.store, old=self.launcher.pids.items())
         self.rendezvous.address = self.launcher.store
 
     def host_is_lost(self, rank: int) -> bool:
         """Whether the host of an engine is not reached any more, so that no new engine takes its place soon."""
-        return self._plan.hosts is not None and self._forks and bool(self.launcher.why_lost(rank))
-
-    def has_ended(self, rank: int, pid: int) -> bool:
-        """Whether the launcher knows that an engine with this process number, or its fork server, has ended."""
-        return self._exit_code(rank, pid) is not None or (self._forks and bool(self._why_lost(rank, pid)))
-
-    def _why_lost(self, rank: int, pid: int) -> str:
-        """Why this process of an engine cannot be reached any more, in words; "" where it can."""
-        found = [c for c in self._connections if c.pids.get(rank) == pid]
-        return next((c.lost[c.host_of_engine[rank]] for c in found if c.host_of_engine[rank] in c.lost), "")
+        return self._plan.hosts is not None and self._plan.forks and bool(self.launcher.why_lost(rank))
 
     def how_ended(self, rank: int, pid: int) -> str:
-        """How an engine has died, in words."""
-        deadline = time.monotonic() + 1.0  # ipyparallel may report the death before the launcher has seen it
-        while not self.has_ended(rank, pid) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        code = self._exit_code(rank, pid)
-        if code is not None or not self._forks or not (why := self._why_lost(rank, pid)):
+        """How a process of an engine has ended, in words; "" as long as the launcher does not know that it has."""
+        if self.launcher is None:
+            return "" if rank in self.client.ids else failures.exit_words(None)
+        ended = self.launcher.stop_data or {}
+        if not self._plan.forks:
+            engines = [data for data in (ended, *ended.get("engines", {}).values()) if data.get("pid") == pid]
+            return failures.exit_words(engines[0]["exit_code"]) if engines else ""
+        if (code := self.launcher.exit_code(rank, pid)) is not None:
             return failures.exit_words(code)
-        if self.names:
+        found = [c for c in self._connections if c.pids.get(rank) == pid]
+        why = next((c.lost[c.host_of_engine[rank]] for c in found if c.host_of_engine[rank] in c.lost), "")
+        if why and self.names:
             return f"was lost with host {self.names[self.launcher.host_of(rank)]}, {why}"
-        while (ended := self.launcher.stop_data) is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        words = failures.exit_words(ended["exit_code"] if ended else None)
-        return f"ended with the process that forks the ranks, which {words}"
-
-    def _exit_code(self, rank: int, pid: int) -> int | None:
-        """Exit status of an engine's process that the launcher has seen end (negative: killed by that signal)."""
-        if self._forks:
-            return self.launcher.exit_code(rank, pid)
-        ended = getattr(self.launcher, "stop_data", None) or {}
-        engines = [data for data in (ended, *ended.get("engines", {}).values()) if "pid" in data]
-        return next((data["exit_code"] for data in engines if data["pid"] == pid), None)
+        words = failures.exit_words(ended.get("exit_code"))
+        return f"ended with the process that forks the ranks, which {words}" if why and ended else ""
 
     def signal(self, rank: int, pid: int, number: int) -> None:
         """Send a signal to an engine's process, where it is; one that has ended is passed over."""
-        if self._plan.hosts is not None and self._forks:
+        if self._plan.forks:
             self.launcher.signal_engines([rank], number)
+        elif self._plan.attached is not None:
+            self.client.send_signal(number, targets=[rank], block=False)
         else:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -363,7 +339,7 @@ class Processes:
             self._guard.terminate()  # it would take the folder away from launchers that still look for its logs
         close(self._connections)
         # nothing that forks hold outlives them: no need to ask politely for long
-        reaper.end(reaper.find(self.tag), patience=0.2 if self._forks else mpiexec.END_SECONDS)
+        reaper.end(reaper.find(self.tag), patience=0.2 if self._plan.forks else mpiexec.END_SECONDS)
         self._ends.close()
 
     def _last_lines(self, count: int = 8) -> str:
@@ -371,27 +347,3 @@ class Processes:
         logs = sorted(Path(self.folder, "log").glob("*.log"), key=lambda path: path.stat().st_mtime)
         lines = [line for path in logs for line in path.read_text(errors="replace").splitlines() if line.strip()]
         return "\n".join(lines[-count:])
-
-
-def _end_threads(ipp_cluster: Any) -> None:
-    """Wait for the threads that wait for the processes of ipyparallel's launchers."""
-    for launcher in (ipp_cluster.controller, *ipp_cluster.engines.values()):
-        for thread in [*getattr(launcher, "threads", []), *waiting_threads(launcher)]:
-            thread.join(THREAD_SECONDS)
-
-
-@contextlib.contextmanager
-def _running_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An asyncio loop in a thread of its own; in the end asyncio.run cancels what is left, and frees descriptors."""
-    started: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    ended = asyncio.Event()
-
-    async def serve() -> None:
-        started.set_result(asyncio.get_running_loop())
-        await ended.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="distlab-launcher", daemon=True)
-    thread.start()
-    yield (loop := started.result())
-    loop.call_soon_threadsafe(ended.set)
-    thread.join(THREAD_SECONDS)

@@ -12,44 +12,39 @@ import select
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from distlab import simulated
 from distlab.client import display, waiting
-from distlab.client.attached import Attached
-from distlab.client.plan import FORK, Plan
-from distlab.client.processes import Processes, start_processes
+from distlab.client.plan import Plan
+from distlab.client.processes import Processes
 from distlab.client.waiting import Patience, Replies
 from distlab.compat.ipyparallel import engines_with_work
 from distlab.diagnosis import failures, report
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
-from distlab.launch import mpiexec, slurm
-from distlab.launch.hosts import SSH_NAME
+from distlab.launch import mpiexec
 from distlab.rank import entry
 from distlab.text import rank_list
-from distlab.traces.events import Offset
 from distlab.wire import messages, seconds
-from distlab.wire.messages import FREE, FREE_WAITING, Answer, RankStatus
-from distlab.wire.rendezvous import Joined, Rebuilt, this_machine, used_megabytes
-
-CLOCK_QUESTIONS = 20  # to a rank, for the time that its clock shows
+from distlab.wire.channel import ControlChannel
+from distlab.wire.messages import RankStatus
+from distlab.wire.rendezvous import Joined, Rebuilt, this_machine
 
 
 class Ranks:
     """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns.
 
     Attributes:
-        plan: how they were started.
+        plan: how they were started; with the network that they are on now.
         pids: process number by rank.
         lost: how ranks have died, in words, by rank.
         last_lines: the end of what they wrote, by rank.
         broken: whether the group must be rebuilt before use.
-        can_respawn: whether a rank that dies is replaced by a new one without a restart of all.
         cells: numbers of the cells of a simulated cluster.
+        joined: what each reported when it joined the group for the first time.
 
     Raises:
         ClusterError: they could not be started; no process of theirs is left then.
@@ -61,23 +56,20 @@ class Ranks:
         self.lost: dict[int, str] = {}
         self.last_lines: dict[int, str] = {}
         self.broken = False
-        self.can_respawn = plan.engines in (FORK, SSH_NAME, slurm.NAME)
         self.cells = itertools.count(1)
-        self._joined: list[Joined] = []
+        self.joined: list[Joined] = []
         self._changes: int | None = 0  # of the processes, at the last look at who has died
         self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now
         self._watchdog_failed = False  # whether that was shown
         self._owner = os.getpid()
-        self._processes: Processes | Attached | None = warm
+        self._processes: Processes | None = warm
         with display.starting(plan.n, plan.backend):
             try:
                 self._build(list(range(plan.n)))
             except BaseException:
-                self.stop()
+                self.end()
                 raise
-
-    # --- the group ---
 
     def _build(self, new: list[int]) -> str:
         """Build the group, with new processes for the ranks `new`; what ended with an old group, in sentences."""
@@ -85,7 +77,7 @@ class Ranks:
         if new and old is not None and old.can_fork:
             old.replace(new, plan.threads or old.threads, everyone)
         elif new:  # all of them: the first time, or because all have ended with the process that forks them
-            self._processes = start_processes(plan) if plan.attached is None else Attached(plan.attached.client)
+            self._processes = Processes(plan)
             if old is not None:
                 old.stop()
         backend = plan.backend if plan.network is None else "simulated"
@@ -107,8 +99,8 @@ class Ranks:
             rebuilt = [one for one in received if isinstance(one, Rebuilt)]
         except (KernelError, TimeoutError, IndexError) as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
-        self._joined = [received[rank] if rank in new else self._joined[rank] for rank in everyone]
-        self.pids = [one.pid for one in self._joined]
+        self.joined = [received[rank] if rank in new else self.joined[rank] for rank in everyone]
+        self.pids = [one.pid for one in self.joined]
         self.plan = replace(plan, threads=plan.threads or self._processes.threads)
         self.lost, self.broken, self._cut = {}, False, False
         return failures.gone_with_group(any(one.subgroups for one in rebuilt), any(one.rpc for one in rebuilt))
@@ -125,9 +117,6 @@ class Ranks:
 
         Returns:
             what ended with the old group, in sentences.
-
-        Raises:
-            ClusterError: a rank has died and the launcher cannot start single ranks; or one is busy for too long.
         """
         self.note_deaths()
         self._cut |= anew
@@ -138,17 +127,14 @@ class Ranks:
                 raise ClusterError(f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first.")
             with waiting.allowed():
                 time.sleep(0.002)
-        if self.lost and not self.can_respawn:
+        if self.lost and not self.plan.forks:
             first = {rank: how for rank, how in self.lost.items() if how != failures.WITH_ANOTHER}
             advice = "Call cluster.restart(): it starts new ranks, without the variables."
             raise ClusterError(f"The cluster is not whole: {failures.deaths(first)}. {advice}")
         return self._build(sorted(self.lost))
 
     def ready(self, targets: Sequence[int]) -> None:
-        """Before a cell: every rank is there and the group is sound; healed where it was left broken.
-
-        Targets on hosts that are left are used without a group as long as another host is lost.
-        """
+        """Before a cell: all ranks are there and the group is whole; without a group as long as a host is lost."""
         changes = self._processes.changes
         if changes is None or changes != self._changes or len(self.client.ids) < self.plan.n:
             self._changes = changes
@@ -158,9 +144,7 @@ class Ranks:
 
     def checks(self) -> tuple[str, str, int, float]:
         """Arguments for entry.begin_checks, new for every cell that is checked."""
-        return (f"checked/{uuid.uuid4().hex}", *self._processes.rendezvous.address, self.plan.timeout)
-
-    # --- sending and asking ---
+        return (f"checked/{time.time_ns()}", *self._processes.rendezvous.address, self.plan.timeout)
 
     @property
     def client(self) -> Any:
@@ -175,7 +159,7 @@ class Ranks:
     def states(self, ranks: Sequence[int], patient: bool = False) -> dict[int, RankStatus]:
         """What these ranks do now; with `patient`, one that only waits for a CPU gets more time to answer."""
         with_work = engines_with_work(self.client)
-        received = self.patience(ranks).ask(seconds.ANSWER_FOR_REPORT) if patient else self._channel.ask(ranks)
+        received = self.patience(ranks).ask(seconds.ANSWER_FOR_REPORT) if patient else self.channel.ask(ranks)
         failed = {rank: answer.error for rank, answer in received.items() if answer.error}
         if failed and not self._watchdog_failed:
             self._watchdog_failed = True
@@ -185,21 +169,20 @@ class Ranks:
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, which begins now."""
-        return Patience(self._channel, {rank: self._local_pid(rank) for rank in ranks})
+        return Patience(self.channel, {rank: self._local_pid(rank) for rank in ranks})
 
     def printed(self) -> dict[int, str]:
         """What functions of remote calls have printed since the last question for it, by the rank that ran them."""
         if self.stopped:
             return {}
-        channel = self._processes.channel
-        arrived, _, _ = select.select([channel.listener, *channel.ends.values()], [], [], 0)
-        return channel.printed() if arrived or channel.texts else {}
+        arrived, _, _ = select.select([self.channel.listener, *self.channel.ends.values()], [], [], 0)
+        return self.channel.printed() if arrived or self.channel.texts else {}
 
     def clear_what_is_left(self, reports: bool) -> None:
         """After a cell: report operations that nothing can match any more, and build a new group without them."""
-        if self.stopped or not self._processes.channel.unwaited:
+        if self.stopped or not self.channel.unwaited:
             return
-        self._channel.unwaited = False
+        self.channel.unwaited = False
         states = self.states(range(self.plan.n), patient=True)
         if left := report.left(states):
             stays = report.why_it_stays(states, self.plan.network is not None)
@@ -209,36 +192,16 @@ class Ranks:
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
-        lost = self.lost | {r: self._processes.how_ended(r, self.pids[r]) for r in self.unnoted_deaths()}
+        lost = self.lost | {rank: self._how_ended(rank, self.pids[rank]) for rank in self.unnoted_deaths()}
         there = [rank for rank in range(self.plan.n) if rank not in lost]
         does = {rank: report.activity(status) for rank, status in self.states(there, patient=True).items()} | lost
-        far = [rank for rank in there if self._local_pid(rank) is None]
-        answers = self._channel.ask(far, seconds.ANSWER_FOR_REPORT, messages.MEMORY)
-        memory = {rank: used_megabytes(self.pids[rank]) for rank in there if rank not in far}
-        memory |= {rank: answer.megabytes for rank, answer in answers.items()}
-        return [
-            {"rank": rank, "pid": pid, "state": does[rank], "megabytes": memory.get(rank)}
-            | ({"host": self.hosts[rank]} if self.hosts else {})
-            for rank, pid in enumerate(self.pids)
-        ]
-
-    def clock_offsets(self, ranks: Iterable[int]) -> dict[int, Offset]:
-        """How much the clocks of ranks are ahead of this machine's; of ranks whose clock is another one.
-
-        Of several questions the one that was answered soonest is believed: the rank looked at its clock at some time
-        between question and answer.
-
-        Source: F. Cristian, Probabilistic clock synchronization, 1989.
-        """
-        far = [rank for rank in ranks if self._joined[rank].machine[0] != this_machine()[0]]
-        found: dict[int, Offset] = {}
-        for rank in far * CLOCK_QUESTIONS:
-            asked = time.time_ns()
-            answer = self._channel.ask([rank], want=messages.CLOCK).get(rank)
-            half = (time.time_ns() - asked) / 2
-            if answer is not None and (rank not in found or half / 1e9 < found[rank].error):
-                found[rank] = Offset((answer.clock - asked - half) / 1e9, half / 1e9)
-        return found
+        memory = self.channel.ask(there, seconds.ANSWER_FOR_REPORT, messages.MEMORY)
+        rows = []
+        for rank, pid in enumerate(self.pids):
+            megabytes = memory[rank].megabytes if rank in memory else None
+            host = {"host": self.hosts[rank]} if self.hosts else {}
+            rows.append({"rank": rank, "pid": pid, "state": does[rank], "megabytes": megabytes, **host})
+        return rows
 
     @property
     def hosts(self) -> list[str]:
@@ -247,25 +210,19 @@ class Ranks:
 
     def _local_pid(self, rank: int) -> int | None:
         """Process number of a rank, where it has one on this machine; None on another one."""
-        joined = self._joined[rank]
+        joined = self.joined[rank]
         return joined.pid if joined.machine == this_machine() else None
 
     @property
-    def _channel(self) -> Any:
+    def channel(self) -> ControlChannel:
+        """To the watchdogs of the ranks."""
         return self._processes.channel
-
-    # --- freeing ---
 
     def free_all(self) -> dict[int, str]:
         """Interrupt whatever the ranks do, and return when all of them are idle.
 
-        A rank may not have begun yet with what it was sent: it is asked again until it answers a question.
-
         Returns:
             as `bring_back`.
-
-        Raises:
-            ClusterError: a rank cannot be freed and cannot be replaced.
         """
         self.note_deaths()
         living = [rank for rank in range(self.plan.n) if rank not in self.lost]
@@ -281,13 +238,8 @@ class Ranks:
         """Free and interrupt busy ranks where `number` is SIGINT, the default; else send them that signal.
 
         A rank that is not free in time, or that a person interrupts a second time, is ended; a new process takes its
-        place when the group is rebuilt.
-
-        Args:
-            sent: what they do.
-            number: of a signal.
-            states: what they did at the last look. Those that wait in communication are only freed, at first: an
-                interrupt could hit an exception that is being raised.
+        place when the group is rebuilt. Ranks that wait in communication, by `states`, are only freed at first: an
+        interrupt could hit an exception that is being raised.
 
         Returns:
             for every rank that had to be ended, what is lost with it, in words.
@@ -295,116 +247,102 @@ class Ranks:
         self.broken = self._cut = True
         with contextlib.suppress(KeyboardInterrupt), waiting.allowed():
             if number != signal.SIGINT:
-                self._kill(sent.unfinished(), number)
+                for rank in sent.unfinished():
+                    self._processes.signal(rank, self.pids[rank], number)
                 sent.result.wait(seconds.GIVE_UP)
                 return {}
             patience, given_up = self.patience(sent.unfinished()), set()
             communicating = {rank for rank, state in states.items() if state.doing == messages.COMMUNICATING}
             while busy := set(sent.unfinished()) - given_up:
-                self.free(busy & communicating, FREE)
-                self._channel.ask(busy - communicating, 0, messages.COME_BACK)
+                self.free(busy & communicating, messages.FREE)
+                self.channel.ask(busy - communicating, 0, messages.COME_BACK)
                 communicating = set()
                 sent.result.wait(seconds.AGAIN)
                 given_up |= patience.given_up(busy)
-        hopeless = sent.unfinished() if self.can_respawn else []
+        hopeless = sent.unfinished() if self.plan.forks else []
         if not hopeless:
             return {}
         names = self.patience(hopeless).ask(seconds.ANSWER_FOR_REPORT, messages.VARIABLES)
-        self._kill(hopeless, signal.SIGKILL)
+        for rank in hopeless:
+            self._processes.signal(rank, self.pids[rank], signal.SIGKILL)
         sent.result.wait(seconds.END)
         for rank in hopeless:
             self.note_death(rank)
-        return {rank: _loss(names.get(rank)) for rank in hopeless}
+        return {rank: failures.loss(names[rank].variables if rank in names else None) for rank in hopeless}
 
-    def free(self, ranks: Iterable[int], want: str = FREE_WAITING) -> None:
-        """Have the watchdogs of some ranks end their waits in communication; with FREE, all that they send and receive.
-
-        A rank that is about to fail because another one has failed then does so by itself.
-        """
+    def free(self, ranks: Iterable[int], want: str = messages.FREE_WAITING) -> None:
+        """Have watchdogs end the waits of their ranks in communication; with FREE, all that they send and receive."""
         self._cut = True
-        self._channel.ask(ranks, 0, want)
-
-    def _kill(self, ranks: Iterable[int], number: int) -> None:
-        """Send a signal to the processes of some ranks; one that has ended is passed over."""
-        for rank in ranks:
-            self._processes.signal(rank, self.pids[rank], number)
-
-    # --- deaths ---
+        self.channel.ask(ranks, 0, want)
 
     def check(self) -> None:
-        """While ranks are waited for: ClusterError when they are not reachable; no wait for those that have ended."""
+        """While ranks are waited for: ClusterError when they are not reachable."""
         if self.stopped:
             raise ClusterError("The cluster was stopped before this cell had ended, and its results are lost.")
         self._processes.check_controller()
 
     def note_deaths(self) -> None:
-        """Notice which ranks have died since the last look, and say which will be replaced. No message is sent for it.
-
-        Raises:
-            ClusterError: the process that carries messages to and from them has ended.
-        """
+        """Notice which ranks have died since the last look, and print which will be replaced; no message is sent."""
         self._processes.check_controller()
         died = {rank: self.note_death(rank) for rank in self.unnoted_deaths()}
         if died:  # a cell that nobody waits for now may wait for them
             self.free(engines_with_work(self.client) - set(self.lost))
-        if died and self.can_respawn:
+        if died and self.plan.forks:
             print(failures.died_between_cells(died, self.host_is_lost))
 
     def unnoted_deaths(self) -> list[int]:
         """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""
-        there, ended = set(self.client.ids), self._processes.has_ended
+        there, ended = set(self.client.ids), self._processes.how_ended
         return [r for r, pid in enumerate(self.pids) if (r not in there or ended(r, pid)) and r not in self.lost]
 
     def died_since(self, pids: Sequence[int]) -> dict[int, str]:
         """How ranks with these process numbers have died, in words: one may have served a call and have no cell."""
-        deadline = time.monotonic() + seconds.DEATH
-        while not (died := [rank for rank, pid in enumerate(pids) if self._processes.has_ended(rank, pid)]):
-            if time.monotonic() > deadline:
-                break
+        deadline, died = time.monotonic() + seconds.DEATH, []
+        while not died and time.monotonic() < deadline:
+            died = [rank for rank, pid in enumerate(pids) if self._processes.how_ended(rank, pid)]
             time.sleep(0.01)
         return {rank: self.note_death(rank, pids[rank]) for rank in died}
 
     def note_death(self, rank: int, pid: int | None = None) -> str:
         """Remember that a rank has died; how, in words. Nothing is remembered where `pid` is an earlier process's."""
-        if pid is not None and pid != self.pids[rank]:
-            return self._processes.how_ended(rank, pid)
+        if pid not in (None, self.pids[rank]):
+            return self._how_ended(rank, pid)
         self.broken = True
         if self.plan.engines == mpiexec.NAME and not self.lost:  # one has ended, and mpiexec ended the others
             self.lost = dict.fromkeys(range(self.plan.n), failures.WITH_ANOTHER)
             self.lost[self._processes.first_to_end(rank)] = failures.exit_words(None)
         if rank not in self.lost:
-            self.lost[rank] = self._processes.how_ended(rank, self.pids[rank])
+            self.lost[rank] = self._how_ended(rank, self.pids[rank])
             self.last_lines[rank] = self._processes.log_of(rank)
         return self.lost[rank]
+
+    def _how_ended(self, rank: int, pid: int) -> str:
+        """How a process of a rank has ended, in words; the launcher may see it later than ipyparallel reports it."""
+        deadline = time.monotonic() + seconds.HOW_ENDED
+        while not (how := self._processes.how_ended(rank, pid)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return how or failures.exit_words(None)
 
     @property
     def host_is_lost(self) -> bool:
         """Whether a rank has died with a host that is not reached any more."""
         return any(map(self._processes.host_is_lost, self.lost))
 
-    # --- the end ---
-
     @property
     def stopped(self) -> bool:
         """Whether the processes have been ended, or given away."""
         return self._processes is None
 
-    def release(self) -> Processes | None:
-        """Give the processes away, to be used for another cluster; None when they have to be stopped instead."""
-        if os.getpid() != self._owner or not self._processes.can_fork:
-            return None
+    def end(self, keep: bool = False) -> Processes | None:
+        """End all processes; nothing happens the second time, or in a process that forked off from the notebook's.
+
+        Args:
+            keep: whether to return them instead, where they can be used for another cluster.
+        """
         processes, self._processes = self._processes, None
-        return processes
-
-    def stop(self) -> None:
-        """End all processes; nothing happens the second time, or in a process that forked off from the notebook's."""
-        if self._processes is not None and os.getpid() == self._owner:
-            processes, self._processes = self._processes, None
-            processes.stop()
-
-
-def _loss(answer: Answer | None) -> str:
-    names = answer.variables if answer is not None else None
-    if names is None:
-        return "and its variables are lost"
-    return f"and its variables are lost: {', '.join(names)}" if names else "and it had no variables"
+        if processes is None or os.getpid() != self._owner:
+            return None
+        if keep and processes.can_fork:
+            return processes
+        processes.stop()
+        return None

@@ -6,46 +6,46 @@ Runs on the notebook's kernel, called by `Cluster.trace`; rank/recording.py reco
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from distlab import simulated
 from distlab.client import waiting
 from distlab.client.ranks import Ranks
 from distlab.errors import ClusterError, DistlabError
 from distlab.rank import entry
 from distlab.traces import read, virtual
+from distlab.traces.events import Offset
 from distlab.traces.trace import Trace
 from distlab.wire import seconds
+from distlab.wire.messages import CLOCK
+from distlab.wire.rendezvous import this_machine
+
+CLOCK_QUESTIONS = 20  # to a rank, for the time that its clock shows
 
 
 @contextlib.contextmanager
-def recorded(ranks: Ranks, targets: list[int], simulated: str, settle: Callable[[], Any]) -> Iterator[Trace]:
-    """A trace of what some ranks do meanwhile; of a simulated cluster, whose ranks note anyway what they do, of all.
-
-    Args:
-        ranks: of the cluster.
-        targets: the ranks to record.
-        simulated: what figures say of times that are virtual; "" where they are real.
-        settle: gives what has happened on simulated machines since its last call.
-    """
+def recorded(cluster: Any, targets: list[int]) -> Iterator[Trace]:
+    """A trace of what some ranks of a `Cluster` do meanwhile; of a simulated one, which notes it anyway, of all."""
+    ranks, trace = cluster.ranks, Trace(targets, cluster.simulated)
     ranks.ready(targets)
-    if simulated:
-        settle()  # what has happened before is left out
+    if trace.simulated:
+        cluster.call(simulated.settle)  # what has happened before is left out
     else:
         _start(ranks, targets)
-    trace = Trace(targets, simulated)
     try:
         yield trace
     finally:
-        if simulated:
-            _finish_virtual(settle, trace)
+        if trace.simulated:
+            _finish_virtual(cluster, trace)
         else:
             _finish(ranks, targets, trace)
 
 
-def _finish_virtual(settle: Callable[[], Any], trace: Trace) -> None:
+def _finish_virtual(cluster: Any, trace: Trace) -> None:
     try:
-        trace.finish(virtual.read(settle(), trace.ranks), {})
+        trace.finish(virtual.read(cluster.call(simulated.settle)[0], trace.ranks), {})
     except DistlabError as error:
         why = f"the simulated cluster does not answer ({type(error).__name__})"
         trace.finish(read.read({}), dict.fromkeys(trace.ranks, why))
@@ -64,7 +64,7 @@ def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
     received, missing, offsets = {}, dict.fromkeys(targets, "that was interrupted"), {}
     try:
         received, missing = _gather(ranks, targets, entry.stop_recording)
-        offsets = ranks.clock_offsets(received) if received else {}
+        offsets = clock_offsets(ranks, received)
     finally:
         trace.finish(read.read(received, offsets), missing, offsets)
 
@@ -86,3 +86,22 @@ def _gather(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -
         elif isinstance(error := received[rank], Exception):  # a RuntimeError has the words of rank/recording.py
             missing[rank] = getattr(error, "evalue", f"{type(error).__name__}: {error}")
     return {rank: reply for rank, reply in received.items() if rank not in missing}, missing
+
+
+def clock_offsets(ranks: Ranks, targets: Iterable[int]) -> dict[int, Offset]:
+    """How much the clocks of ranks are ahead of this machine's; of ranks whose clock is another one.
+
+    Of several questions the one that was answered soonest is believed: the rank looked at its clock at some time
+    between question and answer.
+
+    Source: F. Cristian, Probabilistic clock synchronization, 1989.
+    """
+    far = [rank for rank in targets if ranks.joined[rank].machine[0] != this_machine()[0]]
+    found: dict[int, Offset] = {}
+    for rank in far * CLOCK_QUESTIONS:
+        asked = time.time_ns()
+        answer = ranks.channel.ask([rank], want=CLOCK).get(rank)
+        half = (time.time_ns() - asked) / 2
+        if answer is not None and (rank not in found or half / 1e9 < found[rank].error):
+            found[rank] = Offset((answer.clock - asked - half) / 1e9, half / 1e9)
+    return found

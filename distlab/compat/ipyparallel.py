@@ -6,10 +6,13 @@ its fork server first.
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import re
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -98,11 +101,34 @@ def watch_process(launcher: Any, process: subprocess.Popen) -> None:
     launcher._start_waiting()
 
 
-def waiting_threads(launcher: Any) -> list[threading.Thread]:
-    """The threads that wait for the processes of a launcher to end. Private: an attribute of each launcher."""
-    parts = [launcher, *getattr(launcher, "launchers", {}).values()]
-    threads = [getattr(part, "_wait_thread", None) for part in parts]
-    return [thread for thread in threads if thread is not None]
+@contextlib.contextmanager
+def launcher_loop(limit: float) -> Iterator[asyncio.AbstractEventLoop]:
+    """For the work of launchers, which is asynchronous: an asyncio loop in a thread of its own.
+
+    In the end asyncio.run cancels what is left, and frees descriptors.
+    """
+    started: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    ended = asyncio.Event()
+
+    async def serve() -> None:
+        started.set_result(asyncio.get_running_loop())
+        await ended.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="distlab-launcher", daemon=True)
+    thread.start()
+    yield (loop := started.result())
+    loop.call_soon_threadsafe(ended.set)
+    thread.join(limit)
+
+
+def end_threads(cluster: Any, limit: float) -> None:
+    """Wait for the threads of a Cluster's launchers, whose processes have ended. Private: an attribute of each."""
+    launchers = [cluster.controller, *cluster.engines.values()]
+    launchers += [part for launcher in launchers for part in getattr(launcher, "launchers", {}).values()]
+    for launcher in launchers:
+        for thread in (*getattr(launcher, "threads", []), getattr(launcher, "_wait_thread", None)):
+            if thread is not None:
+                thread.join(limit)
 
 
 def use_kernel(kernel: type) -> None:

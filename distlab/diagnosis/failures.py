@@ -252,6 +252,13 @@ def died_between_cells(died: Mapping[int, str], host_lost: bool = False) -> str:
     return f"{who[:1].upper()}{who[1:]} since the last cell: {places} variables are lost."
 
 
+def loss(variables: Sequence[str] | None) -> str:
+    """What is lost with a rank, in words; None where its variables are not known."""
+    if variables is None:
+        return "and its variables are lost"
+    return f"and its variables are lost: {', '.join(variables)}" if variables else "and it had no variables"
+
+
 def deaths(died: Mapping[int, str]) -> str:
     """Which ranks died how, in words; those that died alike together."""
     alike = grouped((how, rank) for rank, how in sorted(died.items()))

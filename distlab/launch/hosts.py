@@ -1,6 +1,6 @@
 """The hosts of a cluster: how each is reached, what it reports of itself, and in words why one cannot be used.
 
-Runs on the notebook's kernel, called by processes.py and doctor.py. A host gets one connection, to one fork server:
+Runs on the notebook's kernel, called by processes.py. A host gets one connection, to one fork server:
 ssh's own, with the user's configuration, srun's for all of Slurm's nodes, or none for a host that is this machine.
 Plans and keys travel over it, and on no command line.
 """

@@ -3,7 +3,7 @@
 These are the notebook's process and the controller, without which no rank can be reached. A kernel that is killed with
 SIGKILL, as nbclient and a closed JupyterLab do it, runs no exit handler. The guard is its child, waits for its end, and
 then ends every process whose environment holds the cluster's tag. It runs as `python reaper.py PID TAG FOLDER`; its
-functions also serve processes.py and doctor.py in the notebook's kernel.
+functions also serve processes.py in the notebook's kernel, and the doctor.
 """
 
 from __future__ import annotations

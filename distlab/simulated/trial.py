@@ -26,7 +26,7 @@ from distlab.rank.log import LOG
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
 
-MOST_TEXT = 1000  # characters of what a function prints that are kept
+MOST_TEXT, MOST_PRINTED = 1000, 160  # characters of what a function prints: that are kept, and that are shown
 ANOTHER_ORDER = "These are the right values in another order."
 MOST_VALUES = 12  # of a tensor or list that are shown
 _WORLDS: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()  # that were left for a small one
@@ -99,10 +99,10 @@ def call(rank: int, world_size: int, exercise: Exercise, case: int, fn: Callable
     pairs = list(_pairs(expected, actual)) or [((), None, None)]
     path, wanted, found = next((pair for pair in pairs if not _alike(*pair[1:])), pairs[0])
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
-    right = _alike(wanted, found)
+    right, text = _alike(wanted, found), " ".join(printed.getvalue().split())[:MOST_PRINTED]
     where = "" if right else _where(exercise, path, wanted, before, expected)
     why = where if right or where.endswith("change.") else f"{where} {_why(wanted, found, before, n)}".strip()
-    return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, printed.getvalue())
+    return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, text)
 
 
 def _tried(exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]) -> tuple[Any, list[Event]]:

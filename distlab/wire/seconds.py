@@ -30,5 +30,6 @@ LIMIT = 60.0  # by the clock, for every rank
 # processes and the group
 BUILD = 60.0  # for all ranks to build the process group
 END = 10.0  # for ipyparallel to report the end of a rank that was killed
+HOW_ENDED = 1.0  # for the launcher to see how a process has ended, after ipyparallel has reported it
 DEATH = 0.2  # for the launcher to see the end of a process whose connections are lost
 RECORDING = 30.0  # for a rank to begin a trace, and to send what it recorded

@@ -106,7 +106,8 @@ def test_a_rank_that_dies_is_replaced(usable):
 
 def test_what_is_known_of_ranks_with_other_clocks_and_process_numbers(usable, monkeypatch):
     """They are asked for their memory; and for their clocks, which here are this machine's."""
-    monkeypatch.setattr("distlab.client.ranks.this_machine", lambda: ("elsewhere", ""))
+    for module in ("ranks", "recording"):
+        monkeypatch.setattr(f"distlab.client.{module}.this_machine", lambda: ("elsewhere", ""))
     assert all(row["megabytes"] > 10 for row in usable.describe())
     with usable.trace() as trace:
         usable.run(sum_of_ranks)
@@ -297,12 +298,10 @@ def test_the_doctor_looks_at_hosts(ssh_hosts):
         return done.returncode, done.stdout
 
     status, text = doctor("nodeA,nodeB")
-    assert re.search(
-        r"^OK    nodeB       nodeB, Python 3\.\d+, distlab \S+, torch .* on eth0, and 10\S+ is this", text, re.M
-    )
     assert "OK    clock       nodeB: the same as here\n" in text
     assert "OK    gloo group  a rank on each of 2 hosts, all_reduce gave 1;" in text
     assert (status, text.endswith("Ranks work on these hosts together.\n")) == (0, True)
     status, text = doctor("closed")
-    assert (status, text.startswith("FAIL  closed      cannot be used\n")) == (1, True)
+    words = "FAIL  hosts       HostError: 1 of 1 host cannot be used:\n  closed: "
+    assert (status, text.startswith(words)) == (1, True)
     assert "it answers, but no sshd listens there: start one, or give its port in ~/.ssh/config." in text

@@ -53,7 +53,7 @@ def test_the_place_on_the_machine_counts(gpus, monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: distlab.device_for(-1), "rank must be a whole number of 0 or more, got -1. Give for example rank=0."),
+        (lambda: distlab.device_for(-1), "rank must be a whole number of 0 or more, got -1. Give for example rank=1."),
         (lambda: distlab.device_for("0"), "rank must be a whole number of 0 or more, got '0'."),
         (lambda: devices.backend_for(True), "ranks_here must be a whole number of 1 or more, got True."),
     ],

@@ -33,7 +33,7 @@ def interrupted_after(monkeypatch):
 
 
 # modules and functions on the way of a start; after each of them somebody has to know what it made
-STARTS = ["launch.fork_server.start", "client.processes._running_loop", "client.ranks.start_processes"]
+STARTS = ["launch.fork_server.start", "compat.ipyparallel.launcher_loop", "client.ranks.Processes"]
 STARTS += ["client.cluster.Ranks"]
 
 
@@ -63,7 +63,7 @@ def test_an_interrupted_start_leaves_nothing_or_a_cluster(at_first, interrupted_
 def test_after_an_interrupted_restart_it_is_said_what_to_call(interrupted_after):
     """Old ranks are gone and new ones are not there: a call names restart(). An interrupted stop still stops."""
     cluster = distlab.Cluster(1)
-    undo = interrupted_after("client.ranks.Ranks.release")
+    undo = interrupted_after("client.ranks.Ranks.end")
     with pytest.raises(KeyboardInterrupt):
         cluster.restart()
     undo()

@@ -41,18 +41,12 @@ def test_an_unknown_name_gets_the_nearest_ones():
     assert str(refused(distlab.hint, 3, kind=distlab.ArgumentTypeError)).startswith(words)
 
 
-def test_what_cannot_be_called_is_refused():
-    """Before any rank is started."""
-    words = 'fn must be a function, got 3. Call distlab.check("ring_all_reduce", fn).'
-    assert str(refused(distlab.check, "ring_all_reduce", 3, kind=distlab.ArgumentTypeError)) == words
-
-
 def test_hints_come_in_stages():
     """Each says how to get the next one; one that is not there is refused."""
     first, last = repr(distlab.hint("ring_all_reduce")), repr(distlab.hint("ring_all_reduce", 3))
     assert first.endswith('\n(Hint 1 of 3. The next one: distlab.hint("ring_all_reduce", 2))')
     assert last.endswith("\n(Hint 3 of 3.)")
-    words = 'number must be from 1 to 3 for ring_all_reduce, got 4. Call distlab.hint("ring_all_reduce").'
+    words = 'number must be a whole number from 1 to 3, got 4. Call distlab.hint("ring_all_reduce").'
     assert str(refused(distlab.hint, "ring_all_reduce", 4)) == words
 
 
@@ -105,37 +99,6 @@ def test_progress_is_no_reason_to_fail(progress_file, content):
     assert row[1].startswith("0 of " if content is None else "1 of ")
 
 
-@pytest.mark.parametrize(
-    ("expected", "actual", "why"),
-    [
-        (tensor([1, 2]), None, "Nothing is returned: is a `return` missing?"),
-        (tensor([1, 2]), tensor([1]), "The shape is (1,) where (2,) is right."),
-        (tensor([1, 2]), tensor([1.0, 2.0]), "The dtype is float32 where int64 is right."),
-        (tensor([1, 2]), tensor([7, 7]), "The tensor is still as it was given: the result has to be in it."),
-        (tensor([1, 2]), tensor([3, 6]), "Every value is 3 times too large, and there are 3 ranks."),
-        (tensor([4.0, 8.0]), tensor([1.0, 2.0]), "Every value is 4 times too small."),
-        (tensor([1.0, 2.0]), tensor([1.0, torch.inf]), "Some values are infinite or NaN"),
-        (tensor([1, 2]), tensor([2, 1]), trial.ANOTHER_ORDER),
-        (tensor([1, 2]), tensor([1, 3]), "1 of 2 values are wrong, the first at index 1."),
-        ([1, 2], [2, 1], trial.ANOTHER_ORDER),
-        ([1, 2], [1], "It has 1 parts where 2 are right."),
-        ([1, 2], [tensor(1), 2], "It holds tensors where numbers are right"),
-        ([1, 2], "text", "It is of type str where list is right."),
-    ],
-)
-def test_what_a_wrong_value_looks_like(expected, actual, why):
-    """A sentence that holds for any exercise, where there is one."""
-    assert not trial._alike(expected, actual)
-    assert trial._why(expected, actual, (tensor([7, 7]),), 3).startswith(why)
-
-
-@pytest.mark.parametrize(("expected", "actual"), [(tensor([1, 2]), tensor([9, 8])), (2.0, 3)])
-def test_other_wrong_values_have_no_reason(expected, actual):
-    """The grid shows them."""
-    assert not trial._alike(expected, actual)
-    assert trial._why(expected, actual, (), 3) == ""
-
-
 NAN = tensor([torch.nan])
 
 
@@ -151,9 +114,7 @@ def test_what_rounding_changes_is_alike(expected, actual):
     ("value", "words"),
     [
         ((tensor([1.0, 2.5]),), "[1, 2.5]"),
-        ((), ""),
         (list(range(20)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]"),
-        (tensor([[1, 2], [3, 4]]), "(2, 2): [1, 2, 3, 4]"),
         ("x" * 100, "'" + "x" * 56 + "..."),
     ],
 )

@@ -82,12 +82,3 @@ def test_movement_starts_the_count_again(statuses, seconds_until_told, status):
     assert seconds_until_told(TICK) is None
     statuses[0] = STUCK[0]
     assert UNMOVED - TICK <= seconds_until_told(10) <= UNMOVED + TICK
-
-
-def test_a_silent_rank_gets_more_time_at_the_next_look():
-    """On a loaded machine it may only wait for a CPU."""
-    asked = []
-    watch = DeadlockWatch(lambda patient: asked.append(patient) or {0: replace(STUCK[1], doing=SILENT)})
-    watch.look()
-    watch.look()
-    assert asked == [False, True]

@@ -42,9 +42,11 @@ def call(fn, *args, **kwargs):
     return export.call(fn, args, kwargs, (0, 1))
 
 
-def script(folder, steps, n=2, backend="gloo", threads=1, **more):
+def script(folder, steps, n=2, backend="gloo", threads=1, hosts=(), job=None):
     """The script of some steps, which is Python, and what was reported."""
-    report = export.write(steps, folder / "made.py", SimpleNamespace(n=n, backend=backend, threads=threads), **more)
+    where = SimpleNamespace(job=job) if job else None
+    plan = SimpleNamespace(n=n, backend=backend, threads=threads, hosts=where)
+    report = export.write(steps, folder / "made.py", plan, hosts)
     text = (folder / "made.py").read_text(encoding="utf-8")
     compile(text, "made.py", "exec")
     return text, report
@@ -107,17 +109,10 @@ def test_a_note_keeps_no_tensor_alive():
     assert len(steps) == 2
 
 
-@pytest.mark.parametrize(
-    ("path", "error", "message"),
-    [
-        ("script", ArgumentError, r"path must be the name of a \.py file in a directory that is there"),
-        ("not_there/script.py", ArgumentError, r"path must be the name of a \.py file in a directory that is there"),
-        (5, ArgumentTypeError, "path must be a file's name, got 5"),
-    ],
-)
-def test_a_path_that_cannot_be_a_script_is_refused(path, error, message):
+@pytest.mark.parametrize(("path", "error"), [("not_there/a.py", ArgumentError), (5, ArgumentTypeError)])
+def test_a_path_that_cannot_be_a_script_is_refused(path, error):
     """A script ends in .py, in a directory that is there."""
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match="path must be "):
         export.check_path(path, False)
 
 
@@ -146,13 +141,6 @@ def test_a_file_for_sbatch_in_a_folder_with_a_space(tmp_path):
     for line in ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=6", "--partition=debug", "--account=me"):
         assert f"#SBATCH {line}\n" in text
     assert "--nnodes 2 --nproc-per-node 2 \\\n" in text
-    shown = subprocess.run(
-        [
-            "bash",
-            "-c",
-            f"scontrol() {{ echo nodeA; }}; srun() {{ echo \"${{@: -1}}\"; }}; source '{folder}/made.sbatch'",
-        ],
-        capture_output=True,
-        text=True,
-    )
+    commands = f"scontrol() {{ echo nodeA; }}; srun() {{ echo \"${{@: -1}}\"; }}; source '{folder}/made.sbatch'"
+    shown = subprocess.run(["bash", "-c", commands], capture_output=True, text=True)
     assert (shown.stdout, shown.stderr) == (f"{folder}/made.py\n", "")

@@ -63,13 +63,3 @@ def test_the_error_tree():
     kinds = {"ArgumentError": ValueError, "ArgumentTypeError": TypeError, "ClusterError": RuntimeError}
     for name, kind in {**kinds, "RankTimeout": TimeoutError, "DataError": OSError}.items():
         assert issubclass(getattr(distlab, name), kind)
-    assert issubclass(distlab.ArgumentTypeError, distlab.ArgumentError)
-    for name in ("RankError", "RankDied", "RankTimeout", "SweepError"):
-        assert issubclass(getattr(distlab, name), distlab.RanksFailed)
-    for name in distlab.PUBLIC["errors"]:
-        assert issubclass(getattr(distlab, name), distlab.DistlabError)
-
-
-def test_errors_are_shown_as_their_message():
-    """In a notebook an error is its message, without the frames of the package."""
-    assert distlab.ClusterError("first\nsecond")._render_traceback_() == ["ClusterError: first", "second"]

@@ -10,7 +10,7 @@ import pytest
 from distlab.client import waiting
 from distlab.client.waiting import Patience, allowed, held
 from distlab.wire import messages
-from distlab.wire.messages import STATUS, VARIABLES, Answer, RankStatus
+from distlab.wire.messages import Answer, RankStatus
 from distlab.wire.seconds import GIVE_UP, GIVE_UP_LATE, LIMIT
 
 # --- interrupts ---
@@ -99,37 +99,16 @@ IMPORTING = Answer(1, RankStatus(0, messages.COMPUTING, importing=True))
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine on paper: its clock, and how long each process has waited for a CPU."""
-    there = SimpleNamespace(now=100.0, queued={7: 5.0, 8: 0.0}, of_others=1.0)
-    queued = lambda pid: {str(pid): there.queued[pid], "other": there.of_others, "idle": 0.0}  # noqa: E731
+    """A machine on paper: its clock, and for how long its processes have waited for a CPU."""
+    there = SimpleNamespace(now=100.0, queued=5.0)
     monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: there.now))
-    monkeypatch.setattr(waiting, "_queued", queued)
+    monkeypatch.setattr(waiting, "_queued", lambda pid: {str(pid): there.queued})
     return there
 
 
-class Channel:
-    """To ranks that answer only when they are given so many seconds."""
-
-    def __init__(self, machine, answers, needs):
-        self.machine, self.answers, self.needs, self.asked = machine, answers, needs, []
-
-    def ask(self, ranks, limit, want):
-        self.asked.append((sorted(ranks), want))
-        quick = {rank: self.answers[rank] for rank in ranks if self.needs.get(rank, 0.0) <= limit}
-        if len(quick) < len(ranks):
-            self.machine.now += limit
-            self.machine.queued[7] += 0.9 * limit
-        return quick
-
-
-def test_own_time_leaves_out_what_a_process_waits_for_a_cpu(machine):
-    """Ten seconds of the clock, of which rank 0 waited nine, and what it waited before does not count."""
-    patience = Patience(Channel(machine, {}, {}), {0: 7, 1: 8})
-    machine.now += 10
-    machine.queued[7] += 9
-    assert (patience.own_time(0), patience.own_time(1)) == (1, 10)
-    machine.of_others += 0.5  # another thread had Python's lock, which the main one waits for, and waited for a CPU
-    assert patience.own_time(0) == 0.5
+def channel(answers):
+    """To ranks that give these answers."""
+    return SimpleNamespace(ask=lambda ranks, limit, want: {rank: answers[rank] for rank in ranks if rank in answers})
 
 
 def test_own_time_of_this_process_is_at_most_the_clocks():
@@ -139,25 +118,14 @@ def test_own_time_of_this_process_is_at_most_the_clocks():
     assert -1 < patience.own_time(0) <= patience.own_time(1)  # it may have waited since before the first look
 
 
-def test_only_ranks_that_had_time_are_asked_and_given_up(machine):
-    """Of two ranks that compute, one waits for a CPU."""
-    channel = Channel(machine, {0: BUSY, 1: BUSY}, {})
-    patience = Patience(channel, {0: 7, 1: 8})
-    assert patience.given_up([0, 1]) == set()
-    machine.now += GIVE_UP
-    machine.queued[7] += 1.5
-    assert patience.given_up([0, 1]) == {1}
-    assert channel.asked[-1] == ([1], STATUS)
-
-
 @pytest.mark.parametrize("excuse", [IDLE, IMPORTING], ids=["idle", "importing"])
 def test_a_rank_has_time_after_its_import(machine, excuse):
     """An interrupt comes when the import is done, which may be at any moment, but not without a limit."""
-    channel = Channel(machine, {1: excuse, 0: excuse}, {})
-    patience = Patience(channel, {1: 8, 0: 7})
+    answers = {1: excuse, 0: excuse}
+    patience = Patience(channel(answers), {1: 8, 0: 7})
     machine.now += 2 * GIVE_UP
     assert patience.given_up([1, 0]) == set()
-    channel.answers[1] = BUSY
+    answers[1] = BUSY
     machine.now += GIVE_UP - 0.1
     assert patience.given_up([1, 0]) == set()
     machine.now += 0.2
@@ -168,18 +136,8 @@ def test_a_rank_has_time_after_its_import(machine, excuse):
 
 def test_no_rank_is_waited_for_without_a_limit(machine):
     """However long it waits for a CPU."""
-    patience = Patience(Channel(machine, {}, {}), {0: 7})
+    patience = Patience(channel({}), {0: 7})
     for wait, given_up in ((LIMIT - 1, set()), (1, {0})):
         machine.now += wait
-        machine.queued[7] += wait
+        machine.queued += wait
         assert patience.given_up([0]) == given_up
-
-
-def test_a_rank_that_waits_for_a_cpu_is_asked_again(machine):
-    """Rank 0 needs three seconds for an answer and waits for a CPU in nine tenths of them; rank 1 answers at once."""
-    channel = Channel(machine, {0: BUSY, 1: IDLE}, {0: 3.0})
-    assert Patience(channel, {1: 8, 0: 7}).ask(0.5, VARIABLES) == {0: BUSY, 1: IDLE}
-    assert channel.asked == [([0, 1], VARIABLES), ([0], VARIABLES), ([0], VARIABLES)]
-    channel.answers, channel.needs = {}, {1: 99.0}
-    assert Patience(channel, {1: 8}).ask(0.5) == {}  # it is stopped, or holds Python's lock: it is asked once
-    assert len(channel.asked) == 4

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from distlab.client import doctor
+from distlab import __main__ as doctor
 
 
 def test_nothing_is_missing_here():

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distlab.client import doctor
+from distlab import __main__ as doctor
 from distlab.launch import reaper
 
 
@@ -61,9 +61,10 @@ def test_the_doctor_prints_a_verdict_for_every_check(monkeypatch, capsys):
         raise OSError("no network")
         yield
 
-    monkeypatch.setattr(doctor, "CHECKS", (check_fine, check_small))
+    monkeypatch.setattr(sys, "argv", ["distlab", "doctor"])
+    monkeypatch.setattr(doctor, "CHECKS", {"fine": check_fine, "small": check_small})
     assert doctor.main() == 0
-    monkeypatch.setattr(doctor, "CHECKS", (check_fine, check_broken))
+    monkeypatch.setattr(doctor, "CHECKS", {"fine": check_fine, "broken": check_broken})
     assert doctor.main() == 1
     assert capsys.readouterr().out.splitlines() == [
         "OK    fine        well",
@@ -78,10 +79,11 @@ def test_the_doctor_prints_a_verdict_for_every_check(monkeypatch, capsys):
 
 def test_the_doctor_cleans(capsys, monkeypatch):
     """--clean ends the leftovers, and only them: a tag names its owner, who may live, by pid and start time."""
-    monkeypatch.setattr(doctor, "CHECKS", ())
+    monkeypatch.setattr(sys, "argv", ["distlab", "doctor", "--clean"])
+    monkeypatch.setattr(doctor, "CHECKS", {})
     another = f"{os.getpid()}-1.00-abc"  # a process of our pid, but of another start time
     with sleeper(f"{reaper.owner_of_this_process()}-abc") as mine, sleeper(another) as orphan:
-        assert doctor.main(clean=True) == 0
+        assert doctor.main() == 0
         assert orphan.wait(timeout=5) == -15
         assert mine.poll() is None
     assert "processes of clusters whose notebook is gone" in capsys.readouterr().out
