@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from distlab.plotting import cells
-from distlab.plotting.cells import Rows
-from distlab.plotting.grids import INSET, LANE, PITCH, Values, draw_panels, traced
+from distlab.plotting.cells import INSET, LANE, PITCH, Rows, Values, draw_panels, traced
 from distlab.plotting.style import FAINT, INK, MIXED, curve_color, rank_color, style, text_color
 from distlab.simulated import events
 from distlab.simulated.network import Network

@@ -7,8 +7,8 @@ functions is first used: `import distlab` must not cost the import of matplotlib
 from importlib import import_module
 
 MODULES = {
+    "cells": ("before_after",),
     "curves": ("LivePlot", "badge", "time_against_size", "training_curves"),
-    "grids": ("before_after",),
     "lanes": ("spans", "step_times", "time_shares"),
     "stepping": ("play", "steps"),
     "style": ("rank_color",),
