@@ -5,6 +5,7 @@ Every figure with lanes is drawn with this, the space-time diagram included. Run
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from distlab.traces.events import pack
 ROW, GAP = 0.3, 0.4  # height of a row in inches; from one lane to the next, in rows
 WIDE_ENOUGH, HIGH_ENOUGH = 8, 12  # pixels of a box with an edge, and of one with a text
 HIGH, LOW_SIZE = 20, 8.5  # pixels of a box whose text is as large as asked for; of others, at most this many points
+THIN, COLUMN = 2.0, 5.0  # pixels: of the narrowest box, and of a column that several narrower ones share
 LEGEND = 10  # font size, in points
 
 
@@ -248,6 +250,38 @@ def draw_boxes(ax: Axes, boxes: Sequence[Box], size: float = SMALL) -> None:
             if box.look.hatched:
                 look["bbox"] = {"facecolor": box.look.fill, "edgecolor": "none", "pad": 1.2}
             ax.text(middle, (box.top + box.bottom) / 2, text, parse_math=False, zorder=9, **look)
+
+
+def without_crowds(boxes: Iterable[Box]) -> tuple[list[Box], int]:
+    """Boxes in pixels, those that are higher in `LOOKS` last, and how many of them stand for several.
+
+    Those that are wide enough are drawn as they are. Of the others, one that is alone is drawn a little wider; where
+    they crowd, each column of pixels shows what share of its time went where.
+    """
+    boxes, columns = list(boxes), 0
+    narrow = [box for box in boxes if box.right - box.left < COLUMN]
+    boxes = [box for box in boxes if box.right - box.left >= COLUMN]
+    for (_, place), crowd in grouped(((box.top, int(box.left / COLUMN)), box) for box in narrow).items():
+        if len(crowd) == 1:
+            boxes.append(crowd[0]._replace(right=max(crowd[0].right, crowd[0].left + THIN)))
+        else:
+            columns += 1
+            boxes += column(crowd, place * COLUMN)
+    return sorted(boxes, key=lambda box: [*LOOKS.values()].index(box.look)), columns
+
+
+def column(crowd: Sequence[Box], left: float) -> list[Box]:
+    """Boxes on top of each other whose heights are the looks' shares of the column's time, from the bottom up."""
+    shares: Counter[Look] = Counter()
+    for box in crowd:
+        shares[box.look] += box.right - box.left
+    total = max(shares.total(), COLUMN)
+    boxes, bottom = [], crowd[0].bottom
+    for look in sorted(shares):
+        top = bottom - shares[look] / total * (crowd[0].bottom - crowd[0].top)
+        boxes.append(Box(look, left, left + COLUMN, top, bottom))
+        bottom = top
+    return boxes
 
 
 def outline(look: Look) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """The space-time diagram of a trace: a lane for each rank, bars for what it did, an arrow for each message.
 
-Called by `Trace.plot` in the notebook's kernel. First it is laid out, with what would crowd taken together, since the
-figure's size depends on that; then it is drawn. Lengths are in pixels from the left, and downwards; times in seconds.
+Called by `Trace.plot` in the notebook's kernel. It is laid out first, since the figure's size depends on that.
+Lengths are in pixels from the left, and downwards; times are in seconds.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from math import floor, log10
@@ -21,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from distlab.plotting.cells import text_width
-from distlab.plotting.lanes import LOOKS, Box, Look, draw_band, draw_boxes, outline
+from distlab.plotting.lanes import LOOKS, Box, draw_band, draw_boxes, outline, without_crowds
 from distlab.plotting.style import INK, curve_color, new_figure, rank_color, style
 from distlab.plotting.units import format_bytes
 from distlab.text import grouped
@@ -34,7 +33,6 @@ LINE, ROW = 15, 20  # heights of a note and of a row of the legend
 MARGIN = 10  # left of the title and the legend
 DPI = 100
 TEXT, SMALL = 9.5, 8.5  # font sizes in points
-THIN, COLUMN = 2.0, 5.0  # a bar is drawn at least this wide; narrower ones that crowd share columns of this width
 MOST_ROWS = 3  # of calls in flight; more are drawn on top of each other in the last one
 CROSSINGS, TOGETHER = 24, 10  # messages for each lane before they are taken together, and about as many arrows after
 FEW = 5  # columns that the figure does not mention
@@ -44,7 +42,7 @@ FLAT = 2.5  # of an arrow with its label above it, pixels across for each pixel 
 LOST = "#D4443C"
 DOTS = (0, (1, 1.6))
 
-Spans = dict[Event, tuple[float, float]]  # top and bottom of each bar
+Span = tuple[float, float]  # top and bottom of a bar
 Place = tuple[float, float, float, float]  # of a text: left, top, right, bottom
 
 
@@ -58,35 +56,26 @@ class Arrow(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """Where a rank's bars begin and end, where its calls in flight end, and how much is free below these."""
+    """Where a rank's bars begin and end, and where its calls in flight end."""
 
     top: float
     under: float
     bottom: float
-    gap: float
 
 
 @dataclass
 class Scene:
-    """What is to be drawn, computed before the figure, whose size depends on it.
+    """What is to be drawn."""
 
-    Attributes:
-        view: first and last second that are seen.
-        lanes: by rank.
-        spans: of the events that are seen.
-        lost: messages without a partner.
-        collectives: those to mark.
-        columns: how many columns stand for several bars each.
-    """
-
-    view: tuple[float, float]
-    lanes: dict[int, Lane]
-    spans: Spans
-    lost: list[Message]
-    collectives: list[Collective]
+    view: tuple[float, float]  # first and last second that are seen
+    lanes: dict[int, Lane]  # by rank
+    gap: float  # between two lanes
+    spans: dict[Event, Span]  # of the events that are seen
+    lost: list[Message]  # those without a partner
+    collectives: list[Collective]  # those to mark
     arrows: list[Arrow] = field(default_factory=list)
     boxes: list[Box] = field(default_factory=list)
-    columns: int = 0
+    columns: int = 0  # that stand for several bars each
 
     @property
     def sizes(self) -> list[int]:
@@ -117,15 +106,9 @@ def space_time(
 
     Args:
         ranks: the lanes, from the top.
-        events: what the ranks did, times in seconds.
-        messages: between them.
-        collectives: marked with a line where their last rank came.
+        events, messages, collectives: those of a trace; a collective is marked where its last rank came.
         window: first and last second to draw; all of it without one.
-        title: what was traced.
-        notes: what a reader must know of it.
-
-    Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
+        title, notes: what was traced, and what a reader must know of it.
     """
     scene = compose(ranks, events, messages, collectives, window)
     lines = [line for note in (*notes, *remarks(scene)) for line in textwrap.wrap(note, 102)]
@@ -168,20 +151,17 @@ def compose(
     first, last = view = window or (-0.01 * last, 1.01 * last)
     seen = {event: None for event in events if event.rank in ranks and event.end >= first and event.start <= last}
     lost = [m for m in messages if m.traced and not m.matched and (m.send or m.recv) in seen]
-    marked = [c for c in collectives if len(c.group) > 1 and c.came is not None and {*c.group} <= {*ranks}]
-    marked = [c for c in marked if first <= c.came <= last]
+    known = [c for c in collectives if len(c.group) > 1 and c.came is not None and {*c.group} <= {*ranks}]
+    marked = [c for c in known if first <= c.came <= last]
     scene = Scene(view, *lay_out(ranks, seen), lost[:MOST_MARKS], marked if len(marked) <= MOST_MARKS else [])
     scene.arrows = arrows(scene, [m for m in messages if m.matched and m.send in seen and m.recv in seen])
-    fill(scene)
+    bars = (box for event, span in scene.spans.items() for box in boxes_of(scene, event, *span))
+    scene.boxes, scene.columns = without_crowds(bars)
     return scene
 
 
-def lay_out(ranks: Sequence[int], events: Collection[Event]) -> tuple[dict[int, Lane], Spans]:
-    """A lane for each rank, from the top down, with room between for arrows: the more there are, the lower they are.
-
-    Args:
-        events: those that are seen.
-    """
+def lay_out(ranks: Sequence[int], events: Collection[Event]) -> tuple[dict[int, Lane], float, dict[Event, Span]]:
+    """A lane for each rank, from the top down, with a gap for arrows: the more there are, the lower they are."""
     bar, row, gap = (30, 15, 34) if len(ranks) <= 4 else (26, 14, 26) if len(ranks) <= 8 else (16, 7, 17)
     lanes, spans, top = {}, {}, 0.0
     for rank in ranks:
@@ -191,27 +171,9 @@ def lay_out(ranks: Sequence[int], events: Collection[Event]) -> tuple[dict[int, 
         for flying in pack([event for event in own if not event.blocking], MOST_ROWS):
             spans |= dict.fromkeys(flying, (bottom + 2, bottom + row))
             bottom += row
-        lanes[rank] = Lane(top, under, bottom, gap)
+        lanes[rank] = Lane(top, under, bottom)
         top = bottom + gap
-    return lanes, spans
-
-
-def fill(scene: Scene) -> None:
-    """Add the boxes of all bars, those that are higher in `LOOKS` first.
-
-    Bars that are wide enough are drawn as they are. Of the others, one that is alone is drawn a little wider; where
-    they crowd, each column of pixels shows what share of its time went where.
-    """
-    boxes = [box for event, (top, bottom) in scene.spans.items() for box in boxes_of(scene, event, top, bottom)]
-    narrow = [box for box in boxes if box.right - box.left < COLUMN]
-    scene.boxes = [box for box in boxes if box.right - box.left >= COLUMN]
-    for (_, place), crowd in grouped(((box.top, int(box.left / COLUMN)), box) for box in narrow).items():
-        if len(crowd) == 1:
-            scene.boxes.append(crowd[0]._replace(right=max(crowd[0].right, crowd[0].left + THIN)))
-        else:
-            scene.columns += 1
-            scene.boxes += column(crowd, place * COLUMN)
-    scene.boxes.sort(key=lambda box: [*LOOKS.values()].index(box.look))
+    return lanes, gap, spans
 
 
 def boxes_of(scene: Scene, event: Event, top: float, bottom: float) -> list[Box]:
@@ -237,30 +199,16 @@ def texts_of(event: Event) -> list[str]:
     return [event.op]
 
 
-def column(crowd: Sequence[Box], left: float) -> list[Box]:
-    """Boxes on top of each other whose heights are the looks' shares of the column's time, from the bottom up."""
-    shares: Counter[Look] = Counter()
-    for box in crowd:
-        shares[box.look] += box.right - box.left
-    total = max(shares.total(), COLUMN)
-    boxes, bottom = [], crowd[0].bottom
-    for look in sorted(shares):
-        top = bottom - shares[look] / total * (crowd[0].bottom - crowd[0].top)
-        boxes.append(Box(look, left, left + COLUMN, top, bottom))
-        bottom = top
-    return boxes
-
-
 def arrows(scene: Scene, messages: Sequence[Message]) -> list[Arrow]:
     """An arrow for each message of the view, or for several of the same two ranks that left close to each other."""
     seen = [m for m in messages if m.src != m.dst and m.arrived >= scene.view[0] and m.left <= scene.view[1]]
-    if len(seen) <= CROSSINGS * len(scene.lanes):
-        return [arrow(scene, [message]) for message in seen]
-    # as many slices of time as leave about as many arrows as the lanes can bear
-    slices = TOGETHER * len(scene.lanes) // len({(m.src, m.dst) for m in seen}) or 1
-    timed = ((min(slices - 1, max(0, int(scene.x(m.left) / WIDE * slices))), m) for m in seen)
-    groups = grouped(((m.src, m.dst, when), m) for when, m in timed)
-    return [arrow(scene, together) for together in groups.values()]
+    groups = [[message] for message in seen]
+    if len(seen) > CROSSINGS * len(scene.lanes):
+        # as many slices of time as leave about as many arrows as the lanes can bear
+        slices = TOGETHER * len(scene.lanes) // len({(m.src, m.dst) for m in seen}) or 1
+        timed = ((min(slices - 1, max(0, int(scene.x(m.left) / WIDE * slices))), m) for m in seen)
+        groups = grouped(((m.src, m.dst, when), m) for when, m in timed).values()
+    return [arrow(scene, together) for together in groups]
 
 
 def arrow(scene: Scene, messages: Sequence[Message]) -> Arrow:
@@ -274,10 +222,8 @@ def arrow(scene: Scene, messages: Sequence[Message]) -> Arrow:
 
 def remarks(scene: Scene) -> list[str]:
     """What a reader must know of the figure: sizes of messages, and what was taken together."""
-    words = []
-    counts = [len(arrow.sizes) for arrow in scene.arrows]
-    if scene.sizes:
-        sizes = [format_bytes(size) for size in scene.sizes]
+    words, counts, sizes = [], [len(arrow.sizes) for arrow in scene.arrows], [*map(format_bytes, scene.sizes)]
+    if sizes:
         words.append(f"Each message is {sizes[0]}." if len(sizes) == 1 else f"Messages of {sizes[0]} to {sizes[-1]}.")
     if sum(counts) > len(counts):
         drawn = f"{sum(counts):,} messages are drawn as {len(counts)} arrows"
@@ -344,11 +290,7 @@ def legend_entries(scene: Scene) -> list[Patch | Line2D]:
 
 
 def write(ax: Axes, taken: list[Place], x: float, y: float, text: str, color: str, ha: str = "left") -> bool:
-    """Write a text at the middle of its height, if it keeps clear of those in `taken` and of the axes' edges.
-
-    Returns:
-        Whether there was room for it.
-    """
+    """Write a text at the middle of its height, if it keeps clear of others and of the edges; whether it does."""
     wide, half = text_width(text, SMALL) * DPI, SMALL * 1.25 / 72 * DPI / 2
     left = x - wide * {"left": 0, "center": 0.5, "right": 1}[ha]
     left, upper, right, lower = place = (left - 2, y - half, left + wide + 2, y + half)
@@ -386,7 +328,7 @@ def label_arrows(ax: Axes, scene: Scene, taken: list[Place]) -> None:
             continue
         across, down = arrow.head[0] - arrow.tail[0], arrow.head[1] - arrow.tail[1]
         lane = scene.lanes[arrow.src]
-        y = lane.bottom + lane.gap / 2 if down > 0 else lane.top - lane.gap / 2  # between its lane and the next one
+        y = lane.bottom + scene.gap / 2 if down > 0 else lane.top - scene.gap / 2  # between its lane and the next one
         x = arrow.tail[0] + (y - arrow.tail[1]) / down * across
         flat = abs(across) > FLAT * abs(down)
         text = format_bytes(arrow.sizes[0]) if len(arrow.sizes) == 1 else f"×{len(arrow.sizes)}"

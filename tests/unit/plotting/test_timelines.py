@@ -6,9 +6,9 @@ import pytest
 from matplotlib.colors import to_hex
 
 from distlab.plotting import space_time
-from distlab.plotting.lanes import LOOKS
+from distlab.plotting.lanes import COLUMN, LOOKS
 from distlab.plotting.style import curve_color
-from distlab.plotting.timelines import COLUMN, CROSSINGS, FEW, LOST, MOST_ROWS, WIDE, compose, remarks
+from distlab.plotting.timelines import CROSSINGS, FEW, LOST, MOST_ROWS, WIDE, compose, remarks
 from distlab.traces.events import Collective, Event, Message, pack
 from tests.unit.plotting.conftest import assert_tidy, texts
 from tests.unit.plotting.scenes import GROUP, collective, halves, many, message
