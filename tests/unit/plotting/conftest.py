@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
-from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
 SIZES = [4 * 8**k for k in range(8)]
@@ -67,9 +66,3 @@ def assert_tidy(figure):
         for cell in cells:
             if cell.contains((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2):
                 assert cell.x0 < box.x0 < box.x1 < cell.x1, name
-
-
-def fills(figure, kind):
-    """The colours of the filled shapes of a kind, in the order in which they were drawn."""
-    shapes = [patch for patch in figure.axes[0].patches if isinstance(patch, kind) and patch.get_facecolor()[3] == 1]
-    return [to_hex(shape.get_facecolor()).upper() for shape in shapes]

@@ -1,12 +1,12 @@
 """Each figure, once: what is written on it, that it is tidy, and that it reads on a light page and on a dark one."""
 
-import functools
 import io
 
 import matplotlib
+import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex, to_rgba
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch
 from matplotlib_inline.backend_inline import _fetch_figure_metadata
 
 from distlab import plotting
@@ -15,18 +15,10 @@ from distlab.plotting.style import FAINT, INK, MIXED, PAGES, contrast, curve_col
 from distlab.plotting.timelines import LOST
 from distlab_course import figures
 from tests.unit.plotting import gallery
-from tests.unit.plotting.conftest import assert_tidy, fills, texts, visible_texts
+from tests.unit.plotting.conftest import assert_tidy, texts, visible_texts
 
 WIDEST = 7.5  # inches: read in a narrow window without scrolling
 WIDER = {"steps": 9.2, "clocks": 8.6}  # what would be wider goes on below, but for these
-
-each_figure = pytest.mark.parametrize("name", gallery.FIGURES)
-
-
-@functools.cache
-def figure_of(name):
-    """The figure of that name, drawn once for all tests."""
-    return gallery.drawn(name)
 
 
 def on_pages(color):
@@ -55,17 +47,18 @@ def fill_below(figure, text):
     return found
 
 
-@each_figure
-def test_a_figure_says_what_it_shows(name):
-    """Its words are there, none overlaps another or is cut off."""
-    assert gallery.FIGURES[name][2] <= {*texts(figure_of(name))}
-    assert_tidy(figure_of(name))
+@pytest.mark.parametrize("name", gallery.FIGURES)
+def test_a_figure(name):
+    """Its words are there, none overlaps another or is cut off, and all reads on a light page and on a dark one.
 
-
-@each_figure
-def test_a_figure_lies_on_the_page(name):
-    """It and what is saved of it are transparent, matplotlib-inline asks for no background, and it is narrow enough."""
-    figure = figure_of(name)
+    It and what is saved of it are transparent, matplotlib-inline asks for no background, and it is narrow enough.
+    A word has a contrast of 4.5 on the shape on which it stands, or nearly 4 on both pages; a line has 3 or more.
+    """
+    draw, arguments, words = gallery.FIGURES[name]
+    made = draw(*arguments)
+    figure = getattr(made, "figure", made)
+    assert words <= {*texts(figure)}
+    assert_tidy(figure)
     assert to_rgba(figure.get_facecolor())[3] == 0
     assert all(to_rgba(ax.get_facecolor())[3] == 0 or not ax.axison for ax in figure.axes)
     stream = io.BytesIO()
@@ -74,12 +67,6 @@ def test_a_figure_lies_on_the_page(name):
     if any(ax.axison and ax.get_yticks().size for ax in figure.axes):  # it asks for white where all numbers are dark
         assert _fetch_figure_metadata(figure) is None
     assert figure.get_figwidth() <= WIDER.get(name, WIDEST)
-
-
-@each_figure
-def test_every_word_and_line_reads_on_both_pages(name):
-    """A word has 4.5 on the shape that it stands on, or nearly 4 on both pages; a line has 3 or more on both."""
-    figure = figure_of(name)
     for text in visible_texts(figure):
         fill, color = fill_below(figure, text), to_hex(text.get_color())
         reads = on_pages(color) > 3.9 if fill is None else contrast(color, fill) >= 4.5
@@ -91,6 +78,16 @@ def test_every_word_and_line_reads_on_both_pages(name):
         lines += arrows + [text.arrow_patch.get_edgecolor() for text in ax.texts if getattr(text, "arrow_patch", None)]
         seen = [to_hex(color) for color in lines if to_hex(color) != "#ffffff"]  # white parts two bars
         assert min(map(on_pages, seen), default=3) >= 3
+
+
+def test_style_is_restored():
+    """Neither style() nor a figure changes the user's settings, and no figure stays with pyplot."""
+    before = dict(matplotlib.rcParams)
+    with style():
+        assert matplotlib.rcParams["svg.hashsalt"] == "distlab"
+    plotting.before_after([1, 2], [3, None])
+    assert dict(matplotlib.rcParams) == before
+    assert plt.get_fignums() == []
 
 
 def test_the_colours_read_on_both_pages():
@@ -136,48 +133,3 @@ def test_a_training_that_begins():
     assert [text.get_text() for text in ax.texts] == ["rank 1"]
     assert ax.lines[0].get_color() == curve_color(1)
     assert ax.get_ylim()[0] < -2
-
-
-def test_images_are_stretched():
-    """The darkest pixel of each image is white and its brightest black, whatever its normalisation."""
-    figure = figures.images([[[[-0.8, 1.0], [0.1, 2.8]]]], [[0]])
-    assert figure.axes[0].images[0].get_array().flatten().tolist() == pytest.approx([0, 0.5, 0.25, 1])
-
-
-def test_a_number_keeps_the_colour_of_the_rank_that_held_it():
-    """Below an arrow, numbers have the colour of the rank that had them above it, sums are dark grey; a state without
-    an arrow begins afresh, and what all ranks hold is light grey."""
-    zero, one = rank_color(0), rank_color(1)
-    assert (
-        fills(figure_of("shards"), FancyBboxPatch) == [zero] * 2 + [one] * 2 + [zero, zero, one, one] * 2 + [MIXED] * 8
-    )
-    alike = figures.shards([("x", [[1, 2]] * 2), ("y", [[1, None], [None, 2]])])
-    assert fills(alike, FancyBboxPatch) == [FAINT] * 4 + [zero, one]
-
-
-def test_weights_are_cut_as_they_lie_on_the_ranks():
-    """A stripe for each rank along the cut dimension, and one box where every rank has all."""
-    cut = fills(figure_of("cuts"), Rectangle)
-    assert cut[:5] == [rank_color(0), rank_color(1), FAINT, rank_color(0), rank_color(1)]
-
-
-def test_a_key_is_written_before_it_is_read():
-    """Though the call that writes it may return later; the one rank that waits is hatched."""
-    (ax,) = figure_of("handshake").axes
-    assert len([patch for patch in ax.patches if patch.get_hatch()]) == 1
-    arrows = [text for text in ax.texts if getattr(text, "arrow_patch", None)]
-    written = {arrow.arrow_patch.get_facecolor(): arrow.xy[0] for arrow in arrows if arrow.xy[1] < arrow.xyann[1]}
-    assert len(written) == 2
-    assert all(arrow.xy[0] >= written[arrow.arrow_patch.get_facecolor()] for arrow in arrows)
-
-
-def test_a_node_is_right_of_all_that_lead_to_it():
-    arrows = [text for text in figure_of("graph").axes[0].texts if getattr(text, "arrow_patch", None)]
-    assert all(arrow.xyann[0] < arrow.xy[0] for arrow in arrows)
-
-
-def test_the_shortest_exchange_has_the_colour_of_the_rank():
-    """Each exchange is drawn from the least to the greatest offset that it allows, seen from the best estimate."""
-    bars = figure_of("clocks").axes[1].lines[:6:2]
-    assert [[round(y, 3) for y in bar.get_ydata()] for bar in bars] == [[-0.1, 0.3], [-0.1, 0.1], [-0.3, 0.0]]
-    assert [bar.get_color() == INK for bar in bars] == [True, False, True]

@@ -2,7 +2,6 @@
 
 import base64
 
-import matplotlib.pyplot as plt
 import pytest
 
 from distlab import plotting
@@ -49,11 +48,3 @@ def test_a_person_sees_it_grow(monkeypatch, pause, updates):
             picture.add("loss", "rank 0", epoch, 1.0)
             picture.update()
     assert (len(notebook.displayed), len(notebook.updates)) == (1, updates)
-
-
-def test_in_a_terminal_nothing_is_drawn():
-    """Outside a notebook the points are collected and no figure is made."""
-    with plotting.LivePlot() as picture:
-        picture.add("loss", "rank 0", 1, 1.0)
-        picture.update()
-    assert plt.get_fignums() == []

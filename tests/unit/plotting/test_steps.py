@@ -5,7 +5,6 @@ import html
 import json
 import re
 
-import matplotlib
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
@@ -13,9 +12,6 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangl
 from distlab import plotting
 from distlab.plotting.stepping import CELL
 from distlab.plotting.style import curve_color, rank_color
-from distlab.simulated.schedules import Message
-from tests.processes import python
-from tests.tool import ROOT
 from tests.unit.plotting.conftest import visible_texts
 from tests.unit.plotting.gallery import played
 
@@ -95,15 +91,6 @@ def test_the_pictures_and_the_player_show_the_messages(states, messages):
     assert data["cell"] == [cells[0, 0, 0].get_width(), CELL]
 
 
-def test_a_message_of_several_chunks_is_an_arrow_for_each():
-    """Those that add end in a plus."""
-    state = [[{0}] * 3, [{1}] * 3]
-    messages = [Message(0, 1, range(2), "copy"), Message(1, 0, range(2, 3), "reduce")]
-    figure = plotting.steps([state, state], [messages])
-    assert len(patches_of(figure, FancyArrowPatch)) == 3
-    assert [text.get_text() for text in figure.axes[0].texts].count("+") == 1
-
-
 def test_pictures_that_do_not_fit_side_by_side_go_on_below():
     """Rows are filled alike, and each has the names of the ranks."""
     figure = plotting.steps(*played("ring", 4))
@@ -111,18 +98,6 @@ def test_pictures_that_do_not_fit_side_by_side_go_on_below():
     rows = [y for text, y in found if text[:4] == "step" or text == "end"]
     assert [rows.count(y) for y in sorted({*rows})] == [4, 3]
     assert [text for text, _ in found].count("rank 0") == 2
-
-
-def test_the_bundle_has_a_form_for_every_viewer():
-    """HTML with the player, a PNG for where HTML is not shown, and a line of text; small enough for a notebook."""
-    player = plotting.play(*played("ring", 4), title="ring")
-    bundle = player._repr_mimebundle_()
-    assert sorted(bundle) == ["image/png", "text/html", "text/plain"]
-    assert bundle["text/plain"] == repr(player) == "<ring: 6 steps to play>"
-    for image in (bundle["image/png"], attribute(player, "src").removeprefix("data:image/png;base64,")):
-        assert base64.b64decode(image).startswith(b"\x89PNG")
-    assert len(bundle["text/html"]) < 200_000
-    assert repr(plotting.play([[[{0}], [{1}]]] * 2, [[Message(0, 1, range(1), "copy")]])) == "<1 step to play>"
 
 
 def test_the_player_needs_nothing_from_elsewhere():
@@ -134,17 +109,6 @@ def test_the_player_needs_nothing_from_elsewhere():
     assert "<script" not in player.html
     assert not re.search(r"https?:|@import|url\(", player.html.replace("http://www.w3.org/2000/svg", ""))
     assert player.html.isascii()
-
-
-def eight():
-    """The player of eight ranks whose cells hold sets of several ranks."""
-    states = [[[frozenset({k, 7 - k, 3})] for k in range(8)]] * 2
-    return plotting.play(states, [[Message(0, 1, range(1), "reduce")]], "eight")._repr_mimebundle_()["text/html"]
-
-
-def test_drawn_again_it_has_the_same_bytes():
-    """The output is equal in another process with other hashes of sets, and with other settings of the user."""
-    with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}):
-        here = eight()
-    code = "from tests.unit.plotting.test_steps import eight; print(eight(), end='')"
-    assert python("-c", code, cwd=ROOT, variables={"PYTHONHASHSEED": "1"}).stdout == here
+    bundle = player._repr_mimebundle_()
+    assert bundle["text/plain"].endswith(": 4 steps to play>")
+    assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
