@@ -143,5 +143,5 @@ colab: setup
 	@$(ENV_PYTHON) tools/colab.py
 
 clean:
-	rm -rf .venv .venv-colab .matrix .tests dist build distlab.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .matrix .tests dist build distlab.egg-info .pytest_cache .ruff_cache
 	find . -path ./.git -prune -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

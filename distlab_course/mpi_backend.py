@@ -32,6 +32,7 @@ OPS |= {"PRODUCT": MPI.PROD, "AVG": MPI.SUM}
 OF_BOOLS = {"SUM": MPI.MAX, "PRODUCT": MPI.MIN}  # of bytes that are 0 or 1
 SPIN_SECONDS, LONGEST_PAUSE, PATIENCE = 0.05, 0.02, 250  # a pause is so much shorter than the wait so far
 SMALL_BYTES, KEPT = 64, 32  # newest Works of small tensors, which are kept: DDP holds only their part in C++
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _open: dict[Work, None] = {}  # Works whose memory MPI may still use
 
 
@@ -39,15 +40,18 @@ class Work(dist.Work):
     """One operation: it ends in wait(), and when another one begins or is waited for.
 
     Args:
-        begins: each begins a request of MPI, and holds the memory that MPI reads and writes.
-        outputs: the tensors that the operation gives, and where MPI puts them: pairs.
+        request: MPI's, which holds the memory that MPI reads and writes.
+        outputs: the tensors that the operation gives.
+        buffer: where MPI puts their numbers, one tensor's after the other's.
+        divisor: what the numbers are divided by.
+        size: bytes that a message must have.
     """
 
-    def __init__(self, group, what, begins, outputs, divisor, limit, size):
+    def __init__(self, group, what, limit, request, outputs, buffer, divisor, size):
         super().__init__()
         self.group, self.what, self.error, self.source = group, what, "", -1
-        self._outputs, self._divisor, self._limit, self._size = outputs, divisor, limit, size
-        self._requests = [begin() for begin in begins]
+        self._limit, self._request, self._size = limit, request, size
+        self._outputs, self._buffer, self._divisor = outputs, buffer, divisor
         _open[self] = None
 
     def is_completed(self):
@@ -55,23 +59,21 @@ class Work(dist.Work):
             return True
         status = MPI.Status()
         try:
-            while self._requests and self._requests[-1].Test(status):
-                self._requests.pop()
+            if not self._request.Test(status):
+                return False
         except MPI.Exception as error:
             self.error = f"{self.what} failed in MPI: {str(error).partition(', error stack')[0]}"
-        if self._requests and not self.error:
-            return False
         _open.pop(self, None)
         self.source = status.Get_source()
         if self._size is not None and not self.error and (count := status.Get_count(MPI.BYTE)) != self._size:
             self.error = f"recv got {count} bytes for a tensor of {self._size}; send and recv tensors of one size."
-        if self.error:
-            return True
-        for output, buffer in self._outputs:
+        if self._outputs and not self.error:
             if self._divisor != 1:
-                buffer.div_(self._divisor)
-            if buffer.data_ptr() != output.data_ptr():
-                output.detach().copy_(buffer.view(output.shape))
+                self._buffer.div_(self._divisor)
+            parts = self._buffer.view(-1).split([output.numel() for output in self._outputs])
+            for output, part in zip(self._outputs, parts, strict=True):
+                if part.data_ptr() != output.data_ptr():
+                    output.detach().copy_(part.view(output.shape))
         return True
 
     def wait(self, timeout=timedelta(0)):
@@ -99,7 +101,7 @@ class Work(dist.Work):
         return future
 
     def result(self):
-        return [output for output, _ in self._outputs]
+        return list(self._outputs)
 
     def _source_rank(self):
         return self.source
@@ -113,7 +115,7 @@ class Group(dist.ProcessGroup):
 
     def __init__(self, store, rank, size, timeout):
         super().__init__(rank, size)
-        self.timeout, self._rank, self._size, self._name, self.broken = timeout, rank, size, "", ""
+        self._timeout, self._rank, self._size, self._name, self.broken = timeout, rank, size, "", ""
         self._comm, self.others = communicator(store, rank, size, timeout)
         self._kept = deque(maxlen=KEPT)
 
@@ -139,19 +141,19 @@ class Group(dist.ProcessGroup):
 
     def allreduce(self, tensors, opts=None):
         op, divisor = self._operation(tensors[0].dtype, opts)
-        buffers = [computable(tensor) for tensor in tensors]
-        begins = [partial(self._comm.Iallreduce, MPI.IN_PLACE, buffer.numpy(), op) for buffer in buffers]
-        return self._begin("all_reduce", begins, opts, tensors, buffers, divisor)
+        buffer = computable(tensors[0])
+        begin = partial(self._comm.Iallreduce, MPI.IN_PLACE, buffer.numpy(), op)
+        return self._begin("all_reduce", begin, opts, tensors, buffer, divisor)
 
-    allreduce_coalesced = allreduce
+    def allreduce_coalesced(self, tensors, opts=None):
+        return last_of([self.allreduce([tensor], opts) for tensor in tensors])
 
     def reduce(self, tensors, opts):
         op, divisor = self._operation(tensors[0].dtype, opts)
         sent = computable(tensors[0])
         got = torch.empty_like(sent)
         begin = partial(self._comm.Ireduce, sent.numpy(), got.numpy(), op, opts.rootRank)
-        outputs, buffers = (tensors, [got]) if self._rank == opts.rootRank else ((), ())
-        return self._begin("reduce", [begin], opts, outputs, buffers, divisor)
+        return self._begin("reduce", begin, opts, tensors if self._rank == opts.rootRank else (), got, divisor)
 
     def reduce_scatter(self, outputs, input_lists, opts=None):
         return self.reduce_scatter_single(outputs[0], joined(input_lists[0]), opts)
@@ -161,7 +163,10 @@ class Group(dist.ProcessGroup):
         sent = computable(input)
         got = torch.empty(output.shape, dtype=sent.dtype)
         begin = partial(self._comm.Ireduce_scatter_block, sent.numpy(), got.numpy(), op)
-        return self._begin("reduce_scatter", [begin], opts, [output], [got], divisor)
+        return self._begin("reduce_scatter", begin, opts, [output], got, divisor)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+        return last_of([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
 
     def _operation(self, dtype, opts):
         """MPI's operation for torch's, and by what its result must be divided, which is the size for an average."""
@@ -176,7 +181,7 @@ class Group(dist.ProcessGroup):
     def broadcast(self, tensors, opts):
         buffer = tensors[0].detach().contiguous()
         begin = partial(self._comm.Ibcast, raw(buffer), opts.rootRank)
-        return self._begin("broadcast", [begin], opts, tensors, [buffer])
+        return self._begin("broadcast", begin, opts, tensors, buffer)
 
     def allgather(self, output_lists, inputs, opts=None):
         return self._exchange("all_gather", output_lists[0], inputs * self._size, opts)
@@ -188,26 +193,17 @@ class Group(dist.ProcessGroup):
         return self._exchange("all_gather", output.view(-1).chunk(self._size), [input] * self._size, opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
-        return self._each(self.all_gather_single, outputs, inputs, opts)
-
-    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
-        return self._each(self.reduce_scatter_single, outputs, inputs, opts)
-
-    def _each(self, method, outputs, inputs, opts):
-        *others, last = [method(output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
-        for work in others:
-            work.wait()
-        return last
+        return last_of([self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
 
     def gather(self, output_lists, inputs, opts):
-        none = [inputs[0].new_empty(0)] * self._size
-        given = [inputs[0] if rank == opts.rootRank else none[0] for rank in range(self._size)]
-        return self._exchange("gather", output_lists[0] if self._rank == opts.rootRank else none, given, opts)
+        nothing, at_root = [inputs[0].new_empty(0)] * self._size, self._rank == opts.rootRank
+        given = [*nothing[: opts.rootRank], inputs[0], *nothing[opts.rootRank + 1 :]]
+        return self._exchange("gather", output_lists[0] if at_root else nothing, given, opts)
 
     def scatter(self, outputs, input_lists, opts):
-        none = [outputs[0].new_empty(0)] * self._size
-        wanted = [outputs[0] if rank == opts.rootRank else none[0] for rank in range(self._size)]
-        return self._exchange("scatter", wanted, input_lists[0] if self._rank == opts.rootRank else none, opts)
+        nothing, at_root = [outputs[0].new_empty(0)] * self._size, self._rank == opts.rootRank
+        wanted = [*nothing[: opts.rootRank], outputs[0], *nothing[opts.rootRank + 1 :]]
+        return self._exchange("scatter", wanted, input_lists[0] if at_root else nothing, opts)
 
     def alltoall(self, outputs, inputs, opts=None):
         return self._exchange("all_to_all", outputs, inputs, opts)
@@ -222,16 +218,15 @@ class Group(dist.ProcessGroup):
         sent, received = ([tensor.nbytes for tensor in tensors] for tensors in (inputs, outputs))
         whole = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
         ends = [raw(joined(inputs)), sent, MPI.BYTE], [raw(whole), received, MPI.BYTE]
-        buffers = whole.split([output.numel() for output in outputs])
-        return self._begin(what, [partial(self._comm.Ialltoallv, *ends)], opts, outputs, buffers)
+        return self._begin(what, partial(self._comm.Ialltoallv, *ends), opts, outputs, whole)
 
     def barrier(self, opts=None):
-        return self._begin("barrier", [self._comm.Ibarrier], opts)
+        return self._begin("barrier", self._comm.Ibarrier, opts)
 
     # --- messages ---
 
     def send(self, tensors, dst, tag=0):
-        return self._begin("send", [partial(self._comm.Isend, raw(tensors[0]), dst, tag)])
+        return self._begin("send", partial(self._comm.Isend, raw(tensors[0]), dst, tag))
 
     def recv(self, tensors, src, tag=0):
         return self._recv(tensors, src, tag)
@@ -241,18 +236,17 @@ class Group(dist.ProcessGroup):
 
     def _recv(self, tensors, src, tag):
         begin = partial(self._comm.Irecv, raw(tensors[0]), src, tag)
-        return self._begin("recv", [begin], None, tensors, tensors, size=tensors[0].nbytes)
+        return self._begin("recv", begin, None, tensors, tensors[0], size=tensors[0].nbytes)
 
-    def _begin(self, what, begins, opts=None, outputs=(), buffers=(), divisor=1, size=None):
-        """Begin an operation; what MPI puts into the buffers goes into the outputs, divided."""
+    def _begin(self, what, begin, opts=None, outputs=(), buffer=None, divisor=1, size=None):
+        """Begin an operation; what MPI puts into the buffer goes into the outputs, divided."""
         if self.broken:
             raise RuntimeError(f"{what} cannot begin: the group is broken ({self.broken}). Make it again.")
-        limit = getattr(opts, "timeout", timedelta(0))
-        limit = limit if limit > timedelta(0) else self.timeout
         for work in list(_open):
             work.is_completed()
-        pairs = list(zip(outputs, buffers, strict=True))
-        work = Work(self, what, begins, pairs, divisor, limit.total_seconds(), size)
+        limit = getattr(opts, "timeout", timedelta(0)).total_seconds()
+        limit = limit if limit > 0 else self._timeout.total_seconds()
+        work = Work(self, what, limit, begin(), outputs, buffer, divisor, size)
         if sum(output.nbytes for output in outputs) <= SMALL_BYTES:
             self._kept.append(work)
         return work
@@ -280,6 +274,13 @@ def joined(tensors):
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
+def last_of(works):
+    """The last of several Works, for all of them."""
+    for work in works[:-1]:
+        work.wait()
+    return works[-1]
+
+
 def communicator(store, rank, size, timeout):
     """A communicator of the group's processes, in the group's order, and the other members' numbers in MPI's world.
 
@@ -290,12 +291,10 @@ def communicator(store, rank, size, timeout):
     store.wait(keys, timeout)
     members = [int(store.get(key)) for key in keys]
     if len({*members}) < size:
-        what = f"{NAME} needs {size} processes that one mpiexec started, and MPI knows {world.size} here"
         advice = f'mpiexec -n {size} python script.py, or Cluster({size}, engines="mpi", backend="{__name__}")'
-        raise RuntimeError(f"{what}. Start them with {advice}.")
-    group = world.group.Incl(members)
-    comm = world.Create_group(group, hash(tuple(members)) & 0x7FFF)  # apart from other groups that are made now
-    group.Free()
+        what = f"{size} processes that one mpiexec started, and MPI knows {world.size} here. Start them with {advice}."
+        raise RuntimeError(f"{NAME} needs {what}")
+    comm = world.Create_group(world.group.Incl(members), hash(tuple(members)) & 0x7FFF)  # apart from others made now
     return comm, [member for member in members if member != world.rank]
 
 
@@ -313,12 +312,10 @@ def _end():
 def _set_environment(world):
     """Under mpiexec alone, set what init_process_group looks for in the environment: numbers and an address."""
     hosts = world.allgather(socket.gethostname())
-    with socket.socket() as free:
-        free.bind(("", 0))
+    with socket.create_server(("", 0)) as free:
         port = world.bcast(free.getsockname()[1])
     address = hosts[0] if len({*hosts}) > 1 else "127.0.0.1"
-    given = {"RANK": world.rank, "WORLD_SIZE": world.size, "MASTER_ADDR": address, "MASTER_PORT": port}
-    for name, value in given.items():
+    for name, value in zip(VARIABLES, (world.rank, world.size, address, port), strict=True):
         os.environ.setdefault(name, str(value))
 
 

@@ -18,13 +18,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
 from distlab.errors import ClusterError
-from distlab.text import BYTES_PER_SECOND, SECONDS, quantity, refuse
+from distlab.text import BYTES_PER_SECOND, SECONDS, mapping, one_of, quantity, refuse, whole_number
 
 PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # where ip and tc are
 NETWORKS = Path("/run/distlab")  # a folder for each network, its number, with /etc/hosts of its hosts
@@ -59,18 +59,14 @@ def practice_hosts(hosts: Mapping[str, int]) -> PracticeHosts:
     Raises:
         ArgumentError: no hosts, a name that is no host's, or a number below 1.
     """
-    if not isinstance(hosts, Mapping) or not 1 <= len(hosts) <= 200:
-        rule = "a dict of 1 to 200 host names, each with its number of ranks"
-        refuse("hosts", rule, hosts, EXAMPLE, wrong_type=not isinstance(hosts, Mapping))
-    for name, ranks in hosts.items():
-        if not isinstance(name, str) or not HOST_NAME.fullmatch(name):
-            refuse("name of a host", "letters, digits and hyphens", name, EXAMPLE, wrong_type=not isinstance(name, str))
-        if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-            refuse(f"hosts[{name!r}]", "a whole number of ranks above 0", ranks, EXAMPLE)
+    for name, ranks in mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE).items():
+        if not HOST_NAME.fullmatch(name):
+            refuse("name of a host", "letters, digits and hyphens", name, EXAMPLE)
+        whole_number(f"hosts[{name!r}]", ranks, 1, advice=EXAMPLE)
     return PracticeHosts(hosts)
 
 
-class PracticeHosts(Mapping[str, int], contextlib.AbstractContextManager):
+class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
     """Number of ranks by host, as `Cluster(hosts=...)` takes it; made by `practice_hosts`.
 
     Attributes:
@@ -79,7 +75,7 @@ class PracticeHosts(Mapping[str, int], contextlib.AbstractContextManager):
     """
 
     def __init__(self, hosts: Mapping[str, int]):
-        self._ranks = dict(hosts)
+        super().__init__(hosts)
         self._slow: dict[str, subprocess.Popen] = {}
         self._folder: Path | None = None
         self.kind = "network namespaces"
@@ -129,23 +125,11 @@ class PracticeHosts(Mapping[str, int], contextlib.AbstractContextManager):
         _call("ip", "-n", namespace, "link", "set", "lo", "up")
         _call(*self.command(name), "true")
 
-    def __getitem__(self, name: str) -> int:
-        return self._ranks[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._ranks)
-
-    def __len__(self) -> int:
-        return len(self._ranks)
-
     def __repr__(self) -> str:
         lines = [f"{name}: {self.address(name)}, {ranks} rank{'s'[: ranks > 1]}" for name, ranks in self.items()]
         return "\n  ".join([f"PracticeHosts, {self.kind}, seen from {self.here}", *lines])
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End what runs on the hosts, and take the hosts away; once they are, nothing more is done."""
         atexit.unregister(self.close)
         if self._folder:
@@ -155,11 +139,11 @@ class PracticeHosts(Mapping[str, int], contextlib.AbstractContextManager):
         for process in self._slow.values():
             process.communicate()
 
+    close = __exit__
+
     def address(self, name: str) -> str:
         """The IP address of a host."""
-        if name not in self._ranks:
-            refuse("name", f"one of the hosts {', '.join(self)}", name, f"Give for example {next(iter(self))!r}.")
-        return self._addresses[name]
+        return self._addresses[one_of("name", name, self)]
 
     def namespace(self, name: str) -> Path:
         """The file that stands for the network namespace of a host."""
@@ -260,13 +244,11 @@ def processes_in(namespace: Path) -> list[psutil.Process]:
 
 def _is_used(folder: Path) -> bool:
     """Whether the process that made a network's folder lives; it has locked a file there."""
-    try:
-        with open(folder / "owner") as mark:
+    with contextlib.suppress(FileNotFoundError), open(folder / "owner") as mark:
+        try:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        pass
+        except BlockingIOError:
+            return True
     return False
 
 
@@ -290,12 +272,8 @@ def _end_processes(namespace: Path) -> None:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
         deadline = time.monotonic() + 1.0
-        while processes_in(namespace):
-            if time.monotonic() > deadline:
-                break
+        while processes_in(namespace) and time.monotonic() < deadline:
             time.sleep(0.02)
-        else:
-            return
 
 
 def _call(*words: str) -> str:

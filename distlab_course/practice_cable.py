@@ -7,11 +7,12 @@ on the host. There the program runs once more, connects to the first, and become
 
 from __future__ import annotations
 
+import contextlib
 import os
-import selectors
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 CONNECT_SECONDS = 10.0  # as distlab's for ssh
@@ -31,26 +32,18 @@ def main(here: str, words: list[str]) -> int:
             process.kill()
             sys.exit("Connection timed out: the host does not answer")
     with end:
-        _carry(end)
+        threading.Thread(target=_send, args=(end,), daemon=True).start()
+        while received := end.recv(1 << 16):
+            os.write(1, received)
     return process.wait()
 
 
-def _carry(end: socket.socket) -> None:
-    """Carry stdin there, and what comes to stdout, until the host ends the connection."""
-    with selectors.DefaultSelector() as sources:
-        sources.register(0, selectors.EVENT_READ)
-        sources.register(end, selectors.EVENT_READ)
-        while True:
-            for key, _ in sources.select():
-                if key.fd != 0:
-                    if not (received := end.recv(1 << 16)):
-                        return
-                    os.write(1, received)
-                elif written := os.read(0, 1 << 16):
-                    end.sendall(written)
-                else:
-                    sources.unregister(0)
-                    end.shutdown(socket.SHUT_WR)
+def _send(end: socket.socket) -> None:
+    """Carry stdin there, until it ends."""
+    with contextlib.suppress(OSError):  # the host has ended the connection
+        while written := os.read(0, 1 << 16):
+            end.sendall(written)
+        end.shutdown(socket.SHUT_WR)
 
 
 def there(here: str, port: str, *command: str) -> None:

@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,19 +21,17 @@ import distlab
 
 Outcomes = dict[str, dict[str, str]]  # by backend and device, by case: a word of `figures.heat.WORDS`
 SECONDS = 30.0  # that a case has: long, because a busy machine can stop a process for a while
-DTYPES = (
-    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64"),
-    *("int64", "int32", "int16", "int8", "uint8", "bool"),
-)
+DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64"]
+DTYPES += ["int64", "int32", "int16", "int8", "uint8", "bool"]
 REDUCED = {  # what all_reduce must give, by Python's own arithmetic
     "SUM": sum,
     "AVG": lambda given: sum(given) / len(given),
     "PRODUCT": math.prod,
     "MIN": min,
     "MAX": max,
-    "BAND": functools.partial(functools.reduce, operator.and_),
-    "BOR": functools.partial(functools.reduce, operator.or_),
-    "BXOR": functools.partial(functools.reduce, operator.xor),
+    "BAND": partial(functools.reduce, operator.and_),
+    "BOR": partial(functools.reduce, operator.or_),
+    "BXOR": partial(functools.reduce, operator.xor),
 }
 
 
@@ -72,16 +71,12 @@ def reduced(at: Any, op: str, name: str) -> bool:
     return torch.allclose(mine.cpu().to(torch.complex64), right.to(torch.complex64), rtol=0.01)
 
 
-def newest(*names: str) -> Any:
-    """The first of these functions that this torch has; torch renames them now and then."""
-    return next(getattr(dist, name) for name in names if hasattr(dist, name))
-
-
-gather_single = newest("all_gather_single", "all_gather_into_tensor")
-scatter_single = newest("reduce_scatter_single", "reduce_scatter_tensor")
+# their names before torch 2.13
+gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 FUNCTIONS = {
-    "send, recv": lambda at: pair(at, dist.send, functools.partial(dist.recv, src=0)),
-    "isend, irecv": lambda at: pair(at, dist.isend, functools.partial(dist.irecv, src=0)),
+    "send, recv": lambda at: pair(at, dist.send, partial(dist.recv, src=0)),
+    "isend, irecv": lambda at: pair(at, dist.isend, partial(dist.irecv, src=0)),
     "recv from any source": lambda at: pair(at, dist.send, dist.recv),
     "batch_isend_irecv": ring,
     "broadcast": lambda at: same(dist.broadcast(at.mine, 1, at.group), at.mine, 2),
@@ -123,20 +118,16 @@ class Probe:
     outcomes: Outcomes
     messages: Outcomes
 
-    def panels(self) -> dict[str, Outcomes]:
-        """By title of a table, by column, by row: the word."""
+    def plot(self) -> Any:
+        """Draw the tables as heat maps: functions by column, and for each column reductions by dtype."""
+        from distlab_course.figures.heat import heat_maps
+
         functions = {head: {name: words[name] for name in FUNCTIONS} for head, words in self.outcomes.items()}
         panels = {f"torch {torch.__version__}": functions}
         for head, words in self.outcomes.items():
             by_op = {op: {dtype: words[f"{op} {dtype}"] for dtype in DTYPES} for op in REDUCED}
             panels[f"all_reduce on {head}"] = by_op
-        return panels
-
-    def plot(self) -> Any:
-        """Draw the tables as heat maps: functions by column, and for each column reductions by dtype."""
-        from distlab_course.figures.heat import heat_maps
-
-        return heat_maps(self.panels())
+        return heat_maps(panels)
 
     def __repr__(self) -> str:
         """The words of the messages, each with the cases that it was raised for."""
@@ -181,7 +172,7 @@ def attempt(cluster: distlab.Cluster, *call: Any) -> tuple[str, str]:
 
 def try_case(rank: int, world_size: int, case: str, backend: str, device: str) -> bool:
     """Call one case in a new group, in which a rank has its number plus one at first; whether it gets what it must."""
-    full = functools.partial(torch.full, dtype=torch.float32, device=device)
+    full = partial(torch.full, dtype=torch.float32, device=device)
     n, values = world_size, range(1, world_size + 1)
     at = SimpleNamespace(rank=rank, n=n, group=dist.new_group(backend=backend), full=full, values=values, device=device)
     at.mine, at.room, at.whole = full((4,), rank + 1), full((4,), 0), full((4 * n,), 0)

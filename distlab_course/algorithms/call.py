@@ -61,10 +61,12 @@ def all_reduce(core: Core) -> Callable[..., None]:
             group: a process group that this rank is in; None for the default one.
 
         Raises:
-            ArgumentError: an argument breaks its rule; nothing was sent.
+            ArgumentError: an argument breaks its rule; nothing was sent. ValueError: there is no process group.
         """
-        combine = check_op(check_tensor(tensor), op)
-        peers = check_group(group)
+        check_tensor(tensor)
+        if op not in COMBINE:
+            refuse("op", "dist.ReduceOp.SUM, PRODUCT, MIN or MAX", op, "Call fn(tensor, dist.ReduceOp.SUM).")
+        combine, peers = COMBINE[op], peers_of(group)
         flat = tensor.detach().view(-1)
         if peers.size > 1 and flat.numel():
             core(flat, combine, peers)
@@ -75,37 +77,23 @@ def all_reduce(core: Core) -> Callable[..., None]:
     return call
 
 
-def check_tensor(tensor: Any) -> torch.Tensor:
-    """A tensor whose elements lie one after another in the memory of the CPU."""
+def check_tensor(tensor: Any) -> None:
+    """Refuse what is no tensor whose elements lie one after another in the memory of the CPU."""
     if not isinstance(tensor, torch.Tensor):
         refuse("tensor", "a torch.Tensor", tensor, "Call fn(torch.ones(4)).", wrong_type=True)
-    dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
-    if not dense or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.is_contiguous():
         have = Words(f"a tensor of shape {tuple(tensor.shape)}, {tensor.layout}, on {tensor.device}")
         todo = "Call c = tensor.to_dense().cpu().clone(memory_format=torch.contiguous_format), then fn(c)."
         refuse("tensor", "dense, on the CPU and contiguous, its elements one after another in memory", have, todo)
-    return tensor
 
 
-def check_op(tensor: torch.Tensor, op: Any) -> Callable[..., torch.Tensor]:
-    """The function that combines two tensors of this type."""
-    if op not in COMBINE:
-        known = ", ".join(known.name for known in COMBINE)
-        refuse("op", f"a dist.ReduceOp out of {known}", op, "Call fn(tensor, dist.ReduceOp.SUM).", wrong_type=True)
-    if tensor.is_complex() and COMBINE[op] in (torch.minimum, torch.maximum):
-        refuse("op", f"one that {tensor.dtype} has", Words(op.name), "Convert the tensor, or choose another op.")
-    return COMBINE[op]
-
-
-def check_group(group: Any) -> Peers:
+def peers_of(group: Any) -> Peers:
     """The group's ranks as this rank sees them."""
-    group = dist.group.WORLD if group is None else group
-    if group is None:
-        refuse("group", "a process group that exists", None, "Call dist.init_process_group, or start a Cluster, first.")
-    if not isinstance(group, dist.ProcessGroup):
+    rank = dist.get_rank(group)
+    if rank < 0:
         todo = "Make the call only on ranks of the group."
         refuse("group", "a process group that this rank is in", group, todo)
-    return Peers(group, group.rank(), group.size())
+    return Peers(group or dist.group.WORLD, rank, dist.get_world_size(group))
 
 
 class Words(str):

@@ -3,7 +3,7 @@
 Runs on every rank of the group. The first call in a group finds out whether its ranks are on one machine, and makes the
 memory; for that they talk to each other.
 
-Each rank has a slot, which it alone writes and others read, and a line of flags. To meet, each writes how often it has
+Each rank has a slot, which it alone writes and others read, and a count. To meet, each writes how often it has
 arrived, and waits until all have. Waiting begins with sched_yield, which costs a microsecond and leaves the core to
 ranks that work, and goes on with short sleeps.
 
@@ -21,7 +21,6 @@ import tempfile
 import threading
 import time
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,9 +34,7 @@ from distlab_course.algorithms.call import Peers, Words, all_reduce
 
 # on Linux a file system in memory, which no other machine sees as it may see a temporary folder
 FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()
-# flags of a rank, 64 bits each, a cache line that no other rank writes: the number of its meetings, and from CALLED on,
-# in two places by turns, what it calls
-LINE, CALLED = 8, 1
+LINE = 8  # numbers of 64 bits in a cache line: each rank's count has one, which no other rank writes
 LARGE_BYTES, SMALL_BYTES = 1 << 21, 1 << 18  # of a rank's slots; those of up to MANY ranks fit a CPU's cache
 MANY = 8
 SPIN_SECONDS = 1e-3
@@ -55,34 +52,29 @@ def shared_memory(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peer
     if isinstance(segment, str):
         todo = 'Call ALL_REDUCE["best"](tensor), which sends messages there.'
         refuse("group", "one whose ranks share the memory of one machine", Words(f"one where {segment}"), todo)
-    if not reduce_in(segment, flat, combine):
-        _refuse_different(flat, combine, peers)
+    reduce_in(segment, flat, combine)
 
 
-def reduce_in(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]) -> bool:
-    """Reduce `flat` in place with the other ranks of the segment; False where they do not call for the same.
+def reduce_in(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]) -> None:
+    """Reduce `flat` in place with the other ranks of the segment.
 
     Runs on: every rank of the segment.
     """
-    call = zlib.crc32(_kind(flat, combine).encode())
-    if flat.numel() * flat.element_size() <= segment.small:
-        return _all_add_all(segment, flat, combine, call)
-    return _each_adds_a_part(segment, flat, combine, call)
+    reduce = _all_add_all if flat.nbytes <= segment.small else _each_adds_a_part
+    reduce(segment, flat, combine)
 
 
-def _all_add_all(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor], call: int) -> bool:
+def _all_add_all(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]) -> None:
     """One meeting: each rank writes its tensor, and adds up all of them, in the same order."""
     slots = segment.slots(flat.numel(), flat.dtype)
     slots[segment.rank].copy_(flat)
-    if not segment.meet(call):
-        return False
+    segment.meet()
     combine(slots[0], slots[1], out=flat)
     for slot in slots[2:]:
         combine(flat, slot, out=flat)
-    return True
 
 
-def _each_adds_a_part(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor], call: int) -> bool:
+def _each_adds_a_part(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]) -> None:
     """Two meetings a piece that fits the slots: rank r adds up part r, and writes it for the others."""
     rank, n = segment.rank, len(segment.ranks)
     others = [(rank + i) % n for i in range(1, n)]
@@ -91,31 +83,17 @@ def _each_adds_a_part(segment: Segment, flat: torch.Tensor, combine: Callable[..
         parts = piece.tensor_split(n)
         for other in others:
             _fit(cells[rank][other], parts[other]).copy_(parts[other])
-        if not segment.meet(call):
-            return False
+        segment.meet()
         for other in others:
             combine(parts[rank], _fit(cells[other][rank], parts[rank]), out=parts[rank])
         _fit(cells[rank][rank], parts[rank]).copy_(parts[rank])
-        segment.meet(call)
+        segment.meet()
         for other in others:
             parts[other].copy_(_fit(cells[other][other], parts[other]))
-    return True
 
 
 def _fit(cell: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     return cell[: part.numel()]
-
-
-def _kind(flat: torch.Tensor, combine: Callable[..., torch.Tensor]) -> str:
-    return f"{combine.__name__} of {flat.dtype} x {flat.numel()}"
-
-
-def _refuse_different(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
-    kinds: list[str] = [""] * peers.size
-    dist.all_gather_object(kinds, _kind(flat, combine), group=peers.group)
-    ranks = dist.get_process_group_ranks(peers.group)
-    have = ", ".join(f"rank {rank}: {kind}" for rank, kind in zip(ranks, kinds, strict=True))
-    refuse("tensor", "of the same type and size, with the same op, on every rank", Words(have), "Nothing was changed.")
 
 
 # by group; a segment is freed with its group
@@ -174,7 +152,7 @@ class Segment:
         header = len(ranks) * LINE * 8
         self.rank, self.ranks, self.timeout = rank, list(ranks), timeout
         self.large, self.small = slot_bytes(len(ranks))
-        self._flags = memoryview(memory)[:header].cast("q")
+        self._arrived = memoryview(memory)[:header].cast("q")[::LINE]
         slots = torch.frombuffer(memory, dtype=torch.uint8, offset=header).view(len(ranks), -1)
         self._large, self._small = slots.split((self.large, 2 * self.small), dim=1)
         self._meetings = 0
@@ -190,37 +168,28 @@ class Segment:
         n = len(self.ranks)
         return [slot.unbind() for slot in self._large.view(dtype).unflatten(1, (n, -1)).unbind()]
 
-    def meet(self, call: int = 0) -> bool:
+    def meet(self) -> None:
         """Wait until every rank has come here; what each wrote before, all can read then.
-
-        Args:
-            call: a number for what this rank calls.
-
-        Returns:
-            whether it is the same number on every rank.
 
         Raises:
             RuntimeError: a rank did not come within the timeout.
         """
-        where = CALLED + (self._meetings & 1)
         self._meetings += 1
-        self._flags[self.rank * LINE + where] = call
         self._fence()
-        self._flags[self.rank * LINE] = self._meetings
+        self._arrived[self.rank] = self._meetings
         for place in range(len(self.ranks)):
-            if self._flags[place * LINE] < self._meetings:
+            if self._arrived[place] < self._meetings:
                 self._wait(place)
         self._fence()
-        return all(self._flags[place * LINE + where] == call for place in range(len(self.ranks)))
 
     def _wait(self, place: int) -> None:
-        began, line = time.perf_counter(), place * LINE
-        while self._flags[line] < self._meetings and time.perf_counter() - began < SPIN_SECONDS:
+        began = time.perf_counter()
+        while self._arrived[place] < self._meetings and time.perf_counter() - began < SPIN_SECONDS:
             _give_way()
-        if self._flags[line] >= self._meetings:
+        if self._arrived[place] >= self._meetings:
             return
         with distlab.waiting("through shared memory", [self.ranks[place]]) as wait:
-            while self._flags[line] < self._meetings:
+            while self._arrived[place] < self._meetings:
                 waited = time.perf_counter() - began
                 if waited > self.timeout:
                     raise RuntimeError(

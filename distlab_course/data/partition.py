@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import Subset, random_split
 
-from distlab.text import refuse
+from distlab.text import refuse, whole_number
 
 
 class Partition(Subset):
@@ -53,8 +53,7 @@ class DataPartitioner:
         Raises:
             ArgumentError: there is no such partition.
         """
-        if partition not in range(len(self.sizes)):
-            refuse("partition", f"a whole number from 0 to {len(self.sizes) - 1}", partition, "Call use(rank).")
+        whole_number("partition", partition, 0, len(self.sizes) - 1, "Call use(rank).")
         return Partition(self.data, self._parts[partition].indices)
 
     def __len__(self) -> int:
@@ -72,28 +71,20 @@ def batch_per_rank(batch: int, world_size: int) -> int:
     Raises:
         ArgumentError: the batch does not give each rank one sample.
     """
-    if not isinstance(batch, int) or batch < world_size:
-        rule = f"a whole number of samples, at least one for each of the {world_size} ranks"
-        advice = f"Give for example batch={32 * world_size}, or use fewer ranks."
-        refuse("batch", rule, batch, advice, wrong_type=not isinstance(batch, int))
+    whole_number("batch", batch, world_size, advice=f"Give for example batch={32 * world_size}, or use fewer ranks.")
     return batch // world_size
 
 
-def _counts(total: int, sizes: Any) -> list[int]:
+def _counts(total: int, sizes: Sequence[float]) -> list[int]:
     """The number of samples of each partition; of fractions, what is left over goes to the first ones."""
-    advice = "Give for example [0.5, 0.5], or [1 / world_size] * world_size."
-    counts = list(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, (str, bytes)) else []
-    kinds = {type(size) for size in counts}
-    if kinds == {float}:
-        if not math.isclose(math.fsum(counts), 1):
-            refuse("sizes", "fractions that add up to 1", sizes, f"These add up to {math.fsum(counts):.6g}. {advice}")
+    counts = list(sizes)
+    if all(isinstance(size, float) for size in counts) and math.isclose(math.fsum(counts), 1):
         counts = [math.floor(total * fraction) for fraction in counts]
         left_over = total - sum(counts)
         counts = [count + (place < left_over) for place, count in enumerate(counts)]
-    elif kinds != {int}:
-        refuse("sizes", "a list of fractions, or a list of numbers of samples", sizes, advice, wrong_type=True)
     if sum(counts) != total:
-        refuse("sizes", f"numbers that add up to the {total} samples", sizes, f"These add up to {sum(counts)}.")
+        rule = f"fractions that add up to 1, or numbers that add up to the {total} samples"
+        refuse("sizes", rule, sizes, "Give for example [1 / world_size] * world_size.")
     if min(counts) < 1:
         why = f"{total} samples do not go into these {len(counts)} partitions: use fewer ranks, or more data."
         refuse("sizes", "at least one sample for each partition", sizes, why)

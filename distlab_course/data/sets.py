@@ -26,7 +26,7 @@ import torch.distributed as dist
 from tqdm import tqdm
 
 from distlab.errors import DataError
-from distlab.text import refuse
+from distlab.text import one_of
 
 SETS = ("digits", "mnist", "cifar10")
 SEED = 0  # of the order of the digits
@@ -133,9 +133,7 @@ def load(name: str = "digits", root: str | Path | None = None, fallback: str | N
         ArgumentError: there is no set of that name. DataError: a file is missing or damaged, and cannot be downloaded.
     """
     for argument, given in (("name", name), ("fallback", fallback or "digits")):
-        if given not in SETS:
-            rule = f"one of {', '.join(map(repr, SETS))}"
-            refuse(argument, rule, given, 'Call load() for the digits, or load("mnist").', not isinstance(given, str))
+        one_of(argument, given, SETS, 'Call load() for the digits, or load("mnist").')
     if name == "digits":
         return digits()
     # source of the default: XDG Base Directory Specification

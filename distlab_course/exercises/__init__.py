@@ -5,7 +5,6 @@ distlab finds it through the entry point "distlab.exercises" in pyproject.toml.
 
 # ruff: noqa: F401
 # isort: off
-from distlab_course.exercises import start_here, point_to_point, collectives, coordination, ring_all_reduce
+from distlab_course.exercises import start_here, point_to_point, collectives, ring_all_reduce
 from distlab_course.exercises import data_parallelism, distributed_data_parallel, initialization, launching
-from distlab_course.exercises import remote_calls, parameter_server, sharding, tensor_parallel, pipelines
-from distlab_course.exercises import hosts, addresses, slow_links
+from distlab_course.exercises import remote_calls, sharding, pipelines, hosts

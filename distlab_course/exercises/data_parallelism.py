@@ -31,11 +31,7 @@ def _weighted(fn, samples, *gradients):
 
 
 def _in_two_buckets(fn, *gradients):
-    def in_two(model):
-        parameters = list(model)[::-1]
-        fn([parameters[:1], parameters[1:]])
-
-    return _averaged(in_two, *gradients)
+    return _averaged(lambda model: fn([[model[-1]], list(model)[-2::-1]]), *gradients)
 
 
 def _while_backward_runs(fn, images):

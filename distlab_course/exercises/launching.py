@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from distlab.checking import formula, question
+from distlab_course.practice import loopback_interface
 
 TORCHRUN = ["-m", "torch.distributed.run"]
 # stands in for the notebook's toy.py, and is quicker
@@ -119,10 +120,8 @@ def count_demos(machines, per_machine, spawned):
 
 def _printed(folder, *arguments):
     """What a Python program prints in this folder. With all its descendants, it has two minutes."""
-    environment = {
-        name: value for name, value in os.environ.items() if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)
-    }
-    environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", "PYTHON_COLORS": "0"}
+    given = {name: value for name, value in os.environ.items() if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)}
+    environment = {**given, "GLOO_SOCKET_IFNAME": loopback_interface(), "PYTHON_COLORS": "0"}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "text": True}
     program = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **options)
     try:

@@ -1,19 +1,123 @@
-"""Notebooks 04 and 08: the samples that each rank has, and how old gradients were. Runs in the notebook's kernel."""
+"""Notebooks 01 to 05 and 08: what a message costs, times and rates by the number of ranks, samples, ages of gradients.
 
-from __future__ import annotations
+Runs in the notebook's kernel. Sizes are in bytes, times in seconds, rates in samples a second; lengths in inches.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from distlab.plotting.axes import SMALL, new_panels
+from distlab.plotting.axes import SMALL, End, Line, even_ticks, label_ends, log_ticks, new_axes, new_panels, short
 from distlab.plotting.cells import TEXT, canvas, draw_lane, draw_text, text_width
-from distlab.plotting.style import INK, rank_color, style
+from distlab.plotting.curves import Curve, draw_curves
+from distlab.plotting.style import HAZE, INK, curve_color, rank_color, style
+from distlab.plotting.units import count
+
+MOST_EVEN = 16  # times as many ranks at the right as at the left; beyond that the axis is logarithmic
+
+
+def latency_bandwidth(
+    num_bytes: Sequence[float],
+    seconds: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    fit: Any,
+    title: str = "",
+) -> Figure:
+    """Draw time and bandwidth against message size, one above the other.
+
+    Args:
+        num_bytes: sizes of the messages.
+        seconds: median time of each.
+        low: its lowest (or a low percentile).
+        high: its highest (or a high percentile).
+        fit: the line alpha + n beta: an object with `alpha` in s and `beta` in s/byte, above 0.
+        title: what was measured.
+    """
+    # the highest time is the lowest bandwidth
+    rates = (num_bytes, *(np.divide(num_bytes, part) for part in (seconds, high, low)))
+    sizes, color = np.geomspace(min(num_bytes), max(num_bytes), 60), curve_color(5)
+    times = fit.alpha + fit.beta * sizes
+    with new_panels(5, 5.6, 2, 1, sharex=True) as (figure, (upper, lower)):
+        upper.set(title=title, ylabel="time t", xscale="log", yscale="log")
+        upper.set_xlim(min(num_bytes) / 1.6, max(num_bytes) * 1.6)
+        lower.set(xlabel="message size n", ylabel="bandwidth n/t", yscale="log")
+        lower.margins(y=0.12)
+        for ax, curve, line in ((upper, (num_bytes, seconds, low, high), times), (lower, rates, sizes / times)):
+            draw_curves(ax, {"fit": curve}, {"fit": (sizes, line)})
+            ax.lines[-1].set_color(color)
+        label = f"fit: α + βn\nα = {short(fit.alpha, 's')}"
+        # times rise with the size, so the left upper corner is free
+        upper.text(0.03, 0.97, label, transform=upper.transAxes, color=color, va="top", fontsize=SMALL)
+        lower.axhline(1 / fit.beta, color=color, linewidth=1, linestyle=":")
+        place = {"transform": lower.get_yaxis_transform(), "va": "bottom", "fontsize": SMALL}
+        lower.text(0.02, 1.1 / fit.beta, f"1/β = {short(1 / fit.beta, 'B/s')}", color=color, **place)
+        for axis, unit in ((upper.yaxis, "s"), (lower.yaxis, "B/s"), (lower.xaxis, "B")):
+            log_ticks(axis, unit)
+    return figure
+
+
+def time_against_ranks(curves: Mapping[str, Curve], title: str, theory: Mapping[str, Line]) -> Axes:
+    """Draw times against the number of ranks, with a label at the end of each curve.
+
+    Args:
+        curves: by name, numbers of ranks and the median, low and high time of each.
+        title: what was measured.
+        theory: by name, numbers of ranks and times, drawn as a thin dashed line. One with the name of a curve has its
+            colour, and may go on beyond it.
+    """
+    with new_axes(5.6, 4, title=title, ylabel="time of one call") as ax:
+        ends = draw_against_ranks(ax, curves, theory)
+        even_ticks(ax.yaxis, "s")
+        label_ends(ax, ends)
+    return ax
+
+
+def speedup(curves: Mapping[str, Curve], title: str = "", cores: int | None = None) -> Axes:
+    """Draw how many times the samples of one rank several ranks take in a second, beside the ideal.
+
+    The label of a curve ends with its efficiency at the most ranks: the speed-up divided by the number of ranks.
+
+    Args:
+        curves: by name, numbers of ranks from 1 up and the median, low and high of the rate.
+        title: what was measured.
+        cores: of the machine; where there are more ranks than cores is shaded.
+    """
+    relative = {}
+    for name, (ranks, *rates) in curves.items():
+        rates = [np.divide(part, curves[name][1][0]) for part in rates]
+        relative[f"{name}, {100 * rates[0][-1] / ranks[-1]:.0f}%"] = (ranks, *rates)
+    counts = sorted({n for curve in curves.values() for n in curve[0]})
+    with new_axes(5.6, 4, title=title, ylabel="speed-up") as ax:
+        ends = draw_against_ranks(ax, relative, {"ideal": (counts, counts)})
+        left, right = ax.get_xlim()
+        if cores is not None and counts[-1] > cores:
+            ax.axvspan(max(left, cores + 0.5), right, color=INK, alpha=HAZE, zorder=0, linewidth=0)
+            note = f"more ranks than the {count(cores, 'core')}"
+            ax.text(0.98, 0.97, note, transform=ax.transAxes, ha="right", va="top", color=INK, fontsize=SMALL)
+        label_ends(ax, ends)
+    return ax
+
+
+def draw_against_ranks(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
+    """Draw curves and theory against the number of ranks, from 0 up, with space at the top; returns their ends."""
+    lines = [*curves.values(), *theory.values()]
+    ranks = sorted({n for line in lines for n in line[0]})
+    ends = draw_curves(ax, curves, theory)
+    left, right = ranks[0] - 0.3, ranks[-1] + 0.3
+    if ranks[-1] > MOST_EVEN * ranks[0]:
+        left, right = ranks[0] / 1.1, ranks[-1] * 1.1
+        ax.set_xscale("log", base=2)
+    highest = max(max(line[-1]) for line in lines)
+    ax.set(xlabel="ranks", xlim=(left, right), ylim=(0, 1.2 * highest), xticks=ranks, xticklabels=map(str, ranks))
+    return ends
+
 
 SIDE, GAP, PAD = 0.62, 0.06, 0.08  # inches: of an image, between two, above and below those of a lane
 CAPTION = 0.3  # height of the texts below a lane's images

@@ -12,8 +12,8 @@ import re
 import pytest
 from test_hygiene import NOTEBOOKS, code_cells, markdown_cells
 
-from distlab.checking import Exercise, all_exercises
 import distlab_course.exercises  # noqa: F401  registers them, also without an installation
+from distlab.checking import Exercise, all_exercises
 from tests.tool import ROOT
 
 LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]
@@ -37,7 +37,8 @@ def checks(path):
     """(place among the code cells, name of the exercise, what is shown) of each check in a notebook."""
     found = []
     for place, cell in enumerate(code_cells(path)):
-        found += [(place, name, shown_by(cell)) for name in re.findall(r'^distlab\.check\("(\w+)"', cell.source, re.MULTILINE)]
+        names = re.findall(r'^distlab\.check\("(\w+)"', cell.source, re.MULTILINE)
+        found += [(place, name, shown_by(cell)) for name in names]
     return found
 
 

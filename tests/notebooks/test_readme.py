@@ -4,8 +4,8 @@ import json
 import re
 from collections import Counter
 
-from distlab.checking import all_exercises
 import distlab_course.exercises  # noqa: F401  registers them, also without an installation
+from distlab.checking import all_exercises
 from tests.processes import python
 from tests.tool import ROOT
 

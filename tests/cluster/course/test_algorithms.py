@@ -5,10 +5,6 @@ import gc
 import importlib
 import itertools
 import os
-import signal
-import threading
-import time
-from datetime import timedelta
 
 import pytest
 import torch
@@ -128,61 +124,6 @@ def all_reduce(rank, world_size, numel):
     assert tensor.eq(world_size).all()
 
 
-def test_a_rank_that_never_comes_is_an_error_after_the_timeout(cluster):
-    """It waits as long as a group that is given no timeout; the message has the rank's number in the world."""
-
-    def alone(rank, world_size):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dist.distributed_c10d, "default_pg_timeout", timedelta(seconds=3))
-            group = dist.new_group([0, 2])
-            if rank in (0, 2):
-                ALL_REDUCE["best"](torch.ones(1), group=group)
-        if rank == 2:
-            began = time.monotonic()
-            error = raised(RuntimeError, ALL_REDUCE["best"], torch.ones(1), group=group)
-            return str(error), time.monotonic() - began
-
-    message, seconds = cluster.run(alone)[2]
-    assert message.startswith("Timed out waiting 3 s for rank 0 to come to an all_reduce through shared memory. ")
-    assert 3 <= seconds < 13
-
-
-def fails(rank, world_size, by_signal):
-    """Rank 3 fails between two calls, while the others wait for it in the second one."""
-    ALL_REDUCE["shared memory"](torch.ones(3))
-    if rank == 3 and by_signal:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if rank == 3:
-        raise ValueError("no")
-    ALL_REDUCE["shared memory"](torch.ones(3))
-
-
-@pytest.mark.parametrize("by_signal", [False, True])
-def test_a_rank_that_fails_frees_those_that_wait_in_shared_memory(cluster, by_signal):
-    """They are freed at once, not after the timeout, the one that failed is the culprit, and the next group works."""
-    began = time.monotonic()
-    error = raised(distlab.RankDied if by_signal else distlab.RankError, cluster.run, fails, by_signal)
-    assert error.failures[0].rank == 3
-    assert time.monotonic() - began < 15
-    cluster.run(all_reduce, 3)
-
-
-def test_a_wait_in_shared_memory_can_be_interrupted(cluster):
-    """The rank comes back with KeyboardInterrupt, and the next group works."""
-
-    def interrupted(rank, world_size):
-        ALL_REDUCE["shared memory"](torch.ones(3))
-        if rank == 0:
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-            with pytest.raises(KeyboardInterrupt):
-                ALL_REDUCE["shared memory"](torch.ones(3))
-        dist.barrier()
-
-    cluster.run(interrupted)
-    cluster.heal()
-    cluster.run(all_reduce, 3)
-
-
 def test_ranks_that_cannot_share_memory_are_told_so_and_best_sends_messages(cluster):
     """One rank that cannot open the file, as on another machine: all refuse alike, `best` works, no file is left."""
 
@@ -203,25 +144,3 @@ def test_ranks_that_cannot_share_memory_are_told_so_and_best_sends_messages(clus
         assert message.startswith("group must be one whose ranks share the memory of one machine, got one where rank 2")
         assert values == [[6.0], [6.0]]
     assert [names for _, names in cluster.run(mapped)] == [[]] * 4
-
-
-def test_different_calls_are_refused_and_the_next_one_works(cluster):
-    """A size, a type or an op that differs: every rank is told what each one called, and nothing has changed."""
-
-    def differ(rank, world_size, odd):
-        op = dist.ReduceOp.PRODUCT if odd == "op" and rank == 3 else dist.ReduceOp.SUM
-        tensor = torch.ones({"size": 5, "slot": 1 << 20}.get(odd, 4) if rank == 3 else 4)
-        error = raised(distlab.ArgumentError, ALL_REDUCE["shared memory"], tensor, op)
-        assert tensor.eq(1).all()
-        right = torch.ones(4)
-        ALL_REDUCE["shared memory"](right)
-        return str(error), right.tolist()
-
-    for odd, kind in (("size", "add of torch.float32 x 5"), ("op", "mul of torch.float32 x 4"), ("slot", "x 1048576")):
-        for message, right in cluster.run(differ, odd):
-            assert message.startswith(
-                "tensor must be of the same type and size, with the same op, on every rank, got "
-                "rank 0: add of torch.float32 x 4, rank 1: add of torch.float32 x 4, "
-            )
-            assert message.endswith(f"{kind}. Nothing was changed.")
-            assert right == [4.0] * 4

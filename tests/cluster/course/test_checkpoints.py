@@ -1,7 +1,6 @@
-"""Checkpoints of several ranks: resumed to the last bit, on another number of ranks, and after a kill during save."""
+"""Checkpoints of several ranks: resumed to the last bit, on another number of ranks, and without a file on one."""
 
 import random
-import signal
 
 import pytest
 import torch
@@ -10,8 +9,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import distlab
 from distlab_course import checkpoints
-from tests.processes import python
-from tests.tool import ROOT
 
 EPOCHS, STOPPED_AFTER = 4, 2
 
@@ -76,30 +73,6 @@ def test_a_rank_without_the_file_stops_all(cluster, tmp_path):
         cluster.run(load)
 
 
-def save_in_shards(rank, world_size, path, consolidate=True):
-    """Save an optimizer whose state lies in shards on the ranks."""
-    from torch.distributed.optim import ZeroRedundancyOptimizer  # its import warns
-
-    model = nn.Linear(6, 2)
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
-    model(torch.ones(4, 6)).sum().backward()
-    optimizer.step()
-    if consolidate:
-        optimizer.consolidate_state_dict(to=0)
-    checkpoints.save(path, model, optimizer)
-    return checkpoints.load(path, model).ranks
-
-
-def test_what_rank_0_cannot_give_stops_all(cluster, tmp_path):
-    """A state that rank 0 does not have: all raise what torch says, none waits, and all go on."""
-    path = tmp_path / "a.pt"
-    words = "ranks 0-3 raised CheckpointError: RuntimeError: .* not been consolidated"
-    with pytest.raises(distlab.RankError, match=words):
-        cluster.run(save_in_shards, str(path), consolidate=False)
-    assert not path.exists()
-    assert cluster.run(save_in_shards, str(path)) == [4, 4, 4, 4]
-
-
 def test_one_checkpoint_on_two_ranks(cluster, tmp_path):
     """Two ranks go on where four stopped, with the weights of the four, and report what changed."""
     path = str(tmp_path / "a.pt")
@@ -113,32 +86,3 @@ def test_one_checkpoint_on_two_ranks(cluster, tmp_path):
     assert len(more[0][0]) == 8  # four steps of each number of ranks: the global batch was kept
     assert torch.equal(more[0][1], more[1][1])
     assert not torch.equal(more[0][1], before[0][1])
-
-
-KILLED = """
-import os, signal, sys
-from torch import nn
-from distlab_course import checkpoints
-
-path, where = sys.argv[1:]
-model = nn.Linear(1000, 100)
-nn.init.constant_(model.weight, 1.0)
-checkpoints.save(path, model, epoch=1)
-nn.init.constant_(model.weight, 2.0)
-setattr(os, where, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-checkpoints.save(path, model, epoch=2)
-"""
-
-
-@pytest.mark.parametrize("where", ["fsync", "replace"])
-def test_a_kill_during_save_leaves_the_previous_one(tmp_path, where):
-    """SIGKILL before the file is on the disk, and before it is renamed: the old one is whole."""
-    path = tmp_path / "a.pt"
-    done = python("-c", KILLED, path, where, cwd=ROOT)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    model = nn.Linear(1000, 100)
-    assert checkpoints.load(path, model)["epoch"] == 1
-    assert model.weight.unique().tolist() == [1.0]
-    assert (tmp_path / ".a.pt.partial").exists()  # it really was in the middle
-    checkpoints.save(path, model, epoch=3)
-    assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]

@@ -1,4 +1,4 @@
-"""All-reduce without processes: schedules and costs, arguments, and the shared memory with threads as ranks."""
+"""All-reduce without processes: schedules, arguments, and the shared memory with threads as ranks."""
 
 import importlib
 import itertools
@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from distlab.simulated.schedules import ALGORITHMS
-from distlab_course.algorithms import ALL_REDUCE, cost, holdings, schedule
+from distlab_course.algorithms import ALL_REDUCE, holdings, schedule
 from distlab_course.algorithms.shared_memory import Segment, bytes_for, reduce_in, slot_bytes
-from tests.refused import refused
+from tests.refused import raised, refused
 
 NAMES = sorted(ALGORITHMS)
 SIZES = range(1, 10)
@@ -45,48 +45,23 @@ def test_every_schedule_adds_each_rank_once_everywhere(name):
         assert states[-1] == [[set(range(n))] * plan.num_chunks] * n
 
 
-# --- costs ---
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_cost_is_that_of_the_schedule(name):
-    """alpha counts the steps, beta the bytes of the busiest rank in each, gamma the bytes that it adds."""
-    for n in SIZES:
-        plan, sent, added = schedule(name, n), 0, 0
-        for step in plan.steps:
-            busiest = max(sum(len(m.chunks) for m in step if m.dst == rank) for rank in range(n))
-            sent += busiest / plan.num_chunks
-            added += busiest / plan.num_chunks if step[0].operation == "reduce" else 0
-        assert cost(name, 1000, n, 1, 0) == len(plan.steps)
-        assert cost(name, 1000, n, 0, 1) == pytest.approx(1000 * sent)
-        assert cost(name, 1000, n, 0, 0, 1) == pytest.approx(1000 * added)
-        assert cost(name, 0, n, 1, 1, 1) == 0
-
-
 # --- the functions, before anything is sent ---
 
 
 RING = ALL_REDUCE["ring"]
 REFUSED = {
     "name must be one of 'naive', 'whole ring', 'ring', ": lambda: schedule("best", 4),
-    "world_size must be a whole number of 1 or more, got True. ": lambda: schedule("ring", True),
-    "segments must be a whole number of 1 or more, got 0. ": lambda: schedule("ring", 4, segments=0),
-    "op must be a dist.ReduceOp out of SUM, PRODUCT, MIN, MAX, got 'sum'. ": lambda: RING(torch.ones(2), "sum"),
+    "op must be dist.ReduceOp.SUM, PRODUCT, MIN or MAX, got 'sum'. ": lambda: RING(torch.ones(2), "sum"),
     "tensor must be a torch.Tensor, got [1.0]. ": lambda: RING([1.0]),
-    "tensor must be dense, on the CPU and contiguous, its elements one": lambda: RING(torch.ones(2).to_sparse()),
     "tensor must be dense, on the CPU and contiguous, ": lambda: RING(torch.ones(2, 3).t()),
-    "op must be one that torch.complex64 has, got MAX. ": lambda: RING(torch.ones(2) * 1j, dist.ReduceOp.MAX),
-    "group must be a process group that exists, got None. ": lambda: RING(torch.ones(2)),
     "group must be a process group that this rank is in, got -100. ": lambda: RING(torch.ones(2), group=NOT_A_MEMBER),
 }
 
 
 @pytest.mark.parametrize(("message", "call"), REFUSED.items())
 def test_bad_arguments_are_refused_in_words(message, call):
-    """The rule and what was given, before the group is even looked at."""
-    error = refused(call)
-    assert str(error).startswith(message)
-    assert isinstance(error, TypeError) == any(given in message for given in ("got 'sum'", "got [1.0]", "got True"))
+    """The rule and what was given, before anything is sent."""
+    assert str(refused(call)).startswith(message)
 
 
 # --- shared memory, threads as ranks ---
@@ -127,16 +102,15 @@ def test_a_slow_rank_reads_what_was_meant_for_it(slow, short_slots):
     def work(view):
         original = view.meet
 
-        def meet(call):
+        def meet():
             with change:
                 entered[view.rank] += 1
                 change.notify_all()
-            agreed = original(call)
+            original()
             if view.rank == slow:
                 others = [rank for rank in range(n) if rank != slow]
                 with change:
                     change.wait_for(lambda: all(entered[rank] > entered[slow] for rank in others), 20)
-            return agreed
 
         view.meet = meet
         wrong = []
@@ -153,11 +127,8 @@ def test_a_slow_rank_reads_what_was_meant_for_it(slow, short_slots):
     assert together(n, work) == [[]] * n
 
 
-def test_the_memory_stays_small():
-    """More ranks than 8 share what 8 have; each slot and cell is a whole number of cache lines, and at least one."""
-    assert bytes_for(4) < 11 << 20
-    for n in (*SIZES, 16, 31, 64, 200, 1000):
-        large, small = slot_bytes(n)
-        assert bytes_for(n) <= (24 << 20) + n * n * 64
-        assert large % (64 * n) == small % 64 == 0
-        assert min(large // n, small) >= 64
+def test_a_rank_that_never_comes_is_an_error_after_the_timeout():
+    """The message has its number in the world."""
+    view = Segment(bytearray(bytes_for(2)), 0, [4, 7], 0.05)
+    words = "Timed out waiting 0.05 s for rank 7 to come to an all_reduce through shared memory. "
+    assert str(raised(RuntimeError, view.meet)).startswith(words)

@@ -38,11 +38,9 @@ def partitions(sizes):
 
 REFUSED = {
     "sizes must be at least one sample for each partition, got [1.5, -0.5]. ": lambda: partitions([1.5, -0.5]),
-    "sizes must be fractions that add up to 1, got [0.5, 0.4]. These add up to 0.9. ": lambda: partitions([0.5, 0.4]),
-    "sizes must be numbers that add up to the 10 samples, got [5, 4]. ": lambda: partitions([5, 4]),
-    "sizes must be a list of fractions, or a list of numbers of samples, ": lambda: partitions(4),
+    "sizes must be fractions that add up to 1, or numbers that add up to the 10": lambda: partitions([0.5, 0.4]),
     "partition must be a whole number from 0 to 1, got 2. ": lambda: partitions([0.5, 0.5]).use(2),
-    "batch must be a whole number of samples, at least one for each of the 4 ranks, got": lambda: batch_per_rank(3, 4),
+    "batch must be a whole number of 4 or more, got 3. Give for example batch=128": lambda: batch_per_rank(3, 4),
     "name must be one of 'digits', 'mnist', 'cifar10', got 'mnits'. ": lambda: data.load("mnits"),
     "fallback must be one of 'digits', 'mnist', 'cifar10', got True. ": lambda: data.load("mnist", fallback=True),
 }
@@ -51,9 +49,7 @@ REFUSED = {
 @pytest.mark.parametrize(("message", "call"), REFUSED.items())
 def test_bad_arguments_are_refused(message, call):
     """What cannot work is refused with the rule and the value."""
-    error = refused(call)
-    assert str(error).startswith(message)
-    assert isinstance(error, TypeError) == ("a list of" in message or "got True" in message)
+    assert str(refused(call)).startswith(message)
 
 
 # --- digits
