@@ -1,7 +1,5 @@
 """What learners read and build: algorithms, data, data parallelism, checkpoints; exercises, figures, practice hosts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

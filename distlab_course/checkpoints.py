@@ -6,8 +6,6 @@ Rank 0 writes for all. It writes beside the old file and puts the new one in its
 that is killed in between leaves the old one whole. Random numbers are each rank's own, so every rank's are saved.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

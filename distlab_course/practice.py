@@ -31,8 +31,7 @@ NETWORKS = Path("/run/distlab")  # a folder for each network, its number, with /
 NAMESPACES = Path("/run/netns")  # where `ip netns` has them
 HOST_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 AS_HOST = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
-CABLE = str(Path(__file__).with_name("practice_cable.py"))
-SLOW_LINK = str(Path(__file__).with_name("slow_link.py"))
+PROGRAMS = [sys.executable, str(Path(__file__).with_name("practice_programs.py"))]
 BURST_SECONDS = 0.0025  # for so long a link that was idle may be quicker than its rate
 EXAMPLE = 'Call practice_hosts({"nodeA": 2, "nodeB": 2}).'
 
@@ -168,7 +167,7 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         `Cluster(hosts=...)` calls it, as of any mapping that has `reach` and `address`.
         """
         enter = self.command(name)
-        return [sys.executable, CABLE, self.here, *enter, "--"] if enter else []
+        return [*PROGRAMS, "cable", self.here, *enter, "--"] if enter else []
 
     def shape(self, name: str, bandwidth: float | str | None = None, latency: float | str | None = None) -> None:
         """Make the link of a host slow, each way, instead of how it was before; `mend` takes it back.
@@ -176,8 +175,7 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         Args:
             bandwidth: bytes a second, or a text such as "100 Mbit/s"; the kernel's token bucket (tc tbf) keeps it.
             latency: seconds, or a text such as "5 ms", of each way: a round trip takes twice that. Linux kernels are
-                often without tc netem, so a program of our own carries the packets (slow_link.py), at most about
-                1 Gbit a second.
+                often without tc netem, so a program of our own carries the packets, at most about 1 Gbit a second.
 
         Raises:
             ArgumentError: no such host, or not such numbers or texts.
@@ -197,9 +195,9 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         _call("tc", "-n", self.namespace(name).name, "qdisc", "replace", "dev", ends[1], "root", *discipline)
 
     def _carry_slowly(self, name: str, seconds: float) -> tuple[str, str]:
-        """Put slow_link.py between bridge and host; names of its ends. The host's own link keeps the address."""
+        """Put a slow link between bridge and host; names of its ends. The host's own link keeps the address."""
         namespace, link, ends = self.namespace(name), self._link(name), (f"{self._link(name)}s", "slow0")
-        command = [sys.executable, SLOW_LINK, str(namespace), *ends, str(seconds)]
+        command = [*PROGRAMS, "slow_link", str(namespace), *ends, str(seconds)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}  # no Ctrl-C reaches it
         self._slow[name] = subprocess.Popen(command, **pipes)
         if not self._slow[name].stdout.readline():

@@ -3,8 +3,6 @@
 `probe` runs in the notebook's kernel, `try_case` on every rank, each case in a `run` of its own: what hangs is freed.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

@@ -12,8 +12,6 @@ Every rank ends with the same bits, also where rounding makes the result depend 
 "whole ring": there each rank adds in an order of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -9,8 +9,6 @@ Source of the ring of chunks: Patarasuk and Yuan, Bandwidth Optimal All-reduce A
 (2009); for deep learning, Baidu's and DeepSpeech's allreduce (2017).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

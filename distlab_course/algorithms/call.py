@@ -4,8 +4,6 @@ Runs on every rank. An algorithm is written as `core(flat, combine, peers)`; `al
 `fn(tensor, op=SUM, group=None)` of it, in place and on every rank of the group, like `dist.all_reduce`.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Called by the notebooks and on the ranks; the same code runs under `torchrun`. Notebook 04 builds the partitioner.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Lengths are in inches.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping
 

@@ -3,8 +3,6 @@
 Runs in the notebook's kernel. Times are in seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

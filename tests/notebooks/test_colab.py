@@ -14,7 +14,6 @@ import sys
 import uuid
 import zipfile
 from importlib import metadata
-from pathlib import Path
 
 import nbformat
 import pytest

@@ -44,12 +44,3 @@ def test_the_table_counts_the_exercises():
     assert listed == {path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
     rows = re.findall(r"\(notebooks/(\d\d)_\w+\.ipynb\) \| \d+ \| (\d+) \|", README)
     assert dict(rows) == {number: str(count) for number, count in Counter(one.notebook for one in EXERCISES).items()}
-
-
-def test_make_knows_every_command_and_part():
-    """Every `make` command of the README is a target, and every part that it or the help names is one of the tests."""
-    makefile = (ROOT / "Makefile").read_text()
-    assert set(re.findall(r"`make (\w+)", README)) <= {*re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE)}
-    parts = re.search(r"^PARTS \?= (.*)$", makefile, flags=re.MULTILINE).group(1).split()
-    for named in re.findall(r'PARTS=\\?"([a-z ]+)\\?"', README + makefile):
-        assert {*named.split()} <= {*parts}

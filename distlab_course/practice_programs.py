@@ -1,0 +1,124 @@
+"""The programs that practice hosts run: the cable of a command, and the slow link of a host. Processes of their own.
+
+`python practice_programs.py cable HERE ENTER... -- COMMAND...` is on the notebook's machine, for a cluster: a command
+on a practice host whose stdin and stdout go over the host's cable, as ssh's do, so that both are silent when it is cut.
+`HERE` is the machine's address on the hosts' network, `ENTER` runs a command on the host. There the program runs once
+more, as `there`, connects to the first, and becomes the command.
+
+`python practice_programs.py slow_link NAMESPACE OUTER INNER SECONDS` carries each packet between two interfaces, late
+by the latency, until the notebook's process, at the other end of its standard input, ends. It makes both interfaces
+(TAP): OUTER in the network where it was started, INNER in the namespace, where it goes on, so that it ends with what
+runs there. They go away with it.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+
+CONNECT_SECONDS = 10.0  # as distlab's for ssh
+TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000  # <linux/if_tun.h>
+CLONE_NEWNET = 0x40000000  # <sched.h>
+LARGEST_PACKET = 65536
+AT_ONCE = 64  # packets of one end, before the other end has its turn
+
+
+# --- the cable of a command ---
+
+
+def cable(here: str, *words: str) -> int:
+    """Run the command on the host; its exit status."""
+    split = words.index("--")
+    with socket.create_server((here, 0)) as listener:
+        address = [here, str(listener.getsockname()[1])]
+        command = [*words[:split], sys.executable, __file__, "there", *address, *words[split + 1 :]]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        listener.settimeout(CONNECT_SECONDS)
+        try:
+            end, _ = listener.accept()
+        except TimeoutError:
+            process.kill()
+            sys.exit("Connection timed out: the host does not answer")
+    with end:
+        threading.Thread(target=send, args=(end,), daemon=True).start()
+        while received := end.recv(1 << 16):
+            os.write(1, received)
+    return process.wait()
+
+
+def send(end: socket.socket) -> None:
+    """Carry stdin there, until it ends."""
+    with contextlib.suppress(OSError):  # the host has ended the connection
+        while written := os.read(0, 1 << 16):
+            end.sendall(written)
+        end.shutdown(socket.SHUT_WR)
+
+
+def there(here: str, port: str, *command: str) -> None:
+    """On the host: connect stdin and stdout to the other end, and become the command."""
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:  # right after a cable was plugged in again, the system may refuse for a second or two
+        try:
+            end = socket.create_connection((here, int(port)), timeout=CONNECT_SECONDS)
+            break
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    end.settimeout(None)
+    os.dup2(end.fileno(), 0)
+    os.dup2(end.fileno(), 1)
+    os.execvp(command[0], command)
+
+
+# --- the slow link of a host ---
+
+
+def slow_link(namespace: str, outer: str, inner: str, seconds: str) -> None:
+    """Make the interfaces, enter the namespace, and carry packets."""
+    ends = [interface(outer)]
+    with open(namespace) as file:  # os.setns is there from Python 3.12
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    ends.append(interface(inner))
+    print("ready", flush=True)
+    carry(ends, float(seconds))
+
+
+def interface(name: str) -> int:
+    """The descriptor of a new interface: what is read was sent into it, what is written comes out of it."""
+    tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
+    return tap
+
+
+def carry(ends: list[int], seconds: float) -> None:
+    """Write to each end what the other end sent `seconds` ago, until standard input ends."""
+    waiting: dict[int, deque[tuple[float, bytes]]] = {end: deque() for end in ends}
+    while True:
+        due = [packets[0][0] for packets in waiting.values() if packets]
+        timeout = max(0.0, min(due) - time.monotonic()) if due else None
+        ready, _, _ = select.select([*ends, 0], [], [], timeout)
+        if 0 in ready:
+            return
+        for source, target in (ends, ends[::-1]):
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(AT_ONCE if source in ready else 0):
+                    packet = os.read(source, LARGEST_PACKET)
+                    waiting[target].append((time.monotonic() + seconds, packet))
+        for end, packets in waiting.items():
+            while packets and packets[0][0] <= time.monotonic():
+                with contextlib.suppress(OSError):  # an interface that is down, or full, loses packets, as a cable does
+                    os.write(end, packets.popleft()[1])
+
+
+if __name__ == "__main__":
+    sys.exit({"cable": cable, "there": there, "slow_link": slow_link}[sys.argv[1]](*sys.argv[2:]))
