@@ -115,13 +115,6 @@ def identifier(name: str, value: Any, advice: str = "") -> str:
     return value
 
 
-def string(name: str, value: Any, what: str, advice: str = "") -> str:
-    """A text; `what` it stands for, in words."""
-    if not isinstance(value, str):
-        refuse(name, what, value, advice, wrong_type=True)
-    return value
-
-
 # --- words ---
 
 

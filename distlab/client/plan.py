@@ -268,15 +268,14 @@ def _connection_file(where: Any) -> str:
     """The path of the newest connection file that is meant."""
     from IPython.paths import get_ipython_dir
 
-    rule = "the name of an ipyparallel profile that is there, or the path of a connection file"
-    example = 'Call Cluster.attach("default"), or with the path of ipcontroller-client.json.'
-    if not isinstance(where, (str, os.PathLike)) or not os.fspath(where):
-        refuse("where", rule, where, example, True)
-    if os.path.isfile(where):
-        return os.fspath(where)
-    profile = Path(get_ipython_dir(), f"profile_{where}")
-    if os.sep in os.fspath(where) or not profile.is_dir():
-        refuse("where", rule, where, example)
+    path = Path(where) if isinstance(where, (str, os.PathLike)) else None
+    if path is not None and path.is_file():
+        return str(path)
+    profile = Path(get_ipython_dir(), f"profile_{path}")
+    if path is None or not profile.is_dir():
+        rule = "the name of an ipyparallel profile that is there, or the path of a connection file"
+        example = 'Call Cluster.attach("default"), or with the path of ipcontroller-client.json.'
+        refuse("where", rule, where, example, wrong_type=path is None)
     files = sorted(profile.glob("security/ipcontroller*-client.json"), key=os.path.getmtime)
     if not files:
         raise ClusterError(f"No ipyparallel cluster runs in profile {where!r}. {START}")

@@ -108,16 +108,3 @@ NAN = tensor([torch.nan])
 def test_what_rounding_changes_is_alike(expected, actual):
     """A last digit, or an int for a float."""
     assert trial._alike(expected, actual)
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ((tensor([1.0, 2.5]),), "[1, 2.5]"),
-        (list(range(20)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]"),
-        ("x" * 100, "'" + "x" * 56 + "..."),
-    ],
-)
-def test_values_are_shown_in_few_characters(value, words):
-    """Whole numbers without a point, and long ones cut."""
-    assert trial._words(value) == words
