@@ -17,6 +17,7 @@ from typing import Any
 
 import distlab
 from distlab.client.plan import check_launcher
+from distlab.client.recording import clock_offsets
 from distlab.compat import versions
 from distlab.launch import local, reaper
 from distlab.wire.rendezvous import loopback_interface
@@ -142,8 +143,6 @@ def sum_of_ranks(rank: int, world_size: int) -> float:
 
 def check_group(n: int | None = None, **where: Any) -> Iterator[Finding]:
     """A gloo group, really built, and an all_reduce through it; with hosts, a rank on each, and their clocks."""
-    from distlab.client.recording import clock_offsets  # only now: it imports torch
-
     began = time.monotonic()
     with distlab.Cluster(n, **where, timeout=20) as cluster:
         sums, names = cluster.run(sum_of_ranks), cluster.ranks.hosts
