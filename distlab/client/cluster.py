@@ -109,7 +109,7 @@ class Cluster:
 
     @waiting.held()
     def restart(self) -> None:
-        """End every rank, and start new ones. The variables on the ranks are lost. Others start attached engines."""
+        """End every rank, and start new ones, without the variables; attached engines cannot be restarted from here."""
         if (found := self._plan.attached) is not None:
             words = f"start them anew there, then call Cluster.attach({found.where!r})."
             raise ClusterError(f"These engines were started elsewhere: {words}")

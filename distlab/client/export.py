@@ -122,8 +122,6 @@ def push(names: Mapping[str, Any], ranks: Sequence[int]) -> Step:
 
 def check_path(path: str | os.PathLike, force: bool) -> Path:
     """A path for a script; ArgumentError where something is already, unless it is to be replaced."""
-    if not isinstance(path, (str, os.PathLike)):
-        refuse("path", "a file's name", path, 'Call cluster.export("script.py").', wrong_type=True)
     target = Path(path)
     if target.suffix != ".py" or not target.parent.is_dir():
         advice = 'Call cluster.export("script.py") or write %%px --export script.py.'
