@@ -71,7 +71,10 @@ class Processes:
         self._ends = contextlib.ExitStack()  # what is to be done when the processes have ended
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
-            self._start() if plan.attached is None else self._attach(plan.attached.client)
+            if plan.attached is None:
+                self._start()
+            else:
+                self._attach(plan.attached.client)
         except HostError:
             self.stop()
             raise
@@ -308,15 +311,12 @@ class Processes:
         words = failures.exit_words(ended.get("exit_code"))
         return f"ended with the process that forks the ranks, which {words}" if why and ended else ""
 
-    def signal(self, rank: int, pid: int, number: int) -> None:
+    def signal(self, rank: int, number: int) -> None:
         """Send a signal to an engine's process, where it is; one that has ended is passed over."""
         if self._plan.forks:
             self.launcher.signal_engines([rank], number)
-        elif self._plan.attached is not None:
-            self.client.send_signal(number, targets=[rank], block=False)
         else:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+            self.client.send_signal(number, targets=[rank], block=False)
 
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others; where they do not say it, `otherwise`."""

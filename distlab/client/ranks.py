@@ -248,7 +248,7 @@ class Ranks:
         with contextlib.suppress(KeyboardInterrupt), waiting.allowed():
             if number != signal.SIGINT:
                 for rank in sent.unfinished():
-                    self._processes.signal(rank, self.pids[rank], number)
+                    self._processes.signal(rank, number)
                 sent.result.wait(seconds.GIVE_UP)
                 return {}
             patience, given_up = self.patience(sent.unfinished()), set()
@@ -264,7 +264,7 @@ class Ranks:
             return {}
         names = self.patience(hopeless).ask(seconds.ANSWER_FOR_REPORT, messages.VARIABLES)
         for rank in hopeless:
-            self._processes.signal(rank, self.pids[rank], signal.SIGKILL)
+            self._processes.signal(rank, signal.SIGKILL)
         sent.result.wait(seconds.END)
         for rank in hopeless:
             self.note_death(rank)
