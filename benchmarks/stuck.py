@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import signal
 import threading
@@ -59,7 +60,7 @@ def set_layer(rank: int, world_size: int, on: bool) -> None:
     methods = [(dist.ProcessGroup, name) for name in (*log.POINT_TO_POINT, *log.COLLECTIVES)]
     for owner, name in (*methods, (dist.Work, "wait"), (dist.Work, "get_future"), (torch.Future, "wait")):
         if hasattr(getattr(owner, name, None), "__wrapped__"):
-            setattr(owner, name, as_method(getattr(owner, name).__wrapped__))
+            setattr(owner, name, as_method(inspect.unwrap(getattr(owner, name))))
 
 
 def sum_once(rank: int, tensor: Any) -> None:

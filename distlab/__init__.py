@@ -27,7 +27,7 @@ PUBLIC = {
     "errors": errors.NAMES,
     "measure.sweep": ["Sweep", "sweep"],
     "traces.trace": ["Trace"],
-    "rank.log": ["waiting"],
+    "rank.waits": ["waiting"],
     "simulated.network": ["Device", "Link", "Network"],
     "simulated.notes": ["compute"],
 }

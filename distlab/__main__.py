@@ -95,7 +95,7 @@ def check_internals() -> Iterator[Finding]:
     """Whether torch has the private parts that distlab uses; this imports torch."""
     from distlab.compat import torch, torch_rpc
 
-    missing = "\n".join(versions.missing({**torch.PARTS, **torch_rpc.PARTS}))
+    missing = "\n".join(versions.missing(torch, torch_rpc))
     advice = "Install versions that distlab was tested with: pip install -c constraints.txt -e ."
     yield Finding("internals", missing or f"as expected in torch {version('torch')}", not missing, advice)
 

@@ -84,4 +84,3 @@ def topology() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout.rstrip()
     except (OSError, subprocess.SubprocessError):
         return None  # it is not there, its driver is not loaded, or it is too old to know
-

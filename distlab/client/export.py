@@ -132,9 +132,7 @@ def check_path(path: str | os.PathLike, force: bool) -> Path:
     return target
 
 
-def write(
-    steps: Sequence[Step], path: Path, plan: Any, hosts: Sequence[str] = (), slurm: bool | None = None
-) -> Export:
+def write(steps: Sequence[Step], path: Path, plan: Any, hosts: Sequence[str] = (), slurm: bool | None = None) -> Export:
     """Write the steps into a script at `path`, in the order in which they ran; and where wanted, a file for sbatch.
 
     Args:

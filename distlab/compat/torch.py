@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -38,49 +37,16 @@ FUNCTIONAL_METHODS = {
     "broadcast": "broadcast",
 }
 GLOO_NAMES_ITS_LOOP = release(torch.__version__) >= (2, 9)
-KEPT_WORKS, SMALL_BYTES = 32, 64  # of a group in Python
-
-PARTS = {
-    "torch.distributed.distributed_c10d:_world.pg_names": "tell which group a call was made in",
-    "torch.distributed.distributed_c10d:_world.pg_group_ranks": "tell which ranks are in a group",
-    "torch.distributed.distributed_c10d:_world.pg_map": "count the subgroups that are lost when a group is rebuilt",
-    "torch.distributed.distributed_c10d:_world.group_count": "build a group after one that could not be built",
-    "torch.distributed.distributed_c10d:_unregister_process_group": "try a backend of a learner's own",
-    "torch.distributed.distributed_c10d:default_pg_timeout": "give subgroups the cluster's timeout",
-    "torch.distributed:ProcessGroup._get_sequence_number_for_group": "find deadlocks in what C++ sends by itself",
-    "torch.distributed:ProcessGroup._get_backend": "tell the timeout of a group",
-    "torch.distributed:ProcessGroup._device_types": "tell the timeout of a group",
-    "torch.distributed:ProcessGroupGloo._Options._timeout": "tell the timeout of a group",
-    "torch.distributed:ProcessGroup._set_group_name": "use a backend in Python",
-    f"torch.distributed:ProcessGroup.{ALL_GATHER_BASE}": "note calls of all_gather_into_tensor",
-    f"torch.distributed:ProcessGroup.{REDUCE_SCATTER_BASE}": "note calls of reduce_scatter_tensor",
-    "torch.distributed:Work._source_rank": "trace whom a message from anybody came from",
-    f"{FUNCTIONAL_MODULE}:wait_tensor": "find deadlocks of functional collectives",
-    "torch:ops._c10d_functional.all_reduce": "name the functional collective that a rank waits in",
-    "torch:ops._c10d_functional.wait_tensor": "name the functional collective that a rank waits in",
-    DTENSOR_MODULE: "name the function of a DTensor that waits",
-    "torch.distributed:ProcessGroup._set_default_backend": "simulate a cluster",
-    "torch.distributed:ProcessGroup._register_backend": "simulate a cluster",
-    "torch.autograd:Variable._execution_engine.queue_callback": "simulate DistributedDataParallel",
-    "torch:ops.aten.mm.default._overloadpacket": "count what a simulated device computes",
-    "torch:_C._profiler._RecordFunctionFast": "record a trace",
-    "torch:_C._autograd._profiler_enabled": "record a trace",
-    "torch:_C._distributed_c10d._dump_fr_trace_json": "show what DistributedDataParallel sends in a trace",
-    "torch:Tensor._backward_hooks": "tell which tensors may be sent without pickling them",
-}
 
 
 # --- groups ---
 
-GROUP_NAMES: dict[dist.ProcessGroup, str] = c10d._world.pg_names  # by group; the names of those that are destroyed go
+GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names  # of every group that this process is in now
 
 
 def group_names() -> list[tuple[dist.ProcessGroup, str]]:
     """Every group of this process with its name. Private: the table of groups, `_world`."""
     return list(GROUP_NAMES.items())
-
-
-GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names  # of every group that this process is in now
 
 
 def name_of(group: dist.ProcessGroup) -> str:
@@ -161,10 +127,8 @@ def quiet_loggers() -> None:
 
 def functional_operators() -> list[tuple[str, Any]]:
     """The operators of this torch that make, or wait for, functional collectives, with their names."""
-    names = (*FUNCTIONAL_METHODS, "wait_tensor")
-    return [
-        (name, getattr(torch.ops._c10d_functional, name)) for name in names if hasattr(torch.ops._c10d_functional, name)
-    ]
+    names, operators = (*FUNCTIONAL_METHODS, "wait_tensor"), torch.ops._c10d_functional
+    return [(name, getattr(operators, name)) for name in names if hasattr(operators, name)]
 
 
 def functional_count(name: Any) -> int | None:
@@ -183,47 +147,6 @@ def storage_of(tensor: torch.Tensor) -> int:
 def sender_of(work: dist.Work) -> int:
     """Rank in the group that a received message came from. Private: a method of Work."""
     return work._source_rank()
-
-
-class PythonGroup(dist.ProcessGroup):
-    """A process group in Python, with what torch asks every group for and keeps only for those in C++.
-
-    Attributes:
-        timeout: the limit of a wait that is given none otherwise. small: Works that are kept; to be cleared at its end.
-    """
-
-    def __init__(self, backend: str, rank: int, size: int, timeout: timedelta):
-        super().__init__(rank, size)
-        self._backend, self._rank, self._size, self.timeout = backend, rank, size, timeout
-        self._name = ""
-        self.small: deque[dist.Work] = deque(maxlen=KEPT_WORKS)
-
-    def keep_small(self, work: dist.Work, num_bytes: int) -> None:
-        """Keep the newest Works of small tensors alive.
-
-        Where DDP counts the ranks that have inputs left, only C++ holds the Work. It would wait for ever for one whose
-        part in Python is gone.
-        """
-        if num_bytes <= SMALL_BYTES:
-            self.small.append(work)
-
-    def getBackendName(self) -> str:
-        return self._backend
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def getGroupName(self) -> str:
-        return self._name
-
-    group_name = property(getGroupName)
-
-    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
-        """Itself: since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in one piece."""
-        return self
-
-    def __repr__(self) -> str:
-        return f"<{self._backend} group, rank {self._rank} of {self._size}>"
 
 
 # --- profiler ---
@@ -252,12 +175,6 @@ def has_hooks(tensor: torch.Tensor) -> bool:
     return bool(tensor._backward_hooks)
 
 
-def premultiplied_sum(factor: float) -> Any:
-    """ReduceOp.PREMUL_SUM with its factor; None where this torch cannot make one. Private: NCCL's maker of it."""
-    make = getattr(dist, "_make_nccl_premul_sum", None)
-    return None if make is None else make(factor)
-
-
 # --- for simulated clusters ---
 
 
@@ -272,11 +189,6 @@ def gloo_group(store: Any, rank: int, size: int, timeout: timedelta) -> dist.Pro
 def at_end_of_backward(callback: Callable[[], None]) -> None:
     """Have this called at the end of the backward pass of this thread; RuntimeError where there is none."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
-
-
-def is_fake(kind: type) -> bool:
-    """Whether a class of tensors has shapes and no numbers. Private: torch's FakeTensor."""
-    return kind.__name__ == "FakeTensor"
 
 
 def flops_of(operator: Any, value: Any, args: tuple, kwargs: dict[str, Any]) -> int:

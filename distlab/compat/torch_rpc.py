@@ -14,21 +14,6 @@ import torch.distributed as dist
 from torch.distributed import autograd, rpc
 from torch.distributed import distributed_c10d as c10d
 
-_NAMES = {  # of torch.distributed.rpc, by what they are used for
-    "start RPC on a cluster's ranks": ("_init_rpc_backend", "api._all_gather_sequence_id"),
-    "start RPC again": ("api._all_gather_sequence_id_to_states", "internal._InternalRPCPickler._py_rref_reducer"),
-    "end RPC": ("api._delete_all_user_and_unforked_owner_rrefs", "api._destroy_rref_context"),
-    "end RPC where a served function does not end": ("api._reset_current_rpc_agent",),
-    "tell a remote call from a deadlock": ("api._is_current_rpc_agent_set", "api._get_current_rpc_agent"),
-    "note remote calls": ("api._invoke_rpc", "api.PythonUDF"),
-    "show what a served function prints and raises": ("internal._run_function", "internal._handle_exception"),
-    "send functions of a cell": ("internal._pickler",),
-}
-PARTS = {f"torch.distributed.rpc:{name}": use for use, names in _NAMES.items() for name in names} | {
-    "torch.distributed.distributed_c10d:_get_default_store": "start RPC on a cluster's ranks",
-    "torch.distributed.optim.optimizer:functional_optim_map": "use DistributedOptimizer after RPC was started again",
-    "torch:_C._collect_all": "tell what wait_all waits for",
-}
 UNSET = -1.0  # the timeout of a call that is given none
 COLLECTOR = torch._C  # has the function that makes one future of several
 RREF_PICKLER = rpc.internal._InternalRPCPickler if rpc.is_available() else None
@@ -45,24 +30,18 @@ def default_store() -> dist.Store:
 
 
 def threads_at_work() -> int:
-    """How many threads of the agent's pool run something, in Python or in C++; 0 where there is no agent."""
-    counts = rpc.api._get_current_rpc_agent().get_debug_info() if there() else {}
-    return int(counts.get("agent.thread_pool_size", 0)) - int(counts.get("agent.num_idle_threads", 0))
+    """How many threads of the agent's pool run something, in Python or in C++."""
+    return _count("agent.thread_pool_size") - _count("agent.num_idle_threads")
 
 
 def open_calls() -> int:
-    """How many remote calls of this process have no answer yet; 0 where there is no agent."""
-    return int(rpc.api._get_current_rpc_agent().get_debug_info()["agent.client_active_calls"]) if there() else 0
+    """How many remote calls of this process have no answer yet."""
+    return _count("agent.client_active_calls")
 
 
-def failed(message: str) -> Any:
-    """What a served function gives instead of a result when it raised."""
-    return rpc.internal.RemoteException(message, RuntimeError)
-
-
-def failure(result: Any) -> str | None:
-    """The message of `failed`; None of any other result."""
-    return result.msg if isinstance(result, rpc.internal.RemoteException) else None
+def _count(name: str) -> int:
+    """A number that the agent knows; 0 where there is no agent."""
+    return int(rpc.api._get_current_rpc_agent().get_debug_info().get(name, 0)) if there() else 0
 
 
 def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -> Any:
@@ -73,8 +52,6 @@ def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -
     options = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=given.num_worker_threads,
         rpc_timeout=given.rpc_timeout,
-        device_maps=given.device_maps,
-        devices=given.devices,
         _transports=["uv"],
         _channels=["basic"],
     )

@@ -5,13 +5,15 @@ Runs on the notebook's kernel, called by cluster.py, and in the doctor's process
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
+import inspect
 import pkgutil
 import re
 import warnings
-from collections.abc import Mapping
 from importlib import metadata
+from types import ModuleType
 
 NEWEST_TORCH = "2.15.0"  # the matrix takes it from here; the oldest stands in pyproject.toml
 
@@ -34,19 +36,27 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
-def missing(parts: Mapping[str, str]) -> list[str]:
-    """A sentence for each of the parts that the installed torch does not have.
+def missing(*modules: ModuleType) -> list[str]:
+    """A sentence for each name of torch in the source of these modules that the installed one does not have.
 
-    Args:
-        parts: "module:name.name" -> what distlab cannot do without it.
+    What is found out while a program runs, as an attribute of a group, is not among them.
     """
-    here = f"torch {metadata.version('torch')}"
-    absent = {part.replace(":", "."): use for part, use in parts.items() if not _exists(part)}
-    return [f"{here} has no {name}, without which distlab cannot {use}." for name, use in absent.items()]
+    names = {}
+    for module in modules:
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            first, _, rest = ast.unparse(node).partition(".") if isinstance(node, ast.Attribute) else ("", "", "")
+            owner = getattr(module, first, None)
+            if inspect.ismodule(owner) and re.fullmatch(r"[\w.]+", rest):
+                names[f"{owner.__name__}:{rest}"] = module.__name__
+    return [
+        f"torch {metadata.version('torch')} has no {name.replace(':', '.')}, which {user} uses."
+        for name, user in names.items()
+        if not _exists(name)
+    ]
 
 
-def _exists(part: str) -> bool:
+def _exists(name: str) -> bool:
     with contextlib.suppress(ImportError, AttributeError):
-        pkgutil.resolve_name(part)
+        pkgutil.resolve_name(name)
         return True
     return False

@@ -28,33 +28,24 @@ class Builtins:
     """Python's own builtins, for code around cells and on the watchdog's thread; a cell may have replaced some."""
 
     def __init__(self) -> None:
-        self._now, self._genuine = vars(builtins), dict(vars(builtins))
-        self._lock, self._restored = threading.RLock(), 0
-
-    def after_fork(self) -> None:
-        """In a child: the thread that held the lock may not be there."""
-        self._lock = threading.RLock()
+        self._now, self._genuine, self._restored = vars(builtins), dict(vars(builtins)), 0
 
     def restore(self) -> None:
         """Put those back that were replaced. No builtin is used for that."""
-        with self._lock:
-            self._now.update(self._genuine)
-            self._restored += 1
+        self._now.update(self._genuine)
+        self._restored += 1
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
         """As `restore`; afterwards a cell that still runs has its own again."""
-        with self._lock:
-            own = self._genuine
-            replaced = {name: one for name, one in self._now.items() if name in own and one is not own[name]}
-            before = self._restored
-            self._now.update(own)
+        own, before = self._genuine, self._restored
+        replaced = {name: one for name, one in self._now.copy().items() if one is not own.get(name, one)}
+        self._now.update(own)
         try:
             yield
         finally:
-            with self._lock:
-                if self._restored == before:
-                    self._now.update(replaced)
+            if self._restored == before:
+                self._now.update(replaced)
 
 
 BUILTINS = Builtins()
@@ -155,7 +146,6 @@ def _make_children_plain(numbers: list[int]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
 
     def in_child() -> None:
-        BUILTINS.after_fork()
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)

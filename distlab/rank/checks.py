@@ -26,9 +26,9 @@ import torch.distributed as dist
 
 from distlab.diagnosis.proof import disagreement, misfit
 from distlab.errors import MismatchError
-from distlab.rank.hooks import derived, waiting
+from distlab.rank import hooks
 from distlab.rank.log import LOG, Note, waits
-from distlab.rank.python_waits import completed_by
+from distlab.rank.waits import completed_by
 from distlab.wire.messages import MESSAGE, CallRecord, from_json, to_json
 
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
@@ -76,6 +76,12 @@ class Checker:
         deferred = defer(note, record, own, original)
         self._waiting.append(deferred)
         return deferred
+
+    def agree(self, note: Note) -> None:
+        """Wait until every rank has come to a call, which is made on the thread that asked for it."""
+        done: torch.futures.Future[None] = torch.futures.Future()
+        done.set_result(None)
+        self.call(note, lambda: done).wait()
 
     def close(self) -> None:
         """Post unchecked what still waits for the other ranks: they may make their part in a later cell."""
@@ -179,24 +185,23 @@ class Deferred:
             raise RuntimeError(f"Timed out waiting {seconds * 1000:.0f}ms for recv operation to complete")
         return self._posting.result()
 
-    def _wait(self, *timeout: timedelta) -> bool:
+    def wait(self, *timeout: timedelta) -> bool:
         """As Work.wait."""
         return self._posted(*timeout).wait(*timeout)
-
-    wait = waiting("wait", _wait)
 
     def is_completed(self) -> bool:
         """As Work.is_completed."""
         posted = self._posting.done()
         return posted and (self._posting.exception() is not None or self._posting.result().is_completed())
 
-    def _get_future(self) -> Any:
+    def get_future(self) -> Any:
         """As Work.get_future; it does not wait for the call to be posted."""
         return completed_by(lambda: self._posted().get_future().wait(), torch.futures.Future())
-
-    get_future = derived("get_future", _get_future)
 
     def __getattr__(self, name: str) -> Any:
         """What else a Work has; the call must be posted before."""
         with waits(self._note):
             return getattr(self._posted(), name)
+
+
+hooks.install(hooks.waits_of(Deferred))

@@ -15,34 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.compat.torch import (
-    forget_group_numbers,
-    leave_all_groups,
-    number_of_groups,
-    quiet_loggers,
-    set_default_timeout,
-)
+from distlab.compat import torch as private
 from distlab.devices import device_for
 from distlab.errors import ClusterError
-from distlab.rank import (
-    around_cells,
-    checks,
-    hooks,
-    rpc,
-    rpc_calls,
-    sockets,
-    watchdog,
-)
+from distlab.rank import around_cells, checks, hooks, rpc, sockets, watchdog
 from distlab.rank.log import LOG
-from distlab.wire.rendezvous import (
-    INTERFACES,
-    Joined,
-    Meeting,
-    Rebuilt,
-    address_towards,
-    interface_of,
-    this_machine,
-)
+from distlab.wire.rendezvous import INTERFACES, Joined, Meeting, Rebuilt, address_towards, interface_of, this_machine
 
 
 def join(rank: int, meeting: Meeting) -> Joined:
@@ -62,13 +40,12 @@ def join(rank: int, meeting: Meeting) -> Joined:
     around_cells.remember_environment()
     LOG.rank, LOG.world_size = rank, meeting.world_size
     hooks.install()
-    quiet_loggers()
-    rpc_calls.install(watchdog.tell)
-    leave_all_groups()  # of a notebook that has left an engine that was not its own
+    private.quiet_loggers()
+    private.leave_all_groups()  # of a notebook that has left an engine that was not its own
     LOG.forget()
-    before = sockets.there(), sockets.system_threads()
+    connections, threads = sockets.Connections(), sockets.system_threads()
     build(rank, meeting)
-    watchdog.watch(before, meeting)
+    watchdog.watch(connections, threads, meeting)
     sys.modules["__main__"].__dict__.update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)
     return Joined(os.getpid(), this_machine())
 
@@ -79,7 +56,7 @@ def build(rank: int, meeting: Meeting) -> None:
     Runs on: every rank of the group.
     """
     limit = timedelta(seconds=meeting.timeout)
-    set_default_timeout(limit)
+    private.set_default_timeout(limit)
     where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
     if meeting.init_method == "file":
         where["init_method"] = f"file://{meeting.path}"
@@ -91,7 +68,7 @@ def build(rank: int, meeting: Meeting) -> None:
     if meeting.backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
         torch.cuda.set_device(device_for(rank))
     dist.init_process_group(_registered(meeting.backend), timeout=limit, **where)
-    hooks.install(hooks.calls_of(type(dist.group.WORLD)))
+    hooks.install(hooks.rows_of(type(dist.group.WORLD)))
 
 
 def _registered(backend: str) -> str:
@@ -118,16 +95,17 @@ def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:
     Args:
         whole: whether the connections between the ranks are; where some were shut down, remote calls end, too.
     """
-    watchdog.settle()
-    left_rpc = not whole and rpc.leave(watchdog.shut)
+    watcher = watchdog.running()
+    watcher.settle()
+    left_rpc = not whole and rpc.leave(watcher.connections.shut)
     checks.end()
-    subgroups = max(0, number_of_groups() - 1)
-    leave_all_groups()
+    subgroups = max(0, private.number_of_groups() - 1)
+    private.leave_all_groups()
     around_cells.restore_environment()
-    forget_group_numbers()  # a learner's init_process_group that failed has used one up, on this rank alone
+    private.forget_group_numbers()  # a learner's init_process_group that failed has used one up, on this rank alone
     LOG.forget()
     build(rank, meeting)
-    watchdog.note_store(meeting.port)
+    watcher.connections.store_port = meeting.port
     return Rebuilt(subgroups > 0, left_rpc)
 
 

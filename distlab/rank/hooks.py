@@ -2,28 +2,33 @@
 
 Runs on every rank. Every call that Python makes passes the methods of torch's ProcessGroup and Work, with its arguments
 complete: each call and each wait is noted in the log there, which the watchdog reads while the main thread is blocked.
-What C++ sends by itself, such as DDP's buckets, does not pass here.
+What C++ sends by itself, such as DDP's buckets, does not pass here. Functional collectives, as DTensor makes them, are
+made and waited for in C++, too; Python reaches both by operators of torch.ops.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import rpc
 
-from distlab.compat.torch import GROUP_NAMES, functional_operators, members_of, sender_of
-from distlab.rank import functional, stores
+from distlab.compat import torch as private
+from distlab.rank import rpc_calls as remote
 from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, waits
-from distlab.rank.python_waits import wait_elsewhere, wait_until
+from distlab.rank.waits import STORE_WAITS, connecting, in_store, wait_elsewhere, wait_until
 from distlab.text import refuse
-from distlab.wire.messages import MESSAGE, OTHER
+from distlab.wire.messages import MESSAGE, OTHER, is_shown
 
-Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]  # of a name and the function that has it
-Row = tuple[Any, str, Wrap]  # a class, a module or an operator, the name of one of its functions, what is put around it
+# a class, a module or an operator, the name of one of its functions, and what is called in its place, with the original
+# before the arguments
+Row = tuple[Any, str, Callable[..., Any]]
 
 BLOCKING = ("send", "send_object_list")  # functions that wait for what they send
 FREED = "Connection closed: the wait for a message from any rank was ended."
@@ -32,25 +37,25 @@ FREED = "Connection closed: the wait for a message from any rank was ended."
 def table() -> Iterator[Row]:
     """Every function of torch that has a wrapper on a rank."""
     yield from rows_of(dist.ProcessGroup, dist.Work)
-    yield torch.Future, "wait", waiting_for_future
-    yield torch.Future, "then", then_of_future
-    for name, operator in functional_operators():
-        yield operator, "__call__", functional.wait_tensor if name == "wait_tensor" else functional.collective
+    yield torch.Future, "wait", waiting
+    yield torch.Future, "then", then
+    for name, operator in private.functional_operators():
+        yield operator, "__call__", wait_tensor if name == "wait_tensor" else functional
     for module in (dist, dist.distributed_c10d):
         yield module, "destroy_process_group", destroying
-    for name in stores.WAITING:
-        yield dist.Store, name, stores.waiting
-    yield dist.TCPStore, "__init__", stores.connecting
+    for name in STORE_WAITS:
+        yield dist.Store, name, functools.partial(in_store, name)
+    yield dist.TCPStore, "__init__", connecting
+    if rpc.is_available():
+        yield from remote.table()
 
 
-def rows_of(group: type, work: type) -> list[Row]:
-    """The rows of a class of process groups and its class of Works."""
-    return [*calls_of(group), *waits_of(work)]
-
-
-def calls_of(group: type) -> list[Row]:
-    """The rows of a class of process groups."""
-    return [(group, name, noting) for name in (*POINT_TO_POINT, *COLLECTIVES)]
+def rows_of(*owners: type) -> Iterator[Row]:
+    """The rows of classes of process groups and of Works, with names that not all of them have."""
+    for owner in owners:
+        for name in (*POINT_TO_POINT, *COLLECTIVES):
+            yield owner, name, functools.partial(noting, name)
+        yield from waits_of(owner)
 
 
 def waits_of(work: type) -> list[Row]:
@@ -63,63 +68,61 @@ def install(rows: Iterable[Row] = ()) -> None:
 
     Runs on: every rank, on its main thread, before a group of these classes is built.
     """
-    for owner, name, wrap in rows or table():
+    for owner, name, instead in rows or table():
         of_operator = name == "__call__"  # Python looks it up in the class of an object
         original = getattr(type(owner) if of_operator else owner, name, None)
         if original is None or hasattr(original, "is_distlabs"):
             continue
-        wrapper = wrap(name, original)
-        wrapper.is_distlabs = True
+        if isinstance(owner, type) and issubclass(owner, (dist.ProcessGroup, dist.Store)):
+            original = called_as(name, original)
+        wrapper = _wrapper(instead, original)
         if of_operator:
             owner.__class__ = type(type(owner).__name__, (type(owner),), {name: wrapper})
         else:
             setattr(owner, name, wrapper)
 
 
+def _wrapper(instead: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return instead(original, *args, **kwargs)
+
+    call.is_distlabs = True
+    return call
+
+
 def called_as(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """The method, called from a frame with its own name.
 
     By that name pybind11 knows that it comes from the method of a class in Python, and looks for one in C++; otherwise
-    it would find the wrapper again, for a group whose class lacks the method.
+    it would find the wrapper again, for an object whose class lacks the method.
     """
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return original(self, *args, **kwargs)
 
     call.__code__ = call.__code__.replace(co_name=name)
     return functools.wraps(original)(call)
 
 
-def destroying(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def destroying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """destroy_process_group, which closes this rank's connections: other ranks that wait for it fail."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> None:
-        note = Note(name, OTHER)
-        if note.lines:  # the learner calls it, and not distlab
-            LOG.destroyed = note
-        original(*args, **kwargs)
-
-    return call
+    note = Note("destroy_process_group", OTHER)
+    if note.lines:  # the learner calls it, and not distlab
+        LOG.destroyed = note
+    original(*args, **kwargs)
 
 
 # --- calls of a process group ---
 
 
-def noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def noting(name: str, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a process group, with a note of each call."""
-    original = called_as(name, original)
-    has_rank = name in ROOTED or name in ("send", "recv")
-
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        note = Note.of_group(name, GROUP_NAMES.get(self, ""), args, kwargs)
-        if has_rank:
-            _check_rank(self, note)
-        begin = functools.partial(_begin, note, self, functools.partial(original, self, *args, **kwargs))
-        return begin() if LOG.tracer is None else LOG.tracer.call(note, begin)
-
-    return call
+    note = Note.of_group(name, private.GROUP_NAMES.get(group, ""), args, kwargs)
+    if name in ROOTED or name in ("send", "recv"):
+        _check_rank(group, note)
+    begin = functools.partial(_begin, note, group, functools.partial(original, group, *args, **kwargs))
+    return begin() if LOG.tracer is None else LOG.tracer.call(note, begin)
 
 
 def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
@@ -144,7 +147,7 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
 
 def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
     """Refuse a peer or a root that the group does not have: gloo would wait for it, or end the process."""
-    members = members_of(group)
+    members = private.members_of(group)
     is_message = note.kind == MESSAGE
     rank = note.peer if is_message else note.root
     if members is None or rank in range(len(members)):  # torch refuses a call of a group that was destroyed
@@ -154,88 +157,132 @@ def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
     advice = f"Use a rank below the number of ranks, which is {size} here."
     if group is not dist.group.WORLD:  # torch itself refuses a rank of the world that is not in this group
         refuse(f"group_{name}", f"a rank of its group, from 0 to {size - 1}", rank, advice)
-    if is_message and rank == size:
-        advice = "The last rank has no next one: use (rank + 1) % world_size, or skip it."
-    elif is_message and rank == -1:
-        advice = "Rank 0 has no previous one: use (rank - 1) % world_size, or skip it."
+    if is_message:
+        following = "The last rank has no next one: use (rank + 1) % world_size, or skip it."
+        previous = "Rank 0 has no previous one: use (rank - 1) % world_size, or skip it."
+        advice = {size: following, -1: previous}.get(rank, advice)
     refuse(name, f"a rank from 0 to {size - 1}", rank, advice)
 
 
 # --- waits for their Works and Futures ---
 
 
-def waiting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Work.wait or Future.wait, in the log while it waits."""
-
-    @functools.wraps(original)
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        note = LOG.ties.get(self)
-        if note is None:
-            return original(self, *args, **kwargs)
+def waiting(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
+    """Work.wait or Future.wait, in the log while it waits; a simulated cluster notes its end, too."""
+    make, note = functools.partial(original, work, *args, **kwargs), LOG.ties.get(work)
+    if note is None:
+        outcome = make()
+    else:
         note.waits_shorter |= bool(args or kwargs)
-        make = functools.partial(original, self, *args, **kwargs)
-        if note.freed_with:
-            make = functools.partial(_in_python, self, note, make)
-        with waits(note):
-            try:
-                outcome = make() if LOG.tracer is None else LOG.tracer.wait(note, self, make)
-            except RuntimeError as error:
-                if note.readable is None:
-                    raise
-                raise note.readable(error) from None
-        if type(self) is dist.Work and note.method == "recv_anysource" and not note.done:
-            LOG.received_from(note, sender_of(self))
-        LOG.has_ended(note)
-        return outcome
-
-    return wait
+        outcome = _wait(work, note, make)
+    if LOG.simulator is not None:
+        LOG.simulator.has_waited(work)
+    return outcome
 
 
-def _in_python(work: Any, note: Note, make: Callable[[], Any]) -> Any:
+def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
+    """Make the wait for the call of a note, by this Work or Future of it."""
+    if note.freed_with:
+        make = functools.partial(_wait_in_python, work, note.freed_with, make)
+    with waits(note):
+        try:
+            outcome = make() if LOG.tracer is None else LOG.tracer.wait(note, work, make)
+        except RuntimeError as error:
+            if note.readable is None:
+                raise
+            raise note.readable(error) from None
+    if type(work) is dist.Work and note.method == "recv_anysource" and not note.done:
+        LOG.received_from(note, private.sender_of(work))
+    LOG.has_ended(note)
+    return outcome
+
+
+def _wait_in_python(work: Any, freed_with: str, make: Callable[[], Any]) -> Any:
     """Wait for a Work or Future so that the watchdog can end it."""
     if not isinstance(work, torch.Future):
-        return wait_elsewhere(make, note.freed_with)
+        return wait_elsewhere(make, freed_with)
     done = threading.Event()
     if not work.done():
         work.add_done_callback(lambda _: done.set())
-        wait_until(done.wait, note.freed_with)
+        wait_until(done.wait, freed_with)
     return make()
 
 
-def derived(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Work.get_future or Future.then, whose result is tied to the note too."""
-
-    @functools.wraps(original)
-    def derive(self: Any, *args: Any) -> Any:
-        future = original(self, *args)
-        note = LOG.ties.get(self)
-        if note is not None:
-            LOG.tie(future, note)
-        return future
-
-    return derive
+def derived(original: Callable[..., Any], work: Any, *args: Any) -> Any:
+    """Work.get_future or Future.then, whose result is tied to the note, too."""
+    future = original(work, *args)
+    note = LOG.ties.get(work)
+    if note is not None:
+        LOG.tie(future, note)
+    return future
 
 
-def waiting_for_future(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Future.wait, whose end a simulated cluster notes too."""
-    wait = waiting(name, original)
-
-    @functools.wraps(original)
-    def wait_for_future(self: torch.Future) -> Any:
-        value = wait(self)
-        if LOG.simulator is not None:
-            LOG.simulator.has_waited(self)
-        return value
-
-    return wait_for_future
+def then(original: Callable[..., Any], future: torch.Future, callback: Callable[[Any], Any]) -> torch.Future:
+    """Future.then, whose callback a simulated cluster notes, too."""
+    derive = functools.partial(derived, original)
+    return derive(future, callback) if LOG.simulator is None else LOG.simulator.then(future, callback, derive)
 
 
-def then_of_future(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Future.then, whose callback a simulated cluster notes too."""
-    derive = derived(name, original)
+# --- functional collectives ---
 
-    @functools.wraps(original)
-    def then(self: torch.Future, callback: Callable[[Any], Any]) -> torch.Future:
-        return derive(self, callback) if LOG.simulator is None else LOG.simulator.then(self, callback, derive)
 
-    return then
+def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """An operator that makes a collective, with a note of each call.
+
+    No note where it begins nothing, as while torch traces it, and on groups in Python, whose methods make one.
+    """
+    group = args[-1] if args and not kwargs else None
+    group = private.name_of(group) if isinstance(group, dist.ProcessGroup) else group
+    before = private.functional_count(group)
+    if before is None:
+        return original(operator, *args, **kwargs)
+    note = _note_of_operator(operator.__name__, group, args)
+    LOG.add(note)
+    try:
+        if LOG.checker is not None:
+            with waits(note):
+                LOG.checker.agree(note)
+        results = original(operator, *args)
+    except Exception:
+        LOG.take_back(note)
+        raise
+    if private.functional_count(group) == before:
+        LOG.take_back(note)
+    else:
+        for result in results if isinstance(results, (list, tuple)) else [results]:
+            LOG.results[private.storage_of(result)] = note
+    return results
+
+
+def wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any:
+    """The operator that waits for the collective that made a tensor; the second time it returns at once."""
+    note = LOG.results.pop(private.storage_of(tensor), None) if LOG.results else None
+    if note is None:
+        return original(operator, tensor)
+    with waits(note):
+        waited = original(operator, tensor)
+    note.done = True
+    return waited
+
+
+def _note_of_operator(name: str, group: str, args: tuple) -> Note:
+    """The note of an operator's call, with the arguments that the method of ProcessGroup would have been given."""
+    tensors, *more, _ = args
+    options = more[0] if name == "broadcast" else None  # the root
+    if "reduce" in name:
+        options = dist.AllreduceOptions()
+        options.reduceOp = getattr(dist.ReduceOp, more[0].upper())
+    given, opts = ((tensors, tensors, *more), {}) if name == "all_to_all_single" else ((tensors,), {"opts": options})
+    note = Note.of_group(private.FUNCTIONAL_METHODS[name], group, given, opts)
+    public = hasattr(dist, note.method) and not note.method.startswith("_")
+    note.op = _of_dtensor(sys._getframe(1)) or (note.method if public else name)
+    return note
+
+
+def _of_dtensor(frame: FrameType | None) -> str:
+    """The function of DTensor's that the learner's line calls; "" where it calls a model, a matrix product, ..."""
+    inner = None
+    while frame is not None and not is_shown(frame.f_code.co_filename):
+        inner, frame = frame, frame.f_back
+    is_dtensors = inner is not None and inner.f_globals.get("__name__") == private.DTENSOR_MODULE
+    return inner.f_code.co_name if is_dtensors and not inner.f_code.co_name.startswith("_") else ""

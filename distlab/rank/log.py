@@ -14,6 +14,7 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from math import prod
 from types import FrameType
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.wire.messages import COLLECTIVE, MESSAGE, WAITING, CallRecord, is_shown, line_of
+from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord, is_shown, line_of
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
@@ -32,10 +33,9 @@ REMEMBERED = 32  # calls of each kind and group that are remembered
 # methods of ProcessGroup by what they are; torch 2.13 has given some of them new names
 POINT_TO_POINT = ("send", "recv", "recv_anysource")
 _REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", private.REDUCE_SCATTER_BASE)
-_GATHERING = ("allgather", "allgather_coalesced", private.ALL_GATHER_BASE, "gather")
-_EXCHANGING = ("broadcast", "scatter", "alltoall", "alltoall_base", "barrier", "monitored_barrier")
-_NEW = ("all_gather_single", "reduce_scatter_single", "all_to_all_single")
-COLLECTIVES = (*_REDUCING, *_GATHERING, *_EXCHANGING, *_NEW)
+_GATHERING = ("allgather", "allgather_coalesced", private.ALL_GATHER_BASE, "gather", "all_gather_single")
+_EXCHANGING = ("broadcast", "scatter", "alltoall", "alltoall_base", "all_to_all_single", "reduce_scatter_single")
+COLLECTIVES = (*_REDUCING, *_GATHERING, *_EXCHANGING, "barrier", "monitored_barrier")
 ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 
 Kind = tuple[bool, str, int, int]  # what messages are counted by: whether it is a send, its group, peer and tag
@@ -49,11 +49,11 @@ class Note:
         kind: one of the kinds of calls in wire/messages.py.
         ranks: those that it waits for, where it is no call of a process group.
         words: what else a report says of it: the function of a remote call, the key of a store.
-        ends_by_itself: whether it has a limit of its own.
-
-    Attributes:
+        has_limit: whether it has one of its own.
         freed_with: the message of the RuntimeError that ends the wait, which is Python code, when this rank is freed;
             "" for a wait in C++, which ends with its connections.
+
+    Attributes:
         readable: makes an error of this call one that a learner can read.
         method: of ProcessGroup; "" where it is no call of a process group.
         group: the name of its process group.
@@ -68,17 +68,17 @@ class Note:
         done: whether it was waited for, to its end.
     """
 
-    method = group = freed_with = ""
+    method = group = ""
     readable: Callable[[RuntimeError], RuntimeError] | None = None
     peer, tag, sequence = -1, 0, 0
     tensors: Sequence[tuple[Any, tuple[int, ...]]] = ()
     options = splits = None
     waits_shorter = done = False
 
-    def __init__(self, op: str, kind: str, ranks: Iterable[int] = (), words: str = "", ends_by_itself: bool = False):
+    def __init__(self, op: str, kind: str, ranks: Iterable[int] = (), words="", has_limit=False, freed_with=""):
         called, self.lines = place_of(sys._getframe(1))
         self.op, self.kind, self.ranks, self.words = op or called, kind, tuple(ranks), words
-        self.ends_by_itself = ends_by_itself
+        self.has_limit, self.freed_with = has_limit, freed_with
 
     @classmethod
     def of_group(cls, method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Note:
@@ -110,40 +110,36 @@ class Note:
         """The number in the group of the rank that a collective goes out from, or ends at."""
         return getattr(self.options, "rootRank", self.options if isinstance(self.options, int) else 0)
 
-    def _has_limit(self) -> bool:
+    def _ends_by_itself(self) -> bool:
         """Whether it ends by itself before the group's timeout, or says itself who is missing."""
         limit = getattr(self.options, "timeout", timedelta(0))
         shorter = timedelta(0) < limit < private.default_timeout()
-        return self.ends_by_itself or self.waits_shorter or shorter or self.method == "monitored_barrier"
+        return self.has_limit or self.waits_shorter or shorter or self.method == "monitored_barrier"
 
     def record(self, with_lines: bool = True) -> CallRecord:
         """The call as another process reads and compares it."""
-        lines = tuple(line_of(*line) for line in reversed(self.lines)) if with_lines else ()
-        if not self.method:
-            return CallRecord(self.op, self.kind, self.ranks, self._has_limit(), function=self.words, lines=lines)
-        members, is_short = members_of(self.group)
-        ranks = dict(enumerate(members))
-        more: dict[str, Any] = {}
-        if self.kind == MESSAGE:
-            more = {"is_send": self.method == "send", "tag": self.tag, "peer": ranks.get(self.peer)}
-        if self.method in ROOTED:
-            more["root"] = ranks.get(self.root, self.root)
-        if hasattr(self.options, "reduceOp"):
-            more["reduce_op"] = self.options.reduceOp.op.name
-        if self.splits is not None:
-            more["sends"], more["receives"] = (_by_rank(split, len(members)) for split in self.splits)
+        members, is_short = members_of(self.group) if self.method else (self.ranks, False)
+        ranks, splits = dict(enumerate(members)), self.splits or (None, None)
+        sends, receives = (_by_rank(split, len(members)) for split in splits)
         return CallRecord(
             op=self.op or self.method,
             kind=self.kind,
             members=members,
-            own_limit=self._has_limit() or is_short,
+            own_limit=self._ends_by_itself() or is_short,
             collective=self.method if self.kind == COLLECTIVE else "",
             group=self.group,
             sequence=self.sequence,
             tensors=tuple((str(dtype).removeprefix("torch."), tuple(shape)) for dtype, shape in self.tensors),
             place=(os.path.basename(self.lines[0][0]), self.lines[0][1]) if self.lines else None,
-            lines=lines,
-            **more,
+            lines=tuple(line_of(*line) for line in reversed(self.lines)) if with_lines else (),
+            is_send=self.method == "send",
+            peer=ranks.get(self.peer),
+            tag=self.tag,
+            root=ranks.get(self.root, self.root) if self.method in ROOTED else None,
+            reduce_op=self.options.reduceOp.op.name if hasattr(self.options, "reduceOp") else "",
+            sends=sends,
+            receives=receives,
+            function=self.words,
         )
 
 
@@ -284,48 +280,6 @@ class waits:
         LOG.now[self._thread] = self._outer
 
 
-class waiting:
-    """A context manager around a wait for other ranks that is Python code, as in a loop that looks at shared memory.
-
-        with distlab.waiting("through shared memory", [2]) as wait:
-            while not there():
-                wait.check()
-                time.sleep(0.001)
-
-    A report then says "waits through shared memory for rank 2", a deadlock is proven, and the main thread is freed
-    from the wait by a RuntimeError. A loop on another thread is freed where it calls `check`. Inside of a call of a
-    process group, that call is what reports show. Without a cluster it changes nothing.
-
-    Runs on: a rank, any thread.
-
-    Args:
-        words: by what means it waits.
-        ranks: those that must act before the wait can end.
-    """
-
-    def __init__(self, words: str, ranks: Iterable[int]):
-        self._freed_with = f"Freed while it waited for other ranks {words}."
-        self._note, self._freed = Note("waiting", WAITING, ranks, words), LOG.freed
-
-    def __enter__(self) -> waiting:
-        if LOG.closed:
-            raise RuntimeError(self._freed_with)
-        note = LOG.now.get(threading.get_ident()) or self._note
-        self._waits, self._before, self._shown = waits(note), note.freed_with, note
-        self._waits.__enter__()
-        note.freed_with = self._freed_with
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._shown.freed_with = self._before
-        self._waits.__exit__()
-
-    def check(self) -> None:
-        """Raise a RuntimeError if this rank was freed since the wait began."""
-        if LOG.freed != self._freed:
-            raise RuntimeError(self._freed_with)
-
-
 def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
     """The outermost function of torch.distributed on the stack, and the learner's lines that led to it."""
     op, lines = "", []
@@ -366,23 +320,19 @@ def _tensors(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
     return [_type_and_shape(tensor) for tensor in (tensors if isinstance(tensors, (list, tuple)) else [tensors])]
 
 
-def _splits(method: str, args: tuple) -> tuple[list[int] | int, list[int] | int] | None:
+def _splits(method: str, args: tuple) -> list[list[int] | int] | None:
     """How many elements this rank sends to and receives from each rank, for all_to_all; None otherwise.
 
     The whole where it is split evenly.
     """
     if method == "alltoall":
-        return [tensor.numel() for tensor in args[1]], [tensor.numel() for tensor in args[0]]
+        return [[tensor.numel() for tensor in tensors] for tensors in (args[1], args[0])]
     if method in ("alltoall_base", "all_to_all_single"):
-        return _split(args[1], args[3]), _split(args[0], args[2])
+        sides = (args[1], args[3]), (args[0], args[2])
+        return [[size * prod(tensor.shape[1:]) for size in sizes or ()] or tensor.numel() for tensor, sizes in sides]
     return None
 
 
-def _split(tensor: torch.Tensor, sizes: list[int]) -> list[int] | int:
-    row = tensor[0].numel() if tensor.dim() > 0 and tensor.shape[0] else 1
-    return [size * row for size in sizes or ()] or tensor.numel()
-
-
-def _by_rank(split: list[int] | int, members: int) -> tuple[int, ...]:
+def _by_rank(split: list[int] | int | None, members: int) -> tuple[int, ...] | None:
     """Elements by rank, of a list of them or of a whole that is split evenly."""
-    return tuple(split) if isinstance(split, list) else (split // max(1, members),) * members
+    return (split // max(1, members),) * members if isinstance(split, int) else split and tuple(split)

@@ -37,7 +37,7 @@ class Recording:
     def __init__(self, profiler: profile) -> None:
         self.profiler = profiler
         self.began = time_ns()
-        self.calls: dict[Note, RecordedCall] = {}
+        self.calls: dict[Note, RecordedCall] = {}  # those that may be waited for
         self._main = threading.get_ident()
         self._remote: list[RecordedCall] = []
         self._groups: dict[tuple[str, int], GroupKey] = {}  # by name and generation
@@ -64,9 +64,7 @@ class Recording:
             if call.blocking or call.elsewhere:
                 call.end = call.posted
 
-    def remote(
-        self, method: str, op: str, number: int, peer: int | None = None, blocking: bool = False
-    ) -> RecordedCall:
+    def remote(self, method: str, op: str, number: int, peer: int | None = None, blocking=False) -> RecordedCall:
         """Record a remote call that begins now, REMOTE or SERVED, for the one who knows when it ends."""
         call = RecordedCall(op, method, ("", 0, ()), 0, peer, sequence=number, blocking=blocking)
         call.elsewhere = threading.get_ident() != self._main

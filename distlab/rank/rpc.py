@@ -12,9 +12,8 @@ import ctypes
 import itertools
 import json
 import math
-import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,12 +22,11 @@ from torch.distributed import rpc
 
 from distlab.compat import torch_rpc as private
 from distlab.rank.log import LOG, Note, waits
-from distlab.text import refuse
+from distlab.rank.waits import wait_until
+from distlab.text import refuse, whole_number
 from distlab.wire.messages import OTHER
 
-NAME = re.compile(r"[\w:-]{1,127}", re.ASCII)
 RREFS_OF_PROCESS = 10_000  # numbers of RRefs that are left to a process which this one replaces
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.05  # seconds between two looks whether the others have come
 FREED = "EOF: freed while it waited for other workers."
 MEETINGS = ("init_rpc", "shutdown")  # functions that wait for every worker to call them
 END_SECONDS = 2.0  # for functions that are served to end, when the agent is taken down
@@ -89,6 +87,7 @@ _shutdown = getattr(rpc, "shutdown", None)  # torch's own
 
 
 def init_rpc(
+    _: Any,
     name: str,
     backend: Any = None,
     rank: int = -1,
@@ -102,33 +101,31 @@ def init_rpc(
     Args:
         rank: the worker's id, this rank's number where it is left out.
         world_size: number of workers, of ranks where it is left out.
-        rpc_backend_options: of them the number of threads, the timeout and the devices are used.
+        rpc_backend_options: of them the number of threads and the timeout are used.
 
     Raises:
-        ArgumentError: a name that is not one, or that two workers have.
+        ArgumentError: a name that two workers have.
         RuntimeError: RPC runs on this rank already.
     """
-    number, workers = (LOG.rank if rank < 0 else rank), world_size or LOG.world_size
+    workers = world_size or LOG.world_size
+    advice = "Use rank=rank, world_size=world_size."
+    number = whole_number("rank", LOG.rank if rank == -1 else rank, 0, workers - 1, advice)
     if AGENT.worker is not None:
         advice = "Call rpc.shutdown() on every rank first."
         raise RuntimeError(f'RPC runs on rank {LOG.rank} already, as "{AGENT.worker.name}". {advice}')
     if dist.get_backend() == "simulated":
         rest = "only what process groups send is simulated. Make a Cluster without a network."
         raise RuntimeError(f"A simulated network has no remote calls: {rest}")
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        refuse("name", "at most 127 letters, digits, _, : and -", name, 'Use a name such as "worker0".')
-    if number not in range(workers):
-        refuse("rank", f"the worker's id, from 0 to {workers - 1}", number, "Use rank=rank, world_size=world_size.")
-    given = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
-    with waits(_meeting("init_rpc", range(LOG.world_size))):
+    options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
+    with waits(Note("init_rpc", OTHER, range(LOG.world_size), freed_with=FREED)):
         ranks, names, generations = _introduce(name, number, workers)
         known = [generation for generation in generations if generation is not None]
         generation = max(known, default=-1) + (None in generations)
         private.use_plain_optimizers()
-        worker = Worker(name, ranks, names, given.num_worker_threads)
+        worker = Worker(name, ranks, names, options.num_worker_threads)
         AGENT.worker, AGENT.is_first = worker, not known  # others may call it at once
         try:
-            private.start(AGENT.store, name, number, workers, given)
+            private.start(AGENT.store, name, number, workers, options)
             if AGENT.generation is None:  # owners remember the numbers of RRefs from the process that this one replaces
                 for _ in range(generation * RREFS_OF_PROCESS):
                     rpc.PyRRef(None)
@@ -137,25 +134,15 @@ def init_rpc(
             AGENT.worker = worker if private.there() else None
 
 
-def _meeting(op: str, ranks: Iterable[int], has_limit: bool = False) -> Note:
-    """The note of a function that waits for every worker to call it."""
-    note = Note(op, OTHER, ranks, ends_by_itself=has_limit)
-    note.freed_with = FREED
-    return note
-
-
 def _introduce(name: str, number: int, workers: int) -> Any:
-    """Meet the other workers, and refuse a number or a name that two have.
+    """Meet the other workers, and refuse a name that two have.
 
     Returns:
         by worker id: the cluster's rank of every worker, its name, and the generation of its last agent.
     """
     keys, store = [f"worker{i}" for i in range(workers)], private.default_store()
     turn = store.add(f"rpc/{workers}/{number}", 1)  # a worker of each number comes to each meeting of so many workers
-    before, AGENT.store = (dist.PrefixStore(f"rpc/{workers}/{i}", store) for i in (turn - 1, turn))
-    if turn > 1 and not before.check(keys):  # the meeting before waits still, and one of this number is there
-        advice = "Use rank=rank, world_size=world_size."
-        refuse("rank", f"of no other worker, and rank {json.loads(before.get(keys[number]))[0]} has it", number, advice)
+    AGENT.store = dist.PrefixStore(f"rpc/{workers}/{turn}", store)
     AGENT.store.set(keys[number], json.dumps((LOG.rank, name, AGENT.generation)))
     _until(lambda: AGENT.store.check(keys))
     ranks, names, generations = zip(*(json.loads(AGENT.store.get(key)) for key in keys), strict=True)
@@ -166,7 +153,7 @@ def _introduce(name: str, number: int, workers: int) -> Any:
     return ranks, names, generations
 
 
-def shutdown(graceful: bool = True, timeout: float = 0) -> None:
+def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
     """End RPC on this rank, as torch.distributed.rpc.shutdown does: when all workers have come, and no call is open.
 
     Runs on: every rank that is a worker.
@@ -177,7 +164,8 @@ def shutdown(graceful: bool = True, timeout: float = 0) -> None:
     """
     worker = AGENT.worker
     together = graceful and worker is not None
-    with waits(_meeting("shutdown", worker.ranks if together else (), timeout > 0)):
+    ranks = worker.ranks if together else ()
+    with waits(Note("shutdown", OTHER, ranks, has_limit=timeout > 0, freed_with=FREED)):
         try:
             if together:
                 _end_together(time.monotonic() + (timeout or math.inf))
@@ -210,14 +198,8 @@ def _all_come(store: dist.Store, key: str, deadline: float) -> None:
 
 def _until(holds: Callable[[], bool], deadline: float = math.inf) -> None:
     """Wait for other workers, in Python, so that the watchdog can end it."""
-    freed, pause = LOG.freed, SHORTEST_PAUSE
-    while not holds():
-        if LOG.freed != freed:
-            raise RuntimeError(FREED)
-        if time.monotonic() > deadline:
-            raise RuntimeError("RPC timeout: not all workers have called shutdown, and ended their calls, in time.")
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+    if not wait_until(lambda seconds: holds() or time.sleep(seconds), FREED, deadline - time.monotonic()):
+        raise RuntimeError("RPC timeout: not all workers have called shutdown, and ended their calls, in time.")
 
 
 def leave(shut: Callable[[], Any]) -> bool:

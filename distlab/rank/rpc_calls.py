@@ -1,6 +1,6 @@
 """Remote procedure calls: a note of each while it is waited for, what this rank runs for others, and how it travels.
 
-Runs on every rank. `install` puts a thin layer under torch.distributed.rpc, as hooks.py does under process groups.
+Runs on every rank. hooks.py puts the functions of `table` into torch.distributed.rpc.
 A function that was written in a cell runs on the callee as the caller has it, and finds the callee's variables.
 """
 
@@ -23,8 +23,8 @@ import cloudpickle
 from torch.distributed import autograd, rpc
 
 from distlab.compat import torch_rpc as private
+from distlab.rank.entry import describe_failure
 from distlab.rank.log import LOG, Note, waits
-from distlab.rank.raised import describe_failure
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, MEETINGS, Served, init_rpc, shutdown
 from distlab.text import rank_list, refuse
@@ -37,7 +37,7 @@ CPP = re.compile(r"\n\s*\n?At:\n.*|\nException raised from.*| \(this error origi
 
 Request = namedtuple("Request", "func args kwargs caller number")
 _numbers = itertools.count(1)
-_sending = threading.local()  # .call: what a trace records of the request that this thread is about to send
+_sending = threading.local()  # .trace: what a trace records of the call whose request this thread is about to send
 
 
 # --- the caller's side ---
@@ -51,8 +51,7 @@ def _in_a_meeting() -> bool:
 
 def _note(op: str, function: str, callees: Iterable[int], has_limit: bool = False) -> Note:
     """The note of a remote call, or of several that are waited for together."""
-    note = Note(op, REMOTE, callees, function, has_limit)
-    note.freed_with = "EOF: the wait for a remote call was ended."
+    note = Note(op, REMOTE, callees, function, has_limit, "EOF: the wait for a remote call was ended.")
     note.readable = functools.partial(_readable, note)
     return note
 
@@ -72,44 +71,40 @@ def _readable(note: Note, error: RuntimeError) -> RuntimeError:
     return raised
 
 
-def _noting(invoke: Callable[..., Any]) -> Callable[..., Any]:
+def _invoke(
+    original: Callable[..., Any], to: Any, func: Any, rpc_type: Any, args: Any, kwargs: Any, rpc_timeout: float
+) -> Any:
     """torch's _invoke_rpc, whose Future remembers the note of the call."""
+    if _in_a_meeting():
+        return original(to, func, rpc_type, args, kwargs, rpc_timeout)
+    limited = rpc_timeout != private.UNSET
+    note = _note(f"rpc_{rpc_type.value}", name_of(func, args), [rank_of(to)], limited)
+    private.use_plain_optimizers()
+    tracer, is_sync = LOG.tracer, note.op == "rpc_sync"
+    trace = tracer and tracer.remote(REMOTE, f"{note.op} {note.words}", 0, *note.ranks, blocking=is_sync)
+    _sending.trace = trace
+    future = original(to, func, rpc_type, args, kwargs, rpc_timeout)
+    _sending.trace = None
+    LOG.total += 1
+    LOG.tie(future, note)
+    if trace:
+        trace.posted = time.time_ns()
+        tracer.calls[note] = trace
+        future.add_done_callback(lambda _: ended(trace))
+    return future
 
-    @functools.wraps(invoke)
-    def call(to: Any, func: Any, rpc_type: Any, args: Any = None, kwargs: Any = None, rpc_timeout: float = -1) -> Any:
-        if _in_a_meeting():
-            return invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
-        limited = rpc_timeout != private.UNSET
-        note = _note(f"rpc_{rpc_type.value}", name_of(func, args), [rank_of(to)], limited)
-        private.use_plain_optimizers()
-        _sending.call = None
-        future = invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
-        LOG.total += 1
-        LOG.tie(future, note)
-        if LOG.tracer is not None:
-            _record(future, note)
-        return future
 
-    return call
-
-
-def _request(func: Any, args: Any, kwargs: Any) -> Request:
+def _request(_: Any, func: Any, args: Any, kwargs: Any) -> Request:
     """What is sent of a call of a function in Python, in the place of torch's PythonUDF."""
     number = 0
     if LOG.tracer is not None and not _in_a_meeting():
         number = next(_numbers)
-        _sending.call = LOG.tracer.remote(REMOTE, name_of(func, args), number)
-        _sending.call.end = _sending.call.start  # all that is known of a call that only makes an RRef
+        trace = getattr(_sending, "trace", None)
+        if trace is None:  # of a call that makes an RRef no more is known than when it was sent
+            trace = LOG.tracer.remote(REMOTE, name_of(func, args), 0)
+            trace.end = trace.start
+        trace.sequence = number
     return Request(func, args, kwargs, LOG.rank, number)
-
-
-def _record(future: Any, note: Note) -> None:
-    """Have a trace record this call, and when it was answered."""
-    call = _sending.call or LOG.tracer.remote(REMOTE, "", 0)
-    call.op, call.peer, call.blocking, call.end = f"{note.op} {note.words}", *note.ranks, note.op == "rpc_sync", 0
-    call.posted = time.time_ns()
-    LOG.tracer.calls[note] = call
-    future.add_done_callback(lambda _: ended(call))
 
 
 def rank_of(to: Any) -> int:
@@ -130,68 +125,58 @@ def name_of(func: Any, args: Any) -> str:
     return args[1] if name.startswith("_local_invoke") and args and len(args) > 1 else name
 
 
-def _collecting(collect: Callable[..., Any]) -> Callable[..., Any]:
+def _collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
     """torch's _collect_all, whose Future waits for all that the collected ones wait for."""
-
-    @functools.wraps(collect)
-    def call(futures: Iterable[Any]) -> Any:
-        futures = list(futures)
-        whole = collect(futures)
-        notes = [note for note in map(LOG.ties.get, futures) if note is not None and not note.done]
-        if notes:
-            callees = sorted({rank for note in notes for rank in note.ranks})
-            names = ", ".join(dict.fromkeys(note.words for note in notes))
-            LOG.tie(whole, _note("wait_all", names, callees, all(note.ends_by_itself for note in notes)))
-        return whole
-
-    return call
+    futures = list(futures)
+    whole = original(futures)
+    notes = [note for note in map(LOG.ties.get, futures) if note is not None and not note.done]
+    if notes:
+        callees = sorted({rank for note in notes for rank in note.ranks})
+        names = ", ".join(dict.fromkeys(note.words for note in notes))
+        LOG.tie(whole, _note("wait_all", names, callees, all(note.has_limit for note in notes)))
+    return whole
 
 
-def _owner(rref: Any, timeout: float = private.UNSET) -> tuple[list[int], bool]:
-    """The rank that RRef.to_here waits for, and whether with a limit."""
+def _to_here(original: Callable[..., Any], rref: Any, timeout: float = private.UNSET) -> Any:
+    """RRef.to_here, which waits for the owner."""
     if AGENT.worker is None:
         raise RuntimeError("This RRef belongs to an RPC that has ended: make a new one with rpc.remote.")
-    return [rank_of(rref.owner())], timeout != private.UNSET
+    note = _note("to_here", "", [rank_of(rref.owner())], timeout != private.UNSET)
+    return _wait(note, *note.ranks, functools.partial(original, rref, timeout))
 
 
-def _others(*_: Any, **__: Any) -> tuple[list[int], bool]:
-    """The ranks that a backward pass through calls may wait for."""
-    return [rank for rank in (AGENT.worker.ranks if AGENT.worker else ()) if rank != LOG.rank], False
+def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A backward pass through remote calls, which may wait for all other ranks."""
+    ranks = [rank for rank in (AGENT.worker.ranks if AGENT.worker else ()) if rank != LOG.rank]
+    note = _note("dist_autograd.backward", "", ranks)
+    return _wait(note, None, functools.partial(original, *args, **kwargs))
 
 
-def _waiting_for(op: str, callees: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that waits for other ranks, noted and traced; its error is one that can be read."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        ranks, limited = callees(*args, **kwargs)
-        note = _note(op, "", ranks, limited)
-        peer = ranks[0] if callees is _owner else None
-        trace = LOG.tracer and LOG.tracer.remote(REMOTE, op, 0, peer, blocking=True)
-        with waits(note):
-            try:
-                return original(*args, **kwargs)
-            except RuntimeError as error:
-                raise _readable(note, error) from None
-            finally:
-                if trace:
-                    ended(trace, trace.start)
-
-    return call
+def _wait(note: Note, peer: int | None, make: Callable[[], Any]) -> Any:
+    """Make a wait for other ranks, noted and traced; its error is one that can be read."""
+    trace = LOG.tracer and LOG.tracer.remote(REMOTE, note.op, 0, peer, blocking=True)
+    with waits(note):
+        try:
+            return make()
+        except RuntimeError as error:
+            raise _readable(note, error) from None
+        finally:
+            if trace:
+                ended(trace, trace.start)
 
 
 # --- the callee's side ---
 
 
-def _serve(request: Any) -> Any:
+def _serve(_: Any, request: Any) -> Any:
     """Run a function for another rank, as C++ asks for; what it returns, or what it raised.
 
     Runs on: a rank, on a thread of the agent's pool.
     """
+    if isinstance(request, AttributeError):  # torch's, of a request whose class this rank does not have
+        return _failed(request)
     thread = threading.get_ident()
     outer = AGENT.serving.get(thread)
-    if isinstance(request, AttributeError):  # what torch makes of a request that cannot be read
-        request = Request(_raise_unreadable, (str(request),), {}, -1, 0)
     served, number = Served(request.caller, name_of(request.func, request.args)), request.number
     trace = LOG.tracer and number and LOG.tracer.remote(SERVED, served.function, number, served.caller)
     AGENT.serving[thread] = served
@@ -202,7 +187,7 @@ def _serve(request: Any) -> Any:
             raise RuntimeError(ENDING)
         return request.func(*request.args, **request.kwargs)
     except BaseException as error:  # an interrupt of the rank is meant for this thread, too
-        return private.failed(_described(error))
+        return _failed(error)
     finally:
         if served.printed:
             AGENT.report("".join(served.printed))
@@ -214,26 +199,18 @@ def _serve(request: Any) -> Any:
             AGENT.serving[thread] = outer
 
 
-def _raise_unreadable(message: str) -> None:
-    """Say why a request could not be read: this rank does not have a class in it."""
-    found = re.search(r"attribute '([\w.]+)'", message)
-    what = found[1] if found else "what it names"
-    advice = "define it in a %%px cell that runs on every rank."
-    raise AttributeError(f"rank {LOG.rank} does not have {what}: {advice}")
-
-
-def _described(error: BaseException) -> str:
-    """An exception of a served function, for its caller: what, where, with the learner's lines."""
+def _failed(error: BaseException) -> Any:
+    """What a served function gives instead of a result: what it raised and where, for its caller."""
     failure = replace(describe_failure(error), traceback="")
-    return to_json(replace(failure, kind="") if getattr(error, "is_remote", False) else failure)
+    failure = replace(failure, kind="") if getattr(error, "is_remote", False) else failure
+    return rpc.internal.RemoteException(to_json(failure), RuntimeError)
 
 
-def _raise_here(result: Any) -> None:
+def _raise_here(_: Any, result: Any) -> None:
     """Raise on the caller what a served function raised, as C++ asks for. Runs on: a rank, on any thread."""
-    described = private.failure(result)
-    if described is None:
+    if not isinstance(result, rpc.internal.RemoteException):
         return
-    failure = from_json(described)
+    failure = from_json(result.msg)
     rows = [": ".join(filter(None, [failure.kind, failure.message]))]
     for line in failure.lines:
         if not line.text and line.file:  # a function of this rank, which travelled
@@ -325,40 +302,25 @@ def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
 # --- what is wrapped ---
 
 
-def _by_owner(reduce: Callable[..., Any]) -> Callable[..., Any]:
+def _reduce_rref(original: Callable[..., Any], pickler: Any, rref: Any) -> Any:
     """The reducer of RRefs for torch's pickler, as they can be passed on in a later agent of a process, too."""
-
-    def call(self: Any, rref: Any) -> Any:
-        reduced = reduce(self, rref)
-        return reduced if AGENT.is_first else private.passed_on_as_by_owner(reduced)
-
-    return call
+    reduced = original(pickler, rref)
+    return reduced if AGENT.is_first else private.passed_on_as_by_owner(reduced)
 
 
-def install(report: Callable[[str], None]) -> None:
-    """Put the layer on torch.distributed.rpc; a second time does nothing.
-
-    Runs on: every rank, on its main thread.
-
-    Args:
-        report: sends the notebook what a served function has printed.
-    """
-    AGENT.report = report
-    if not rpc.is_available() or rpc.init_rpc is init_rpc:
-        return
-    wraps = (
-        (rpc, "init_rpc", lambda _: init_rpc),
-        (rpc, "shutdown", lambda _: shutdown),
-        (rpc.api, "shutdown", lambda _: shutdown),
-        (rpc.api, "_invoke_rpc", _noting),
-        (rpc.api, "PythonUDF", lambda _: _request),
-        (private.RREF_PICKLER, "_py_rref_reducer", _by_owner),
-        (private.COLLECTOR, "_collect_all", _collecting),
-        (rpc.internal, "_pickler", lambda _: Pickler),
-        (rpc.internal, "_run_function", lambda _: _serve),
-        (rpc.internal, "_handle_exception", lambda _: _raise_here),
-        (rpc.PyRRef, "to_here", functools.partial(_waiting_for, "to_here", _owner)),
-        (autograd, "backward", functools.partial(_waiting_for, "dist_autograd.backward", _others)),
-    )
-    for owner, name, wrap in wraps:
-        setattr(owner, name, wrap(getattr(owner, name)))
+def table() -> list[tuple[Any, str, Callable[..., Any]]]:
+    """The rows of torch.distributed.rpc, for hooks.py."""
+    return [
+        (rpc, "init_rpc", init_rpc),
+        (rpc, "shutdown", shutdown),
+        (rpc.api, "shutdown", shutdown),
+        (rpc.api, "_invoke_rpc", _invoke),
+        (rpc.api, "PythonUDF", _request),
+        (rpc.internal, "_pickler", lambda _, stream: Pickler(stream)),
+        (rpc.internal, "_run_function", _serve),
+        (rpc.internal, "_handle_exception", _raise_here),
+        (private.RREF_PICKLER, "_py_rref_reducer", _reduce_rref),
+        (private.COLLECTOR, "_collect_all", _collect),
+        (rpc.PyRRef, "to_here", _to_here),
+        (autograd, "backward", _backward),
+    ]

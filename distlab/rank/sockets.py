@@ -13,9 +13,10 @@ import stat
 import struct
 import termios
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from distlab.compat.torch import GLOO_NAMES_ITS_LOOP
+from distlab.rank.log import LOG
 
 Identity = tuple[int, int]  # descriptor and inode, which no later socket can be taken for
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
@@ -24,7 +25,7 @@ ROUND_NANOSECONDS = 5_000_000
 EPOLL_WAIT = ("232", "281", "22")  # Linux's numbers of epoll_wait and epoll_pwait, on x86-64 and on arm64
 
 
-def identity(descriptor: int) -> Identity | None:
+def _identity(descriptor: int) -> Identity | None:
     """What identifies an open socket; None of anything else."""
     with contextlib.suppress(OSError):
         found = os.fstat(descriptor)
@@ -33,45 +34,59 @@ def identity(descriptor: int) -> Identity | None:
     return None
 
 
-def there() -> frozenset[Identity]:
+def _there() -> frozenset[Identity]:
     """The open sockets of this process."""
     folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-    return frozenset(filter(None, (identity(int(name)) for name in os.listdir(folder))))
+    return frozenset(filter(None, (_identity(int(name)) for name in os.listdir(folder))))
 
 
-def ends(identities: frozenset[Identity], spare: Collection[int] = ()) -> Iterator[socket.socket]:
-    """The connected TCP sockets among the identities, as duplicates; not those from or to the ports `spare`."""
-    for one in identities:
-        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
-            if identity(one[0]) != one:
-                continue
-            with socket.socket(fileno=os.dup(one[0])) as end:
-                is_tcp = end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM
-                if is_tcp and not {end.getsockname()[1], end.getpeername()[1]} & {*spare}:
-                    yield end
+class Connections:
+    """The TCP connections that gloo and the learner have opened since it was made, and those to stores.
 
-
-def traffic(identities: frozenset[Identity], spare: Collection[int]) -> tuple[int, bool]:
-    """How many bytes these sockets have moved, and whether one waits to be sent, to be acknowledged or to be read."""
-    moved, under_way = 0, False
-    for end in ends(identities, spare):
-        with contextlib.suppress(OSError, AttributeError, struct.error):  # not on Linux, or an old one
-            for question in (termios.FIONREAD, termios.TIOCOUTQ):
-                under_way |= fcntl.ioctl(end, question, b"\0\0\0\0") != b"\0\0\0\0"
-            info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED + 8)
-            moved += sum(struct.unpack_from("=QQ", info, BYTES_ACKED))
-    return moved, under_way
-
-
-def shut(identities: frozenset[Identity], how: int = socket.SHUT_RDWR, spare: Collection[int] = ()) -> None:
-    """Shut these sockets down: a call that waits on one of them raises at once.
-
-    Args:
-        how: SHUT_RD is enough for gloo, whose thread always reads, and lets it write what it has in hand.
+    Attributes:
+        store_port: of the cluster's store.
     """
-    for end in ends(identities, spare):
-        with contextlib.suppress(OSError):  # its peer has closed it
-            end.shutdown(how)
+
+    def __init__(self) -> None:
+        self._others, self.store_port = _there(), 0
+
+    def leave_out(self, end: socket.socket) -> None:
+        """Take a connection for one that was there before."""
+        self._others |= {_identity(end.fileno())}
+
+    def _ends(self, stores: bool) -> Iterator[socket.socket]:
+        """The connections, as duplicates; with or without those to stores."""
+        spare = set() if stores else {self.store_port, *LOG.store_ports}
+        for one in _there() - self._others:
+            with contextlib.suppress(OSError):  # closed meanwhile, or not connected
+                if _identity(one[0]) != one:
+                    continue
+                with socket.socket(fileno=os.dup(one[0])) as end:
+                    is_tcp = end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM
+                    if is_tcp and not {end.getsockname()[1], end.getpeername()[1]} & spare:
+                        yield end
+
+    def traffic(self) -> tuple[int, bool]:
+        """How many bytes have moved, not to stores, and whether one waits to be sent, acknowledged or read."""
+        moved, under_way = 0, False
+        for end in self._ends(stores=False):
+            with contextlib.suppress(OSError, AttributeError, struct.error):  # not on Linux, or an old one
+                for question in (termios.FIONREAD, termios.TIOCOUTQ):
+                    under_way |= fcntl.ioctl(end, question, b"\0\0\0\0") != b"\0\0\0\0"
+                info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED + 8)
+                moved += sum(struct.unpack_from("=QQ", info, BYTES_ACKED))
+        return moved, under_way
+
+    def shut(self, how: int = socket.SHUT_RDWR, stores: bool = False) -> None:
+        """Shut the connections down: a call that waits on one of them raises at once.
+
+        Args:
+            how: SHUT_RD is enough for gloo, whose thread always reads, and lets it write what it has in hand.
+            stores: whether those to stores, too.
+        """
+        for end in self._ends(stores):
+            with contextlib.suppress(OSError):  # its peer has closed it
+                end.shutdown(how)
 
 
 def system_threads() -> set[int]:

@@ -28,17 +28,7 @@ from distlab.rank import sockets
 from distlab.rank.log import C10D, LOG, REMEMBERED, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
-from distlab.wire.messages import (
-    Begun,
-    CallRecord,
-    Line,
-    MessageCount,
-    RankStatus,
-    ServedCall,
-    is_learners,
-    is_shown,
-    line_of,
-)
+from distlab.wire.messages import CallRecord, Line, RankStatus, ServedCall, is_learners, is_shown, line_of
 
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
 CELLS = {ipython.CELL, ipyparallel.CALL}
@@ -126,13 +116,12 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
     return CallRecord(op, messages.OTHER, everyone, may_end or not in_training)
 
 
-def _begun() -> dict[str, Begun]:
+def _begun() -> dict[str, messages.Begun]:
     """By group, how many collectives this rank has begun, also those that C++ makes, and the members."""
-    counts = [(group, name, private.collectives_begun(group)) for group, name in private.group_names()]
     return {
-        name: Begun(count, tuple(dist.get_process_group_ranks(group)))
-        for group, name, count in counts
-        if count is not None
+        name: messages.Begun(count, tuple(dist.get_process_group_ranks(group)))
+        for group, name in private.group_names()
+        if (count := private.collectives_begun(group)) is not None
     }
 
 
@@ -141,14 +130,13 @@ def _history() -> tuple[CallRecord, ...]:
     return tuple(note.record(with_lines=False) for notes in list(LOG.collectives.values()) for note in list(notes))
 
 
-def _traffic() -> tuple[MessageCount, ...]:
+def _traffic() -> tuple[messages.MessageCount, ...]:
     """Numbers of messages, of the newest kinds."""
-    dropped, rows = dict(LOG.dropped), []
+    rows = []
     for key, count in list(LOG.traffic.items())[-2 * REMEMBERED :]:
         is_send, group, peer, tag = key
-        members, _ = members_of(group)
-        rank = dict(enumerate(members)).get(peer)
-        rows.append(MessageCount(is_send, group, rank, tag, count, dropped.get(key, 0)))
+        rank = dict(enumerate(members_of(group)[0])).get(peer)
+        rows.append(messages.MessageCount(is_send, group, rank, tag, count, LOG.dropped.get(key, 0)))
     return tuple(rows)
 
 

@@ -27,22 +27,16 @@ from types import ModuleType
 from typing import Any
 
 from distlab.compat.ipython import SHOWS_ERROR
-from distlab.rank import around_cells, python_waits, sockets, status
+from distlab.rank import around_cells, status
 from distlab.rank.around_cells import BUILTINS
+from distlab.rank.entry import describe_failure
 from distlab.rank.log import LOG
-from distlab.rank.raised import describe_failure
+from distlab.rank.rpc import AGENT
+from distlab.rank.sockets import Connections
+from distlab.rank.waits import leave
+from distlab.wire import messages
 from distlab.wire.channel import hello, receive
-from distlab.wire.messages import (
-    CLOCK,
-    COME_BACK,
-    FREE_WAITING,
-    MEMORY,
-    STATUS,
-    VARIABLES,
-    Answer,
-    from_json,
-    to_json,
-)
+from distlab.wire.messages import Answer, from_json, to_json
 from distlab.wire.rendezvous import used_megabytes
 
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
@@ -53,79 +47,51 @@ MOST_PRINTED = 100_000  # characters of what a served function has printed
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 
 
-def watch(before: tuple[frozenset[sockets.Identity], set[int]], meeting: Any) -> None:
+def watch(connections: Connections, threads: set[int], meeting: Any) -> None:
     """Start the thread, or do nothing where it runs already.
 
     Runs on: a rank, on its main thread.
 
     Args:
-        before: `sockets.there()` and `sockets.system_threads()` as they were before the group was built and the store
-            connected to: these sockets are never shut down, and what these threads do does not count.
+        connections: those since before the group was built and the store connected to, which alone are shut down.
+        threads: system numbers of the threads that were there then: what these do does not count.
         meeting: the meeting at which the group was built, a `rendezvous.Meeting`.
     """
-    if _running() is not None:
+    if running() is not None:
         return
-    thread = _Thread(before, meeting)
-    handlers = {LEAVE: _leave_python, INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
-    LOG.report_left = lambda: thread.say(Answer(0, unwaited=True))
+    thread = Watchdog(connections, threads, meeting)
+    handlers = {LEAVE: leave, INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
+    LOG.report_left = lambda: thread.send(Answer(0, unwaited=True))
+    AGENT.report = lambda printed: thread.send(Answer(0, printed=printed[:MOST_PRINTED]))
     around_cells.keep(handlers, LOG.end_cell)
     thread.start()
 
 
-def _running() -> _Thread | None:
+def running() -> Watchdog | None:
     """The thread of this process, if it runs."""
-    return next((thread for thread in threading.enumerate() if isinstance(thread, _Thread)), None)
+    return next((thread for thread in threading.enumerate() if isinstance(thread, Watchdog)), None)
 
 
-def _leave_python(number: int, frame: Any) -> None:
-    """Ends a wait of the main thread that is Python code."""
-    python_waits.leave(frame)
+class Watchdog(threading.Thread):
+    """The thread: reads the control channel, and acts on what it receives, until the notebook is gone.
 
-
-def settle() -> None:
-    """Return when the thread has done all that it was told.
-
-    Called before a group is built: an order that was meant for the call before must not break the new group.
-
-    Runs on: a rank, on its main thread.
+    Attributes:
+        connections: those that are shut down when the rank is freed.
     """
-    while (acting := _running()) is not None and not acting.idle():
-        time.sleep(0.001)
 
-
-def tell(printed: str) -> None:
-    """Send the notebook what a function has printed that this rank has run for another one. Runs on: any thread."""
-    if (thread := _running()) is not None:
-        thread.say(Answer(0, printed=printed[:MOST_PRINTED]))
-
-
-def note_store(port: int) -> None:
-    """Know the store's port, which is another one when its host was lost. Runs on: a rank."""
-    if (thread := _running()) is not None:
-        thread.store_port = port
-
-
-def shut() -> None:
-    """Shut every connection to other ranks down. Runs on: a rank, when its group is to be built anew."""
-    if (thread := _running()) is not None:
-        thread.shut()
-
-
-class _Thread(threading.Thread):
-    """The watchdog's thread: reads the control channel, and acts on what it hears, until the notebook is gone."""
-
-    def __init__(self, before: tuple[frozenset[sockets.Identity], set[int]], meeting: Any):
+    def __init__(self, connections: Connections, threads: set[int], meeting: Any):
         super().__init__(name="distlab-watchdog", daemon=True)
         *address, token = meeting.channel
         self._channel = socket.create_connection(address)
         self._channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._channel.sendall(hello(token, LOG.rank))
-        self._heard = b""
-        others, ours = before
-        self._others = others | {sockets.identity(self._channel.fileno())}
-        self._ours = ours - {threading.get_native_id()}  # a forked process's main_thread().native_id is its parent's
-        self._main, self.store_port, self._loop = threading.get_ident(), meeting.port, asyncio._get_running_loop()
-        self._acting, self._saying = threading.Lock(), threading.Lock()
+        self._received = b""
+        self.connections = connections
+        self.connections.leave_out(self._channel)
+        self.connections.store_port = meeting.port
+        self._ours = threads - {threading.get_native_id()}  # a forked process's main_thread().native_id is its parent's
+        self._main, self._loop = threading.get_ident(), asyncio._get_running_loop()
+        self._acting, self._sending = threading.Lock(), threading.Lock()
         self._postponed = False  # whether the main thread is to be interrupted when its import is done
 
     def run(self) -> None:
@@ -134,14 +100,20 @@ class _Thread(threading.Thread):
             ready, _, _ = select.select([self._channel], [], [], IMPORT_SECONDS if self._postponed else None)
             with BUILTINS.lent(), self._acting:
                 if ready:
-                    connected = self._hear()
+                    connected = self._answer()
                 if self._postponed:
                     self._come_back()
 
-    def idle(self) -> bool:
-        """Whether it has nothing to act on."""
-        with self._acting:
-            return not self._postponed and not select.select([self._channel], [], [], 0)[0]
+    def settle(self) -> None:
+        """Return when every order has been carried out: one that was meant for a call must not break a new group.
+
+        Runs on: a rank, on its main thread, before a group is built.
+        """
+        while True:
+            with self._acting:
+                if not self._postponed and not select.select([self._channel], [], [], 0)[0]:
+                    return
+            time.sleep(0.001)
 
     def _come_back(self) -> None:
         """Interrupt the main thread, or postpone that until its import is done."""
@@ -157,25 +129,21 @@ class _Thread(threading.Thread):
             raise KeyboardInterrupt
         self._postponed = status.importing(frame)
 
-    def _hear(self) -> bool:
+    def _answer(self) -> bool:
         """Do what the notebook orders on the channel, or answer; False when the notebook is gone."""
-        heard = receive(self._channel, 4096)
-        if not heard:
+        received = receive(self._channel, 4096)
+        if not received:
             return False
-        *questions, self._heard = (self._heard + heard).split(b"\n")
+        *questions, self._received = (self._received + received).split(b"\n")
         for question in questions:
             asked = from_json(question)
-            self.say(Answer(asked.number, **self._fields(asked.want)))
+            self.send(Answer(asked.number, **self._fields(asked.want)))
         return True
 
-    def say(self, message: Any) -> None:
-        """Send the notebook a message."""
-        with self._saying, contextlib.suppress(OSError):
+    def send(self, message: Any) -> None:
+        """Send the notebook a message. Runs on: any thread."""
+        with self._sending, contextlib.suppress(OSError):
             self._channel.sendall(to_json(message).encode() + b"\n")
-
-    def shut(self) -> None:
-        """Shut every connection to other ranks down."""
-        sockets.shut(self._of_group(), spare=self._stores())
 
     def _fields(self, want: str) -> dict[str, Any]:
         """The fields of an answer; at the second exception that says why there are none, which the notebook shows."""
@@ -189,32 +157,21 @@ class _Thread(threading.Thread):
 
     def _serve(self, want: str) -> dict[str, Any]:
         """The fields of an answer; or free the main thread, and interrupt it where that is wanted and it computes."""
-        if want == CLOCK:
+        if want == messages.CLOCK:
             return {"clock": time.time_ns()}
-        if want == MEMORY:
+        if want == messages.MEMORY:
             return {"megabytes": used_megabytes(os.getpid())}
-        if want == STATUS:
-            return {"status": status.summary(self._main, self._ours, self._traffic, self._loop)}
-        if want == VARIABLES:
+        if want == messages.STATUS:
+            return {"status": status.summary(self._main, self._ours, self.connections.traffic, self._loop)}
+        if want == messages.VARIABLES:
             return {"variables": variables()}
         signal.pthread_kill(self._main, LEAVE)
         thread = status.waiter(self._main)
         if status.communication(thread):
-            free(thread, self._of_group(), self._stores(), gently=want == FREE_WAITING)
-        elif want == COME_BACK:
+            free(thread, self.connections, gently=want == messages.FREE_WAITING)
+        elif want == messages.COME_BACK:
             self._come_back()
         return {}
-
-    def _traffic(self) -> tuple[int, bool]:
-        return sockets.traffic(self._of_group(), self._stores())
-
-    def _stores(self) -> set[int]:
-        """The ports of the cluster's store and of the learner's."""
-        return {self.store_port, *LOG.store_ports}
-
-    def _of_group(self) -> frozenset[sockets.Identity]:
-        """gloo's sockets, those that the learner has opened, and the connection to the store."""
-        return sockets.there() - self._others
 
 
 def variables() -> tuple[str, ...]:
@@ -225,7 +182,7 @@ def variables() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not name.startswith("_") and name not in given))
 
 
-def free(thread: int, mine: frozenset[sockets.Identity], stores: set[int], gently: bool = False) -> None:
+def free(thread: int, connections: Connections, gently: bool = False) -> None:
     """Bring back a thread that waits in communication: from gloo and MPI first, from the store if that did not help.
 
     Nothing may be under way when the sockets are shut, or gloo forgets to end the wait for a send: signalException in
@@ -238,18 +195,18 @@ def free(thread: int, mine: frozenset[sockets.Identity], stores: set[int], gentl
     if not gently:
         LOG.free()
     moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
-    while moved != (moved := sockets.traffic(mine, stores)) and time.monotonic() < deadline:
+    while moved != (moved := connections.traffic()) and time.monotonic() < deadline:
         time.sleep(0.01)
     if gently:
         if LOG.now.get(thread) is not call:  # it did not wait; where it does later, the order comes again
             return
         LOG.free()
-    sockets.shut(mine, socket.SHUT_RD, spare=stores)
+    connections.shut(socket.SHUT_RD)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (waits := _position(thread) == before) and time.monotonic() < deadline:
         time.sleep(0.005)
     if waits:
-        sockets.shut(mine)
+        connections.shut(stores=True)
 
 
 def _position(thread: int) -> tuple[int, int]:
@@ -266,7 +223,7 @@ def interruptible(frame: Any) -> bool:
     Runs on: a rank, in any thread.
     """
     reports = any(
-        outer.f_code in (describe_failure.__code__, settle.__code__) or status.place(outer) == SHOWS_ERROR
+        outer.f_code in (describe_failure.__code__, Watchdog.settle.__code__) or status.place(outer) == SHOWS_ERROR
         for outer in status.outwards(frame)
     )
     return status.executing(frame) and not status.importing(frame) and not reports

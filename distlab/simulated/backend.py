@@ -19,6 +19,7 @@ import contextlib
 import functools
 import inspect
 import weakref
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -34,6 +35,7 @@ from distlab.simulated.events import Collective, Message, Wait
 from distlab.simulated.notes import NOTES, Program
 
 NAME = "simulated"
+KEPT_WORKS, SMALL_BYTES = 32, 64  # small tensors whose Works are kept: how many, and how large
 Sizes = tuple[int, ...]
 
 
@@ -131,23 +133,46 @@ class Futures:
         return self.add(then(future, called), program)
 
 
-class Group(private.PythonGroup):
+class Group(dist.ProcessGroup):
     """A gloo group whose calls are noted.
 
     torch makes it, by `init_process_group` and `new_group`, and calls its methods with torch's own arguments.
+    What torch asks every group for, its name and its backend, it keeps only for those in C++.
     """
 
     OVER_GLOO = True
 
     def __init__(self, options: Any, _: Any):
-        rank, size, timeout = options.group_rank, options.group_size, options.timeout
-        super().__init__(NAME, rank, size, timeout)
-        self._gloo = private.gloo_group(options.store, rank, size, timeout)
+        rank, size, self.timeout = options.group_rank, options.group_size, options.timeout
+        super().__init__(rank, size)
+        self._gloo = private.gloo_group(options.store, rank, size, self.timeout)
         self._members, self._count = tuple(options.global_ranks_in_group) or tuple(range(size)), 0
+        self._name = ""
+        # newest Works of small tensors: where DDP counts the ranks that have inputs left, only C++ holds the Work, and
+        # would wait for ever for one whose part in Python is gone
+        self._small: deque[Work] = deque(maxlen=KEPT_WORKS)
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    group_name = property(getGroupName)
+
+    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
+        """Itself: since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in one piece."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{NAME} group, rank {self.rank()} of {self.size()}>"
 
     def shutdown(self) -> None:
         self._gloo.shutdown()
-        self.small.clear()
+        self._small.clear()
 
     def abort(self) -> None:
         self._gloo.abort()
@@ -188,7 +213,8 @@ def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]
         count, members = self._count, self._members
         op = NOTES.begin(lambda op: Collective(op, name, self._name, count, members, root, sent, received))
         work = Work(work, op)
-        self.keep_small(work, sum(sent))
+        if sum(sent) <= SMALL_BYTES:
+            self._small.append(work)
         return work
 
     return begin

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ import distlab
 from distlab.diagnosis import failures
 from distlab.launch import mpiexec
 from tests.cluster.backend_programs import PROGRAMS
-from tests.cluster.conftest import dies, kill, pid_on_rank, stuck, sum_of_ranks, wait_until_gone
-from tests.cluster.programs import correct_programs
+from tests.cluster.conftest import dies, kill, stuck, sum_of_ranks, wait_until_gone
 from tests.cluster.zoo import from_any_source_but_nobody_sends, the_last_rank_never_comes
 from tests.refused import raised
 
@@ -32,29 +30,12 @@ def test_a_program_gives_on_mpi_what_it_gives_on_gloo(on_gloo, usable, name):
     assert usable.run(PROGRAMS[name]) == on_gloo[name]
 
 
-def test_the_group_is_the_one_over_mpi(usable):
-    """torch names the backend, rank r is MPI's rank r, and mpi4py's MPI is defined on every rank."""
-
-    def who(rank, world_size):
-        return dist.get_backend(), MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size  # noqa: F821
-
-    assert usable.run(who) == [("mpi4py", r, 3) for r in range(3)]
-
-
 REFUSED = {  # from words of the error to the call
     "Use one of SUM, MIN, MAX, BAND, BOR, BXOR, PRODUCT, AVG.": lambda rank, n: dist.reduce(
         torch.ones(2), 0, torch.distributed._make_nccl_premul_sum(2.0)
     ),
-    "split_with_sizes expects split_sizes to sum exactly to 2": lambda rank, n: dist.all_to_all_single(
-        torch.ones(2, 2), torch.ones(2, 2), [1] * n, [2] * n
-    ),
     "all_gather needs a tensor of 3 times 4 elements, got 3.": lambda rank, n: dist.all_gather_into_tensor(
         torch.ones(3), torch.ones(4)
-    ),
-    "cannot begin: the group is broken": lambda rank, n: (
-        dist.all_reduce(torch.ones(1), group=(group := dist.new_group())),
-        group.shutdown(),
-        dist.all_reduce(torch.ones(1), group=group),
     ),
 }
 
@@ -103,45 +84,6 @@ def test_a_deadlock_over_mpi_is_named_and_freed(usable):
     assert usable.pull("kept") == [7] * 3
 
 
-def too_late(rank, world_size):
-    said, group = "", dist.new_group([0, 1], timeout=timedelta(seconds=2))
-    if rank == 0:
-        said = str(raised(RuntimeError, dist.all_reduce, torch.ones(1), group=group))
-    dist.barrier()
-    if rank == 1:
-        dist.all_reduce(torch.ones(1), group=group)
-    dist.barrier()
-    return said
-
-
-def test_a_group_whose_time_ends_first_is_no_deadlock(usable):
-    """Rank 0 waits for nobody, and its own error ends that: the others may wait for it."""
-    assert usable.run(too_late)[0] == "Timed out waiting 2000ms for all_reduce operation to complete"
-
-
-def in_backward(rank, world_size):
-    """DDP waits in C++, for Futures."""
-    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
-    if rank == 1:
-        raise ValueError("mine")
-    net(torch.ones(1, 2)).sum().backward()
-
-
-def test_a_rank_that_raises_frees_those_that_wait_in_mpi(usable):
-    """The culprit is named first, the others in a line; all ranks live on."""
-    pids = usable.run(pid_on_rank)
-    with pytest.raises(distlab.RankError, match=r"^rank 1 raised ValueError: mine\n") as caught:
-        usable.run(in_backward)
-    assert "waited in communication and could not go on" in str(caught.value)
-    assert usable.run(pid_on_rank) == pids
-
-
-def test_correct_programs_over_mpi_raise_no_alarm(usable):
-    """10 random correct programs, one with a rank that is slow."""
-    steps = usable.run(correct_programs, range(5000, 5010), 1.5)
-    assert steps == [steps[0]] * usable.n
-
-
 # --- mpiexec under a cluster ---
 
 
@@ -166,10 +108,24 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back()
             cluster.run(sum_of_ranks)
 
 
+def test_a_cluster_that_ends_gives_its_shared_memory_back(monkeypatch):
+    """What the ranks share over /dev/shm is gone with them, however slow this machine is."""
+    monkeypatch.setattr(mpiexec, "END_SECONDS", 30.0)
+
+    def shared(rank, world_size):
+        return re.findall(r"/dev/shm/mpich\S+", Path("/proc/self/maps").read_text())
+
+    with distlab.Cluster(**CLUSTER) as cluster:
+        held = {path for paths in cluster.run(shared) for path in paths}
+    assert held
+    assert not [path for path in held if os.path.exists(path)]
+
+
 # --- the backend without a cluster ---
 
 SCRIPT = """
     import os
+import re
     from datetime import timedelta
     import torch
     import torch._dynamo  # before the group, or torch 2.13 leaves threads of it alive
@@ -185,19 +141,6 @@ def mpi_script(n, body):
     source = textwrap.dedent(SCRIPT) + textwrap.dedent(body)
     command = [mpiexec.find(), "-n", str(n), *mpiexec.arguments(), sys.executable, "-c", source]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
-
-
-def test_a_cluster_that_ends_gives_its_shared_memory_back(monkeypatch):
-    """What the ranks share over /dev/shm is gone with them, however slow this machine is."""
-    monkeypatch.setattr(mpiexec, "END_SECONDS", 30.0)
-
-    def shared(rank, world_size):
-        return re.findall(r"/dev/shm/mpich\S+", Path("/proc/self/maps").read_text())
-
-    with distlab.Cluster(**CLUSTER) as cluster:
-        held = {path for paths in cluster.run(shared) for path in paths}
-    assert held
-    assert not [path for path in held if os.path.exists(path)]
 
 
 def test_a_script_needs_only_mpiexec(monkeypatch):

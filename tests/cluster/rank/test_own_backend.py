@@ -1,10 +1,18 @@
 """A backend that a learner writes in Python: its group is used, trained on and traced as gloo's is."""
 
+import inspect
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
 
 import distlab
+from tests.cluster.conftest import sum_of_ranks
+from tests.refused import raised
+
+IMPORTS = "import time\nimport torch\nimport torch.distributed as dist\nimport distlab\n"
+REGISTERED = "NAME = 'post'\ndist.Backend.register_backend(NAME, Post, devices=['cpu'])\n"
 
 
 class Post(dist.ProcessGroup):
@@ -17,8 +25,12 @@ class Post(dist.ProcessGroup):
     def all(self, tensor):
         """The tensors of all ranks."""
         self.turn += 1
-        self.store.set(f"{self.turn}/{self.rank()}", bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist()))
-        sent = [bytearray(self.store.get(f"{self.turn}/{peer}")) for peer in range(self.size())]
+        keys = [f"{self.turn}/{rank}" for rank in range(self.size())]
+        self.store.set(keys[self.rank()], bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist()))
+        with distlab.waiting("through a store", [rank for rank in range(self.size()) if rank != self.rank()]):
+            while not self.store.check(keys):
+                time.sleep(0.001)
+        sent = [bytearray(self.store.get(key)) for key in keys]
         return [torch.frombuffer(one, dtype=tensor.dtype).view(tensor.shape) for one in sent]
 
     def allreduce(self, tensors, opts=None):
@@ -47,6 +59,31 @@ def finished(tensors):
     future = torch.futures.Future()
     future.set_result(tensors)
     return torch._C._distributed_c10d._create_work_from_future(future)
+
+
+def one_skips(rank, world_size):
+    if rank != 1:
+        dist.all_reduce(torch.ones(1))
+
+
+def test_a_module_of_ones_own_registers_the_backend(tmp_path, monkeypatch):
+    """Its group is the default one; a deadlock in it is proven, and freed; a module that does not is refused.
+
+    It comes before the module's shared cluster, whose processes would look for modules in another folder.
+    """
+    source = inspect.getsource(Post) + inspect.getsource(finished)
+    (tmp_path / "my_backend.py").write_text(IMPORTS + source + REGISTERED)
+    (tmp_path / "no_backend.py").write_text("import math\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with distlab.Cluster(2, backend="my_backend", timeout=30) as cluster:
+        assert cluster.run(lambda rank, n: dist.get_backend()) == ["post"] * 2
+        assert cluster.run(sum_of_ranks) == [1.0] * 2
+        error = raised(distlab.DeadlockError, cluster.run, one_skips)
+        assert str(error).startswith("Rank 0 waits in all_reduce for rank 1, which has finished without calling it.")
+        assert cluster.run(sum_of_ranks) == [1.0] * 2
+    error = raised(distlab.ClusterError, distlab.Cluster, 2, backend="no_backend")
+    assert "The module no_backend must register a backend when it is imported" in str(error)
 
 
 def trained(group):

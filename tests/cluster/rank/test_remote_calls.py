@@ -56,14 +56,6 @@ def ended(cluster):
     return told and right(cluster)
 
 
-def sleeps_elsewhere(rank, world_size):
-    rpc.rpc_sync("worker1", time.sleep, (60,))
-
-
-def ends_another(rank, world_size):
-    return rank == 0 and rpc.rpc_sync("worker1", os._exit, (3,))
-
-
 def test_it_is_there_until_it_is_broken_and_starts_again(capsys):
     """After a cell that was freed, an interrupt, a death, heal and restart RPC has ended, and a new one works."""
     with distlab.Cluster(3, timeout=20) as cluster:
@@ -101,72 +93,10 @@ def test_it_starts_however_the_group_was_built(init_method):
         assert right(cluster)
 
 
-def test_workers_on_some_ranks_and_then_on_all():
-    """Each meeting is one of its own, also where some ranks have come to fewer of them than others."""
-
-    def meet(rank, world_size, workers):
-        if rank >= workers:
-            return None
-        rpc.init_rpc(f"worker{rank}", rank=rank, world_size=workers)
-        answer = rpc.rpc_sync(f"worker{workers - 1}", pow, (2, rank))
-        rpc.shutdown()
-        return answer
-
-    with distlab.Cluster(3) as cluster:
-        for workers in (2, 3, 1, 2, 3):
-            assert cluster.run(meet, workers) == [2**rank if rank < workers else None for rank in range(3)]
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"name": "a b"}, "name must be at most 127 letters, digits, _, : and -, got 'a b'."),
-        ({"name": "w", "rank": 7}, "rank must be the worker's id, from 0 to 2, got 7."),
-        ({"name": "w", "rank": 1}, "rank must be of no other worker, and rank "),
-    ],
-)
-def test_what_init_rpc_refuses(three, given, words):
-    """At once, on every rank, with what to write instead."""
-    error = str(raised(distlab.RankError, three.run, lambda rank, world_size: rpc.init_rpc(**given)))
-    assert words in error
-    assert "Use " in error
-
-
-@pytest.fixture(scope="module")
-def three(nothing_left):
-    with distlab.Cluster(3) as cluster:
-        yield cluster
-
-
 def test_a_simulated_network_has_none():
     """It would look as if it cost no time."""
     with distlab.Cluster(2, network=distlab.Network("5 us", "1 GB/s")) as cluster:
         assert "A simulated network has no remote calls" in str(raised(distlab.RankError, cluster.run, start))
-
-
-def test_a_remote_exception_is_told_once_and_keeps_references(calling):
-    """Callee, line and error, then the caller's line; no process number, no path of torch's; RRefs live on."""
-
-    def keep(rank, world_size):
-        here()["kept"] = rpc.remote("worker1", torch.add, (torch.zeros(2), 1))
-
-    def fail(x):
-        raise ValueError(f"no {x}")
-
-    def call(rank, world_size):
-        if rank == 0:
-            rpc.rpc_sync("worker2", fail, ("way",))
-
-    calling.run(keep)
-    said = str(raised(distlab.RankError, calling.run, call))
-    first, second, third, *_ = said.splitlines()
-    assert first == "rank 0 raised RuntimeError: ValueError: no way"
-    assert second.startswith("  rank 2   line ")
-    assert second.endswith('in fail   raise ValueError(f"no {x}")')
-    assert third.startswith("  rank 0   line ")
-    assert "/torch/" not in said
-    assert str(os.getpid()) not in said
-    assert calling.run(lambda rank, world_size: kept.to_here().tolist()) == [[1.0, 1.0]] * 4  # noqa: F821
 
 
 def test_a_rank_that_serves_between_cells_is_shown(calling, capsys):

@@ -72,12 +72,6 @@ def test_a_rank_that_raises_frees_those_that_wait_for_its_key(usable):
     assert usable.run(use) == [True] * 3
 
 
-@pytest.mark.usefixtures("opened")
-def test_a_store_outlives_a_deadlock(usable):
-    raised(distlab.DeadlockError, usable.run, receive_from_nobody)
-    assert usable.run(use) == [True] * 3
-
-
 def test_a_server_that_nobody_started(usable):
     """The wait for it is told and freed; what is left behind hides no deadlock."""
     with listen() as nobody:

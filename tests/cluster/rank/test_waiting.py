@@ -1,6 +1,5 @@
-"""A learner's own backend, in a module that every rank imports, and waits of one's own: reported, proven, freed."""
+"""Waits of a learner's own, by distlab.waiting: reported, proven, freed."""
 
-import textwrap
 import time
 
 import pytest
@@ -8,63 +7,8 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from tests.cluster.conftest import sum_of_ranks
 from tests.processes import python
 from tests.refused import raised
-
-BACKEND = """
-    import time
-    import torch
-    import torch.distributed as dist
-    import distlab
-
-    NAME = "by_store"
-
-    class Group(dist.ProcessGroup):
-        def __init__(self, store, rank, size, timeout):
-            super().__init__(rank, size)
-            self.store, self.ranks, self.mine, self.calls = store, range(size), rank, 0
-
-        def allreduce(self, tensors, opts):
-            self.calls += 1
-            keys = [f"{self.calls}/{rank}" for rank in self.ranks]
-            self.store.set(keys[self.mine], str(tensors[0].item()))
-            with distlab.waiting("through a table", [rank for rank in self.ranks if rank != self.mine]):
-                while not self.store.check(keys):
-                    time.sleep(0.01)
-            tensors[0].fill_(sum(float(self.store.get(key)) for key in keys))
-            done = torch.futures.Future()
-            done.set_result(tensors)
-            return torch._C._distributed_c10d._create_work_from_future(done)
-
-    dist.Backend.register_backend(NAME, Group, devices=["cpu"])
-"""
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A notebook's folder with the learner's module."""
-    (tmp_path / "my_backend.py").write_text(textwrap.dedent(BACKEND))
-    (tmp_path / "no_backend.py").write_text("import math\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-
-def test_a_module_of_ones_own_registers_the_backend(folder):
-    """Its group is the default one; a deadlock in it is proven, and freed; a module that does not is refused."""
-
-    def one_skips(rank, world_size):
-        if rank != 1:
-            dist.all_reduce(torch.ones(1))
-
-    with distlab.Cluster(2, backend="my_backend", timeout=30) as cluster:
-        assert cluster.run(lambda rank, n: dist.get_backend()) == ["by_store"] * 2
-        assert cluster.run(sum_of_ranks) == [1.0] * 2
-        error = raised(distlab.DeadlockError, cluster.run, one_skips)
-        assert str(error).startswith("Rank 0 waits in all_reduce for rank 1, which has finished without calling it.")
-        assert cluster.run(sum_of_ranks) == [1.0] * 2
-    error = raised(distlab.ClusterError, distlab.Cluster, 2, backend="no_backend")
-    assert "The module no_backend must register a backend when it is imported" in str(error)
 
 
 def never(rank, world_size):

@@ -17,5 +17,5 @@ def test_a_missing_part_is_named(monkeypatch):
     monkeypatch.delattr(name)
     (finding,) = doctor.check_internals()
     here = f"torch {version('torch')}"
-    words = f"{here} has no {name}, without which distlab cannot give subgroups the cluster's timeout."
+    words = f"{here} has no {name}, which distlab.compat.torch uses."
     assert (finding.seen, finding.ok, finding.vital) == (words, False, False)

@@ -1,12 +1,9 @@
-"""The notes of a rank's calls in one process: on a group that sends nothing, on gloo alone, and of a slow Work."""
+"""The notes of a rank's calls in one process: on a group that sends nothing, and on gloo alone."""
 
-import threading
 from datetime import timedelta
 
 import pytest
-import torch
 import torch.distributed as dist
-import torch.testing._internal.distributed.fake_pg  # registers the backend that sends nothing
 from torch._C._distributed_c10d import FakeWork
 
 from distlab.rank import hooks
@@ -37,7 +34,8 @@ def layer(monkeypatch):
 def four(layer, monkeypatch):
     """This process is rank 1 of four that do not exist: every call ends at once."""
     monkeypatch.setattr(LOG, "world_size", 4)
-    monkeypatch.setattr(FakeWork, "wait", hooks.waiting("wait", FakeWork.wait))  # it does not inherit Work's
+    monkeypatch.setattr(FakeWork, "wait", FakeWork.wait)  # it does not inherit Work's
+    hooks.install([(FakeWork, "wait", hooks.waiting)])
     dist.init_process_group("fake", store=dist.HashStore(), rank=1, world_size=4)
 
 
@@ -47,23 +45,3 @@ def alone(layer, monkeypatch):
     monkeypatch.setattr(LOG, "world_size", 1)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback_interface())
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=LIMIT)
-
-
-class Slow:
-    """A Work whose wait lasts until a test ends it."""
-
-    def __init__(self):
-        self.entered, self.end = threading.Event(), threading.Event()
-
-    def wait(self, *timeout):
-        self.entered.set()
-        assert self.end.wait(10)
-        return "done"
-
-
-def noted(method="allreduce", *arguments):
-    """A slow Work and its note, as `ProcessGroup.<method>` would have left them."""
-    work = Slow()
-    begin = hooks.noting(method, lambda group, *args: work)
-    assert begin(dist.group.WORLD, *(arguments or ([torch.ones(1)],))) is work
-    return work, LOG.ties[work]

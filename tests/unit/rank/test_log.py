@@ -34,27 +34,17 @@ def four_of(*shape):
 # --- collectives ---
 
 FLOATS = (("float32", (2,)),)
-EVEN = (2,) * 4
 
 
 @pytest.mark.parametrize(
     ("call", "op", "fields"),
     [
-        (lambda: dist.all_reduce(ones(2), op=dist.ReduceOp.MAX), "all_reduce", {"reduce_op": "MAX"}),
         (lambda: dist.broadcast(ones(2, 3), src=3), "broadcast", {"tensors": (("float32", (2, 3)),), "root": 3}),
         (lambda: dist.reduce(ones(2), dst=2), "reduce", {"root": 2, "reduce_op": "SUM"}),
-        (lambda: dist.all_gather(four_of(2), ones(2)), "all_gather", {}),
-        (lambda: dist.gather(ones(2), four_of(2), dst=1), "gather", {"root": 1}),
         (lambda: dist.scatter(ones(2), four_of(2), src=1), "scatter", {"root": 1}),
         (lambda: dist.reduce_scatter(ones(2), four_of(2)), "reduce_scatter", {"reduce_op": "SUM"}),
         (lambda: dist.all_gather_into_tensor(ones(8), ones(2)), "all_gather_into_tensor", {}),
-        (lambda: dist.reduce_scatter_tensor(ones(2), ones(8)), "reduce_scatter_tensor", {"reduce_op": "SUM"}),
         (lambda: dist.barrier(), "barrier", {"tensors": ()}),
-        (
-            lambda: dist.all_to_all_single(ones(8), ones(8)),
-            "all_to_all_single",
-            {"tensors": (("float32", (8,)),), "sends": EVEN, "receives": EVEN},
-        ),
         (lambda: dist.group.WORLD.broadcast(ones(2), root=2), "broadcast", {"root": 2}),
     ],
 )
@@ -67,18 +57,11 @@ def test_a_collective_is_noted_with_its_arguments(four, call, op, fields):
     assert said == CallRecord(op, COLLECTIVE, **{**plain, **fields})
 
 
-@pytest.mark.parametrize(
-    ("tensors", "splits", "sends", "receives"),
-    [
-        ((ones(4, 3), ones(10, 3)), ([], [1, 2, 3, 4]), (3, 6, 9, 12), (3,) * 4),
-        ((ones(0, 3), ones(4, 3)), ([0] * 4, []), (3,) * 4, (0,) * 4),
-    ],
-)
-def test_an_even_side_of_an_uneven_all_to_all_is_split_by_its_own_size(four, tensors, splits, sends, receives):
+def test_an_even_side_of_an_uneven_all_to_all_is_split_by_its_own_size(four):
     """Splits may be given for the input alone: the output's parts are quarters of the output."""
-    note = log.Note.of_group("alltoall_base", "0", (*tensors, *splits, dist.AllToAllOptions()), {})
-    said = note.record()
-    assert (said.sends, said.receives) == (sends, receives)
+    arguments = (ones(4, 3), ones(10, 3), [], [1, 2, 3, 4], dist.AllToAllOptions())
+    said = log.Note.of_group("alltoall_base", "0", arguments, {}).record()
+    assert (said.sends, said.receives) == ((3, 6, 9, 12), (3,) * 4)
 
 
 def test_a_subgroup_is_noted_with_the_worlds_ranks(four):
@@ -91,15 +74,6 @@ def test_a_subgroup_is_noted_with_the_worlds_ranks(four):
     assert (said.group, said.members, said.root, said.sequence) == (pair.group_name, (1, 3), 3, 1)
     assert [LOG.collectives[name][-1].sequence for name in ("0", pair.group_name)] == [1, 1]
     assert traffic() == [(True, pair.group_name, 3, 0, 1, 0)]
-
-
-def test_a_group_that_is_gone_is_described_without_members(four):
-    """A note may outlive its group, and is told without a peer or a root to look up."""
-    dist.broadcast(ones(1), src=3)
-    note = LOG.collectives["0"][-1]
-    dist.destroy_process_group()
-    said = note.record()
-    assert (said.members, said.root) == ((), 3)
 
 
 # --- messages ---
@@ -118,7 +92,6 @@ def several():
 
 MESSAGES = {
     "send": (lambda: dist.send(ones(3), 2, tag=7), [(True, "0", 2, 7, 1, 0)]),
-    "isend": (lambda: dist.isend(ones(3), 0).wait(), [(True, "0", 0, 0, 1, 0)]),
     "from any source": (lambda: dist.irecv(ones(3), tag=5), [(False, "0", None, 5, 1, 0)]),
     "several": (several, [(True, "0", 2, 0, 1, 0), (True, "0", 2, 1, 2, 0)]),
     "a batch": (batch, [(True, "0", 2, 0, 1, 0), (False, "0", 0, 0, 1, 0)]),
@@ -153,23 +126,9 @@ def test_a_send_whose_work_is_dropped_is_told(four):
 # --- limits, forgetting ---
 
 
-def all_reduce_within(seconds):
-    options = dist.AllreduceOptions()
-    options.timeout = timedelta(seconds=seconds)
-    dist.group.WORLD.allreduce([ones(1)], options).wait()
-
-
-def all_reduce_later():
-    return dist.all_reduce(ones(1), async_op=True)
-
-
 LIMITS = {
-    "shorter": (lambda: all_reduce_within(5), True),
-    "the cluster's": (lambda: all_reduce_within(60), False),
     "none": (lambda: dist.barrier(), False),
-    "monitored_barrier": (lambda: dist.monitored_barrier(), True),
-    "of no wait": (lambda: all_reduce_later().wait(), False),
-    "of a wait": (lambda: all_reduce_later().wait(timedelta(seconds=5)), True),
+    "of a wait": (lambda: dist.all_reduce(ones(1), async_op=True).wait(timedelta(seconds=5)), True),
     "of a group": (lambda: dist.barrier(dist.new_group([0], timeout=timedelta(seconds=5))), True),
 }
 

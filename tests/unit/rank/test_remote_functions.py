@@ -1,7 +1,6 @@
 """How functions travel in a remote call: by name, or by value with the variables of the rank where they run."""
 
 import io
-import math
 import pickle
 import sys
 import textwrap
@@ -38,13 +37,6 @@ def cell(monkeypatch):
     return Cell()
 
 
-def test_what_is_installed_goes_by_name():
-    """The callee has it, too."""
-    assert pickle.loads(sent(math.gcd)) is math.gcd
-    assert pickle.loads(sent(textwrap.dedent)) is textwrap.dedent
-    assert b"def dedent" not in sent(textwrap.dedent)
-
-
 def test_a_function_of_a_cell_finds_the_callees_variables(cell):
     """Its code is the caller's; `rank` and what else it reads are the callee's, and it may set them."""
     source = """
@@ -76,20 +68,6 @@ def test_functions_that_it_uses_come_along_and_values_do_not(cell):
     assert function(16) == 4
     with pytest.raises(NameError, match="secret"):
         function(0)
-
-
-def test_the_callees_own_function_is_not_replaced(cell):
-    """Where the callee has a helper of that name, that is used."""
-    data = sent(cell("def helper(): return 'mine'\ndef outer(): return helper()")["outer"])
-    cell.elsewhere()("def helper(): return 'yours'")
-    assert pickle.loads(data)() == "yours"
-
-
-def test_a_closure_takes_its_values_along(cell):
-    """What a function has from the function around it is the caller's."""
-    data = sent(cell("def outer(x):\n    return lambda y: x + y\nadd = outer(3)")["add"])
-    cell.elsewhere()
-    assert pickle.loads(data)(4) == 7
 
 
 def test_a_class_of_a_cell_is_the_callees(cell):

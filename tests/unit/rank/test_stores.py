@@ -59,24 +59,17 @@ def on_a_thread():
         return outcome
 
     yield call
-    for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
+    for thread in threading.enumerate():
+        if thread in threads or thread.name == "distlab-wait":
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 WAITS = [
     pytest.param(lambda store: store.get("late"), b"value", id="get"),
-    pytest.param(lambda store: store.wait(["late"]), None, id="wait"),
     pytest.param(lambda store: store.wait(["late"], timedelta(seconds=9)), None, id="wait with a limit"),
     pytest.param(lambda store: store.multi_get(["late"]), [b"value"], id="multi_get"),
 ]
-
-
-@pytest.mark.parametrize(("wait", "value"), WAITS)
-def test_a_wait_ends_with_the_key(store, on_a_thread, wait, value):
-    outcome = on_a_thread(lambda: wait(store))
-    store.set("late", "value")
-    assert outcome() == value
 
 
 @pytest.mark.parametrize(("wait", "value"), WAITS)
@@ -89,7 +82,7 @@ def test_a_wait_that_is_freed_leaves_the_store_usable(store, on_a_thread, wait, 
     assert wait(store) == value
 
 
-def test_what_is_waited_for_is_told(on_a_thread):
+def test_a_wait_is_reported_and_ends_with_the_key(on_a_thread):
     store = dist.HashStore()
     outcome = on_a_thread(lambda: store.get("late"))
     assert status.communication(outcome.thread) == "store.get"
@@ -100,60 +93,19 @@ def test_what_is_waited_for_is_told(on_a_thread):
     assert outcome() == b"value"
 
 
-def test_a_limit_may_be_a_number_of_seconds():
-    with pytest.raises(dist.DistStoreError, match=r"^wait timeout after 50ms, keys: /never$"):
-        tcp_store().wait(["never"], 0.05)
-
-
-@pytest.mark.parametrize("wait", ["get", "wait"])
+@pytest.mark.parametrize("wait", [lambda store: store.get("never"), lambda store: store.wait(["never"], 0.03)])
 def test_what_does_not_come_in_time_raises_as_in_torch(wait):
+    """Of the store, or of the wait, which may be a number of seconds."""
     store = tcp_store()
     store.set_timeout(timedelta(milliseconds=30))
     with pytest.raises(dist.DistStoreError, match=r"^wait timeout after 30ms, keys: /never$"):
-        getattr(store, wait)("never" if wait == "get" else ["never"])
+        wait(store)
 
 
 @pytest.mark.parametrize("given", [(), (3,), (["key"], "soon")])
 def test_wrong_arguments_are_torchs_to_refuse(given):
     with pytest.raises(TypeError, match="incompatible function arguments"):
         dist.HashStore().wait(*given)
-
-
-def test_a_store_in_python_is_asked_by_its_own_methods():
-    """Also where C++ asks it, and where it lacks one."""
-
-    class Own(dist.Store):
-        def __init__(self):
-            super().__init__()
-            self.values = {}
-
-        def set(self, key, value):
-            self.values[key] = value
-
-        def get(self, key):
-            return self.values[key]
-
-        def check(self, keys):
-            return all(key in self.values for key in keys)
-
-    own = Own()
-    prefixed = dist.PrefixStore("its", own)
-    prefixed.set("key", "value")
-    assert list(own.values) == ["its/key"]
-    assert prefixed.get("key") == b"value"
-    with pytest.raises(RuntimeError, match="pure virtual"):
-        own.wait(["its/key"])
-
-
-def test_only_stores_of_the_learners_are_noted():
-    mine = tcp_store()
-    names = {"dist": dist}
-    exec(
-        compile("store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)", "<string>", "exec"),
-        names,
-    )
-    assert LOG.store_ports == {mine.port}
-    assert mine.port != names["store"].port
 
 
 def test_a_store_that_waits_for_its_clients_can_be_freed(on_a_thread):

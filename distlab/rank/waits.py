@@ -1,0 +1,173 @@
+"""Waits for other ranks that are Python code, which the watchdog can end: a learner's own, and those in stores.
+
+Runs on every rank. A wait in C++ ends with its connections; these look whether this rank was freed, or a signal
+interrupts them. hooks.py puts the wrappers of stores in place; what torch asks a store for, as it builds a group,
+passes unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent import futures
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+
+from distlab.rank.log import LOG, Note, waits
+from distlab.wire.messages import OTHER, WAITING, is_shown
+
+SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds from one look whether a wait is over or freed to the next
+LONGEST_LOOK_FOR_KEYS = 0.005
+FREED_FROM_STORE = "Freed while it waited for other ranks through a store."
+STORE_WAITS = ("get", "multi_get", "wait")  # methods that return when the keys are there
+
+
+class waiting:
+    """A context manager around a wait for other ranks that is Python code, as in a loop that looks at shared memory.
+
+        with distlab.waiting("through shared memory", [2]) as wait:
+            while not there():
+                wait.check()
+                time.sleep(0.001)
+
+    A report then says "waits through shared memory for rank 2", a deadlock is proven, and the main thread is freed
+    from the wait by a RuntimeError. A loop on another thread is freed where it calls `check`. Inside of a call of a
+    process group, that call is what reports show. Without a cluster it changes nothing.
+
+    Runs on: a rank, any thread.
+
+    Args:
+        words: by what means it waits.
+        ranks: those that must act before the wait can end.
+    """
+
+    def __init__(self, words: str, ranks: Iterable[int]):
+        self._freed_with = f"Freed while it waited for other ranks {words}."
+        self._note, self._freed = Note("waiting", WAITING, ranks, words), LOG.freed
+
+    def __enter__(self) -> waiting:
+        if LOG.closed:
+            raise RuntimeError(self._freed_with)
+        note = LOG.now.get(threading.get_ident()) or self._note
+        self._waits, self._before, self._shown = waits(note), note.freed_with, note
+        self._waits.__enter__()
+        note.freed_with = self._freed_with
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._shown.freed_with = self._before
+        self._waits.__exit__()
+
+    def check(self) -> None:
+        """Raise a RuntimeError if this rank was freed since the wait began."""
+        if LOG.freed != self._freed:
+            raise RuntimeError(self._freed_with)
+
+
+def leave(_: int, frame: FrameType | None) -> None:
+    """Raise where this frame of the main thread is inside a wait that is Python code: the handler of a signal.
+
+    Not where a wait begins or ends, not on top of a KeyboardInterrupt, and once for each wait.
+    """
+    note = LOG.now.get(threading.get_ident())
+    inside = frame is not None and frame.f_code.co_name not in ("__enter__", "__exit__")
+    if note is not None and note.freed_with and inside and not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+        freed_with, note.freed_with = note.freed_with, ""
+        raise RuntimeError(freed_with)
+
+
+def wait_until(holds: Callable[[float], Any], freed_with: str, limit: float = math.inf) -> bool:
+    """Wait in Python until `holds`, which waits so many seconds at most, is true; RuntimeError when freed.
+
+    Returns:
+        whether it was within `limit` seconds.
+    """
+    freed, began, look = LOG.freed, time.monotonic(), SHORTEST_LOOK
+    while not holds(look):
+        if LOG.freed != freed:
+            raise RuntimeError(freed_with)
+        if time.monotonic() - began > limit:
+            return False
+        look = min(2 * look, LONGEST_LOOK)
+    return True
+
+
+def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
+    """Wait on another thread, so that the watchdog can free this one, which raises a RuntimeError with these words.
+
+    For waits in C++ that belong to no connection of this process. The thread that is left behind ends at its timeout.
+    """
+    outcome = completed_by(call, futures.Future())
+    wait_until(lambda seconds: futures.wait([outcome], seconds).done, freed_with)
+    return outcome.result()
+
+
+def completed_by(call: Callable[[], Any], future: Any) -> Any:
+    """The future, which a thread of its own completes by what `call` returns or raises."""
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:  # raised where the future is waited for
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="distlab-wait", daemon=True).start()
+    return future
+
+
+# --- wrappers of the learner's own stores ---
+
+
+def in_store(name: str, original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any) -> Any:
+    """A method that waits for keys: until they are there in Python."""
+    if args and _is_of_learner():
+        with waits(_note(f"store.{name}", repr(args[0]))):
+            _until_there(store, [args[0]] if isinstance(args[0], str) else args[0], (*args, store.timeout)[1])
+    return original(store, *args, **kwargs)
+
+
+def connecting(original: Callable[..., Any], store: dist.TCPStore, *args: Any, **kwargs: Any) -> None:
+    """TCPStore's __init__, which waits for its server, or as that for its clients; its port is remembered."""
+    if not _is_of_learner():
+        return original(store, *args, **kwargs)
+    with waits(_note("TCPStore", ", ".join(map(repr, args[:2])))):
+        wait_elsewhere(functools.partial(original, store, *args, **kwargs), FREED_FROM_STORE)
+    LOG.store_ports.add(store.port)
+
+
+def _note(op: str, words: str) -> Note:
+    """A wait for what others write into a store; any process may, also a program that is no rank."""
+    return Note(op, OTHER, words=words, has_limit=True)
+
+
+def _is_of_learner() -> bool:
+    """Whether a line of the learner's makes the call of a wrapper; C++ calls from no frame at all."""
+    caller = sys._getframe(2).f_back  # frames 0 to 2 are this function's, its caller's and the wrapper's
+    return caller is not None and is_shown(caller.f_code.co_filename)
+
+
+def _until_there(store: dist.Store, keys: Any, limit: Any) -> None:
+    """Return when a store has these keys, or cannot say; raise what torch does where that takes longer than allowed."""
+    limit = timedelta(seconds=limit) if isinstance(limit, (int, float)) else limit
+    if not isinstance(limit, timedelta):  # torch refuses it
+        return
+
+    def there(seconds: float) -> bool:
+        try:
+            return store.check(keys) or bool(time.sleep(min(seconds, LONGEST_LOOK_FOR_KEYS)))
+        except (RuntimeError, TypeError, NotImplementedError):  # torch says itself what is wrong
+            return True
+
+    if not wait_until(there, FREED_FROM_STORE, limit.total_seconds()):
+        try:
+            store.wait(keys, timedelta(milliseconds=1))
+        except RuntimeError as error:
+            late = str(error).replace("after 1ms", f"after {limit // timedelta(milliseconds=1)}ms")
+            raise type(error)(late) from None
