@@ -112,15 +112,8 @@ class SshHosts:
 
     hosts: PracticeHosts
     folder: Path
-
-    @property
-    def config(self) -> Path:
-        return self.folder / "ssh_config"
-
-    @property
-    def programs(self) -> Path:
-        """A folder with ssh and scp that read the configuration."""
-        return self.folder / "bin"
+    config: Path
+    programs: Path
 
     def boot(self, name: str) -> None:
         """Start sshd on a host, as at first or after `kill`, and wait until it answers."""
@@ -155,13 +148,12 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
         sections += [
             f"Host {name}\n    HostName {hosts.address('nodeA')}\n    {option}\n" for name, option in BAD_HOSTS.items()
         ]
-        made = SshHosts(hosts, folder)
+        made = SshHosts(hosts, folder, folder / "ssh_config", folder / "bin")
         made.config.write_text("".join([*sections, SSH_CONFIG.format(folder=folder)]))
         made.programs.mkdir()
-        for program in ("ssh", "scp"):
-            script = made.programs / program
-            script.write_text(f'#!/bin/sh\nexec {shutil.which(program)} -F {shlex.quote(str(made.config))} "$@"\n')
-            script.chmod(0o755)
+        script = made.programs / "ssh"
+        script.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {shlex.quote(str(made.config))} "$@"\n')
+        script.chmod(0o755)
         drop = ["iptables", "-A", "INPUT", "-p", "tcp", "--dport", "2222", "-j", "DROP"]
         subprocess.run([*hosts.command("nodeA"), *drop], check=True)
         for name in hosts:

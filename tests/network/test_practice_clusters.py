@@ -18,7 +18,6 @@ def test_a_cluster_on_namespaces(hosts):
         assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
         hosts.mend("nodeB")
         assert cluster.run(sum_of_ranks) == [6.0] * 4
-        assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith("4 of 4 ranks wait")
 
 
 def test_a_cluster_on_loopback_addresses(monkeypatch):
@@ -38,6 +37,5 @@ def test_a_cluster_on_loopback_addresses(monkeypatch):
             ("2", "3", "1", "2", "1"),
         ]
         assert cluster.run(sum_of_ranks) == [3.0] * 3
-        assert [row["host"] for row in cluster.describe()] == ["nodeA", "nodeB", "nodeB"]
         assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith("3 of 3 ranks wait")
     assert str(refused(distlab.Cluster, engines="mpi", hosts=hosts)).startswith("hosts must be reached by ssh")

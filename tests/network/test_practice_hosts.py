@@ -79,26 +79,18 @@ def test_each_host_has_its_name_and_knows_the_others(hosts):
     assert socket.gethostname() not in hosts
 
 
-def test_bandwidth(hosts, port):
-    """2 MB there and back at 80 Mbit/s take 0.2 s each way, of which a part overlaps; mended they are quick again."""
-    hosts.shape("nodeB", bandwidth="80 Mbit/s")
-    shaped = ping(hosts, port, 2_000_000)[1]
-    assert shaped > 0.19
-    hosts.mend("nodeB")
-    assert ping(hosts, port, 2_000_000)[1] < shaped
+def test_a_slow_link(hosts, port):
+    """50 ms each way are 100 ms of a round trip, also of a connection that is open; 2 MB at 80 Mbit/s take 0.2 s more.
 
-
-def test_latency(hosts, port):
-    """50 ms each way are 100 ms of a round trip, of a connection that is open, too; with a bandwidth both count."""
+    Mended it is quick again.
+    """
     client = start(hosts, "nodeA", PING, "nodeB", port, 1)
     assert float(client.stdout.readline().split()[0]) < 5
-    hosts.shape("nodeB", latency="50 ms")
-    assert 0.1 <= ping(hosts, port)[0] < 5
+    hosts.shape("nodeB", "80 Mbit/s", "50 ms")
     client.stdin.write("\n")
     client.stdin.flush()
     assert 0.1 <= float(client.stdout.readline()) < 5
     client.communicate()
-    hosts.shape("nodeB", "80 Mbit/s", "50 ms")
     short, long = ping(hosts, port, 2_000_000)
     assert 0.1 <= short < 5
     assert long > 0.29
@@ -124,12 +116,11 @@ def test_a_cable_is_pulled_and_put_back(hosts, port, latency):
 
 
 def test_two_networks_side_by_side(hosts):
-    """A second network has other addresses and any names, and goes without the first one."""
+    """A second network has other addresses and any names."""
     name = "a" * 63
     with practice_hosts({"nodeA": 1, name: 1}) as others:
         assert others.here != hosts.here
         assert output(others, name, "hostname") == f"{name}\n"
-    assert output(hosts, "nodeA", "hostname") == "nodeA\n"
 
 
 def test_close_ends_what_runs_on_the_hosts(hosts):

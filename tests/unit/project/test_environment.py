@@ -2,7 +2,6 @@
 
 from importlib.metadata import version as installed_version
 
-import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -25,77 +24,52 @@ CONDA_NAMES = {
 CONDA_ONLY = {"python", "pip"}  # an environment of pip has them already
 
 
-def wanted():
-    """{section: {PyPI name: requirement}} of pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    sections = {"base": project["dependencies"], **project["optional-dependencies"]}
-    return {
-        section: {canonicalize_name(Requirement(line).name): Requirement(line) for line in lines}
-        for section, lines in sections.items()
-    }
-
-
-def wanted_flat():
-    return {name: requirement for section in wanted().values() for name, requirement in section.items()}
-
-
-def pins():
-    """{PyPI name: requirement} of constraints.txt."""
-    lines = (line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+def named(lines):
+    """{PyPI name: requirement} of some lines."""
     requirements = [Requirement(line) for line in lines if line]
-    assert len({canonicalize_name(r.name) for r in requirements}) == len(requirements), "a package is pinned twice"
-    return {canonicalize_name(requirement.name): requirement for requirement in requirements}
+    found = {canonicalize_name(requirement.name): requirement for requirement in requirements}
+    assert len(found) == len(requirements), "a package is named twice"
+    return found
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SECTIONS = {"base": named(PROJECT["dependencies"])}
+SECTIONS |= {section: named(lines) for section, lines in PROJECT["optional-dependencies"].items()}
+WANTED = {name: requirement for section in SECTIONS.values() for name, requirement in section.items()}
+PINS = named(line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())
+CONDA_LINES = [line for line in CONDA["dependencies"] if isinstance(line, str)]
+SPECS = {spec.name.normalized: spec for spec in (MatchSpec(line, strict=True) for line in CONDA_LINES)}
 
 
 def pinned_version(requirement):
     (specifier,) = requirement.specifier
-    assert specifier.operator == "==", requirement
-    assert "*" not in specifier.version, requirement
+    assert (specifier.operator, "*" in specifier.version) == ("==", False), requirement
     return specifier.version
 
 
-def conda():
-    return yaml.safe_load((ROOT / "environment.yml").read_text())
-
-
-def conda_lines():
-    return [line for line in conda()["dependencies"] if isinstance(line, str)]
-
-
-def conda_specs():
-    """{conda name: match spec}, read as strictly as conda's own parser does."""
-    return {MatchSpec(line, strict=True).name.normalized: MatchSpec(line, strict=True) for line in conda_lines()}
-
-
-def test_environment_file_has_condas_frame():
-    """environment.yml is a name, conda-forge alone, and one list of packages that ends with pip's own."""
-    dependencies = [*conda_lines(), {"pip": ["-e ."]}]
-    assert conda() == {"name": "distlab", "channels": ["conda-forge"], "dependencies": dependencies}
-
-
 def test_the_three_files_name_the_same_packages():
-    """A package that one file names is in the other two."""
-    names = set(wanted_flat())
-    assert set(pins()) == names
-    assert set(conda_specs()) - CONDA_ONLY == {CONDA_NAMES.get(name, name) for name in names}
-    assert len(conda_specs()) == len(conda_lines())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert str(conda_specs()["python"].version) == project["requires-python"]
+    """A package that one file names is in the other two; environment.yml has conda-forge alone, and ends with pip's."""
+    assert {"name": "distlab", "channels": ["conda-forge"], "dependencies": [*CONDA_LINES, {"pip": ["-e ."]}]} == CONDA
+    assert set(PINS) == set(WANTED)
+    assert set(SPECS) - CONDA_ONLY == {CONDA_NAMES.get(name, name) for name in WANTED}
+    assert len(SPECS) == len(CONDA_LINES)
+    assert str(SPECS["python"].version) == PROJECT["requires-python"]
 
 
-@pytest.mark.parametrize("name", sorted(wanted_flat()))
-def test_the_pin_lies_in_the_range_that_both_files_give(name):
+def test_the_pins_lie_in_the_range_that_both_files_give():
     """pyproject.toml and environment.yml give a package the same range, and the tested version lies in it."""
-    specifier, spec = wanted_flat()[name].specifier, conda_specs()[CONDA_NAMES.get(name, name)]
-    assert specifier.contains(pinned_version(pins()[name]))
-    assert set(str(spec.version).split(",")) == set(str(specifier).split(","))
+    for name, requirement in WANTED.items():
+        assert requirement.specifier.contains(pinned_version(PINS[name])), name
+        given = str(SPECS[CONDA_NAMES.get(name, name)].version)
+        assert set(given.split(",")) == set(str(requirement.specifier).split(",")), name
 
 
-@pytest.mark.parametrize("name", ["ipyparallel", "ipykernel", "nbval"])
-def test_packages_whose_private_parts_are_used_have_a_bound(name):
+def test_packages_whose_private_parts_are_used_have_a_bound():
     """A next major version may change what is not public; torch has no bound, because the newest one is to work."""
-    assert "<" in {specifier.operator for specifier in wanted_flat()[name].specifier}
-    assert {specifier.operator for specifier in wanted_flat()["torch"].specifier} == {">="}
+    for name in ("ipyparallel", "ipykernel", "nbval"):
+        assert "<" in {specifier.operator for specifier in WANTED[name].specifier}
+    assert {specifier.operator for specifier in WANTED["torch"].specifier} == {">="}
 
 
 def test_the_pins_are_what_is_installed():
@@ -103,8 +77,8 @@ def test_the_pins_are_what_is_installed():
 
     make bench installs the peers that it adds.
     """
-    for name, requirement in pins().items():
-        if name in wanted()["bench"] or name == "torch":
+    for name, requirement in PINS.items():
+        if name in SECTIONS["bench"] or name == "torch":
             continue
         if requirement.marker is None or requirement.marker.evaluate():
             assert installed_version(name).split("+")[0] == pinned_version(requirement), name

@@ -11,24 +11,14 @@ from distlab.measure import format_bandwidth, format_bytes, format_seconds
 CONFIG = Path(__file__).parents[2] / "nbval.cfg"
 
 EXAMPLES = {
-    "<duration>": [
-        *[("latency 4.5 µs", "latency 9 µs"), ("  1.23 ms", "912.40 ms"), ("0.5 s", "12.31 s"), ("7 ns", "80 us")],
-        ("  1.02 s  median", "   912 ms median"),
-    ],
+    "<duration>": [("latency 4.5 µs", "latency 9 µs"), ("  1.02 s  median", "   912 ms median"), ("7 ns", "80 us")],
     "<rate>": [("  12.3 GB/s", " 9 GB/s"), ("940 MB/s", "87.1 kB/s"), ("1.2e+03 GB/s", "9.87 GB/s")],
     "<memory>": [("65 MB", "180.2 MB"), ("1.2 GB", "640 MB")],
     "<pid>": [("pid=1", "pid=99999"), ("(PID: 12)", "(PID: 345)"), ("pid 4711     -", "pid 52       -")],
     "<percent>": [("typical error 7 %", "typical error 12 %")],
     "<address>": [("<function ring at 0x7f3a5c0d1e20>", "<function ring at 0x7f0011223344>")],
-    "<port>": [
-        ("127.0.0.1:40123", "127.0.0.1:5"),
-        ("[127.0.0.1]:28549$0", "[127.0.0.1]:1$0"),
-        ("localhost:8888", "localhost:1"),
-    ],
-    "<size>": [
-        ("<Figure size 239.844x300 with 1 Axes>", "<Figure size 240.1x301.5 with 1 Axes>"),
-        ('<img src="data:image/png;base64,iVBOR/w0+A==">', '<img src="data:image/png;base64,iVBORw1">'),
-    ],
+    "<port>": [("[127.0.0.1]:28549$0", "[127.0.0.1]:1$0"), ("localhost:8888", "localhost:1")],
+    "<size>": [("<Figure size 239.844x300 with 1 Axes>", "<Figure size 240.1x301.5 with 1 Axes>")],
 }
 
 COMPARED = [
@@ -43,21 +33,20 @@ COMPARED = [
 ]
 
 
-def patterns():
-    return get_sanitize_patterns(CONFIG.read_text(encoding="utf-8"))
+PATTERNS = get_sanitize_patterns(CONFIG.read_text(encoding="utf-8"))
 
 
 def sanitise(text):
-    for regex, replacement in patterns():
+    for regex, replacement in PATTERNS:
         text = re.sub(regex, replacement, text)
     return text
 
 
 def test_the_patterns_of_the_file():
     """There are at most eight, nbval reads every one, each leaves a visible placeholder and has an example here."""
-    assert 1 <= len(patterns()) <= 8
-    assert len(patterns()) == len(re.findall(r"^regex:", CONFIG.read_text(encoding="utf-8"), flags=re.MULTILINE))
-    assert {re.search(r"<[a-z ]+>", replacement).group() for _, replacement in patterns()} == set(EXAMPLES)
+    assert 1 <= len(PATTERNS) <= 8
+    assert len(PATTERNS) == len(re.findall(r"^regex:", CONFIG.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert {re.search(r"<[a-z ]+>", replacement).group() for _, replacement in PATTERNS} == set(EXAMPLES)
 
 
 @pytest.mark.parametrize(
