@@ -39,7 +39,7 @@ def forget_engine(client: Any, engine_id: int) -> None:
 
 
 def drop_late_replies(client: Any) -> None:
-    """Have a client pass over replies that nobody waits for, as of a host that was lost and is back: it prints them.
+    """Have a client pass over replies that are not waited for, as of a host that was lost and is back: it prints them.
 
     Private: the client's table of what to do with replies.
     """

@@ -32,7 +32,7 @@ def start_folder() -> Path:
 def somebody_watches() -> bool:
     """Whether a person looks on: a front end that could ask its user for input, or a terminal.
 
-    Programs that execute notebooks (nbclient, nbval) never allow input, and IPP_NONINTERACTIVE says it outright.
+    Programs that execute notebooks (nbclient, nbval) never allow input, and IPP_NONINTERACTIVE forbids it.
     Private: an attribute of the kernel.
     """
     if os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0"):

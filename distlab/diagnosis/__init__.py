@@ -1,1 +1,1 @@
-"""Who waits for whom, which calls disagree, and how to say it: pure functions over what the ranks report."""
+"""Who waits for whom, which calls disagree, and the words for it: pure functions over what the ranks report."""

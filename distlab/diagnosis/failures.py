@@ -15,12 +15,12 @@ from distlab.errors import RankDied, RankError
 from distlab.text import grouped, rank_list
 from distlab.wire.messages import Failure, Line, RankStatus
 
-# the words of gloo and of mpi_queue for a wait that nothing ended; other messages say more, and are shown
+# the words of gloo, and of distlab_course.mpi_backend, for a wait that nothing ended; other messages are shown
 PLAIN_WAIT = re.compile(r"Timed out waiting (\d+)ms for \w+ operation to complete")
 MOST_LINES = 10  # of one rank's way to its error
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
 RPC_ENDED = "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
-# what others say on a rank, as "kind: message", and what to do about it: the first that fits
+# what torch and Python raise on a rank, as "kind: message", and what to do about it: the first that fits
 ADVICE = {
     r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered": (
         "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "

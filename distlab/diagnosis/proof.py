@@ -173,7 +173,7 @@ def messages_begun(state: RankStatus, is_send: bool, call: CallRecord, peer: int
     """How many messages of the call's group and tag a rank has begun to send to, or receive from, a peer (None: any).
 
     Args:
-        dropped: only sends that nobody can wait for any more.
+        dropped: only sends that no rank can wait for.
     """
     key = (is_send, call.group, peer, call.tag)
     alike = [one for one in state.traffic if (one.is_send, one.group, one.peer, one.tag) == key]
@@ -252,13 +252,9 @@ def _splits_disagree(calls: Mapping[int, CallRecord]) -> str:
         for other, sent in zip(call.members, call.sends or (), strict=False):
             expected = (calls[other].receives or ())[own : own + 1] if other in calls else ()
             if expected and expected[0] != sent:
-                ends = f"rank {rank} sends {_elements(sent)} to rank {other}, which expects {_elements(expected[0])}"
+                ends = f"rank {rank} sends {sent} elements to rank {other}, which expects {expected[0]} elements"
                 return f"the ranks do not agree in {call.op}: {ends}."
     return ""
-
-
-def _elements(count: int) -> str:
-    return f"{count} element{'' if count == 1 else 's'}"
 
 
 def misfit(sent: CallRecord, received: CallRecord) -> str:

@@ -38,7 +38,7 @@ class MarkedLine:
 
 
 def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], targets: Sequence[int] | None = None) -> str:
-    """Why nobody can go on, in one to three sentences.
+    """Why no rank can go on, in one to three sentences.
 
     Args:
         targets: the ranks that run the cell; None for all.
@@ -121,7 +121,7 @@ def _threads(state: RankStatus) -> str:
 
 
 def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
-    """What to say of a send whose receiver waits for another tag; "" of anything else."""
+    """A sentence about a send whose receiver waits for another tag; "" for anything else."""
     sent = state.call
     got = states[sent.peer].call if sent.is_send and sent.peer in states else None
     if got is None or got.kind != messages.MESSAGE or got.is_send or got.peer not in (state.rank, None):
@@ -254,7 +254,7 @@ def brief(states: Mapping[int, RankStatus]) -> str:
 
 
 def left(states: Mapping[int, RankStatus]) -> list[str]:
-    """A line for each operation that nobody waits for, and whose other side has not begun it."""
+    """A line for each operation that no rank waits for, and whose other side has not begun it."""
     calls = [(rank, call) for rank, state in states.items() for call in state.left]
     return [f"  {_what(rank, call)}, {why}" for rank, call in calls if (why := why_unmatched(rank, call, states))]
 
@@ -282,7 +282,7 @@ def words_of_left(lines: Sequence[str], stays: str, gone: str) -> str:
 
 
 def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
-    """A line for each operation of an earlier cell that somebody still keeps, and that may have met this one."""
+    """A line for each operation of an earlier cell whose Work a rank still has, and that may have met this one."""
     found = dict.fromkeys(_what(rank, call) for rank, state in states.items() for call in state.kept)
     return [f"  {what}, was begun in an earlier cell, was not waited for, and may have met this one" for what in found]
 

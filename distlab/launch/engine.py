@@ -1,6 +1,6 @@
 """What a forked process becomes: ipyparallel's engine, without the nanny process that ipyparallel gives each engine.
 
-Runs in a child of fork_server.py. The nanny's two duties are taken over: the notebook tells the hub when a rank of
+Runs in a child of fork_server.py. The nanny's two duties are taken over: the notebook reports to the hub when a rank of
 distlab's has ended, and the kernel's own control thread answers ipyparallel's Client.send_signal. With many engines on
 few cores a cell takes as long as all their messages and wake-ups take together, so two needless ones are left out.
 """
@@ -23,7 +23,7 @@ from distlab.compat.ipython import NeverBusy
 class ForkedKernel(NeverBusy, IPythonParallelKernel):
     """ipyparallel's kernel, which also relays signals, and reports when it is idle but not when it becomes busy.
 
-    ipyparallel's client waits for "idle", which ends the output of a request, and nobody for "busy". After an error it
+    ipyparallel's client waits for "idle", which ends the output of a request, and never for "busy". After an error it
     goes on with the cells that wait: to skip them, as a notebook's own kernel does, would skip them on some ranks only.
     """
 
@@ -65,7 +65,7 @@ class ForkedEngine(IPEngine):
 
 
 def run(arguments: list[str]) -> None:
-    """Be an engine with these command-line arguments until it is told to end."""
+    """Be an engine with these command-line arguments until it is asked to end."""
     use_kernel(ForkedKernel)
     sys.argv = ["ipengine"]
     ForkedEngine.launch_instance([*arguments, "--IPEngine.enable_nanny=False"])

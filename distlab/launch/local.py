@@ -85,9 +85,8 @@ def limits(engines: str) -> list[Limit]:
     found = [Limit("GB of free memory", round(free / 1000), max(2, int(free // each)), cure)]
     value, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if value != resource.RLIM_INFINITY:
-        higher = 4096 if most == resource.RLIM_INFINITY else min(most, 4096)
-        cure = f"For more, run `ulimit -n {higher}` in the shell that starts Python or Jupyter."
-        if value >= higher:
+        cure = "For more, run `ulimit -n 4096` in the shell that starts Python or Jupyter."
+        if value >= most != resource.RLIM_INFINITY:
             cure = "The administrator of this machine can allow more (`ulimit -n`)."
         here = value - psutil.Process().num_fds()
         ranks = min(_ranks(value, *NEEDED_FILES), _ranks(here, *NEEDED_FILES_HERE))
@@ -185,7 +184,7 @@ def environment(threads: int | None, tag: str, alone: bool = True) -> dict[str, 
     """What the environment of each process of a cluster has besides the notebook's.
 
     Args:
-        threads: OpenMP threads of each; None where the hosts are to say how many cores they have.
+        threads: OpenMP threads of each; None where the hosts report how many cores they have.
         tag: marks a process as the cluster's.
         alone: whether all are on this machine, else each host has an interface.
     """
@@ -197,7 +196,7 @@ def environment(threads: int | None, tag: str, alone: bool = True) -> dict[str, 
         "RES_OPTIONS": "timeout:1 attempts:1",
         # what torch's C++ side logs is also raised; its lines carry the time of day, and no saved output may do that
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
-        # torch's profiler says on stderr that it begins and ends, whatever it is asked for below this level
+        # torch's profiler writes on stderr that it begins and ends, at every level below this one
         "KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "6"),
         # traces read torch's flight recorder; this is torch's own default, which 2.8 does not have for gloo yet
         "TORCH_FR_BUFFER_SIZE": os.environ.get("TORCH_FR_BUFFER_SIZE", "2000"),
@@ -207,7 +206,7 @@ def environment(threads: int | None, tag: str, alone: bool = True) -> dict[str, 
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """The variables that say how many threads a rank computes with."""
+    """The variables that set how many threads a rank computes with."""
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
 
 
@@ -221,7 +220,7 @@ def controller_arguments(address: str) -> list[str]:
         "--HeartMonitor.period=50",
         "--HeartMonitor.max_heartmonitor_misses=600",
         "--IPController.broadcast_scheduler_depth=0",
-        # the hub would keep a copy of every message, tensors included, for questions that nobody asks
+        # the hub would keep a copy of every message, tensors included, for questions that are never asked
         "--nodb",
         "--log-level=WARN",
     ]

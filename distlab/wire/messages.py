@@ -121,7 +121,7 @@ class MessageCount:
     Attributes:
         is_send, group, peer, tag: what the messages have in common.
         count: how many there are.
-        dropped: how many of them are sends that nobody can wait for any more.
+        dropped: how many of them are sends whose Work is gone, so that no rank can wait for it.
     """
 
     is_send: bool
@@ -180,8 +180,8 @@ class RankStatus:
         serving: the remote calls that it has taken.
         beside: the calls that other threads than the one of `call` wait in.
         destroyed: the learner's call that destroyed a group.
-        left: calls that returned at once and that nobody can wait for any more.
-        kept: such calls of earlier cells that somebody may still wait for.
+        left: calls that returned at once and whose Work is gone, so that no rank can wait for it.
+        kept: such calls of earlier cells whose Work a rank still has.
     """
 
     rank: int
@@ -231,7 +231,7 @@ class Answer:
         clock: of the rank's machine, in ns.
         error: the traceback where the watchdog could not look.
         printed: what a function has printed that the rank has run for another one.
-        unwaited: whether a cell has ended that has left calls that nobody can wait for.
+        unwaited: whether a cell has ended and left calls that no rank can wait for.
     """
 
     number: int

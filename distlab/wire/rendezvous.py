@@ -187,7 +187,7 @@ def listen(address: str = "127.0.0.1") -> socket.socket:
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Ports of an address that are free now, and that nobody else is likely to take before the controller binds them.
+    """Ports of an address that are free now, and likely to stay free until the controller binds them.
 
     They lie below the range of outgoing connections, in the first free block of an order that is this process's own:
     clusters of several notebooks that start at the same moment hardly ever meet.

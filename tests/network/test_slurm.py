@@ -88,7 +88,7 @@ def test_what_slurm_refuses(slurm, no_job_left):
 
 
 def test_a_queue_that_does_not_start(slurm, no_job_left, capsys):
-    """What it waits for is told, and the job is cancelled at the limit."""
+    """What it waits for is shown, and the job is cancelled at the limit."""
     arguments = {"engines": "slurm", "partition": "down", "queue_timeout": 3}
     words = str(raised(distlab.HostError, distlab.Cluster, 2, **arguments))
     assert re.match(

@@ -87,7 +87,7 @@ DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that
     # a circle of messages and a collective
     "5 ranks; 0 recv 1; 1 recv 2; 2 recv 3; 3 recv 4; 4 barrier": "0<1 1<2 2<3 3<4 4<0,1,2,3",
     "3 ranks; 0 new_group members=0,1; 1 new_group members=0-2": "0<! 1<2",  # two groups under one number
-    # a group that its members make alone, which nobody counts, needs them only
+    # a group that its members make alone, which is not counted, needs them only
     "3 ranks; 0 new_group members=0,1 local": "0<1",
     # a functional collective of a group
     "3 ranks; 0-2 has_begun 3; 0 has_begun 1 group=b:0,2; 2 has_begun 0 group=b:0,2; 0 full_tensor": "0<2",
@@ -181,7 +181,7 @@ WAITS = Paper("2 ranks; 1 barrier").states()[1]
 
 @pytest.mark.parametrize("answer", [None, Answer(1)], ids=["no answer", "a fault"])
 def test_no_answer_is_silence(answer):
-    """A rank that does not answer, or cannot say what it does, is silent."""
+    """A rank that does not answer, or cannot report what it does, is silent."""
     assert status_of(2, answer) == RankStatus(2, messages.SILENT)
 
 

@@ -39,44 +39,26 @@ def test_a_call_as_the_learner_would_write_it(step, words):
 WAITS = Line(9, "dist.recv(t, src=1)")
 
 
-@pytest.mark.parametrize(
-    ("steps", "lines", "shown"),
-    [
-        (
-            "5 ranks; 0-1 recv 4; 2 computes",
-            [(Line(8, "main()"), WAITS), WAITS, Line(12, "step()", "train"), Line(1, "")],
-            [
-                "  ranks 0-1  recv(src=4)  float32[1]  line 9            dist.recv(t, src=1)",
-                "  rank 2     computes                 line 12 in train  step()",
-                "  ranks 3-4  finished",  # though rank 3 has a line, too
-            ],
-        ),
-        (
-            "2 ranks; 0 is_silent; 1 has_not_begun",
-            [],
-            [
-                "  rank 0  does not answer: it is stopped, or compiled code holds Python's lock",
-                "  rank 1  has not begun, or its answer is on its way",
-            ],
-        ),
-    ],
-    ids=["all that ranks do", "ranks that do not report where they are"],
-)
-def test_a_table_of_what_ranks_do(steps, lines, shown):
-    """Ranks that do the same at the same line are one row; empty columns are left out."""
-    assert report.table(at_lines(steps, *lines)).splitlines() == shown
+def test_a_table_of_what_ranks_do():
+    """Ranks that do the same at the same line are one row; finished ranks have no line; empty columns are left out."""
+    lines = [(Line(8, "main()"), WAITS), WAITS, Line(12, "step()", "train"), Line(1, "")]
+    assert report.table(at_lines("5 ranks; 0-1 recv 4; 2 computes", *lines)).splitlines() == [
+        "  ranks 0-1  recv(src=4)  float32[1]  line 9            dist.recv(t, src=1)",
+        "  rank 2     computes                 line 12 in train  step()",
+        "  ranks 3-4  finished",
+    ]
+    assert report.table(at_lines("2 ranks; 0 is_silent; 1 has_not_begun")).splitlines() == [
+        "  rank 0  does not answer: it is stopped, or compiled code holds Python's lock",
+        "  rank 1  has not begun, or its answer is on its way",
+    ]
 
 
-@pytest.mark.parametrize(
-    ("begun", "words"),
-    [(Line(7, "w = dist.irecv(t)"), "irecv(src=1) of line 7"), (WAITS, "irecv(src=1)")],
-    ids=["in another line", "in the same line"],
-)
-def test_an_asynchronous_call_says_where_it_was_begun(begun, words):
-    """A rank that waits for a call of another line says which line that was."""
+def test_an_asynchronous_call_has_the_line_where_it_was_begun():
+    """A rank that waits in another line for it names both lines."""
     status = at_lines("1 rank; 0 irecv 1; 0 waits", WAITS)[0]
-    status = replace(status, call=replace(status.call, lines=(begun,)))
-    assert report.rows({0: status}) == [([0], words, "float32[1]", WAITS)]
+    assert report.activity(status) == "irecv(src=1), line 9"
+    begun = replace(status.call, lines=(Line(7, "w = dist.irecv(t)"),))
+    assert report.activity(replace(status, call=begun)) == "irecv(src=1) of line 7, line 9"
 
 
 # --- what a person reads meanwhile, and at the end ---
