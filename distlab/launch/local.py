@@ -24,16 +24,8 @@ import psutil
 from distlab.errors import ClusterError
 from distlab.launch import mpiexec, reaper
 from distlab.text import refuse
+from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan
-from distlab.wire.rendezvous import (
-    INTERFACES,
-    address_towards,
-    addresses,
-    free_ports,
-    interface_of,
-    listen,
-    loopback_interface,
-)
 
 SAME = ("distlab", "torch", "ipyparallel")  # packages of which notebook and hosts must have the same version
 
@@ -108,7 +100,7 @@ def _ranks(free: int, base: int, each: int) -> int:
 def check_loopback() -> int:
     """Really connect over 127.0.0.1; the port that was used. ClusterError where that is not possible."""
     try:
-        with listen() as listener:
+        with rendezvous.listen() as listener:
             port = listener.getsockname()[1]
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
             return port
@@ -133,12 +125,12 @@ def report_of_host(plans: Sequence[HostPlan]) -> Hello:
     notebook = notebook_address(plan)
     found = Hello(plan.host, socket.gethostname(), len(os.sched_getaffinity(0)), installed(), notebook)
     try:
-        address = plan.address or (_address_on(plan.interface) if plan.interface else address_towards(notebook))
-        interface = interface_of(address)
+        address = _address(plan, notebook)
+        interface = rendezvous.interface_of(address)
         tight = min(limits("fork"), key=lambda limit: limit.ranks)
     except OSError as error:
         return replace(found, trouble=str(error))
-    os.environ.update(dict.fromkeys(INTERFACES, interface))
+    os.environ.update(dict.fromkeys(rendezvous.INTERFACES, interface))
     limit = f"{tight.value} {tight.what}. {tight.cure}"
     return replace(found, address=address, interface=interface, max_ranks=tight.ranks, limit=limit)
 
@@ -168,13 +160,19 @@ def notebook_address(plan: HostPlan) -> str:
     return caller
 
 
-def _address_on(interface: str) -> str:
-    """The IPv4 address of a network interface; OSError that lists the interfaces where it has none."""
-    found = addresses()
-    if interface not in found:
+def _address(plan: HostPlan, notebook: str) -> str:
+    """This host's address for the other ones; OSError that lists the interfaces where the one that is wanted has none.
+
+    Args:
+        notebook: the notebook's address.
+    """
+    if plan.address or plan.interface is None:
+        return plan.address or rendezvous.address_towards(notebook)
+    found = rendezvous.addresses()
+    if plan.interface not in found:
         there = ", ".join(f"{name} ({some[0]})" for name, some in found.items())
-        raise OSError(f"it has no interface {interface!r} with an IPv4 address, but {there}")
-    return found[interface][0]
+        raise OSError(f"it has no interface {plan.interface!r} with an IPv4 address, but {there}")
+    return found[plan.interface][0]
 
 
 # --- environment and configuration ---
@@ -191,7 +189,7 @@ def environment(threads: int | None, tag: str, alone: bool = True) -> dict[str, 
     return {
         reaper.TAG: tag,
         **thread_variables(threads or 1),
-        **(dict.fromkeys(INTERFACES, loopback_interface()) if alone else {}),
+        **(dict.fromkeys(rendezvous.INTERFACES, rendezvous.loopback_interface()) if alone else {}),
         # torch looks up the name of 127.0.0.1 when it connects to a store; without a DNS that costs 5 s, so wait 1 s
         "RES_OPTIONS": "timeout:1 attempts:1",
         # what torch's C++ side logs is also raised; its lines carry the time of day, and no saved output may do that
@@ -215,7 +213,7 @@ def controller_arguments(address: str) -> list[str]:
     return [
         f"--ip={address}",
         "--usethreads",
-        f"--IPController.ports={','.join(map(str, free_ports(24, address)))}",
+        f"--IPController.ports={','.join(map(str, rendezvous.free_ports(24, address)))}",
         # an engine counts as registered at its first heartbeat: beat often, and allow as long a silence as before
         "--HeartMonitor.period=50",
         "--HeartMonitor.max_heartmonitor_misses=600",

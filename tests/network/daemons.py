@@ -53,11 +53,8 @@ SlurmUser=root
 AuthInfo=socket={folder}/munge.socket
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-MpiDefault=none
 ReturnToService=2
 SlurmdParameters=config_overrides
 MailProg=/bin/true

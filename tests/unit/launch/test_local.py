@@ -85,6 +85,6 @@ def test_a_real_machine_that_lacks_something():
 
 def test_a_machine_without_loopback(monkeypatch):
     """Nothing is started."""
-    monkeypatch.setattr(local, "listen", lambda: socket.create_server(("203.0.113.1", 0)))
+    monkeypatch.setattr("distlab.wire.rendezvous.listen", lambda: socket.create_server(("203.0.113.1", 0)))
     error = str(refused(distlab.Cluster, 2, kind=distlab.ClusterError))
     assert error.startswith("127.0.0.1 cannot be reached (")
