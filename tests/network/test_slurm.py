@@ -71,8 +71,8 @@ def test_an_exported_script_runs_by_sbatch(slurm, no_job_left, tmp_path, monkeyp
 def test_what_slurm_refuses(slurm, no_job_left):
     """Each with what there is instead, and no job is left."""
     words = str(raised(distlab.HostError, distlab.Cluster, 2, engines="slurm", partition="nope"))
-    assert words.startswith("srun ended: ")
-    assert words.endswith("invalid partition specified: nope. `sinfo` shows the partitions, with their nodes and CPUs.")
+    assert words.startswith("srun ended: invalid partition specified: nope;")
+    assert words.endswith(". `sinfo` shows the partitions, with their nodes and CPUs.")
     words = str(raised(distlab.HostError, distlab.Cluster, 3, engines="slurm", nodes=3))
     assert re.match(
         r"job \d+ was cancelled, which did not start within 60 s, or never will \(Slurm says: Partition", words
