@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import threading
 import time
