@@ -189,12 +189,11 @@ def _by_host(fn, tensor, hosts, events):
     ranks = {host: [rank for rank, other in enumerate(hosts) if other == host] for host in dict.fromkeys(hosts)}
     groups = {host: dist.new_group(members) for host, members in ranks.items()}
     leaders = dist.new_group([members[0] for members in ranks.values()])
-    mine, begun = hosts[dist.get_rank()], len(events)
+    rank, begun = dist.get_rank(), len(events)
+    mine = hosts[rank]
     fn(tensor, ranks[mine][0], groups[mine], leaders)
-    peers = set()
-    for event in events[begun:]:  # collectives have members, and messages a peer
-        peers.update(getattr(event, "members", ()))
-        peers.update([event.peer] if hasattr(event, "peer") else ())
+    # collectives have members, and messages a peer
+    peers = [one for event in events[begun:] for one in (*getattr(event, "members", ()), getattr(event, "peer", rank))]
     crosses = any(hosts[peer] != mine for peer in peers)
     words = "talks to other hosts" if crosses else "stays on its host"
     return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")

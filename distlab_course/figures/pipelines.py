@@ -23,6 +23,9 @@ KINDS = {
 }
 MARKERS = "o+s^vD"
 SHADES = [LOOKS[what].fill for what in ("forward", "backward", "move")]  # of the regions of a map
+Floats = Sequence[float]
+Grid = Sequence[Sequence[float]]
+Costs = Mapping[str, tuple[float, float]]  # by name of a way: bytes and seconds
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
 
 
@@ -129,9 +132,7 @@ def alive(over_time: Mapping[str, tuple], most: Mapping[str, Mapping[int, int]],
     return figure
 
 
-def predictions(
-    predicted: Mapping[str, tuple[float, float]], simulated: Mapping[str, tuple[float, float]], where: str
-) -> Figure:
+def predictions(predicted: Costs, simulated: Costs, where: str) -> Figure:
     """Draw what was predicted beside what was simulated: the memory of a rank, and the time of a step.
 
     Args:
@@ -154,11 +155,7 @@ def predictions(
 
 
 def quickest(
-    seconds: Mapping[str, Sequence[Sequence[float]]],
-    bandwidths: Sequence[float],
-    tokens: Sequence[int],
-    title: str,
-    networks: Mapping[str, float],
+    seconds: Mapping[str, Grid], bandwidths: Floats, tokens: Floats, title: str, networks: Mapping[str, float]
 ) -> Axes:
     """Draw a map of which way to share a model is the quickest, for each bandwidth and each size of the batch.
 

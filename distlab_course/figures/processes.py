@@ -19,10 +19,11 @@ from distlab.plotting.units import format_seconds
 LABEL = 11  # font size of the names of lanes, in points
 # of the handshake: width of a call; heights of a rank's lane, between lanes, of a key, of the times below; font size
 STEP, LANE, GAP, KEY, FOOT, SIZE = 0.52, 0.42, 0.2, 0.3, 0.5, 9
-MOST_KEYS = 6  # rows of keys in the store; further ones begin again at the top
 # of the graph: heights of a node, of its row; around a text; between columns, for arrows; font size
 NODE, ROW, PAD, ARROW, NAME = 0.3, 0.44, 0.1, 0.42, 10
 
+Pairs = Sequence[tuple[str, str]]  # of names, from and to
+Lines = Mapping[str, Pairs]
 Call = tuple[str, str, float, float]  # "set", "get", "wait" or "add"; key; when it began and ended, in seconds
 
 
@@ -57,7 +58,7 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
     writes = [place for place, step in enumerate(steps) if step.writes]
     left = 0.25 + max(text_width(name, LABEL) for name in ["store", *(f"rank {n}" for n in range(len(calls)))])
     ends = [left + (place + 0.5) * STEP + text_width(steps[place].key, SIZE) for place in writes]
-    width, store = max([left + len(steps) * STEP, *ends]), 0.1 + KEY * min(len(writes), MOST_KEYS)
+    width, store = max([left + len(steps) * STEP, *ends]), 0.1 + KEY * len(writes)
     tops = [store + GAP + rank * (LANE + GAP) for rank in range(len(calls))]
     below, first = tops[-1] + LANE + 0.1, min(step.began for step in steps)
     figure, ax = canvas(width, below + FOOT, title)
@@ -75,7 +76,7 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
             arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8}
             ax.annotate("", (x + STEP / 2, head), (x + STEP / 2, tail), arrowprops=arrow)
             if step.writes:
-                y, wide = 0.08 + writes.index(place) % MOST_KEYS * KEY, text_width(step.key, SIZE) + 0.16
+                y, wide = 0.08 + writes.index(place) * KEY, text_width(step.key, SIZE) + 0.16
                 draw_box(ax, x + 0.1, y, wide, KEY - 0.05, step.key, rank_color(step.rank), SIZE)
             when = format_seconds(step.when - first)
             draw_text(ax, x + STEP / 2, below, when, fontsize=SIZE - 1.5, rotation=45, va="top")
@@ -103,9 +104,7 @@ def columns_waited(steps: Sequence[Step], place: int) -> int:
     return place - sum(other.when <= step.began for other in steps) if waits else 0
 
 
-def graph(
-    nodes: Mapping[str, int], edges: Sequence[tuple[str, str]], title: str = "", hollow: Collection[str] = ()
-) -> Figure:
+def graph(nodes: Mapping[str, int], edges: Pairs, title: str = "", hollow: Collection[str] = ()) -> Figure:
     """Draw nodes on the lanes of their ranks, each to the right of all nodes that lead to it.
 
     An arrow from one rank to another has the colour of the rank that it leaves.
@@ -152,7 +151,7 @@ def graph(
     return figure
 
 
-def columns_of(nodes: Collection[str], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
+def columns_of(nodes: Collection[str], edges: Pairs) -> dict[str, int]:
     """The column of each node: one more than the last of those that lead to it."""
     columns = dict.fromkeys(nodes, 0)
     for _ in nodes:
@@ -164,7 +163,6 @@ def columns_of(nodes: Collection[str], edges: Sequence[tuple[str, str]]) -> dict
 # of the machines: height of a process, from the upper row to the lower, width of a process; between two, around them
 BOX, LEVEL, COLUMN, BETWEEN, AROUND = 0.34, 0.95, 1.25, 0.4, 0.25
 STROKES = (("-", 1.2), ((0, (5, 2)), 1.6), ((0, (1, 1.6)), 1.6), ("-", 2.6))  # of the lines of each kind
-Lines = Mapping[str, Sequence[tuple[str, str]]]
 
 
 def machines(processes: Mapping[str, Sequence[str]], lines: Lines, title: str = "", arrows: bool = False) -> Figure:

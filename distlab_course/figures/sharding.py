@@ -107,6 +107,7 @@ WORDS = 0.3  # more between two states where an arrow has words
 TALL = 1.2  # of the longest side of a weight
 ARROW = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
 
+Layer = tuple[str, tuple[int, ...], int | None]  # name, shape, dimension
 Matrix = Sequence[Sequence[float | None]]
 
 
@@ -176,9 +177,7 @@ def draw_matrix(
                 cells.draw_cell(ax, x + 0.01, y + 0.01, cell - 0.02, HIGH - 0.02, kind, SIZE)
 
 
-def cuts(
-    layers: Sequence[tuple[str, tuple[int, ...], int | None]], n: int, marks: Mapping[str, str], title: str = ""
-) -> Figure:
+def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str = "") -> Figure:
     """Draw how the weights of layers are cut: each as its rectangle, outputs downwards, in the colours of the ranks.
 
     Args:

@@ -19,16 +19,12 @@ from distlab.plotting.curves import Curve, draw_curves
 from distlab.plotting.style import HAZE, INK, curve_color, rank_color, style
 from distlab.plotting.units import count
 
+Floats = Sequence[float]
 MOST_EVEN = 16  # times as many ranks at the right as at the left; beyond that the axis is logarithmic
 
 
 def latency_bandwidth(
-    num_bytes: Sequence[float],
-    seconds: Sequence[float],
-    low: Sequence[float],
-    high: Sequence[float],
-    fit: Any,
-    title: str = "",
+    num_bytes: Floats, seconds: Floats, low: Floats, high: Floats, fit: Any, title: str = ""
 ) -> Figure:
     """Draw time and bandwidth against message size, one above the other.
 
@@ -123,9 +119,7 @@ SIDE, GAP, PAD = 0.62, 0.06, 0.08  # inches: of an image, between two, above and
 CAPTION = 0.3  # height of the texts below a lane's images
 
 
-def images(
-    rows: Sequence[Any], captions: Sequence[Sequence[object]], names: Sequence[str] = (), title: str = ""
-) -> Figure:
+def images(rows: Sequence[Any], captions: Sequence[Any], names: Sequence[str] = (), title: str = "") -> Figure:
     """Draw rows of images, the n-th row on the lane of rank n, or on a grey lane with a name of its own.
 
     Args:
