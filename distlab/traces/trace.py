@@ -21,10 +21,10 @@ from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, Off
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_ROWS = 24  # of a table
 HEADS = ("op", "group", "peers", "bytes", "calls", "total", "waiting", "median")
 CONTENTS = ("events", "messages", "collectives", "rows")
 THREADS = 100  # in a file for Perfetto, number of the first thread's track; those of calls count up from 0
+NAMES = (("thread", 0, "calls"), ("thread", THREADS, "torch, main thread"))
 SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
 
 
@@ -112,10 +112,12 @@ class Trace:
         """
         from distlab.plotting import space_time  # matplotlib takes its time
 
-        view = None if window is None else _check_window(window, 1e3 * self.seconds)
-        return space_time(
-            self.ranks, self.events, self.messages, self.collectives, view, self._headline(), self.notes()
-        )
+        contents, last = (self.events, self.messages, self.collectives), 1e3 * self.seconds
+        if window is not None and not (window[0] < window[1] and window[1] > 0 and window[0] < last):
+            rule = f"two times (start, end) in milliseconds, start before end, that overlap 0 to {last:.4g}"
+            refuse("window", rule, window, f"Call plot(window=({0.25 * last:.3g}, {0.5 * last:.3g})).")
+        view = window and (window[0] / 1e3, window[1] / 1e3)
+        return space_time(self.ranks, *contents, view, self._headline(), self.notes())
 
     def table(self) -> Table:
         """Add up calls that are alike, of the same op, group, peers and bytes; those that took longest first.
@@ -131,7 +133,7 @@ class Trace:
         alike = grouped((what(event), event) for event in self.events if event.kind != "wait")
         longest = sorted(alike.items(), key=lambda found: -sum(event.seconds for event in found[1]))
         rows = []
-        for (op, group, ends, num_bytes), found in longest[:MOST_ROWS]:
+        for (op, group, ends, num_bytes), found in longest:
             seconds = [event.seconds for event in found]
             times = (sum(seconds), sum(event.waiting for event in found), statistics.median(seconds))
             members = "all" if group == tuple(self.ranks) else ", ".join(map(str, group))
@@ -140,9 +142,7 @@ class Trace:
             size = "" if num_bytes is None else f"{num_bytes:,}"
             shown = (format_seconds(time).strip() for time in times)
             rows.append((op, members, peers, size, f"{len(found):,}", *shown))
-        left = len(longest) - MOST_ROWS
-        notes = (f"and {left} more rows; every call is in .events of the trace",) if left > 0 else ()
-        return Table(self._headline(), HEADS, tuple(rows), "lllrrrrr", notes)
+        return Table(self._headline(), HEADS, tuple(rows), "lllrrrrr")
 
     def shares(self) -> dict[int, Shares]:
         """Where the time of each rank went, by rank: computing, communicating, waiting for others.
@@ -200,15 +200,6 @@ class Trace:
         return packed.getvalue(), {"width": width, "height": height}
 
 
-def _check_window(window: tuple[float, float], last: float) -> tuple[float, float]:
-    """A first and a last second, from milliseconds of which some lie within a trace that lasts `last` milliseconds."""
-    start, end = window
-    if not (start < end and end > 0 and start < last):
-        rule = f"two times (start, end) in milliseconds, start before end, that overlap 0 to {last:.4g}"
-        refuse("window", rule, window, f"Call plot(window=({0.25 * last:.3g}, {0.5 * last:.3g})).")
-    return start / 1e3, end / 1e3
-
-
 def shares_of(events: Sequence[Event], rank: int) -> Shares:
     """Where the time of a rank went.
 
@@ -248,8 +239,8 @@ def chrome(trace: Trace) -> dict[str, Any]:
     items: list[dict[str, Any]] = []
     tracks: dict[Event, int] = {}
     for rank in trace.ranks:
-        items += [_name("process", rank, 0, f"rank {rank}"), _name("thread", rank, 0, "calls")]
-        items.append(_name("thread", rank, THREADS, "torch, main thread"))
+        for what, track, name in (*NAMES, ("process", 0, f"rank {rank}")):
+            items.append({"ph": "M", "pid": rank, "tid": track, "name": f"{what}_name", "args": {"name": name}})
         for row in trace.rows.get(rank, ()):
             category = "user_annotation" if row.annotated else "cpu_op"
             items.append(_slice(rank, THREADS + row.thread, category, row.name, row.start, row.end))
@@ -258,7 +249,9 @@ def chrome(trace: Trace) -> dict[str, Any]:
         tracks |= {event: track for track, row in enumerate(calls) for event in row}
     for event, track in tracks.items():
         name = f"wait for {event.op}" if event.kind == "wait" else event.op
-        items.append(_slice(event.rank, track, event.kind, name, event.start, event.end) | {"args": _details(event)})
+        args = {"group": event.group, "peer": event.peer, "tag": event.tag, "bytes": event.num_bytes}
+        args |= {"waiting (µs)": round(event.waiting * 1e6, 3), "failed": event.failed}
+        items.append(_slice(event.rank, track, event.kind, name, event.start, event.end) | {"args": args})
     for number, message in enumerate(trace.messages):
         if message.matched:
             for phase, event, time in (("s", message.send, message.left), ("f", message.recv, message.arrived)):
@@ -268,15 +261,6 @@ def chrome(trace: Trace) -> dict[str, Any]:
     return {"traceEvents": items, "displayTimeUnit": "ms"}
 
 
-def _name(what: str, rank: int, track: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": rank, "tid": track, "name": f"{what}_name", "args": {"name": name}}
-
-
 def _slice(rank: int, track: int, category: str, name: str, start: float, end: float) -> dict[str, Any]:
     times = {"ts": start * 1e6, "dur": (end - start) * 1e6}
     return {"ph": "X", "pid": rank, "tid": track, "cat": category, "name": name, **times}
-
-
-def _details(event: Event) -> dict[str, Any]:
-    what = {"group": event.group, "peer": event.peer, "tag": event.tag, "bytes": event.num_bytes}
-    return {**what, "waiting (µs)": round(event.waiting * 1e6, 3), "failed": event.failed}

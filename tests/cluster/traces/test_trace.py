@@ -1,7 +1,6 @@
 """cluster.trace() on real ranks: programs whose messages are known, errors, clocks, and what is left afterwards."""
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
 import pytest
@@ -40,16 +39,6 @@ def traced(cluster, program):
     assert min(starts) == 0
     assert not any(event.failed for event in trace.events)
     return trace
-
-
-def test_ring(usable):
-    """Every message of a ring is there once, from each rank to the next, with its tag and bytes."""
-    trace = traced(usable, ring)
-    assert ends(trace) == sorted((r, (r + 1) % 4, tag, 400, True) for r in range(4) for tag in range(3))
-    assert [e.op for e in of(trace, 0, "send")] == ["isend"] * 3
-    assert [e.op for e in of(trace, 0, "recv")] == ["recv"] * 3
-    assert {m.group for m in trace.messages} == {(0, 1, 2, 3)}
-    assert [sum(row.name == "c10d::send" for row in trace.rows[rank]) for rank in range(4)] == [3] * 4
 
 
 def test_groups(usable):
@@ -131,59 +120,6 @@ def test_collectives(usable):
         if collective.op in expected:
             assert (root.num_bytes, root.peer) == expected[collective.op]
     assert trace.messages == []
-
-
-def ddp_step(rank, world_size):
-    torch.manual_seed(0)
-    layers = [torch.nn.Linear(300, 300) for _ in range(4)]
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(torch.ones(16, 300)).sum().backward()
-        optimizer.step()
-
-
-def test_training_with_ddp(usable):
-    """Forward, backward and optimizer are seen, and DDP's buckets, which C++ sends, with their group and bytes."""
-    trace = traced(usable, ddp_step)
-    for rank in range(4):
-        assert [of(trace, rank, kind) != [] for kind in ("forward", "optimizer")] == [True, True]
-        last_forward = of(trace, rank, "forward")[-1]
-        buckets = [event for event in of(trace, rank, "collective") if event.start > last_forward.end]
-        assert [(e.op, e.group) for e in buckets] == [("all_reduce", (0, 1, 2, 3))] * 4
-        assert sum(e.num_bytes for e in buckets) == 4 * 4 * (300 * 300 + 300)
-        *_, last_backward = backward = of(trace, rank, "backward")
-        assert all(backward[0].start <= e.start <= last_backward.end for e in buckets)
-    assert all(c.complete for c in trace.collectives)
-
-
-def test_calls_on_other_threads(usable):
-    """A hook's callbacks run on a thread of gloo's: what they call counts, and is nothing that the main thread did."""
-
-    def program(rank, world_size):
-        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
-        torch.manual_seed(0)
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 80))
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-        for _ in range(3):
-            model(torch.ones(1, 100)).sum().backward()
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(dist.barrier).result()
-
-    trace = traced(usable, program)
-    whole = 4 * (100 * 80 + 80)
-    rest, thin_columns, thin_rows = 4 * 80, 4 * 80 * 2, 4 * 100 * 2
-    reduced = [c for c in trace.collectives if c.op == "all_reduce"]
-    expected = [whole, whole, rest, thin_columns, thin_rows]
-    assert [{event.num_bytes for event in c.events} for c in reduced] == [{size} for size in expected]
-    assert all(c.complete and len(c.events) == 4 for c in reduced)
-    (barrier,) = [c for c in trace.collectives if c.op == "barrier"]
-    for event in (*reduced[3].events, *reduced[4].events, *barrier.events):
-        assert not event.blocking
-        assert event.end > event.start
 
 
 def test_what_was_recorded_before_an_error_is_kept(usable):

@@ -20,7 +20,6 @@ def test_a_rank_dies_and_the_cluster_is_stopped_inside_of_a_trace():
             with pytest.raises(distlab.RankDied):
                 cluster.run(dies, ranks=[1])
         assert list(trace.missing) == [1]
-        assert "ended with exit status 3" in trace.missing[1]
         assert {event.rank for event in trace.events} == {0, 2}
         with cluster.trace() as trace:
             with pytest.raises(distlab.RankDied):
