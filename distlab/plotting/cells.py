@@ -185,7 +185,7 @@ def text_width(text: str, size: float, family: str = FONT) -> float:
 
 
 def canvas(width: float, height: float, title: str = "", family: str = FONT) -> tuple[Figure, Axes]:
-    """An empty figure with that much room below its title, and its axes with y pointing down from there.
+    """An empty figure with that much space below its title, and its axes with y pointing down from there.
 
     Runs on: client.
     """

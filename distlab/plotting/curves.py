@@ -58,7 +58,7 @@ def badge(ax: Axes, text: str) -> None:
     Runs on: client.
 
     Args:
-        text: on which machines, as `cluster.simulated` says it.
+        text: on which machines: `cluster.simulated`.
     """
     if text:
         lines = textwrap.wrap(text, 64)

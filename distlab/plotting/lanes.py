@@ -240,8 +240,8 @@ def draw_boxes(ax: Axes, boxes: Sequence[Box], size: float = SMALL) -> None:
     for box in boxes:
         wide, high = (box.right - box.left) * across, (box.bottom - box.top) * down
         points = size if high >= HIGH else min(size, LOW_SIZE)
-        room = max(wide - 6, 0.8 * wide) / ax.figure.dpi
-        text = next((text for text in box.texts if text_width(text, points) <= room), "")
+        space = max(wide - 6, 0.8 * wide) / ax.figure.dpi
+        text = next((text for text in box.texts if text_width(text, points) <= space), "")
         middle, half = (box.left + box.right) / 2, text_width(text, points) * ax.figure.dpi / across / 2
         beside = all(middle + half < left or right < middle - half for left, right in written.get(box.top, ()))
         if text and high >= HIGH_ENOUGH and beside:
@@ -291,7 +291,7 @@ def outline(look: Look) -> dict[str, Any]:
 
 
 def legend_below(ax: Axes, looks: Sequence[Look], lines: Sequence[Any] = (), columns: int = 3) -> None:
-    """Say below the axes what the looks mean, and lines with their labels."""
+    """Draw a legend below the axes, of looks and of lines with their labels."""
     handles = [*(Patch(facecolor=look.fill, label=look.words, **outline(look)) for look in looks), *lines]
     if handles:
         place = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": LEGEND}

@@ -48,7 +48,7 @@ State = Sequence[Sequence[Iterable[int]]]  # by rank, by chunk: the ranks whose 
 class Pictures:
     """States and messages of an algorithm, and where their pictures stand below the title, in equal rows.
 
-    Cells have parts that can be told apart; as many pictures are in a row as fit.
+    The parts of a cell are wide enough to be seen; as many pictures are in a row as fit.
 
     Attributes:
         states: what each picture shows.
@@ -128,8 +128,8 @@ def steps(states: Sequence[State], messages: Sequence[Sequence[Message]], title:
 def draw_steps(shown: Pictures, title: str) -> Figure:
     """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
     below = shown.rows * (shown.height + GAP)
-    room = 1.03 * cells.text_width(shown.key, SMALL)  # letters on whole pixels take more than their outlines
-    width = max(shown.place(shown.per_row - 1)[0] + shown.width, room)
+    line = 1.03 * cells.text_width(shown.key, SMALL)  # letters on whole pixels take more than their outlines
+    width = max(shown.place(shown.per_row - 1)[0] + shown.width, line)
     figure, ax = cells.canvas(width, below + KEY, title)
     for picture, (state, step, heading) in enumerate(zip(shown.states, shown.messages, shown.headings, strict=True)):
         if picture % shown.per_row == 0:
@@ -232,7 +232,11 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
     (ax,) = figure.axes
     pictures = []
     for number, (step, heading) in enumerate(zip(shown.messages, shown.headings, strict=True)):
-        moves = [flight(shown, number, message, chunk) for message, chunk in chunks_of(step)]
+        moves = []  # the corners of the cell that a message looks like, of its sender's and of its receiver's
+        for message, chunk in chunks_of(step):
+            start, end = (shown.corner(number, rank, chunk) for rank in (message.src, message.dst))
+            looks = start if message.origin is None else shown.corner(0, message.origin, chunk)
+            moves.append({"looks": looks, "start": start, "end": end})
         pictures.append({"heading": heading, "corner": shown.place(number), "moves": moves})
     data = {"title": title, "key": shown.key, "dpi": DPI, "names": NAMES, "cell": [shown.cell, CELL]}
     data |= {"origin": [ax.get_xlim()[0], ax.get_ylim()[1]], "size": [NAMES + shown.width, shown.height]}
@@ -248,13 +252,6 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
     image = " ".join(f'{name}="{escape(value, quote=True)}"' for name, value in attributes.items())
     text = f"<{title}{title and ': '}{count(len(pictures) - 1, 'step')} to play>"
     return Player(figure, f'<div style="padding:4px"><img {image}></div>', text)
-
-
-def flight(shown: Pictures, picture: int, message: Message, chunk: int) -> dict[str, tuple[float, float]]:
-    """A message that moves: the corners of the cell that it looks like, of its sender's and of its receiver's."""
-    start, end = (shown.corner(picture, rank, chunk) for rank in (message.src, message.dst))
-    looks = start if message.origin is None else shown.corner(0, message.origin, chunk)
-    return {"looks": looks, "start": start, "end": end}
 
 
 def png_text(figure: Figure, dpi: int) -> str:

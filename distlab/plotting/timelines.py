@@ -319,7 +319,7 @@ def draw_lost(ax: Axes, scene: Scene, taken: list[Place]) -> None:
 
 
 def label_arrows(ax: Axes, scene: Scene, taken: list[Place]) -> None:
-    """The bytes of each message beside its arrow, or how many messages it stands for, where there is room."""
+    """The bytes of each message beside its arrow, or how many messages it stands for, where there is space."""
     single = all(len(arrow.sizes) == 1 for arrow in scene.arrows)
     if single and len(scene.sizes) == 1 and len(scene.arrows) > MOST_LABELS:
         return

@@ -77,7 +77,7 @@ class Align:
 
 @dataclass(frozen=True)
 class Mark:
-    """The rank wants to know what its clock says here."""
+    """The rank reads its clock here."""
 
 
 Event = Compute | Message | Collective | Callback | Wait | Align | Mark

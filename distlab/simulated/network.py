@@ -81,7 +81,7 @@ class Network:
         latency, bandwidth: of the link between any two ranks, as for `Link`.
         hosts: ranks by host. inside, between: the links in a host, and between hosts.
         device: how long computing takes. name: for pictures and tables; made from the links when it is "".
-        handshake: whether a sender learns only after a latency that its receiver is there; see simulation.py.
+        handshake: whether it takes a latency until a sender knows of its receiver; see simulation.py.
         algorithms: {"all_reduce": one of ALL_REDUCE}. "auto" takes ring or tree, whichever its formula says is
             quicker, as NCCL does.
         stragglers: by rank, how many times longer it computes.

@@ -153,7 +153,7 @@ NOTES = Notes()
 
 
 def use(network: Network | None) -> None:
-    """Say which machines these ranks are on from now on, and begin new notes with all clocks at 0; None: on this one.
+    """Set the machines that these ranks are on, and begin new notes with all clocks at 0; None: on this one.
 
     Runs on: every rank.
     """

@@ -8,8 +8,8 @@ The model, after LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995):
 - A port carries one message at a time in each direction, the others wait in the order in which they came. Ranks on one
   host have a port each for messages inside of the host; those between hosts share the one port of each host.
 - A message may leave when its sender has begun to send it and its receiver to receive it, and the sender's operation
-  ends when it has arrived: the latency of a link counts in what the two say to each other before, as formulas of the
-  form alpha + beta m do (rendezvous). With `handshake` they say it on the wire, as gloo does: the sender hears of its
+  ends when it has arrived: the latency of a link includes what the two exchange before, as formulas of the
+  form alpha + beta m do (rendezvous). With `handshake` they exchange it as gloo does: the sender knows of its
   receiver a latency later, and its operation ends when the message has left the port.
 - A collective is what its members send, step by step (collectives.py), from the moment at which each has begun it, and
   through the same ports as everything else. Adding costs nothing. Those of one group go one after the other on each
@@ -62,7 +62,7 @@ def simulate(
 
     Args:
         programs: the events, by rank.
-        clocks: what they say at first; 0 for None.
+        clocks: of each rank at first; 0 for None.
         unfinished: of the result before.
 
     Returns:
@@ -85,8 +85,8 @@ class _Moment:
 
 
 LONG_AGO = _Moment(0.0)
-# What goes on in virtual time. It yields what it waits for, a time with its order in the queue or a moment, and is told
-# when that was; a moment may have come before it.
+# What goes on in virtual time. It yields what it waits for, a time with its order in the queue or a moment, and gets
+# the time of that; a moment may have come before it.
 Process = Generator["tuple[float, Any] | _Moment", float, None]
 
 
@@ -211,7 +211,7 @@ class _Run:
             self._end(rank, callback.op, now)
 
     def _call(self, rank: int, event: Message | Collective | Callback, now: float) -> None:
-        """The rank begins an operation, or says what follows one."""
+        """The rank begins an operation, or a callback that follows one."""
         if isinstance(event, Callback):
             self._go_on(self._program(rank, event.events, now, event))
         else:

@@ -94,7 +94,7 @@ class Message:
     """One send and the recv that took it, or one of them alone: it was not received, or nothing came.
 
     A remote call has two: to the function's start, and from its end back; `times` are their start and end in seconds.
-    `src` is None for a recv from anybody that got nothing. `traced` tells whether both ranks were recorded: if not, the
+    `src` is None for a recv from anybody that got nothing. `traced`: whether both ranks were recorded; if not, the
     other half is not missing but unknown.
     """
 
@@ -131,7 +131,7 @@ class Message:
 class Collective:
     """One collective of a group: what each rank that took part did, by rank.
 
-    `complete` tells whether every rank of the group did, as far as the ranks were recorded.
+    `complete`: whether every rank of the group did, as far as the ranks were recorded.
     """
 
     op: str

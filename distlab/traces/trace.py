@@ -32,9 +32,9 @@ class Shares(NamedTuple):
     """Seconds of one rank between the first and the last event of a trace; together they are all of its time.
 
     Args:
-        compute: it computed, and nothing of its own was on its way.
-        hidden: it computed while its data were on their way: communication that costs no time.
-        communicate: it did not compute, and data were on their way.
+        compute: it computed, and no data of its own travelled.
+        hidden: it computed while its data travelled: communication that costs no time.
+        communicate: it did not compute, and data travelled.
         wait: it did not compute, and a partner had not come yet.
         other: none of these: plain Python, or nothing.
     """

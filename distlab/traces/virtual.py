@@ -1,4 +1,4 @@
-"""The contents of a trace of a simulated cluster: what simulation.py says, as events, messages and collectives.
+"""The contents of a trace of a simulated cluster: the results of simulation.py as events, messages and collectives.
 
 A pure function, called by client/trace_recording.py. Runs on the notebook's kernel. Nothing is estimated here: every
 time is the model's.

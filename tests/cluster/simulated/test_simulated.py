@@ -177,21 +177,6 @@ def test_what_some_ranks_measure_is_their_own_call(cluster):
     assert cluster.clock() - before == close(2 * ALPHA + message)
 
 
-def test_a_sweep_says_that_it_is_simulated(cluster):
-    functions = {"gloo": dist.all_reduce, "ring": algorithms.ALL_REDUCE["ring"]}
-    swept = distlab.sweep(cluster, functions, [12, 3 << 16], ranks=[2, 3])
-    title = "all_reduce, simulated: 3 ranks, 5 µs, 25 GB/s: virtual time of the slowest rank"
-    assert repr(swept).splitlines()[0] == title
-    for n in (2, 3):
-        timing = swept.timing(3 << 16, "ring", n)
-        assert timing.repetitions == (close(algorithms.cost("ring", 3 << 16, n, ALPHA, BETA)),)
-        assert timing.seconds == close(swept.timing(3 << 16, "gloo", n).seconds)
-    figure = swept.plot()
-    told = [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
-    assert "simulated: 3 ranks, 5 µs, 25 GB/s" in told
-    assert repr(cluster).startswith("Cluster(3): backend gloo, simulated: 3 ranks, 5 µs, 25 GB/s")
-
-
 def test_a_trace_is_of_virtual_time(cluster):
     """Messages from when they leave to when they arrive, computing beside a collective, and waits; exact."""
 
@@ -205,6 +190,7 @@ def test_a_trace_is_of_virtual_time(cluster):
         cluster.run(program)
     step, whole = ALPHA + BETA * (1 << 16), algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA)
     assert repr(trace).startswith("Trace: simulated: 3 ranks, 5 µs, 25 GB/s, 12 messages, 1 collective, ")
+    assert repr(cluster).startswith("Cluster(3): backend gloo, simulated: 3 ranks, 5 µs, 25 GB/s")
     times = [time for message in trace.messages[::3] for time in (message.left, message.arrived)]
     assert times == close([time * step for k in range(4) for time in (k, k + 1)])
     (collective,) = trace.collectives

@@ -90,17 +90,6 @@ def test_a_call_that_raised_has_no_partner():
     assert sorted((m.matched, round(m.left * 1e3, 2)) for m in trace.messages) == [(False, 0), (True, 3)]
 
 
-def test_a_partner_that_was_not_recorded():
-    """Of a message whose other rank was not recorded it is not known whether it was matched, nor how long it waited."""
-    trace = traced(Rank(2).send(1, 0, 5), None, missing={1: "it was killed by SIGKILL"})
-    (message,) = trace.messages
-    assert (message.matched, message.traced, message.send.ready, message.send.waiting) == (False, False, None, 0)
-    assert trace.notes() == [
-        "Nothing is known of rank 1: it was killed by SIGKILL.",
-        "1 message to or from ranks of which nothing is known.",
-    ]
-
-
 def test_immediate_calls():
     """isend and irecv do not block; their waits do. An isend is over when its receiver has it all."""
     sender = Rank(2).send(1, 0, 9, blocking=False, waited=8)
