@@ -105,11 +105,7 @@ def finish(ax: Axes, ends: Sequence[End]) -> None:
 
 
 def sweep_panels(
-    curves: Mapping[int, Mapping[str, Curve]],
-    cores: int | None,
-    title: str,
-    theory: Mapping[str, Line],
-    simulated: str,
+    curves: Mapping[int, Mapping[str, Curve]], cores: int | None, title: str, theory: Mapping[str, Line], simulated: str
 ) -> Figure:
     """Draw a panel for each number of ranks, one below the other on the same scales.
 
