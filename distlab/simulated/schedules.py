@@ -46,22 +46,20 @@ class Schedule:
     steps: tuple[tuple[Message, ...], ...]
 
 
-def schedule(name: str, world_size: int, segments: int = 1) -> Schedule:
+def schedule(name: str, world_size: int) -> Schedule:
     """Who sends which chunk to whom, step by step.
 
     Runs on: anywhere.
 
     Args:
-        name: one of ALGORITHMS.
-        segments: in how many the pipelined ring cuts each chunk; each segment then counts as a chunk.
+        name: one of ALGORITHMS; the pipelined ring counts as one that does not cut its chunks.
 
     Raises:
         ArgumentError: no such algorithm, or no such number.
     """
     check(name, world_size)
-    whole_number("segments", segments, 1)
     plan, _ = ALGORITHMS[name]
-    num_chunks, steps = plan(world_size, segments) if world_size > 1 else (1, [])
+    num_chunks, steps = plan(world_size) if world_size > 1 else (1, [])
     return Schedule(name, world_size, num_chunks, tuple(tuple(step) for step in steps))
 
 
@@ -121,38 +119,38 @@ def check(name: str, world_size: int) -> None:
 # --- schedules: (number of chunks, steps) for n ranks ---
 
 
-def _naive(n: int, _: int) -> tuple[int, Steps]:
+def _naive(n: int) -> tuple[int, Steps]:
     up = [[Message(src, 0, range(1), "reduce")] for src in range(1, n)]
     return 1, up + [[Message(0, dst, range(1), "copy")] for dst in range(1, n)]
 
 
-def _tree(n: int, _: int) -> tuple[int, Steps]:
+def _tree(n: int) -> tuple[int, Steps]:
     edges = [[(r, r - d) for r in range(d, n, 2 * d)] for d in _distances(n)]
     up = [[Message(child, parent, range(1), "reduce") for child, parent in step] for step in edges]
     return 1, up + [[Message(parent, child, range(1), "copy") for child, parent in step] for step in reversed(edges)]
 
 
-def _whole_ring(n: int, _: int) -> tuple[int, Steps]:
+def _whole_ring(n: int) -> tuple[int, Steps]:
     return 1, [[Message(r, (r + 1) % n, range(1), "reduce", (r - s) % n) for r in range(n)] for s in range(n - 1)]
 
 
-def _ring(n: int, k: int) -> tuple[int, Steps]:
-    def step(first: int, segment: int, operation: str) -> list[Message]:
-        """One in which rank r sends a segment of chunk r + first."""
-        starts = [(r + first) % n * k + segment for r in range(n)]
-        return [Message(r, (r + 1) % n, range(start, start + 1), operation) for r, start in enumerate(starts)]
+def _ring(n: int) -> tuple[int, Steps]:
+    def step(first: int, operation: str) -> list[Message]:
+        """One in which rank r sends chunk r + first."""
+        chunks = [(r + first) % n for r in range(n)]
+        return [Message(r, (r + 1) % n, range(chunk, chunk + 1), operation) for r, chunk in enumerate(chunks)]
 
     phases = [(-s, "reduce") for s in range(n - 1)] + [(1 - s, "copy") for s in range(n - 1)]
-    return n * k, [step(first, segment, operation) for first, operation in phases for segment in range(k)]
+    return n, [step(*phase) for phase in phases]
 
 
-def _recursive_doubling(n: int, _: int) -> tuple[int, Steps]:
+def _recursive_doubling(n: int) -> tuple[int, Steps]:
     power = power_below(n)
     steps = [[Message(r, r ^ d, range(1), "reduce") for r in range(power)] for d in _distances(power)]
     return 1, _folded(n, 1, steps)
 
 
-def _halving_doubling(n: int, _: int) -> tuple[int, Steps]:
+def _halving_doubling(n: int) -> tuple[int, Steps]:
     power = power_below(n)
     blocks, halving, doubling = [range(power)] * power, [], []
     for d in reversed(_distances(power)):
@@ -207,11 +205,11 @@ def _log(n: int) -> int:
     return (n - 1).bit_length()
 
 
-# by name: the schedule for n ranks and a number of segments, and its cost
-ALGORITHMS: dict[str, tuple[Callable[[int, int], tuple[int, Steps]], Callable[[int], Cost]]] = {
+# by name: the schedule for n ranks, and its cost
+ALGORITHMS: dict[str, tuple[Callable[[int], tuple[int, Steps]], Callable[[int], Cost]]] = {
     "naive": (_naive, lambda n: (2 * (n - 1), 2 * (n - 1), n - 1)),
     "whole ring": (_whole_ring, lambda n: (n - 1, n - 1, n - 1)),
-    "ring": (lambda n, _: _ring(n, 1), _ring_cost),
+    "ring": (_ring, _ring_cost),
     "pipelined ring": (_ring, _ring_cost),
     "halving doubling": (_halving_doubling, _halving_cost),
     "recursive doubling": (_recursive_doubling, _doubling_cost),
