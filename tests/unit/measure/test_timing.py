@@ -78,10 +78,8 @@ SIZES = "num_bytes must be two different sizes or more, one for each time, got"
     ("call", "message"),
     [
         (lambda: measure(print, repeat=0), f"repeat {COUNT} 1 or more, got 0. Give for example repeat=1."),
-        (lambda: measure(print, repeat=2.5), f"repeat {COUNT} 1 or more, got 2.5. Give for example repeat=1."),
         (lambda: measure(print, warmup=-1), f"warmup {COUNT} 0 or more, got -1. Give for example warmup=1."),
         (lambda: fit_alpha_beta([4], [1.0]), f"{SIZES} [4]. Measure more sizes."),
-        (lambda: fit_alpha_beta([4, 4], [1.0, 1.0]), f"{SIZES} [4, 4]. Measure more sizes."),
         (lambda: fit_alpha_beta([4, 8], [1.0]), f"{SIZES} [4, 8]. Measure more sizes."),
         (lambda: fit_alpha_beta([4, 8], [0, 1]), "seconds must be above 0, got [0, 1]. Measure again."),
         (

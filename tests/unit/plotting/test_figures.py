@@ -82,6 +82,7 @@ def test_a_figure(name):
 
 def test_style_is_restored():
     """Neither style() nor a figure changes the user's settings, and no figure stays with pyplot."""
+    assert all(getattr(plotting, name) is not None for name in plotting.__all__)
     before = dict(matplotlib.rcParams)
     with style():
         assert matplotlib.rcParams["svg.hashsalt"] == "distlab"
@@ -97,6 +98,7 @@ def test_the_colours_read_on_both_pages():
         labels = [f"{axis}tick.{what}" for axis in "xy" for what in ("color", "labelcolor")]
         names = ("text.color", "axes.labelcolor", "axes.edgecolor", *labels)
         assert min(on_pages(matplotlib.rcParams[name]) for name in names) > 3.9
+    assert len({*map(rank_color, range(24))}) == 24
     assert min(on_pages(curve_color(place)) for place in range(24)) >= 4
     assert on_pages(LOST) >= 4
     fills = [*map(rank_color, range(24)), FAINT, MIXED, *(look.fill for look in (*LOOKS.values(), *SHARES.values()))]

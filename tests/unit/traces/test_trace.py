@@ -1,6 +1,7 @@
 """distlab.Trace: from what ranks recorded to events, messages and collectives; recordings are written by hand."""
 
 import io
+import itertools
 import json
 from math import inf
 
@@ -254,7 +255,7 @@ def test_the_table_adds_up_what_is_alike():
 
 
 def test_perfetto_gets_a_process_for_each_rank(tmp_path):
-    """The file has a process a rank, slices on tracks, and an arrow for each matched message."""
+    """The file has a process a rank, slices that nest on each track, and an arrow for each matched message."""
     sender = ddp_step().send(1, 10, 13).send(1, 14, 19, blocking=False, waited=16, tag=1)
     trace = traced(sender, ddp_step().recv(0, 12, 13.5).recv(0, 15, 18, blocking=False, waited=17, tag=1))
     plain = json.loads(trace.to_chrome(tmp_path / "trace.json").read_text())
@@ -265,6 +266,9 @@ def test_perfetto_gets_a_process_for_each_rank(tmp_path):
     for item in items:
         if item["ph"] == "X":
             tracks.setdefault((item["pid"], item["tid"]), []).append((item["ts"], item["ts"] + item["dur"]))
+    for slices in tracks.values():
+        for (_, end), (later, last) in itertools.combinations(sorted(slices, key=lambda one: (one[0], -one[1])), 2):
+            assert later >= end - 1e-6 or last <= end + 1e-6
     flows = [item for item in items if item["ph"] in "sf"]
     assert sorted((item["id"], item["ph"]) for item in flows) == [(0, "f"), (0, "s"), (1, "f"), (1, "s")]
     for item in flows:
@@ -285,6 +289,7 @@ def test_the_repr_counts():
     """In one line: ranks, messages, those without a partner, collectives, and how long it took."""
     sender = Rank(2).send(1, 0, 3).send(1, 4, 5, tag=1).all_reduce(6, 8)
     trace = traced(sender, Rank(2).recv(0, 2, 3).all_reduce(7, 8))
+    assert traced(Rank(2)).plot() is not None  # of an empty trace: empty lanes
     assert repr(trace) == "Trace: 2 ranks, 2 messages, 1 without a partner, 1 collective, 8.00 ms"
     data, size = trace._repr_png_()
     assert data.startswith(b"\x89PNG")
