@@ -244,10 +244,8 @@ def activity(state: RankStatus) -> str:
 
 def brief(states: Mapping[int, RankStatus]) -> str:
     """`rows` in one line, for a person who waits: "rank 2 computes (line 4), ranks 0-1: all_reduce() (line 6)"."""
-    words = []
-    for ranks, what, _, line in rows(states)[:4]:
-        words.append(f"{rank_list(ranks)}: {what}" + (f" (line {line.number})" if line else ""))
-    return ", ".join(words)
+    some = [(f"{rank_list(ranks)}: {what}", line) for ranks, what, _, line in rows(states)[:4]]
+    return ", ".join(f"{words} (line {line.number})" if line else words for words, line in some)
 
 
 # --- operations that were begun and not waited for ---
@@ -268,13 +266,7 @@ def why_it_stays(states: Mapping[int, RankStatus], is_simulated: bool) -> str:
 
 
 def words_of_left(lines: Sequence[str], stays: str, gone: str) -> str:
-    """What to show of them.
-
-    Args:
-        lines: as `left` has them.
-        stays: as `why_it_stays` has it.
-        gone: what else went with the old group, in words.
-    """
+    """What to show of `left` and `why_it_stays`; `gone`: what else went with the old group, in sentences."""
     done = f"The process group is rebuilt, so that the next cell begins without them. {gone}".rstrip()
     if stays:
         done = f"They may meet the next cell, because {stays}: cluster.heal() builds a new group."
