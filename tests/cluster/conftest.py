@@ -1,4 +1,7 @@
-"""Real ranks for the tests, and the count of processes that they must not leave behind."""
+"""Real ranks for the tests, which share them, and the count of processes that they must not leave behind.
+
+Runs in pytest's process; the functions of (rank, world_size) at the end run on every rank.
+"""
 
 import contextlib
 import os
@@ -13,8 +16,9 @@ from jupyter_client.manager import start_new_kernel
 
 import distlab
 from distlab.launch import reaper
-from tests.cluster.backend_programs import PROGRAMS
 from tests.processes import marked, wait_until_gone
+
+FOUR = {"n": 4, "timeout": 60}
 
 
 def processes_of(owner: str) -> list[psutil.Process]:
@@ -33,41 +37,68 @@ def our_processes() -> list[psutil.Process]:
     return tagged + [process for process in children if process not in tagged]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def nothing_left():
-    """After the tests of a module, no process of ours is left."""
-    before = {p.pid for p in our_processes()}
-    yield
+def pids_of_the_running_cluster() -> set[int]:
+    """Every process of the cluster that runs now, and its guard, which is not marked."""
+    if distlab.Cluster.current is None:
+        return set()
+    processes = distlab.Cluster.current.ranks._processes
+    return {processes._guard.pid, *(process.pid for process in processes_of(processes.tag))}
+
+
+class Shared:
+    """The cluster that tests share: it lives until one with other options is asked for, and replaces it."""
+
+    def __init__(self):
+        self.options, self.cluster = {}, None
+
+    def made(self, **options):
+        if self.cluster is None or self.cluster is not distlab.Cluster.current or self.options != options:
+            self.options, self.cluster = options, distlab.Cluster(**options)
+        return self.cluster
+
+
+def pytest_collection_modifyitems(items):
+    """Modules whose clusters are alike run one after another."""
+    items.sort(key=lambda item: str(getattr(getattr(item, "module", None), "CLUSTER", FOUR)))
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The cluster that tests share; at the end it is stopped, and no process of ours is left."""
+    before = {process.pid for process in our_processes()}
+    yield Shared()
+    if distlab.Cluster.current is not None:
+        distlab.Cluster.current.stop()
     assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before]) == []
 
 
-@pytest.fixture(scope="module")
-def cluster(request, nothing_left):
-    """The ranks of a module's CLUSTER, or four, shared by its tests; each test leaves them usable, and proves it.
-
-    Their timeout is long: on a busy machine, being freed must be told apart from it.
-    """
-    with distlab.Cluster(**getattr(request.module, "CLUSTER", {"n": 4, "timeout": 20})) as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def last_one_stopped(nothing_left):
-    """The last cluster of those that `sized` makes ends with the module."""
+@pytest.fixture(autouse=True, scope="module")
+def nothing_left(shared):
+    """After the tests of a module, no process of ours is left but those of the shared cluster."""
+    before = {process.pid for process in our_processes()}
     yield
-    if distlab.Cluster.current is not None:
-        distlab.Cluster.current.stop()
+    kept = before | pids_of_the_running_cluster()
+    assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in kept]) == []
+
+
+@pytest.fixture
+def cluster(request, shared):
+    """The shared ranks with the options of a module's CLUSTER, or four; each test leaves them usable, and proves it.
+
+    Their timeout is long: on a busy machine, being freed must differ from it.
+    """
+    return shared.made(**getattr(request.module, "CLUSTER", FOUR))
 
 
 @pytest.fixture(scope="module")
-def sized(request, last_one_stopped):
-    """A cluster of the size that a test asks for; it replaces the one before, which is quicker than a start."""
-    return distlab.Cluster(request.param, timeout=60)
+def sized(request, shared):
+    """The shared ranks, as many as a test asks for; a module's tests with as many run one after another."""
+    return shared.made(n=request.param, timeout=60)
 
 
 @pytest.fixture
 def quick_watch(monkeypatch):
-    """A deadlock is told as soon as nothing has moved for 0.2 s: what is none has to show it in less than a second."""
+    """A deadlock is reported when nothing has moved for 0.2 s: what is none has to show it in less than a second."""
     monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 0.2)
     monkeypatch.setattr("distlab.wire.seconds.TICK", 0.1)
 
@@ -80,10 +111,12 @@ def usable(cluster):
 
 
 @pytest.fixture(scope="session")
-def on_gloo():
+def on_gloo(shared):
     """What every program of the backends gives on gloo, with three ranks."""
-    with distlab.Cluster(3, timeout=60) as three:
-        return {name: outcome(three, program) for name, program in PROGRAMS.items()}
+    from tests.cluster.backend_programs import PROGRAMS  # with torch's sharding, which takes seconds to import
+
+    three = shared.made(n=3, timeout=60)
+    return {name: outcome(three, program) for name, program in PROGRAMS.items()}
 
 
 def outcome(cluster, program):
@@ -145,7 +178,7 @@ def notebook(request, nothing_left):
 
 
 def kill(cluster, *ranks):
-    """Kill the processes of some ranks, wait until ipyparallel has heard of it, and return the pids that all had."""
+    """Kill the processes of some ranks, wait until ipyparallel knows of it, and return the pids that all had."""
     pids = list(cluster.ranks.pids)
     for rank in ranks:
         os.kill(pids[rank], signal.SIGKILL)
@@ -158,9 +191,9 @@ def descriptors_and_threads():
 
 
 def sum_of_ranks(rank, world_size):
-    tensor = torch.tensor([float(rank)])
-    dist.all_reduce(tensor)
-    return tensor.item()
+    total = torch.full((1,), float(rank))  # cloudpickle takes torch.tensor for torch.distributed.tensor, and imports it
+    dist.all_reduce(total)
+    return total.item()
 
 
 def pid_on_rank(rank, world_size):

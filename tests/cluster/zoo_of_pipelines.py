@@ -15,7 +15,6 @@ from torch.distributed.pipelining import (
 )
 
 from tests.cluster.zoo import breaks
-from tests.cluster.zoo_of_peers import right
 
 BATCH = torch.arange(64.0).view(8, 8) / 64  # the whole batch, the same on every rank
 
@@ -81,21 +80,17 @@ def as_one_process(kind, rank, n, each=1):
     return all(torch.allclose(found, expected, atol=1e-6) for found, expected in pairs)
 
 
-@right
 def gpipe(rank, n):
     return as_one_process(ScheduleGPipe, rank, n)
 
 
-@right
 def one_forward_one_backward(rank, n):
     return as_one_process(Schedule1F1B, rank, n)
 
 
-@right
 def interleaved_stages(rank, n):
     return as_one_process(ScheduleInterleaved1F1B, rank, n, each=2)
 
 
-@right
 def a_schedule_without_bubble(rank, n):
     return as_one_process(ScheduleInterleavedZeroBubble, rank, n, each=2)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed.autograd as dist_autograd
 from torch.distributed import rpc
 
-from tests.cluster.zoo import breaks, ones
+from tests.cluster.zoo import breaks, ones, only
 
 
 def remotely(program, threads=16):
@@ -26,9 +26,9 @@ def remotely(program, threads=16):
     return call
 
 
-def breaks_remotely(*worlds, threads=16, **options):
-    """As `breaks`, with an RPC worker on every rank."""
-    return lambda program: breaks(*worlds, **options)(remotely(program, threads))
+def breaks_remotely(*worlds, on=None, threads=16, **options):
+    """As `breaks`, with an RPC worker on every rank, also on those that do not run the program."""
+    return lambda program: breaks(*worlds, **options)(remotely(only(on, program), threads))
 
 
 def start(rank, n, threads=16):
@@ -54,18 +54,16 @@ def receive(src):
     dist.recv(ones(), src=src)
 
 
-@breaks_remotely(3)
+@breaks_remotely(3, on=[0])
 def a_served_recv_without_a_send(rank, n):
     """Rank 1, in receive(...) for rank 0, waits for a message from rank 2, which has finished without sending it."""
-    if rank == 0:
-        rpc.rpc_sync("w1", receive, (2,))
+    rpc.rpc_sync("w1", receive, (2,))
 
 
-@breaks_remotely(2)
+@breaks_remotely(2, on=[0])
 def a_served_collective_on_one_rank(rank, n):
     """Rank 1, in all_reduce(...) for rank 0, waits in all_reduce() for rank 0"""
-    if rank == 0:
-        rpc.rpc_async("w1", dist.all_reduce, (ones(),)).wait()
+    rpc.rpc_async("w1", dist.all_reduce, (ones(),)).wait()
 
 
 @rpc.functions.async_execution
@@ -73,34 +71,30 @@ def when_full():
     return torch.futures.Future()
 
 
-@breaks_remotely(2)
+@breaks_remotely(2, on=[0])
 def a_batch_that_never_fills(rank, n):
     """Rank 0 waits for rank 1: when_full(...), which has returned a Future that nobody completes."""
-    if rank == 0:
-        rpc.rpc_sync("w1", when_full)
+    rpc.rpc_sync("w1", when_full)
 
 
-@breaks_remotely(2)
+@breaks_remotely(2, on=[0])
 def many_batches_that_never_fill(rank, n):
     """Rank 0 waits for rank 1: when_full(...)"""
-    if rank == 0:
-        torch.futures.wait_all([rpc.rpc_async("w1", when_full) for _ in range(3)])
+    torch.futures.wait_all([rpc.rpc_async("w1", when_full) for _ in range(3)])
 
 
-@breaks_remotely(3, threads=1)
+@breaks_remotely(3, on=[0], threads=1)
 def a_pool_that_is_full(rank, n):
     """but the one thread of rank 1 that serves calls waits."""
-    if rank == 0:
-        first = rpc.rpc_async("w1", receive, (2,))
-        rpc.rpc_sync("w1", ask_back, (0,))
-        first.wait()
+    first = rpc.rpc_async("w1", receive, (2,))
+    rpc.rpc_sync("w1", ask_back, (0,))
+    first.wait()
 
 
-@breaks_remotely(3)
+@breaks_remotely(3, on=[0, 2])
 def a_shutdown_that_one_rank_skips(rank, n):
     """in shutdown for rank 1, which has finished without calling it."""
-    if rank != 1:
-        rpc.shutdown()
+    rpc.shutdown()
 
 
 @breaks_remotely(3)
@@ -111,11 +105,10 @@ def a_start_that_one_rank_skips(rank, n):
         rpc.init_rpc(f"w{rank}", rank=rank, world_size=n)
 
 
-@breaks_remotely(2)
+@breaks_remotely(2, on=[0])
 def a_remote_value_that_never_comes(rank, n):
     """Rank 0 waits for rank 1, in to_here."""
-    if rank == 0:
-        rpc.remote("w1", receive, (0,)).to_here()
+    rpc.remote("w1", receive, (0,)).to_here()
 
 
 @breaks_remotely(2)
@@ -152,18 +145,16 @@ def an_exception_two_ranks_away(rank, n):
         rpc.rpc_async("w1", pass_on).wait()
 
 
-@breaks_remotely(2, error="RankDied")
+@breaks_remotely(2, on=[0], error="RankDied")
 def a_callee_that_dies(rank, n):
     """rank 1 ended with exit status 3"""
-    if rank == 0:
-        rpc.rpc_sync("w1", os._exit, (3,))
+    rpc.rpc_sync("w1", os._exit, (3,))
 
 
-@breaks_remotely(2, error="RankError")
+@breaks_remotely(2, on=[0], error="RankError")
 def a_worker_that_is_not_there(rank, n):
     """to must be the name, WorkerInfo or id of a worker ('w0', 'w1'), got 'w2'."""
-    if rank == 0:
-        rpc.rpc_sync("w2", ask_back, (0,))
+    rpc.rpc_sync("w2", ask_back, (0,))
 
 
 @breaks_remotely(3, error="RankError")
@@ -173,18 +164,16 @@ def one_name_for_two_workers(rank, n):
     rpc.init_rpc("w" if rank < 2 else "v", rank=rank, world_size=n)
 
 
-@breaks_remotely(2, error="RankError")
+@breaks_remotely(2, on=[0], error="RankError")
 def a_second_start(rank, n):
     """RPC runs on rank 0 already, as "w0". Call rpc.shutdown() on every rank first."""
-    if rank == 0:
-        rpc.init_rpc("w0", rank=rank, world_size=n)
+    rpc.init_rpc("w0", rank=rank, world_size=n)
 
 
-@breaks_remotely(2, error="RankError")
+@breaks_remotely(2, on=[0], error="RankError")
 def a_result_that_cannot_be_sent(rank, n):
     """The result of eval on rank 1 cannot be sent (TypeError: cannot pickle"""
-    if rank == 0:
-        rpc.rpc_sync("w1", eval, ("__import__('threading').Lock()",))
+    rpc.rpc_sync("w1", eval, ("__import__('threading').Lock()",))
 
 
 @breaks_remotely(2, error="RankError")
@@ -196,17 +185,15 @@ def a_reference_after_the_shutdown(rank, n):
         reference.to_here()
 
 
-@breaks_remotely(2, error="RankError")
+@breaks_remotely(2, on=[0], error="RankError")
 def a_call_that_is_too_slow(rank, n):
     """timeout"""
-    if rank == 0:
-        rpc.rpc_sync("w1", time.sleep, (0.5,), timeout=0.1)
+    rpc.rpc_sync("w1", time.sleep, (0.5,), timeout=0.1)
 
 
-@breaks_remotely(2, error="RankError")
+@breaks_remotely(2, on=[0], error="RankError")
 def a_loss_without_a_context(rank, n):
     """requires_grad not set on root"""
-    if rank == 0:
-        loss = rpc.rpc_sync("w1", torch.add, (ones(), 1)).sum()
-        with dist_autograd.context() as context:
-            dist_autograd.backward(context, [loss])
+    loss = rpc.rpc_sync("w1", torch.add, (ones(), 1)).sum()
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [loss])

@@ -1,4 +1,4 @@
-"""Right programs with remote procedure calls, which nothing may call stuck: each returns True on every rank.
+"""Correct programs with remote procedure calls: each returns True on every rank.
 
 test_zoo.py starts RPC anew for each, with zoo_of_remote_calls.remotely.
 """
@@ -12,22 +12,14 @@ import torch.distributed as dist
 import torch.distributed.autograd as dist_autograd
 from torch.distributed import rpc
 
-RIGHT_REMOTELY = []
 LONG = 0.8  # seconds: longer than a deadlock needs to be named in these tests
 
 
-def right(program):
-    RIGHT_REMOTELY.append(program)
-    return program
-
-
-@right
 def everybody_calls_everybody(rank, n):
     got = [rpc.rpc_sync(f"w{r}", torch.add, (torch.tensor(rank), r)) for r in range(n)]
     return [int(value) for value in got] == [rank + r for r in range(n)]
 
 
-@right
 def calls_that_call(rank, n):
     return rpc.rpc_sync(f"w{(rank + 1) % n}", around, (n, n)) == n
 
@@ -37,12 +29,10 @@ def around(left, n):
     return 0 if left == 0 else 1 + rpc.rpc_sync(f"w{(mine + 1) % n}", around, (left - 1, n))
 
 
-@right
 def a_served_function_that_sleeps(rank, n):
     return rank > 0 or rpc.rpc_sync("w1", time.sleep, (LONG,)) is None
 
 
-@right
 def a_served_function_that_computes(rank, n):
     def count():
         until = time.monotonic() + LONG
@@ -53,7 +43,6 @@ def a_served_function_that_computes(rank, n):
     return rank > 0 or rpc.rpc_sync("w1", count) == 1
 
 
-@right
 def a_served_function_that_sends_later(rank, n):
     """The rank that called it has finished, its own has, too, and a third waits for the message."""
 
@@ -68,19 +57,16 @@ def a_served_function_that_sends_later(rank, n):
     return True
 
 
-@right
 def futures_in_any_order(rank, n):
     futures = [rpc.rpc_async(f"w{r}", pow, (r, 2)) for r in range(n)]
     return [future.wait() for future in reversed(futures)] == [r**2 for r in reversed(range(n))]
 
 
-@right
 def all_futures_at_once(rank, n):
     futures = [rpc.rpc_async(f"w{r}", max, (rank, r)) for r in range(n)]
     return torch.futures.wait_all(futures) == [max(rank, r) for r in range(n)]
 
 
-@right
 def what_comes_after_a_future(rank, n):
     return rpc.rpc_async("w0", pow, (2, 3)).then(lambda done: done.value() + 1).wait() == 9
 
@@ -101,42 +87,35 @@ class Counter:
         return done
 
 
-@right
 def an_object_on_another_rank(rank, n):
     counter = rpc.remote(f"w{n - 1}", Counter)
     return [counter.rpc_sync().add(2), counter.remote().add(1).to_here(), counter.owner().id] == [n - 1] * 3
 
 
-@right
 def a_reference_in_third_hands(rank, n):
     counter = rpc.remote("w0", Counter)
     return rpc.rpc_sync(f"w{(rank + 1) % n}", lambda held: held.rpc_sync().add(1), (counter,)) == 0
 
 
-@right
 def an_answer_that_a_timer_gives(rank, n):
     return rank > 0 or rpc.remote("w1", Counter).rpc_sync().add_later(1) == 1
 
 
-@right
 def an_own_value_for_others(rank, n):
     mine = rpc.RRef(torch.tensor(rank))
     return int(rpc.rpc_sync(f"w{(rank + 1) % n}", lambda held: held.to_here() + 1, (mine,))) == rank + 1
 
 
-@right
 def calls_of_itself(rank, n):
     return rpc.rpc_sync(f"w{rank}", dist.get_rank) == rank and rpc.remote(rank, pow, (2, 2)).to_here() == 4
 
 
-@right
 def variables_of_the_callee(rank, n):
     vars(sys.modules["__main__"])["own"] = 10 * rank
     dist.barrier()
     return rpc.rpc_sync(f"w{(rank + 1) % n}", lambda: own) == 10 * ((rank + 1) % n)  # noqa: F821
 
 
-@right
 def a_gradient_through_a_call(rank, n):
     with dist_autograd.context() as context:
         weight = torch.tensor([1.0 + rank], requires_grad=True)
@@ -145,7 +124,6 @@ def a_gradient_through_a_call(rank, n):
         return dist_autograd.get_gradients(context)[weight].tolist() == [2.0 * (1 + rank)]
 
 
-@right
 def collectives_beside_calls(rank, n):
     total = torch.tensor([float(rank)])
     future = rpc.rpc_async(f"w{(rank + 1) % n}", dist.get_rank)
@@ -153,7 +131,6 @@ def collectives_beside_calls(rank, n):
     return float(total) == n * (n - 1) / 2 and future.wait() == (rank + 1) % n
 
 
-@right
 def served_collectives_of_all_ranks(rank, n):
     def of_all():
         total = torch.ones(1)
@@ -163,7 +140,6 @@ def served_collectives_of_all_ranks(rank, n):
     return rank > 0 or torch.futures.wait_all([rpc.rpc_async(f"w{r}", of_all) for r in range(n)]) == [n] * n
 
 
-@right
 def a_timeout_that_is_expected(rank, n):
     if rank == 0:
         try:
@@ -173,7 +149,6 @@ def a_timeout_that_is_expected(rank, n):
     return True
 
 
-@right
 def an_exception_that_is_expected(rank, n):
     try:
         rpc.rpc_sync(f"w{(rank + 1) % n}", int, ("x",))
@@ -181,7 +156,6 @@ def an_exception_that_is_expected(rank, n):
         return str(error).startswith("ValueError: invalid literal")
 
 
-@right
 def a_shutdown_and_another_start(rank, n):
     dist.barrier()
     rpc.shutdown()
@@ -189,7 +163,6 @@ def a_shutdown_and_another_start(rank, n):
     return rpc.rpc_sync(f"again{(rank + 1) % n}", dist.get_rank) == (rank + 1) % n
 
 
-@right
 def workers_on_two_of_the_ranks(rank, n):
     dist.barrier()
     rpc.shutdown()

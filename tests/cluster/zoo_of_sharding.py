@@ -22,7 +22,6 @@ from torch.distributed.tensor.parallel import (
 )
 
 from tests.cluster.zoo import breaks, ones
-from tests.cluster.zoo_of_peers import right
 
 BATCH = torch.arange(64.0).view(8, 8) / 64  # the whole batch, the same on every rank
 
@@ -77,15 +76,15 @@ def rows(n, placement=None):
 # --- broken ---
 
 
-@breaks(4)
+@breaks(3)
 def a_step_of_fsdp_that_one_rank_leaves_out(rank, n):
-    """Ranks 0-2 wait in all_gather_single for rank 3, which has finished without calling it once more."""
+    """Ranks 0-1 wait in all_gather_single for rank 2, which has finished without calling it once more."""
     model = sharded(layers())
-    for _ in range(1 if rank == 3 else 2):
+    for _ in range(1 if rank == 2 else 2):
         model(BATCH).sum().backward()
 
 
-@breaks(3)
+@breaks(2)
 def a_backward_pass_that_one_rank_leaves_out(rank, n):
     """in all_gather_single for rank 0, which has finished without calling it"""
     loss = sharded(layers())(BATCH).sum()
@@ -93,9 +92,9 @@ def a_backward_pass_that_one_rank_leaves_out(rank, n):
         loss.backward()
 
 
-@breaks(4)
+@breaks(2)
 def a_norm_of_gradients_on_rank_0_alone(rank, n):
-    """Rank 0 waits in all_reduce for ranks 1-3, which have finished without calling it."""
+    """Rank 0 waits in all_reduce for rank 1, which has finished without calling it."""
     model = sharded(layers())
     model(BATCH).sum().backward()
     if rank == 0:
@@ -110,11 +109,11 @@ def a_model_saved_by_rank_0_alone(rank, n):
         [value.full_tensor() for value in model.state_dict().values()]
 
 
-@breaks(4)
+@breaks(2)
 def a_matrix_product_without_the_last_rank(rank, n):
-    """Ranks 0-2 wait in all_reduce for rank 3, which has finished without calling it."""
+    """Rank 0 waits in all_reduce for rank 1, which has finished without calling it."""
     model = in_parallel(layers(), mesh(n))
-    if rank < 3:
+    if rank == 0:
         model(BATCH).sum().item()
 
 
@@ -129,9 +128,9 @@ def a_gradient_of_tensor_parallel_for_one_rank(rank, n):
         batch.grad.sum().item()
 
 
-@breaks(4)
+@breaks(2)
 def full_tensors_in_another_order(rank, n):
-    """rank 0 calls full_tensor (all_gather_single), ranks 1-3 call full_tensor (allreduce)."""
+    """rank 0 calls full_tensor (all_gather_single), rank 1 calls full_tensor (allreduce)."""
     pair = [rows(n), DTensor.from_local(torch.ones(2), mesh(n), [Partial()])]
     for tensor in pair if rank == 0 else reversed(pair):
         tensor.full_tensor()
@@ -157,13 +156,13 @@ def features_that_do_not_divide(rank, n):
     in_parallel(layers(features=7), mesh(n))(BATCH)
 
 
-@breaks(4, error="RankError")
+@breaks(2, error="RankError")
 def a_mesh_of_more_ranks_than_there_are(rank, n):
     """must multiply to the number of ranks: init_device_mesh('cpu', (world_size,)), or (2, world_size // 2)."""
     init_device_mesh("cpu", (2, n))
 
 
-@breaks(3)
+@breaks(2)
 def a_full_tensor_that_one_rank_does_not_ask_for(rank, n):
     """in full_tensor for rank LAST, which has finished without calling it."""
     tensor = rows(n)
@@ -179,11 +178,10 @@ def a_redistribution_without_rank_1(rank, n):
         tensor.redistribute(placements=[Replicate()])
 
 
-@breaks(2)
+@breaks(2, on=[0])
 def a_functional_collective_nobody_joins(rank, n):
     """Rank 0 waits in all_reduce for rank 1, which has finished without calling it."""
-    if rank == 0:
-        functional.all_reduce(ones(), "sum", dist.group.WORLD).wait()
+    functional.all_reduce(ones(), "sum", dist.group.WORLD).wait()
 
 
 @breaks(2)
@@ -197,23 +195,19 @@ def a_step_of_tensor_parallel_training_too_many(rank, n):
 # --- correct: sharded models ---
 
 
-@right
 def fsdp(rank, n):
     return close(trained(sharded(layers())), trained(layers()))
 
 
-@right
 def fsdp_with_whole_parameters_until_backward(rank, n):
     return close(trained(sharded(layers(), reshard_after_forward=False)), trained(layers()))
 
 
-@right
 def fsdp_of_one_unit_with_a_part_of_the_batch_each(rank, n):
     parts = torch.cat([BATCH] * n).chunk(n)
     return close(trained(fully_shard(layers()), batch=parts[rank]), trained(layers()))
 
 
-@right
 def fsdp_that_gathers_gradients_late(rank, n):
     model, alone = sharded(layers()), layers()
     for last in (False, True):
@@ -223,13 +217,11 @@ def fsdp_that_gathers_gradients_late(rank, n):
     return close([p.grad for p in model.parameters()], [p.grad for p in alone.parameters()])
 
 
-@right
 def fsdp_in_lower_precision(rank, n):
     model = sharded(layers(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
     return torch.allclose(model(BATCH).float(), layers()(BATCH), atol=0.05)
 
 
-@right
 def fsdp_with_a_clipped_norm(rank, n):
     model, alone = sharded(layers()), layers()
     model(BATCH).sum().backward()
@@ -238,25 +230,21 @@ def fsdp_with_a_clipped_norm(rank, n):
     return close(norms[:1], norms[1:])
 
 
-@right
 def fsdp_in_replicas(rank, n):
     return close(trained(sharded(layers(), mesh=square(n))), trained(layers()))
 
 
-@right
 def fsdp_of_a_model_in_tensor_parallel(rank, n):
     both = square(n)
     model = sharded(in_parallel(layers(), both["model"]), mesh=both["data"])
     return close(trained(model), trained(layers()))
 
 
-@right
 def a_whole_state_of_a_sharded_model(rank, n):
     state = get_model_state_dict(sharded(layers()), options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     return rank > 0 or close(state.values(), layers().state_dict().values())
 
 
-@right
 def states_of_the_optimizer_in_parts(rank, n):
     def make(parameters, lr):
         return ZeroRedundancyOptimizer(parameters, torch.optim.Adam, lr=lr)
@@ -267,7 +255,6 @@ def states_of_the_optimizer_in_parts(rank, n):
 # --- correct: DTensor and tensor parallel ---
 
 
-@right
 def placements_around(rank, n):
     there = torch.arange(4.0 * n).view(2 * n, 2)
     ways = [Shard(0), Shard(1), Replicate()]
@@ -275,38 +262,32 @@ def placements_around(rank, n):
     return close(moved, [there] * len(moved))
 
 
-@right
 def rows_that_do_not_divide(rank, n):
     there = torch.arange(2.0 * n + 2).view(n + 1, 2)
     return close([distribute_tensor(there, mesh(n), [Shard(0)])], [there])
 
 
-@right
 def a_product_of_columns_and_rows(rank, n):
     left, right = (distribute_tensor(torch.ones(2 * n, 2 * n), mesh(n), [Shard(dim)]) for dim in (1, 0))
     return close([(left @ right).redistribute(placements=[Shard(0)])], [torch.full((2 * n, 2 * n), 2.0 * n)])
 
 
-@right
 def a_result_that_is_used_late(rank, n):
     sums = [functional.all_reduce(torch.full((2,), float(i)), "sum", dist.group.WORLD) for i in range(40)]
     dist.all_reduce(torch.ones(1))
     return [total[0].item() for total in sums] == [float(i * n) for i in range(40)]
 
 
-@right
 def a_result_that_nobody_uses(rank, n):
     functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD)
     zeros(2 * n, device_mesh=mesh(n), placements=[Shard(0)]).redistribute(placements=[Replicate()])
     return True
 
 
-@right
 def columns_then_rows(rank, n):
     return close(trained(in_parallel(layers(features=2 * n), mesh(n))), trained(layers(features=2 * n)))
 
 
-@right
 def a_sequence_in_parallel(rank, n):
     torch.manual_seed(0)
     model, alone = (nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2 * n), nn.Linear(2 * n, 8)) for _ in range(2))
@@ -325,7 +306,6 @@ def a_sequence_in_parallel(rank, n):
     return close([torch.cat(functional.all_gather_tensor(out, 0, mesh(n)).chunk(n))], [alone(tokens)])
 
 
-@right
 def a_loss_in_parallel(rank, n):
     torch.manual_seed(0)
     scores, labels = torch.randn(6, 2 * n), torch.arange(6) % 2

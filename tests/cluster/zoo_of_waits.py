@@ -1,5 +1,6 @@
 """More broken programs: waits that no call of a group on the main thread shows; test_zoo.py runs them with zoo.py's."""
 
+import signal
 import subprocess
 import threading
 import time
@@ -11,21 +12,19 @@ from torch.utils.data import DataLoader
 from tests.cluster.zoo import breaks, ones
 
 
-@breaks(3)
+@breaks(2, on=[0])
 def a_thread_that_is_joined_waits_alone(rank, n):
     """Rank 0 waits in all_reduce for rank"""
-    if rank == 0:
-        thread = threading.Thread(target=lambda: dist.all_reduce(ones()))
-        thread.start()
-        thread.join()
+    thread = threading.Thread(target=lambda: dist.all_reduce(ones()))
+    thread.start()
+    thread.join()
 
 
-@breaks(2)
+@breaks(2, on=[0])
 def a_result_of_a_pool_that_never_comes(rank, n):
     """Rank 0 waits for a message from rank 1, which has finished without sending it."""
-    if rank == 0:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(dist.recv, ones(), 1).result()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(dist.recv, ones(), 1).result()
 
 
 @breaks(2)
@@ -62,9 +61,9 @@ def tags_that_differ_from_any_source(rank, n):
 # --- with somebody who will not act ---
 
 
-@breaks(3)
+@breaks(2)
 def an_idle_pool_of_threads(rank, n):
-    """3 of 3 ranks wait for each other; nobody will send."""
+    """2 of 2 ranks wait for each other; nobody will send."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(len, "x").result()
         dist.recv(ones(), src=(rank + 1) % n)
@@ -121,7 +120,7 @@ def a_dropped_isend_whose_sender_goes_on_to_receive(rank, n):
         dist.send(ones(), dst=0)
 
 
-@breaks(3, error="RankError")
+@breaks(2, error="RankError")
 def a_group_that_one_rank_destroys(rank, n):
     """rank 1 destroyed the process group"""
     if rank == 1:
@@ -135,3 +134,38 @@ def threads_that_are_left_in_recv_on_all_ranks(rank, n):
     """2 of 2 ranks wait for each other; nobody will send."""
     threading.Thread(target=dist.recv, args=(ones(), 1 - rank), kwargs={"tag": 9}, daemon=True).start()
     dist.recv(ones(), src=1 - rank)
+
+
+# --- names and signals of the engine ---
+
+
+@breaks(2)
+def run_code(rank, n):
+    """2 of 2 ranks wait for each other; nobody will send."""
+    dist.recv(ones(), src=1 - rank)
+
+
+@breaks(2, error="RankTimeout", timeout=0.5)
+def do_apply(rank, n):
+    """ranks 0-1  computes"""
+    while True:
+        pass
+
+
+def replace_handlers(by):
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
+        signal.signal(number, by)
+
+
+@breaks(2)
+def a_wait_where_signals_are_handled(rank, n):
+    """Variables are kept"""
+    replace_handlers(lambda *_: None)
+    dist.recv(ones(), src=1 - rank)
+
+
+@breaks(2, error="RankTimeout", timeout=0.5)
+def a_sleep_where_signals_are_ignored(rank, n):
+    """Variables are kept"""
+    replace_handlers(signal.SIG_IGN)
+    time.sleep(60)

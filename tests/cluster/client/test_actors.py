@@ -1,7 +1,9 @@
-"""Correct programs in which something that is hard to see will act: none of them is a deadlock."""
+"""Correct programs in which something that is hard to see will act: none of them is a deadlock. Runs real ranks."""
 
+import _thread
 import asyncio
 import functools
+import os
 import queue
 import signal
 import subprocess
@@ -13,22 +15,31 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from tornado.ioloop import IOLoop
 
 from tests.refused import raised
 
-LATER = 1.0  # seconds: longer than a deadlock needs to be told here
+LATER = 0.8  # seconds: longer than it takes to report a deadlock here
 
 CLUSTER = {"n": 3, "timeout": 60}
 pytestmark = pytest.mark.usefixtures("quick_watch")
 
 
-def send():
+def send(*_):
     dist.send(torch.ones(2), dst=1)
 
 
 def pause_and_send(*_):
     time.sleep(LATER)
     send()
+
+
+async def wait_and_send():
+    await asyncio.sleep(LATER)
+    send()
+
+
+# --- what acts later on rank 0, whose cell has ended ---
 
 
 def a_thread():
@@ -40,22 +51,11 @@ def a_timer_whose_code_has_not_begun():
 
 
 def a_thread_that_threading_does_not_know():
-    import _thread
-
     _thread.start_new_thread(pause_and_send, ())
 
 
 def a_thread_with_a_name_of_ours():
     threading.Thread(target=pause_and_send, name="distlab-watchdog").start()
-
-
-async def wait_and_send():
-    await asyncio.sleep(LATER)
-    send()
-
-
-def a_task_of_the_loop():
-    asyncio.get_running_loop().kept = asyncio.get_running_loop().create_task(wait_and_send())
 
 
 def a_task_inside_another_wait():
@@ -67,14 +67,10 @@ def a_timer_of_the_loop():
 
 
 def a_timer_of_tornado():
-    from tornado.ioloop import IOLoop
-
     IOLoop.current().call_later(LATER, send)
 
 
 def a_reader_of_the_loop():
-    import os
-
     here, there = os.pipe()
     loop = asyncio.get_running_loop()
 
@@ -87,26 +83,43 @@ def a_reader_of_the_loop():
 
 
 def an_alarm():
-    signal.signal(signal.SIGALRM, lambda *_: send())
+    signal.signal(signal.SIGALRM, send)
     signal.setitimer(signal.ITIMER_REAL, LATER)
 
 
 def a_child_that_sends_a_signal():
-    signal.signal(signal.SIGHUP, lambda *_: send())
+    signal.signal(signal.SIGHUP, send)
     subprocess.Popen(["sh", "-c", f"sleep {LATER}; kill -HUP $PPID"])
 
 
 def a_child_that_ends():
-    signal.signal(signal.SIGCHLD, lambda *_: send())
+    signal.signal(signal.SIGCHLD, send)
     subprocess.Popen(["sleep", str(LATER)])
 
 
 def a_callback_of_a_pool():
     pool = ThreadPoolExecutor(1)
-    pool.submit(time.sleep, LATER).add_done_callback(lambda _: send())
+    pool.submit(time.sleep, LATER).add_done_callback(send)
 
 
 ACTORS = [actor for name, actor in [*globals().items()] if name.startswith(("a_", "an_"))]
+
+
+@pytest.mark.parametrize("actor", ACTORS, ids=lambda actor: actor.__name__)
+def test_what_will_send_later_is_no_deadlock(usable, actor):
+    """Rank 0 finishes and something on it sends later; rank 1 waits for that until it comes."""
+
+    def program(rank, world_size):
+        if rank == 0:
+            actor()
+        elif rank == 1:
+            dist.recv(torch.empty(2), src=0)
+
+    usable.run(program)
+    usable.heal()
+
+
+# --- what rank 0 does in its cell ---
 
 
 def computes_in_c():
@@ -124,14 +137,7 @@ def waits_for_a_thread_of_its_own():
 @pytest.mark.parametrize("busy", [computes_in_c, waits_for_a_thread_of_its_own])
 def test_a_slow_rank_is_no_deadlock(usable, busy):
     """The others may wait for it."""
-
-    def program(rank, world_size):
-        if rank == 0:
-            busy()
-        dist.barrier()
-        return True
-
-    assert usable.run(program) == [True] * 3
+    usable.run(lambda rank, world_size: (rank == 0 and busy(), dist.barrier()))
 
 
 def test_a_call_with_its_own_limit_ends_by_itself(usable):
@@ -141,22 +147,7 @@ def test_a_call_with_its_own_limit_ends_by_itself(usable):
         if rank == 0:
             return str(raised(RuntimeError, dist.monitored_barrier, timeout=timedelta(seconds=LATER)))
 
-    assert "failed to pass monitoredBarrier in 1000 ms" in usable.run(monitored)[0]
-    usable.heal()
-
-
-@pytest.mark.parametrize("actor", ACTORS, ids=lambda actor: actor.__name__)
-def test_what_will_send_later_is_no_deadlock(usable, actor):
-    """Rank 0 finishes and something on it sends later; rank 1 waits for that until it comes."""
-
-    def program(rank, world_size):
-        if rank == 0:
-            actor()
-        elif rank == 1:
-            dist.recv(torch.empty(2), src=0)
-        return True
-
-    assert usable.run(program) == [True] * 3
+    assert "failed to pass monitoredBarrier in 800 ms" in usable.run(monitored)[0]
     usable.heal()
 
 
@@ -171,6 +162,5 @@ def test_a_handler_on_top_of_a_wait_is_no_deadlock(usable):
         elif rank == 1:
             dist.recv(torch.empty(2), src=0)
             dist.send(torch.ones(2), dst=0)
-        return True
 
-    assert usable.run(program) == [True] * 3
+    usable.run(program)

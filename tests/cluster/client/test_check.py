@@ -1,4 +1,4 @@
-"""`distlab.check` on real ranks: right answers, wrong ones, and whatever else a learner may hand in."""
+"""`distlab.check` on real ranks: right answers, wrong ones, and whatever else a learner may submit."""
 
 import dataclasses
 import importlib
@@ -14,9 +14,9 @@ import distlab_course.exercises  # noqa: F401  registers them, also without an i
 from distlab.checking import all_exercises
 from distlab_course.algorithms import ALL_REDUCE
 from tests.processes import python
+from tests.refused import raised
 from tests.tool import ROOT
 
-CLUSTER = {"n": 4, "timeout": 20}
 PASSED = "ring_all_reduce: passed. 20 cases with 1, 2, 3 and 4 ranks."
 
 
@@ -27,7 +27,7 @@ def progress_file(tmp_path, monkeypatch):
     return tmp_path / "progress.json"
 
 
-ring, whole_ring = ALL_REDUCE["ring"], ALL_REDUCE["whole ring"]
+ring = ALL_REDUCE["ring"]
 
 
 def stub(tensor):
@@ -62,21 +62,15 @@ def test_a_right_answer_passes_and_is_remembered(usable, progress_file):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (
-            whole_ring,
-            "with 3 ranks and 8 numbers of float32 rank 0 sends 64 B where 48 B suffice. Does each step",
-        ),
+        (ALL_REDUCE["whole ring"], "with 3 ranks and 8 numbers of float32 rank 0 sends 64 B where 48 B suffice."),
         (lambda tensor: {}["a"], "it ends in RankError:\nrank 0 raised KeyError: 'a'\n  rank 0   line"),
         (exits, "it ends in RankError:\nrank 0 raised SystemExit: 2\n"),
         (lambda tensor: os._exit(3), "it ends in RankDied:\nrank 0 ended with exit status 3."),
         (prints_much, "rank 1 printed: many words many words"),
-        (
-            receives_first,
-            "it ends in DeadlockError:\n2 of 2 ranks wait for each other; nobody will send.\n",
-        ),
+        (receives_first, "it ends in DeadlockError:\n2 of 2 ranks wait for each other; nobody will send.\n"),
     ],
 )
-def test_a_wrong_answer_is_told_why(usable, answer, words):
+def test_a_wrong_answer_is_explained(usable, answer, words):
     """The verdict is as if the world were all there is, and the cluster goes on; notebooks/solutions show many more."""
     verdict = distlab.check("ring_all_reduce", answer)
     assert not verdict.passed
@@ -94,8 +88,7 @@ def test_an_answer_that_never_returns_is_ended(usable):
         while True:
             tensor += 1
 
-    words = repr(distlab.check(quick, never))
-    assert "it ends in RankTimeout:\nrank 0 did not come back within 0.5 s.\n  rank 0  computes  line" in words
+    assert "it ends in RankTimeout:\nrank 0 did not come back within 0.5 s.\n" in repr(distlab.check(quick, never))
 
 
 def test_groups_and_names_of_the_learner_outlive_a_check(usable):
@@ -172,7 +165,7 @@ def test_calls_of_the_groups_of_a_case_before_do_not_count(usable):
     assert "The ranks do not call the same collective: rank 0 calls reduce, rank 1 calls broadcast.\n" in words
 
 
-def test_a_check_takes_no_virtual_time(last_one_stopped):
+def test_a_check_takes_no_virtual_time():
     """On a simulated cluster the clocks stand still during a check."""
     with distlab.Cluster(4, network=distlab.Network("5 us", "1 GB/s")) as cluster:
         cluster.run(lambda rank, n: dist.all_reduce(torch.ones(1000)))
@@ -181,15 +174,14 @@ def test_a_check_takes_no_virtual_time(last_one_stopped):
         assert cluster.clock() == before > 0
 
 
-def test_a_check_without_a_cluster_makes_one(capsys, last_one_stopped):
+def test_a_check_without_a_cluster_makes_one(capsys):
     """It says so; a cluster that is too small is refused, and stays."""
     if distlab.Cluster.current is not None:
         distlab.Cluster.current.stop()
     assert distlab.check("my_square", dist.get_rank).words.startswith("With 3 ranks it gives wrong")
     assert capsys.readouterr().out == "No cluster is running: the check makes Cluster(4).\n"
     with distlab.Cluster(2) as small:
-        with pytest.raises(distlab.ArgumentError) as caught:
-            distlab.check("ring_all_reduce", ring)
+        error = raised(distlab.ArgumentError, distlab.check, "ring_all_reduce", ring)
         words = "cluster must be of 4 ranks or more for this exercise, got 2. Call distlab.Cluster(4), and check again."
-        assert str(caught.value) == words
+        assert str(error) == words
         assert small.run(lambda rank, n: n) == [2, 2]

@@ -1,4 +1,4 @@
-"""Ranks that die while no cell is waited for: whatever is called next says so, and replaces them first."""
+"""Ranks that die, in a cell or between two: it is reported how, and new processes take their places."""
 
 import os
 import signal
@@ -9,13 +9,12 @@ import pytest
 import distlab
 from distlab.client.cell import Cell, Options
 from tests.cluster.conftest import dies, kill, pid_on_rank, sum_of_ranks
-from tests.cluster.zoo import a_message_larger_than_its_recv
 from tests.processes import until
 from tests.refused import raised
 
 CLUSTER = {"n": 3, "timeout": 60}
 KILLED = "killed by SIGKILL (often the system, out of memory, or kill -9)"
-RANK_1 = f"Rank 1 was {KILLED} since the last cell: a new process takes its place, and its variables are lost.\n"
+PLACES = "new processes take their places, and their variables are lost.\n"
 
 
 def traced(cluster):
@@ -23,16 +22,8 @@ def traced(cluster):
         cluster.run(pid_on_rank)
 
 
-CALLS = {
-    "run": lambda cluster: cluster.run(pid_on_rank),
-    "push": lambda cluster: cluster.push({"x": 1}),
-    "interrupt": lambda cluster: cluster.interrupt(),
-    "trace": traced,
-}
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_whatever_is_called_next_tells_a_death_and_replaces_the_rank(usable, capsys, call):
+@pytest.mark.parametrize("call", [traced, lambda cluster: cluster.push({"x": 1})], ids=["trace", "push"])
+def test_whatever_is_called_next_reports_a_death_and_replaces_the_rank(usable, capsys, call):
     """The table shows it; one line says who died and how; the call works; the other ranks are as they were."""
     usable.push({"kept": 5})
     before = kill(usable, 1)
@@ -40,31 +31,23 @@ def test_whatever_is_called_next_tells_a_death_and_replaces_the_rank(usable, cap
     assert row.startswith(f"rank 1: was {KILLED}  ")
     assert row.endswith(f"  -  pid {before[1]}")
     call(usable)
-    assert capsys.readouterr().out == RANK_1
+    assert capsys.readouterr().out == (
+        f"Rank 1 was {KILLED} since the last cell: a new process takes its place, and its variables are lost.\n"
+    )
     after = usable.run(pid_on_rank)
-    assert (after[0], after[2]) == (before[0], before[2])
-    assert after[1] != before[1]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
     assert usable.pull("kept", ranks=[0, 2]) == [5, 5]
 
 
-def dies_beside_a_sleeper(rank, world_size):
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
-
-
-def test_a_death_is_reported_though_other_ranks_sleep(usable):
-    """They are interrupted, and keep their variables."""
-    usable.push({"kept": 7})
-    began = time.monotonic()
-    error = raised(distlab.RankDied, usable.run, dies_beside_a_sleeper)
-    assert [failure.rank for failure in error.failures] == [1]
-    assert time.monotonic() - began < 30
-    assert usable.pull("kept", ranks=[0, 2]) == [7, 7]
+def test_several_deaths_are_reported_together(usable, capsys):
+    """Two ranks, also rank 0, are reported in one line and replaced."""
+    kill(usable, 0, 2)
+    assert usable.run(sum_of_ranks) == [3.0] * 3
+    assert capsys.readouterr().out == f"Ranks 0 and 2 were {KILLED} since the last cell: {PLACES}"
 
 
 def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
-    """Said with its signal, the others freed; the next cell has a new rank 1 and the others' variables."""
+    """With its signal, the others freed; the next cell has a new rank 1 and the others' variables."""
     before = usable.run(pid_on_rank)
     usable.push({"kept": 6})
     error = raised(distlab.RankDied, usable.run, dies)
@@ -80,22 +63,26 @@ def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
     assert usable.client.ids == [0, 1, 2]
 
 
-def test_a_rank_that_gloo_aborts_tells_why(usable):
-    """A send and a recv of different sizes abort the receiver; its last words are in the error."""
-    (failure,) = raised(distlab.RankDied, usable.run, a_message_larger_than_its_recv).failures
-    assert "terminate called" in failure.traceback
+def test_a_death_is_reported_though_other_ranks_sleep(usable):
+    """They are interrupted, and keep their variables; the error has what the rank wrote last."""
 
+    def aborts(rank, world_size):
+        if rank == 1:
+            os.write(2, b"the last words\n")
+            os.abort()
+        time.sleep(60)
 
-def test_several_deaths_are_told_together(usable, capsys):
-    """Two ranks, also rank 0, are told in one line and replaced."""
-    kill(usable, 0, 2)
-    assert usable.run(sum_of_ranks) == [3.0] * 3
-    places = "new processes take their places, and their variables are lost"
-    assert capsys.readouterr().out == f"Ranks 0 and 2 were {KILLED} since the last cell: {places}.\n"
+    usable.push({"kept": 7})
+    began = time.monotonic()
+    (failure,) = raised(distlab.RankDied, usable.run, aborts).failures
+    assert failure.rank == 1
+    assert "the last words" in failure.traceback
+    assert time.monotonic() - began < 30
+    assert usable.pull("kept", ranks=[0, 2]) == [7, 7]
 
 
 def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable, capsys):
-    """They end with it, which is told, and new processes take their places; a cell that nobody waits for ends too."""
+    """They end with it, as is reported, and new processes take their places; a cell that nobody waits for ends too."""
     pending = usable.client[:].execute("import time; time.sleep(60)", block=False)
     before = list(usable.ranks.pids)
     launcher = usable.ranks._processes.launcher
@@ -103,7 +90,7 @@ def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable,
     until(lambda: launcher.why_lost(0))
     assert usable.run(sum_of_ranks) == [3.0] * 3
     ended = f"Ranks 0-2 ended with the process that forks the ranks, which was {KILLED} since the last cell: "
-    assert capsys.readouterr().out == (f"{ended}new processes take their places, and their variables are lost.\n")
+    assert capsys.readouterr().out == ended + PLACES
     assert not set(before) & set(usable.run(pid_on_rank))
     assert {error.ename for error in pending.get(timeout=10, return_exceptions=True)} == {"EngineError"}
 
@@ -123,7 +110,7 @@ def test_the_death_of_the_forking_process_in_a_cell_ends_the_cell(usable):
 
 
 def test_a_pending_cell_of_a_dead_rank_does_not_cost_the_rank_that_took_its_place(usable):
-    """The result of a cell sent with --noblock tells the death, and the new rank stays."""
+    """The result of a cell sent with --noblock reports the death, and the new rank stays."""
     code = "dist.recv(torch.zeros(1), src=(rank + 1) % 3)"
     cell = Cell(usable.ranks, [0, 1, 2], lambda view: view.execute(code, block=False), Options())
     kill(usable, 1)
@@ -134,7 +121,7 @@ def test_a_pending_cell_of_a_dead_rank_does_not_cost_the_rank_that_took_its_plac
 
 
 def test_with_the_stock_launcher_a_death_needs_a_restart():
-    """Its engines cannot be replaced one by one: the cell and every next call say so; a result that is lost too."""
+    """Its engines cannot be replaced one by one: the cell and every next call say so."""
     with distlab.Cluster(2, timeout=30, engines="local") as cluster:
         assert str(raised(distlab.RankDied, cluster.run, dies)) == (
             f"rank 1 was {KILLED}.\n"
@@ -145,8 +132,3 @@ def test_with_the_stock_launcher_a_death_needs_a_restart():
         for call in (lambda: cluster.run(pid_on_rank), cluster.heal):
             error = raised(distlab.ClusterError, call)
             assert str(error) == f"The cluster is not whole: rank 1 was {KILLED}. {advice}"
-        cluster.restart()
-        assert cluster.run(sum_of_ranks) == [1.0, 1.0]
-        cell = Cell(cluster.ranks, [0], lambda view: view.apply_async(time.sleep, 60), Options())
-    error = raised(distlab.ClusterError, cell.finish)
-    assert str(error) == "The cluster was stopped before this cell had ended, and its results are lost."

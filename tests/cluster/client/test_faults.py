@@ -1,6 +1,5 @@
-"""Mistakes in cells and runs: what is said, in full, and that the cluster still works afterwards."""
+"""Mistakes in cells and runs: the error in full, and that the cluster still works afterwards."""
 
-import re
 import sys
 import threading
 import time
@@ -26,7 +25,7 @@ def test_an_exception_names_rank_line_and_the_others(usable):
 
     began = time.monotonic()
     error = raised(distlab.RankError, usable.run, fails)
-    assert time.monotonic() - began < 10  # the group's timeout is 20 s
+    assert time.monotonic() - began < 10  # the group's timeout is 60 s
     line = fails.__code__.co_firstlineno
     assert str(error) == (
         "rank 2 raised ValueError: no\n"
@@ -53,31 +52,6 @@ def test_lines_inside_torch_are_left_out(usable):
     assert "rebuilt" not in str(error)
 
 
-@pytest.fixture
-def no_proof(monkeypatch):
-    """No deadlock is told, however long a rank waits."""
-    monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 60)
-
-
-def test_a_run_that_takes_too_long_is_freed(usable, no_proof):
-    """`timeout` frees a rank that waits for a group, and says where it was; test_px.py has calls and loops."""
-
-    def busy(rank, world_size):
-        if rank == 3:
-            dist.new_group([0, 3])  # noqa: F821
-            dist.new_group([0, 3])  # noqa: F821 - the first does not wait for rank 0 in every torch
-            dist.barrier()  # noqa: F821
-
-    began = time.monotonic()
-    said = str(raised(distlab.RankTimeout, usable.run, busy, timeout=1)).splitlines()
-    assert time.monotonic() - began < 10
-    assert said[0] == "rank 3 did not come back within 1 s."
-    assert said[1].split() == ["ranks", "0-2", "finished"]
-    assert said[2].startswith("  rank 3 ")
-    assert " line " in said[2]
-    assert re.match(r"Freed after \d+\.\d s\. Variables are kept and the process group is rebuilt: ", said[3])
-
-
 def test_training_that_is_ended_in_its_midst_keeps_every_rank(usable):
     """Messages of a pipeline come and go all the time: wherever they are cut, no rank is lost, and none stays behind.
 
@@ -91,14 +65,14 @@ def test_training_that_is_ended_in_its_midst_keeps_every_rank(usable):
 
     assert len(usable.run(lambda rank, n: str(pipeline(rank, n)))) == 4  # imports it, which would not be torn
     usable.push({"kept": 1})
-    for tries in range(12):
-        said = str(raised(distlab.RankTimeout, usable.run, train, timeout=0.2 + tries / 50))
-        assert "Variables are kept" in said
+    for tries in range(8):
+        error = raised(distlab.RankTimeout, usable.run, train, timeout=0.2 + tries / 50)
+        assert "Variables are kept" in str(error)
     assert usable.pull("kept") == [1] * 4
 
 
 def test_a_device_mesh_is_made_again_after_heal(usable, capsys):
-    """One that was made before belongs to groups that are gone: the error says so, and what it says to do works."""
+    """One that was made before belongs to groups that are gone: the error says so, and what it advises works."""
 
     def make(rank, world_size):
         from torch.distributed.device_mesh import init_device_mesh
@@ -106,7 +80,7 @@ def test_a_device_mesh_is_made_again_after_heal(usable, capsys):
         sys.modules["__main__"].mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
 
     def add_rows(rank, world_size):
-        total = torch.tensor([rank + 1])
+        total = torch.full((1,), rank + 1)
         dist.all_reduce(total, group=mesh.get_group("rows"))  # noqa: F821
         return total.item()
 
@@ -114,34 +88,13 @@ def test_a_device_mesh_is_made_again_after_heal(usable, capsys):
     assert usable.run(add_rows) == [4, 6, 4, 6]
     usable.heal()
     assert capsys.readouterr().out == f"{GROUPS_GONE}\n"
-    said = str(raised(distlab.RankError, usable.run, add_rows))
-    assert "RuntimeError: Could not resolve the process group registered under the name" in said
-    assert "a device mesh with mesh = init_device_mesh(...)" in said
+    words = str(raised(distlab.RankError, usable.run, add_rows))
+    assert "RuntimeError: Could not resolve the process group registered under the name" in words
+    assert "a device mesh with mesh = init_device_mesh(...)" in words
     usable.run(make)
     assert usable.run(add_rows) == [4, 6, 4, 6]
-
-
-def test_a_message_left_over_is_not_taken_by_the_next_cell(usable):
-    """A send whose receiver failed is gone with the old groups, which is said: the next recv gets the next send."""
-
-    def first(rank, world_size):
-        dist.new_group([0, 1])  # noqa: F821
-        if rank == 0:
-            dist.isend(torch.tensor([99.0]), dst=1)  # noqa: F821
-        if rank == 1:
-            raise ValueError("before the recv")
-
-    def second(rank, world_size):
-        tensor = torch.zeros(1)
-        if rank == 0:
-            dist.send(torch.tensor([1.0]), dst=1)  # noqa: F821
-        if rank == 1:
-            dist.recv(tensor, src=0)  # noqa: F821
-        return tensor.item()
-
     with pytest.raises(distlab.RankError, match=r"\. Groups .*, and device meshes, are gone: make them again\.$"):
-        usable.run(first)
-    assert usable.run(second) == [0.0, 1.0, 0.0, 0.0]
+        usable.run(lambda rank, world_size: (rank < 3 and dist.barrier()) or 1 // (rank - 3))  # noqa: F821
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.3], ids=["not begun", "blocked"])
@@ -159,7 +112,7 @@ def test_interrupt_from_outside(usable, pause):
     assert usable.pull("kept") == [5] * 4
 
 
-# --- values that cannot travel ---
+# --- what is refused ---
 
 
 LOCKED = (
@@ -180,35 +133,36 @@ def test_what_cannot_be_pickled_is_refused(usable, value, message):
     assert str(raised(distlab.SerializationError, usable.run, lambda rank, world_size: value(lock))) == message
 
 
-# --- bad arguments ---
-
-
 RANKS = "ranks must be a list of different ranks from 0 to 3, got {}. Leave ranks out to mean all of them."
-SECONDS = "timeout must be a number of seconds above 0, got -1. Give for example timeout=5."
+CALL = "Call cluster.run(fn, *args) with the function itself."
 NAMES = "names must be names of variables, got"
 ABSENT = (
     "names must be defined on every rank that is asked, got 'never_defined'. It is not on ranks 0-3. "
     'Define it there: cluster.push({"never_defined": ...}).'
 )
-OF_THE_WRONG_TYPE = {
-    "fn must be callable, got 3. Call cluster.run(fn, *args) with the function itself.": lambda c: c.run(3),
-    RANKS.format(2): lambda c: c.run(stuck, ranks=2),
-    f'{NAMES} 5. Call cluster.pull("x").': lambda c: c.pull(5),
-    "names must be a mapping of names to values, got ['x']. Call cluster.push({\"x\": 1}).": lambda c: c.push(["x"]),
-}
-REFUSED = {
-    **OF_THE_WRONG_TYPE,
-    **{RANKS.format(ranks): lambda c, ranks=ranks: c.run(stuck, ranks=ranks) for ranks in ([7], [1, 1], [])},
-    SECONDS: lambda c: c.run(stuck, timeout=-1),
-    ABSENT: lambda c: c.pull("never_defined"),
-    f"{NAMES} 'x y'. Call cluster.pull(\"x\").": lambda c: c.pull("x y"),
-    f"{NAMES} '1x'. Call cluster.push({{\"x\": 1}}).": lambda c: c.push({"1x": 1}),
-}
+REFUSED = [
+    (TypeError, RANKS.format(2), lambda c: c.run(stuck, ranks=2)),
+    (TypeError, f"fn must be callable, got 3. {CALL}", lambda c: c.run(3)),
+    (
+        TypeError,
+        "names must be a mapping of names to values, got ['x']. Call cluster.push({\"x\": 1}).",
+        lambda c: c.push(["x"]),
+    ),
+    (ValueError, RANKS.format([1, 1]), lambda c: c.run(stuck, ranks=[1, 1])),
+    (
+        ValueError,
+        "timeout must be a number of seconds above 0, got -1. Give for example timeout=5.",
+        lambda c: c.run(stuck, timeout=-1),
+    ),
+    (ValueError, ABSENT, lambda c: c.pull("never_defined")),
+    (ValueError, f"{NAMES} 'x y'. Call cluster.pull(\"x\").", lambda c: c.pull("x y")),
+    (ValueError, f"{NAMES} '1x'. Call cluster.push({{\"x\": 1}}).", lambda c: c.push({"1x": 1})),
+]
 
 
-@pytest.mark.parametrize(("message", "call"), REFUSED.items())
-def test_bad_arguments_are_refused_at_once(usable, message, call):
+@pytest.mark.parametrize(("kind", "message", "call"), REFUSED)
+def test_bad_arguments_are_refused_at_once(usable, kind, message, call):
     """A bad argument is an ArgumentError in the house form, and the cluster works on."""
     error = raised(distlab.ArgumentError, call, usable)
     assert str(error) == message
-    assert isinstance(error, TypeError if message in OF_THE_WRONG_TYPE else ValueError)
+    assert isinstance(error, kind)

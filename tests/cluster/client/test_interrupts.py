@@ -8,33 +8,31 @@ from pkgutil import resolve_name
 import pytest
 
 import distlab
-from tests.cluster.conftest import descriptors_and_threads, kill, our_processes, spin, sum_of_ranks, wait_until_gone
+from tests.cluster.conftest import descriptors_and_threads, kill, our_processes, spin, sum_of_ranks
+from tests.processes import wait_until_gone
 from tests.refused import raised
 
 pytestmark = pytest.mark.usefixtures("python_handles_sigint")
 
 
 @pytest.fixture
-def interrupted_after(monkeypatch):
-    """Interrupt this process whenever a function has returned, as a person could at that moment."""
+def interrupted(monkeypatch):
+    """A call that is interrupted whenever a function of ours has returned, as a person could at that moment."""
 
-    def patch(name):
-        original = resolve_name(f"distlab.{name}")
-
-        def returns_and_interrupts(*args, **kwargs):
+    def returns_and_interrupts(original):
+        def call(*args, **kwargs):
             value = original(*args, **kwargs)
             signal.raise_signal(signal.SIGINT)
             return value
 
-        monkeypatch.setattr(f"distlab.{name}", returns_and_interrupts)
-        return monkeypatch.undo
+        return call
 
-    return patch
+    def interrupted_after(name, call, *arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"distlab.{name}", returns_and_interrupts(resolve_name(f"distlab.{name}")))
+            raised(KeyboardInterrupt, call, *arguments)
 
-
-# modules and functions on the way of a start; after each of them somebody has to know what it made
-STARTS = ["launch.fork_server.start", "compat.ipyparallel.launcher_loop", "client.ranks.Processes"]
-STARTS += ["client.cluster.Ranks"]
+    return interrupted_after
 
 
 @pytest.fixture(scope="module")
@@ -44,70 +42,55 @@ def at_first(nothing_left):
     return descriptors_and_threads()
 
 
-@pytest.mark.parametrize("name", STARTS)
-def test_an_interrupted_start_leaves_nothing_or_a_cluster(at_first, interrupted_after, monkeypatch, tmp_path, name):
+# functions on the way of a start; after each of them somebody has to know what it made
+@pytest.mark.parametrize("name", ["launch.fork_server.start", "compat.ipyparallel.launcher_loop", "client.cluster.Ranks"])
+def test_an_interrupted_start_leaves_nothing_or_a_cluster(at_first, interrupted, monkeypatch, tmp_path, name):
     """Wherever the interrupt comes: no process, folder, descriptor or thread is left, and a next start works."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    undo = interrupted_after(name)
-    with pytest.raises(KeyboardInterrupt):
-        distlab.Cluster(2)
-    undo()
+    interrupted(name, distlab.Cluster, 1)
     if distlab.Cluster.current is not None:  # it was ready when the interrupt took effect
-        assert distlab.Cluster.current.run(sum_of_ranks) == [1.0, 1.0]
+        assert distlab.Cluster.current.run(sum_of_ranks) == [0.0]
         distlab.Cluster.current.stop()
     assert wait_until_gone(our_processes) == []
     assert list(tmp_path.iterdir()) == []
     assert descriptors_and_threads() == at_first
 
 
-def test_after_an_interrupted_restart_it_is_said_what_to_call(interrupted_after):
+def test_an_interrupted_restart_names_the_next_call(interrupted):
     """Old ranks are gone and new ones are not there: a call names restart(). An interrupted stop still stops."""
     cluster = distlab.Cluster(1)
-    undo = interrupted_after("client.ranks.Ranks.end")
-    with pytest.raises(KeyboardInterrupt):
-        cluster.restart()
-    undo()
+    interrupted("client.ranks.Ranks.end", cluster.restart)
     if distlab.Cluster.current is None:
         error = raised(distlab.ClusterError, cluster.run, sum_of_ranks)
         assert str(error) == "This cluster did not start. Make one with distlab.Cluster(1), or call restart()."
         cluster.restart()
     assert cluster.run(sum_of_ranks) == [0.0]
-    undo = interrupted_after("launch.reaper.end")
-    with pytest.raises(KeyboardInterrupt):
-        cluster.stop()
-    undo()
+    interrupted("launch.reaper.end", cluster.stop)
     assert wait_until_gone(our_processes) == []
     assert repr(cluster) == "Cluster(1) was stopped"
 
 
-@pytest.fixture(scope="module")
-def two(at_first):
-    with distlab.Cluster(2) as cluster:
-        yield cluster
+@pytest.fixture
+def two(shared):
+    return shared.made(n=2, timeout=60)
 
 
 @pytest.mark.parametrize(
     "name", ["client.cluster.Cluster._ask", "client.waiting.Replies.unfinished", "client.ranks.Ranks.bring_back"]
 )
-def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted_after, name):
+def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted, name):
     """Between sending and waiting, and while ranks are being freed, twice too: the next run does not wait for them."""
-    undo = interrupted_after(name)
     if not name.endswith("_ask"):
-        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        two.run(spin)
-    undo()
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    interrupted(name, two.run, spin)
     assert two.run(sum_of_ranks, timeout=30) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("name", ["client.ranks.Ranks.note_death", "client.processes.Processes.replace"])
-def test_an_interrupted_heal_can_be_repeated(two, interrupted_after, name):
+def test_an_interrupted_heal_can_be_repeated(two, interrupted, name):
     """Also where a dead rank is being replaced; variables of the others stay."""
     two.push({"kept": 5})
     kill(two, 1)
-    undo = interrupted_after(name)
-    with pytest.raises(KeyboardInterrupt):
-        two.heal()
-    undo()
+    interrupted(name, two.heal)
     assert two.run(sum_of_ranks) == [1.0, 1.0]
     assert two.pull("kept", ranks=[0]) == [5]

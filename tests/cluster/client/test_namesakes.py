@@ -31,17 +31,11 @@ def test_ranks_start_beside_files_with_the_names_of_modules(engines, names, tmp_
         assert cluster.run(helper_and_safe_path) == [(7, None)]
 
 
-@pytest.mark.parametrize(
-    ("name", "first_line"),
-    [
-        ("cloudpickle", "distlab.Cluster cannot be imported: module 'cloudpickle' has no attribute 'Pickler'."),
-        ("ipyparallel", "The ranks did not start: module 'ipyparallel' has no attribute 'Cluster'"),
-    ],
-)
-def test_a_file_that_was_imported_by_mistake_is_named(name, first_line, tmp_path):
+def test_a_file_that_was_imported_by_mistake_is_named(tmp_path):
     """Where such a file breaks this process, the error names the file and says what to do."""
-    file = tmp_path / f"{name}.py"
+    file = tmp_path / "cloudpickle.py"
     file.write_text("value = 1\n")
     done = python("-c", "import distlab; distlab.Cluster(1)", cwd=tmp_path)
+    reason = "distlab.Cluster cannot be imported: module 'cloudpickle' has no attribute 'Pickler'."
     advice = f"{file} was imported instead of the module of that name: rename this file, then restart the kernel."
-    assert f"distlab.errors.ClusterError: {first_line}\n{advice}\n" in done.stderr
+    assert f"distlab.errors.ClusterError: {reason}\n{advice}\n" in done.stderr

@@ -6,7 +6,6 @@ import time
 
 import numpy as np
 import psutil
-import pytest
 import torch
 
 import distlab
@@ -36,10 +35,6 @@ class Net(torch.nn.Module):
         return self.linear(x).relu()
 
 
-def helper(x):
-    return FACTOR * x
-
-
 def factorial(n):
     return 1 if n < 2 else n * factorial(n - 1)
 
@@ -54,23 +49,14 @@ def test_values_come_in_rank_order(usable):
     assert usable.run(slow_first) == [(rank, 4, rank) for rank in range(4)]
     assert usable.client.ids == [0, 1, 2, 3]
     assert usable.client[:].pull("rank", block=True) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("ranks", [[2, 1], (3,), range(1, 4)])
-def test_a_subset_of_ranks(usable, ranks):
-    """`ranks` chooses who runs, and orders the values."""
-    assert usable.run(lambda rank, world_size: rank, ranks=ranks) == list(ranks)
+    for ranks in ([2, 1], (3,), range(1, 4)):
+        assert usable.run(lambda rank, world_size: rank, ranks=ranks) == list(ranks)
 
 
 def test_functions_of_every_kind_travel(usable):
-    """Lambdas, closures, partials, recursion, helpers and bound methods; names may be those of the ranks alone."""
+    """Closures, partials, recursion, helpers and bound methods; names may be those of the ranks alone."""
     offset = 10
-
-    def closure(rank, world_size):
-        return helper(rank) + offset
-
-    assert usable.run(closure) == [10, 13, 16, 19]
-    assert usable.run(lambda rank, world_size, x: x * rank, 5) == [0, 5, 10, 15]
+    assert usable.run(lambda rank, world_size, x: FACTOR * x * rank + offset, 5) == [10, 25, 40, 55]
     assert usable.run(functools.partial(lambda rank, world_size, by: rank + by, by=1)) == [1, 2, 3, 4]
     assert usable.run(lambda rank, world_size: factorial(rank)) == [1, 1, 2, 6]
     assert usable.run(Pair(7, 0).method) == [7, 8, 9, 10]
@@ -78,39 +64,34 @@ def test_functions_of_every_kind_travel(usable):
     assert usable.run(lambda rank, world_size: only_there + dist.get_world_size()) == [44] * 4  # noqa: F821
 
 
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.arange(6.0).reshape(2, 3),
-        torch.arange(6, dtype=torch.int32)[::2],
-        torch.tensor(3, dtype=torch.uint8),
-        torch.zeros(0, 4),
-        torch.randn(3, dtype=torch.complex64),
-        torch.randn(5).to(torch.bfloat16),
-        torch.randn(3, requires_grad=True),
-        torch.nn.Parameter(torch.ones(2)),
-        torch.tensor([1, 2]).to_sparse(),
-        torch.randn(2, dtype=torch.complex64).conj(),
-    ],
-    ids=str,
-)
-def test_tensors_keep_dtype_and_shape(usable, tensor):
+TENSORS = [
+    torch.arange(6.0).reshape(2, 3),
+    torch.arange(6, dtype=torch.int32)[::2],
+    torch.tensor(3, dtype=torch.uint8),
+    torch.zeros(0, 4),
+    torch.randn(3, dtype=torch.complex64),
+    torch.randn(5).to(torch.bfloat16),
+    torch.randn(3, requires_grad=True),
+    torch.nn.Parameter(torch.ones(2)),
+    torch.tensor([1, 2]).to_sparse(),
+    torch.randn(2, dtype=torch.complex64).conj(),
+]
+
+
+def test_tensors_keep_dtype_and_shape(usable):
     """A tensor comes back from every rank as it was sent: values, dtype, shape, requires_grad."""
-    for back in usable.run(lambda rank, world_size, t: t, tensor):
-        assert (back.dtype, back.shape, back.requires_grad) == (tensor.dtype, tensor.shape, tensor.requires_grad)
-        assert type(back) is type(tensor)
-        assert torch.equal(back.detach().to_dense(), tensor.detach().to_dense())
+    for returned in usable.run(lambda rank, world_size, tensors: tensors, TENSORS):
+        for back, tensor in zip(returned, TENSORS, strict=True):
+            assert (back.dtype, back.shape, back.requires_grad) == (tensor.dtype, tensor.shape, tensor.requires_grad)
+            assert type(back) is type(tensor)
+            assert torch.equal(back.detach().to_dense(), tensor.detach().to_dense())
 
 
 def test_an_argument_can_be_written_on_the_rank(usable):
     """A tensor argument is the rank's own memory: in-place calls work and change nothing in the notebook."""
     tensor = torch.ones(1000)
 
-    def reduce(rank, world_size, t):
-        dist.all_reduce(t)  # noqa: F821
-        return t[0].item()
-
-    assert usable.run(reduce, tensor) == [4.0] * 4
+    assert usable.run(lambda rank, world_size, t: t.add_(1)[0].item(), tensor) == [2.0] * 4
     assert tensor.sum().item() == 1000
 
 
@@ -136,8 +117,7 @@ def test_output_is_shown_under_its_rank(usable, capfd):
         print("careful", file=sys.stderr)
 
     usable.run(talk)
-    shown = capfd.readouterr().out.splitlines()
-    assert shown == [
+    assert capfd.readouterr().out.splitlines() == [
         "ranks 0-1:        group 0",
         "rank 2:           group 1",
         "rank 3:           group 1",
@@ -156,29 +136,23 @@ def test_push_and_pull(usable):
     assert usable.pull(["y", "rank"]) == [["why", 0], ["because", 1], ["why", 2], ["because", 3]]
 
 
-def test_ipyparallel_still_works_through_client(usable):
-    """The client is ipyparallel's own: a view's push, pull, execute and map_sync work beside ours."""
-    view = usable.client[:]
-    view.push({"z": 5}, block=True)
-    assert usable.pull("z") == [5] * 4
-    assert view.map_sync(lambda i: i * i, range(6)) == [0, 1, 4, 9, 16, 25]
-
-
 def test_many_tensors_there_and_back(usable):
     """The parameters of a deep model, 300 tensors large and small, and 16 MB go to a rank and come back."""
     tensors = [torch.full((size,), float(i)) for i in range(100) for size in (1, 10, 1000)]
     (back,) = usable.run(lambda rank, world_size, t: [x + 1 for x in t], tensors, ranks=[1])
     assert all(torch.equal(one, other - 1) for one, other in zip(tensors, back, strict=True))
     large = torch.arange(4_000_000, dtype=torch.float32)
-    (back,) = usable.run(lambda rank, world_size, t: t.add_(1), large, ranks=[2])
+    (back,) = usable.run(lambda rank, world_size, t: t + 1, large, ranks=[2])
     assert torch.equal(back, large + 1)
-    usable.push({"many": tensors})
-    assert [t[0].item() for t in usable.pull("many", ranks=[3])[0]] == [float(i) for i in range(100) for _ in range(3)]
 
 
-def test_ipyparallels_send_signal_works_without_a_nanny(usable):
-    """Client.send_signal reaches the forked engines: their control threads answer it."""
-    sleeping = usable.client[:].apply_async(time.sleep, 30)
+def test_ipyparallels_client_works(usable):
+    """A view's push, execute and map_sync work beside ours; send_signal reaches the forked engines without a nanny."""
+    view = usable.client[:]
+    view.push({"z": 5}, block=True)
+    assert usable.pull("z") == [5] * 4
+    assert view.map_sync(lambda i: i * i, range(6)) == [0, 1, 4, 9, 16, 25]
+    sleeping = view.apply_async(time.sleep, 30)
     until(lambda: all("computes" in row["state"] for row in usable.describe()))
     usable.client.send_signal("SIGINT", block=True)
     errors = sleeping.get(timeout=20, return_exceptions=True)

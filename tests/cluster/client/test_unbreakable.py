@@ -13,15 +13,12 @@ import pytest
 import torch.distributed as dist
 
 import distlab
-from tests.cluster.conftest import processes_of, spin, stuck, sum_of_ranks, wait_until_gone
-from tests.processes import python_that_goes_on
+from tests.cluster.conftest import processes_of, spin, stuck, sum_of_ranks
+from tests.processes import until, wait_until_gone
 from tests.refused import raised
 
 CLUSTER = {"n": 3, "timeout": 60}
 pytestmark = pytest.mark.usefixtures("quick_watch")
-
-
-# --- no leak ---
 
 
 def measure(rank, world_size):
@@ -31,21 +28,19 @@ def measure(rank, world_size):
     return process.num_fds(), threading.active_count(), process.memory_full_info().uss / 1e6
 
 
-@pytest.mark.timeout(300)
-def test_a_hundred_deadlocks_leave_nothing_behind(usable, monkeypatch):
-    """100 deadlocks, each told, freed and healed: no growth of descriptors and threads, under 1 MB a cycle."""
+def test_many_deadlocks_leave_nothing_behind(usable, monkeypatch):
+    """30 deadlocks, each freed and healed: no growth of descriptors and threads, under 1 MB a cycle."""
     monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 0.05)
-
     for _ in range(5):
         raised(distlab.DeadlockError, usable.run, stuck)
     here = psutil.Process()
     before, client = usable.run(measure), (here.num_fds(), here.num_threads())
-    for _ in range(100):
+    for _ in range(30):
         raised(distlab.DeadlockError, usable.run, stuck)
     after = usable.run(measure)
     for (fds, threads, megabytes), (fds_after, threads_after, megabytes_after) in zip(before, after, strict=True):
         assert (fds_after, threads_after) <= (fds + 4, threads + 1)
-        assert megabytes_after - megabytes < 100
+        assert megabytes_after - megabytes < 30
     assert here.num_fds() <= client[0] + 4
     assert here.num_threads() <= client[1] + 2
 
@@ -57,11 +52,6 @@ def stubborn(rank, world_size):
     while rank == 1:
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(1)
-
-
-def stopped(rank, world_size):
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def holds_pythons_lock(rank, world_size):
@@ -76,24 +66,24 @@ SILENT = "  rank 1         does not answer: it is stopped, or compiled code hold
 
 @pytest.mark.parametrize(
     ("program", "words"),
-    [
-        (stubborn, [f"{LOST}: data, model."]),
-        (stopped, [SILENT, LOST]),
-        (holds_pythons_lock, ["  ranks 0 and 2  barrier()", SILENT, LOST]),
-    ],
+    [(stubborn, [f"{LOST}: data, model."]), (holds_pythons_lock, ["  ranks 0 and 2  barrier()", SILENT, LOST])],
 )
-def test_a_rank_that_cannot_be_freed_is_told_and_replaced(usable, program, words):
-    """It swallows every interrupt, or does not answer; the message says which variables went with it."""
+def test_a_rank_that_cannot_be_freed_is_reported_and_replaced(usable, program, words):
+    """It swallows every interrupt, or does not answer; the message names the variables that went with it."""
     usable.push({"model": 1, "data": 2})
-    said = str(raised(distlab.RankTimeout, usable.run, program, timeout=1))
-    assert [word for word in words if word not in said] == [], said
+    text = str(raised(distlab.RankTimeout, usable.run, program, timeout=1))
+    assert [word for word in words if word not in text] == [], text
     assert usable.pull("model", ranks=[0, 2]) == [1, 1]
+
+
+def interrupt_after(seconds):
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def test_a_second_interrupt_does_not_wait(usable, python_handles_sigint):
     """Interrupted twice, a rank that swallows interrupts is ended at once."""
-    for wait in (0.5, 1):
-        threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)).start()
+    interrupt_after(0.5)
+    interrupt_after(1)
     error = raised(KeyboardInterrupt, usable.run, stubborn)
     assert "Rank 1 could not be freed: a new process took its place" in str(error)
 
@@ -105,48 +95,44 @@ def raises_when_interrupted(rank, world_size):
         raise ValueError("half of a file") from None
 
 
-@pytest.mark.parametrize(("timeout", "kind"), [(None, distlab.errors.Interrupted), (1, distlab.RankTimeout)])
+@pytest.mark.parametrize(("timeout", "kind"), [(None, distlab.errors.Interrupted), (0.5, distlab.RankTimeout)])
 def test_what_a_rank_raises_when_it_is_interrupted_is_shown(usable, python_handles_sigint, timeout, kind):
     """By a person or by a timeout: its except or finally may fail."""
     if timeout is None:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        interrupt_after(0.5)
     error = raised(kind, usable.run, raises_when_interrupted, ranks=[0, 2], timeout=timeout)
     assert "ranks 0 and 2 raised ValueError: half of a file\n  ranks 0 and 2   line" in str(error)
 
 
-def test_the_cluster_tells_what_its_ranks_do(usable):
-    """While a cell runs in the background, the repr says where each rank is."""
+def test_the_cluster_shows_what_its_ranks_do(usable):
+    """While a cell runs in the background; interrupt() ends it."""
 
     def wait():
         while os.environ["RANK"] == "1":
             pass
         dist.barrier()
 
+    def states():
+        return [row["state"] for row in usable.describe()]
+
     usable.client[:].apply_async(wait)
-    states, deadline = [""], time.monotonic() + 20
-    expected = ["barrier()", "computes", "barrier()"]
-    while [state.partition(",")[0] for state in states] != expected and time.monotonic() < deadline:
-        states = [row["state"] for row in usable.describe()]
+    barrier = f"barrier(), line {wait.__code__.co_firstlineno + 3}"
+    until(lambda: states()[::2] == [barrier] * 2 and states()[1].startswith("computes, line "))
     usable.interrupt()
-    line = wait.__code__.co_firstlineno
-    assert states == [f"barrier(), line {line + 3}", f"computes, line {states[1][-3:]}", f"barrier(), line {line + 3}"]
-    assert [row["state"] for row in usable.describe()] == ["idle"] * 3
+    assert states() == ["idle"] * 3
 
 
-# --- floods ---
-
-
-def test_fifty_megabytes_of_output_break_nothing(usable, capsys):
+def test_much_output_breaks_nothing(usable, capsys):
     """What a rank prints is cut in the middle, also many lines; what it writes past Python goes to a log."""
 
     def flood(rank, world_size):
         if rank == 0:
-            for _ in range(50):
+            for _ in range(20):
                 print("x" * 1_000_000)
         if rank == 1:
-            for i in range(100_000):
+            for i in range(50_000):
                 print("line", i)
-        for _ in range(10):
+        for _ in range(5):
             os.write(2, b"e" * 1_000_000)
         return rank
 
@@ -154,28 +140,17 @@ def test_fifty_megabytes_of_output_break_nothing(usable, capsys):
     shown = capsys.readouterr().out
     assert shown.count(" characters more ...\n") == 2
     assert "rank 1: line 0\n" in shown
-    assert shown.endswith("line 99999\n")
+    assert shown.endswith("line 49999\n")
     assert len(shown) < 300_000
 
 
-# --- lifetimes ---
-
-
-def test_a_crashed_controller_ends_the_ranks_and_nothing_else(usable):
-    """The cell fails at once, everything of that cluster ends within 5 s, and restart() brings it back."""
-    code = "import distlab, sys; c = distlab.Cluster(2); print(c.run(lambda r, n: r), flush=True); sys.stdin.read()"
-    other = python_that_goes_on(code)
-    try:
-        assert other.stdout.readline() == "[0, 1]\n"
-        others = len(processes_of(str(other.pid)))
-        tag = usable.ranks._processes.tag
-        threading.Timer(0.5, usable.ranks._processes._controller.process.kill).start()
-        with pytest.raises(distlab.ClusterError, match="controller process has ended"):
-            usable.run(lambda rank, world_size: time.sleep(60))
-        assert wait_until_gone(lambda: processes_of(tag)) == []
-        with pytest.raises(distlab.ClusterError, match="with it the ranks: call cluster"):
-            usable.run(sum_of_ranks)
-        assert len(processes_of(str(other.pid))) == others
-        usable.restart()
-    finally:
-        other.communicate("")
+def test_a_crashed_controller_ends_the_ranks(usable):
+    """The cell fails at once, everything of that cluster ends, and restart() brings it back."""
+    tag = usable.ranks._processes.tag
+    threading.Timer(0.5, usable.ranks._processes._controller.process.kill).start()
+    with pytest.raises(distlab.ClusterError, match="controller process has ended"):
+        usable.run(lambda rank, world_size: time.sleep(60))
+    assert wait_until_gone(lambda: processes_of(tag)) == []
+    with pytest.raises(distlab.ClusterError, match="with it the ranks: call cluster"):
+        usable.run(sum_of_ranks)
+    usable.restart()
