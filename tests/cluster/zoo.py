@@ -55,6 +55,14 @@ def ones(count=2, dtype=torch.float32):
     return torch.ones(count, dtype=dtype)
 
 
+def message(rank, sent, received, tags=(0, 0)):
+    """Rank 0 sends a tensor, and rank 1 receives into one."""
+    if rank == 0:
+        dist.send(sent, dst=1, tag=tags[0])
+    elif rank == 1:
+        dist.recv(received, src=0, tag=tags[1])
+
+
 # --- messages ---
 
 
@@ -87,40 +95,30 @@ def a_send_without_a_recv(rank, n):
 @breaks(2)
 def two_sends_one_recv(rank, n):
     """Rank 0 sends a message to rank 1, which has finished without receiving it."""
+    message(rank, ones(), ones())
     if rank == 0:
         dist.send(ones(), dst=1)
-        dist.send(ones(), dst=1)
-    elif rank == 1:
-        dist.recv(ones(), src=0)
 
 
 @breaks(2)
 def one_send_two_recvs(rank, n):
     """Rank 1 waits for a message from rank 0, which has finished without sending it."""
-    if rank == 0:
-        dist.send(ones(), dst=1)
-    elif rank == 1:
-        dist.recv(ones(), src=0)
+    message(rank, ones(), ones())
+    if rank == 1:
         dist.recv(ones(), src=0)
 
 
 @breaks(2)
 def tags_that_differ(rank, n):
     """Rank 0 sends with tag 1, but rank 1 waits for tag 2."""
-    if rank == 0:
-        dist.send(ones(), dst=1, tag=1)
-    elif rank == 1:
-        dist.recv(ones(), src=0, tag=2)
+    message(rank, ones(), ones(), tags=(1, 2))
 
 
 @breaks(2)
 def tags_in_another_order(rank, n):
     """Rank 0 sends with tag 7, but rank 1 waits for tag 9."""
-    for tag in (7, 9) if rank == 0 else (9, 7):
-        if rank == 0:
-            dist.send(ones(), dst=1, tag=tag)
-        else:
-            dist.recv(ones(), src=0, tag=tag)
+    for tags in ((7, 9), (9, 7)):
+        message(rank, ones(), ones(), tags)
 
 
 @breaks(3)
@@ -408,10 +406,7 @@ def a_segmentation_fault(rank, n):
 @breaks(2, error="RankDied")
 def a_message_larger_than_its_recv(rank, n):
     """rank 1 was killed by SIGABRT (often gloo: a send and its recv had different sizes)"""
-    if rank == 0:
-        dist.send(ones(4), dst=1)
-    elif rank == 1:
-        dist.recv(ones(2), src=0)
+    message(rank, ones(4), ones(2))
 
 
 # --- what only checked mode finds: wrong results, or a crash ---
@@ -420,10 +415,7 @@ def a_message_larger_than_its_recv(rank, n):
 @breaks(2, error="RankError", check=True)
 def checked_sizes_of_a_message(rank, n):
     """The two ends of a message from rank 0 to rank 1 do not fit: float32[4] is sent, float32[2] is to receive it."""
-    if rank == 0:
-        dist.send(ones(4), dst=1)
-    elif rank == 1:
-        dist.recv(ones(2), src=0)
+    message(rank, ones(4), ones(2))
 
 
 @breaks(2, error="RankError", check=True)
