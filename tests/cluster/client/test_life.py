@@ -130,8 +130,6 @@ FORK_ONLY = """
     import sys, ipyparallel
     cluster = ipyparallel.Cluster(engines="fork", n=2, log_level=40)
     client = cluster.start_and_connect_sync()
-    cluster.restart_engines_sync()
-    client.wait_for_engines(2, timeout=60)
     print(cluster.engine_set.pid, *client[:].apply_sync(__import__("os").getpid), cluster.controller.pid, flush=True)
     sys.stdin.read()
 """
