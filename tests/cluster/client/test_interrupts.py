@@ -43,7 +43,10 @@ def at_first(nothing_left):
 
 
 # functions on the way of a start; after each of them somebody has to know what it made
-@pytest.mark.parametrize("name", ["launch.fork_server.start", "compat.ipyparallel.launcher_loop", "client.cluster.Ranks"])
+STARTS = ["launch.fork_server.start", "compat.ipyparallel.launcher_loop", "client.cluster.Ranks"]
+
+
+@pytest.mark.parametrize("name", STARTS)
 def test_an_interrupted_start_leaves_nothing_or_a_cluster(at_first, interrupted, monkeypatch, tmp_path, name):
     """Wherever the interrupt comes: no process, folder, descriptor or thread is left, and a next start works."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
