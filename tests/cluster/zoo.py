@@ -8,6 +8,7 @@ import functools
 import inspect
 import os
 import signal
+import time
 
 import torch
 import torch.distributed as dist
@@ -187,6 +188,28 @@ def a_ring_of_irecvs_waited_for_before_sending(rank, n):
     work = dist.irecv(ones(), src=1 - rank)
     work.wait()
     dist.send(ones(), dst=1 - rank)
+
+
+# --- signals; before a program that leaves a process on its rank, which might send one ---
+
+
+def replace_handlers(by):
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
+        signal.signal(number, by)
+
+
+@breaks(2)
+def a_wait_where_signals_are_handled(rank, n):
+    """Variables are kept"""
+    replace_handlers(lambda *_: None)
+    dist.recv(ones(), src=1 - rank)
+
+
+@breaks(2, error="RankTimeout", timeout=0.5)
+def a_sleep_where_signals_are_ignored(rank, n):
+    """Variables are kept"""
+    replace_handlers(signal.SIG_IGN)
+    time.sleep(60)
 
 
 # --- collectives ---

@@ -1,6 +1,5 @@
 """More broken programs: waits that no call of a group on the main thread shows; test_zoo.py runs them with zoo.py's."""
 
-import signal
 import subprocess
 import threading
 import time
@@ -136,7 +135,7 @@ def threads_that_are_left_in_recv_on_all_ranks(rank, n):
     dist.recv(ones(), src=1 - rank)
 
 
-# --- names and signals of the engine ---
+# --- names of the engine ---
 
 
 @breaks(2)
@@ -150,22 +149,3 @@ def do_apply(rank, n):
     """ranks 0-1  computes"""
     while True:
         pass
-
-
-def replace_handlers(by):
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
-        signal.signal(number, by)
-
-
-@breaks(2)
-def a_wait_where_signals_are_handled(rank, n):
-    """Variables are kept"""
-    replace_handlers(lambda *_: None)
-    dist.recv(ones(), src=1 - rank)
-
-
-@breaks(2, error="RankTimeout", timeout=0.5)
-def a_sleep_where_signals_are_ignored(rank, n):
-    """Variables are kept"""
-    replace_handlers(signal.SIG_IGN)
-    time.sleep(60)
