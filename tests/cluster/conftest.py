@@ -62,13 +62,17 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: str(getattr(getattr(item, "module", None), "CLUSTER", FOUR)))
 
 
+def stop_what_runs():
+    if distlab.Cluster.current is not None:
+        distlab.Cluster.current.stop()
+
+
 @pytest.fixture(scope="session")
 def shared():
     """The cluster that tests share; at the end it is stopped, and no process of ours is left."""
     before = {process.pid for process in our_processes()}
     yield Shared()
-    if distlab.Cluster.current is not None:
-        distlab.Cluster.current.stop()
+    stop_what_runs()
     assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before]) == []
 
 

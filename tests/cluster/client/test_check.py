@@ -13,6 +13,7 @@ import distlab
 import distlab_course.exercises  # noqa: F401  registers them, also without an installation
 from distlab.checking import all_exercises
 from distlab_course.algorithms import ALL_REDUCE
+from tests.cluster.conftest import stop_what_runs
 from tests.processes import python
 from tests.refused import raised
 from tests.tool import ROOT
@@ -176,8 +177,7 @@ def test_a_check_takes_no_virtual_time():
 
 def test_a_check_without_a_cluster_makes_one(capsys):
     """It says so; a cluster that is too small is refused, and stays."""
-    if distlab.Cluster.current is not None:
-        distlab.Cluster.current.stop()
+    stop_what_runs()
     assert distlab.check("my_square", dist.get_rank).words.startswith("With 3 ranks it gives wrong")
     assert capsys.readouterr().out == "No cluster is running: the check makes Cluster(4).\n"
     with distlab.Cluster(2) as small:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import distlab
+from tests.cluster.conftest import stop_what_runs
 from tests.processes import python
 
 NAMES = ("random", "queue", "token", "select", "socket", "types", "signal", "json", "tempfile")
@@ -27,6 +28,7 @@ def test_ranks_start_beside_files_with_the_names_of_modules(engines, names, tmp_
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the learner wrote this file')\n")
     (tmp_path / "helper.py").write_text("VALUE = 7\n")
     monkeypatch.chdir(tmp_path)
+    stop_what_runs()  # a cluster that replaces another one keeps its fork server, and that server's folder
     with distlab.Cluster(1, engines=engines) as cluster:
         assert cluster.run(helper_and_safe_path) == [(7, None)]
 
