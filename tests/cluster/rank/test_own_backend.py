@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from tests.cluster.conftest import sum_of_ranks
+from tests.cluster.conftest import stop_what_runs, sum_of_ranks
 from tests.refused import raised
 
 IMPORTS = "import time\nimport torch\nimport torch.distributed as dist\nimport distlab\n"
@@ -67,15 +67,13 @@ def one_skips(rank, world_size):
 
 
 def test_a_module_of_ones_own_registers_the_backend(tmp_path, monkeypatch):
-    """Its group is the default one; a deadlock in it is proven, and freed; a module that does not is refused.
-
-    It comes before the module's shared cluster, whose processes would look for modules in another folder.
-    """
+    """Its group is the default one; a deadlock in it is proven, and freed; a module that does not is refused."""
     source = inspect.getsource(Post) + inspect.getsource(finished)
     (tmp_path / "my_backend.py").write_text(IMPORTS + source + REGISTERED)
     (tmp_path / "no_backend.py").write_text("import math\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    stop_what_runs()  # a cluster that replaces another one keeps its fork server, and that server's folder
     with distlab.Cluster(2, backend="my_backend", timeout=30) as cluster:
         assert cluster.run(lambda rank, n: dist.get_backend()) == ["post"] * 2
         assert cluster.run(sum_of_ranks) == [1.0] * 2
