@@ -16,6 +16,7 @@ from distlab.diagnosis import failures
 from distlab.launch import mpiexec
 from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import dies, kill, stuck, sum_of_ranks, wait_until_gone
+from tests.cluster.programs import correct_programs
 from tests.cluster.zoo import from_any_source_but_nobody_sends, the_last_rank_never_comes
 from tests.refused import raised
 
@@ -84,6 +85,12 @@ def test_a_deadlock_over_mpi_is_named_and_freed(usable):
     assert usable.pull("kept") == [7] * 3
 
 
+def test_correct_programs_over_mpi_raise_no_alarm(usable):
+    """10 random correct programs, one with a rank that is slow."""
+    steps = usable.run(correct_programs, range(5000, 5010), 1.5)
+    assert steps == [steps[0]] * usable.n
+
+
 # --- mpiexec under a cluster ---
 
 
@@ -125,7 +132,6 @@ def test_a_cluster_that_ends_gives_its_shared_memory_back(monkeypatch):
 
 SCRIPT = """
     import os
-import re
     from datetime import timedelta
     import torch
     import torch._dynamo  # before the group, or torch 2.13 leaves threads of it alive
