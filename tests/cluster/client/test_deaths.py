@@ -118,17 +118,3 @@ def test_a_pending_cell_of_a_dead_rank_does_not_cost_the_rank_that_took_its_plac
     with pytest.raises(distlab.RankDied, match=f"^rank 1 was {KILLED[:17]}"):
         cell.replies()
     assert usable.run(pid_on_rank) == pids
-
-
-def test_with_the_stock_launcher_a_death_needs_a_restart():
-    """Its engines cannot be replaced one by one: the cell and every next call say so."""
-    with distlab.Cluster(2, timeout=30, engines="local") as cluster:
-        assert str(raised(distlab.RankDied, cluster.run, dies)) == (
-            f"rank 1 was {KILLED}.\n"
-            "The cluster is not whole: call cluster.restart() for new ranks. "
-            "Rank 0 keeps its variables until then."
-        )
-        advice = "Call cluster.restart(): it starts new ranks, without the variables."
-        for call in (lambda: cluster.run(pid_on_rank), cluster.heal):
-            error = raised(distlab.ClusterError, call)
-            assert str(error) == f"The cluster is not whole: rank 1 was {KILLED}. {advice}"

@@ -1,4 +1,4 @@
-"""A learner's files with the names of modules that Python or distlab imports."""
+"""A learner's files with the names of modules that Python or distlab imports; engines of ipyparallel's own launcher."""
 
 import importlib
 import os
@@ -7,30 +7,52 @@ import sys
 import pytest
 
 import distlab
-from tests.cluster.conftest import stop_what_runs
+from tests.cluster.conftest import dies, pid_on_rank, stop_what_runs
 from tests.processes import python
+from tests.refused import raised
 
 NAMES = ("random", "queue", "token", "select", "socket", "types", "signal", "json", "tempfile")
-with_safe_path = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
+
+
+@pytest.fixture
+def beside_files(tmp_path, monkeypatch):
+    """A cluster that is started in a folder with files of these names."""
+
+    def cluster(names, **options):
+        for name in names:
+            (tmp_path / f"{name}.py").write_text("raise RuntimeError('the learner wrote this file')\n")
+        (tmp_path / "helper.py").write_text("VALUE = 7\n")
+        stop_what_runs()  # a cluster that replaces another one keeps its fork server, and that server's folder
+        return distlab.Cluster(**options)
+
+    monkeypatch.chdir(tmp_path)
+    return cluster
 
 
 def helper_and_safe_path(rank, world_size):
     return importlib.import_module("helper").VALUE, os.environ.get("PYTHONSAFEPATH")
 
 
-@pytest.mark.parametrize(
-    ("engines", "names"),
-    [("fork", (*NAMES, "torch", "distlab")), pytest.param("local", NAMES, marks=with_safe_path)],
-)
-def test_ranks_start_beside_files_with_the_names_of_modules(engines, names, tmp_path, monkeypatch):
+def test_ranks_start_beside_files_with_the_names_of_modules(beside_files):
     """The controller and the ranks import Python's own modules; the learner's code finds the files beside it."""
-    for name in names:
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the learner wrote this file')\n")
-    (tmp_path / "helper.py").write_text("VALUE = 7\n")
-    monkeypatch.chdir(tmp_path)
-    stop_what_runs()  # a cluster that replaces another one keeps its fork server, and that server's folder
-    with distlab.Cluster(1, engines=engines) as cluster:
+    with beside_files([*NAMES, "torch", "distlab"], n=1) as cluster:
         assert cluster.run(helper_and_safe_path) == [(7, None)]
+
+
+def test_with_the_stock_launcher_a_death_needs_a_restart(beside_files):
+    """Its engines start beside such files too, and cannot be replaced one by one: every next call says so."""
+    names = NAMES if sys.version_info >= (3, 11) else ()  # Python 3.10 has no PYTHONSAFEPATH
+    killed = "rank 1 was killed by SIGKILL (often the system, out of memory, or kill -9)"
+    with beside_files(names, n=2, timeout=30, engines="local") as cluster:
+        assert cluster.run(helper_and_safe_path) == [(7, None)] * 2
+        assert str(raised(distlab.RankDied, cluster.run, dies)) == (
+            f"{killed}.\n"
+            "The cluster is not whole: call cluster.restart() for new ranks. "
+            "Rank 0 keeps its variables until then."
+        )
+        advice = "Call cluster.restart(): it starts new ranks, without the variables."
+        for call in (lambda: cluster.run(pid_on_rank), cluster.heal):
+            assert str(raised(distlab.ClusterError, call)) == f"The cluster is not whole: {killed}. {advice}"
 
 
 def test_a_file_that_was_imported_by_mistake_is_named(tmp_path):
