@@ -60,6 +60,14 @@ ADVICE = {
         "The stages of a pipeline keep the shapes of their first step: give every step a batch of the same size, or "
         "make the stages and the schedule again."
     ),
+    r"RPC has not been initialized": (
+        "RPC begins with rpc.init_rpc(...) on every rank, and ends when a cell is freed, when a rank dies, and with "
+        "cluster.heal(): call rpc.init_rpc(...) again on every rank."
+    ),
+    r"asyncio.run\(\) cannot be called from a running event loop": (
+        "Cells run in an event loop already, here as in any notebook: write await main() in the place of "
+        "asyncio.run(main())."
+    ),
     r"'NoneType' object has no attribute 'wait'": (
         "Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for."
     ),

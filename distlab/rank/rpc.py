@@ -104,7 +104,7 @@ def init_rpc(
         rpc_backend_options: of them the number of threads and the timeout are used.
 
     Raises:
-        ArgumentError: a name that two workers have.
+        ArgumentError: a number or a name that two workers have.
         RuntimeError: RPC runs on this rank already.
     """
     workers = world_size or LOG.world_size
@@ -135,14 +135,17 @@ def init_rpc(
 
 
 def _introduce(name: str, number: int, workers: int) -> Any:
-    """Meet the other workers, and refuse a name that two have.
+    """Meet the other workers, and refuse a number or a name that two have.
 
     Returns:
         by worker id: the cluster's rank of every worker, its name, and the generation of its last agent.
     """
     keys, store = [f"worker{i}" for i in range(workers)], private.default_store()
     turn = store.add(f"rpc/{workers}/{number}", 1)  # a worker of each number comes to each meeting of so many workers
-    AGENT.store = dist.PrefixStore(f"rpc/{workers}/{turn}", store)
+    before, AGENT.store = (dist.PrefixStore(f"rpc/{workers}/{i}", store) for i in (turn - 1, turn))
+    if turn > 1 and not before.check(keys):  # the meeting before waits still, and one of this number is there
+        owner, advice = json.loads(before.get(keys[number]))[0], "Use rank=rank, world_size=world_size."
+        refuse("rank", f"of no other worker, and rank {owner} has it", number, advice)
     AGENT.store.set(keys[number], json.dumps((LOG.rank, name, AGENT.generation)))
     _until(lambda: AGENT.store.check(keys))
     ranks, names, generations = zip(*(json.loads(AGENT.store.get(key)) for key in keys), strict=True)

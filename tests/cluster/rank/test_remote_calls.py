@@ -11,7 +11,7 @@ import torch
 from torch.distributed import rpc
 
 import distlab
-from distlab.errors import Interrupted
+from distlab.errors import Interrupted, RankError
 from tests.refused import raised
 
 
@@ -117,6 +117,15 @@ def test_a_rank_that_serves_between_cells_is_shown(calling, capsys):
     capsys.readouterr()
     calling.run(lambda rank, world_size: pending.wait() if rank == 0 else None)  # noqa: F821
     assert capsys.readouterr().out == "rank 2: done\n"
+
+
+def test_a_number_that_two_workers_have_is_refused(cluster):
+    """torch would wait for the missing one for ever."""
+
+    def start_as_first(rank, world_size):
+        rpc.init_rpc(f"worker{rank}", rank=0, world_size=world_size)
+
+    assert "rank must be of no other worker, and rank " in str(raised(RankError, cluster.run, start_as_first))
 
 
 def test_interrupting_frees_who_waits_and_who_serves(calling):
