@@ -6,26 +6,16 @@ imported inside of them.
 
 from __future__ import annotations
 
-import os
-import re
 import socket
 import sys
-import traceback
-from dataclasses import replace
 from typing import Any
 
 from distlab.rank.around_cells import BUILTINS
+from distlab.rank.raised import describe_failure
 from distlab.wire import payload
-from distlab.wire.messages import Failure, is_learners, line_of
+from distlab.wire.messages import Failure
 from distlab.wire.payload import Recorded, Reply
 from distlab.wire.rendezvous import Joined, Meeting, Rebuilt
-
-_TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
-# what gloo, and waits in Python (waits.py), say on a rank whose peer did not come, or went away
-WAITED = re.compile(
-    r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure|Read error|Write error"
-    r"|Socket closed|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
-)
 
 
 def where() -> str:
@@ -134,25 +124,6 @@ def last_failure() -> Failure | None:
     """The failure of the cell that ran last on this rank; None when it did not fail."""
     error = getattr(sys, "last_value", None)
     return None if error is None else describe_failure(error)
-
-
-def describe_failure(error: BaseException) -> Failure:
-    """An exception as the notebook receives it, with the learner's own lines."""
-    from distlab.rank.log import LOG
-
-    stack = traceback.extract_tb(error.__traceback__, limit=200)
-    lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
-    message = str(error)
-    if isinstance(error, SyntaxError):
-        message = error.msg
-        if error.filename and error.lineno:
-            where = line_of(error.filename, error.lineno, "<module>")
-            lines.append(replace(where, text=(error.text or "").strip()))
-    in_torch = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
-    communicated = in_torch or bool(re.search("gloo|^Freed while it waited|^Timed out waiting", message))
-    waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
-    whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
-    return Failure(LOG.rank, kind, message, tuple(lines), whole, consequence=waited, communicated=communicated)
 
 
 def _namespace() -> dict[str, Any]:

@@ -29,8 +29,8 @@ from typing import Any
 from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import around_cells, status
 from distlab.rank.around_cells import BUILTINS
-from distlab.rank.entry import describe_failure
 from distlab.rank.log import LOG
+from distlab.rank.raised import describe_failure
 from distlab.rank.rpc import AGENT
 from distlab.rank.sockets import Connections
 from distlab.rank.waits import leave

@@ -66,7 +66,7 @@ SILENT = "  rank 1         does not answer: it is stopped, or compiled code hold
 
 @pytest.mark.parametrize(
     ("program", "words"),
-    [(stubborn, [f"{LOST}: data, model."]), (holds_pythons_lock, ["  ranks 0 and 2  barrier()", SILENT, LOST])],
+    [(stubborn, [f"{LOST}: ", "data,", "model"]), (holds_pythons_lock, ["  ranks 0 and 2  barrier()", SILENT, LOST])],
 )
 def test_a_rank_that_cannot_be_freed_is_reported_and_replaced(usable, program, words):
     """It swallows every interrupt, or does not answer; the message names the variables that went with it."""

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from distlab.rank import entry, status
+from distlab.rank import status
 from distlab.rank.log import LOG
+from distlab.rank.raised import describe_failure
 
 pytestmark = pytest.mark.usefixtures("layer")
 
@@ -75,7 +76,7 @@ WAITS = [
 @pytest.mark.parametrize(("wait", "value"), WAITS)
 def test_a_wait_that_is_freed_leaves_the_store_usable(store, on_a_thread, wait, value):
     outcome = on_a_thread(lambda: wait(store))
-    failure = entry.describe_failure(outcome(freed=True))
+    failure = describe_failure(outcome(freed=True))
     assert failure.consequence
     assert failure.communicated
     store.set("late", "value")
@@ -112,5 +113,5 @@ def test_a_store_that_waits_for_its_clients_can_be_freed(on_a_thread):
     limit = timedelta(seconds=2)
     outcome = on_a_thread(lambda: dist.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=limit))
     assert status.communication(outcome.thread) == "TCPStore"
-    assert entry.describe_failure(outcome(freed=True)).consequence
+    assert describe_failure(outcome(freed=True)).consequence
     assert not LOG.store_ports
