@@ -1,4 +1,4 @@
-"""Runs a command of Python on what looks like another machine. Called by: run_tests.py, for the notebooks.
+"""Runs a command of Python on what looks like another machine. Called by: make test, for the notebooks.
 
 A saved output must not know the machine that it was saved on. So the notebooks are compared in a copy of the project
 whose path has spaces, with another home and temporary directory, half of the cores, programs that tell of other
@@ -8,6 +8,7 @@ that knows its machine fails here, and not only at a learner's.
 
 import os
 import platform
+import random
 import shutil
 import subprocess
 import sys
@@ -50,10 +51,10 @@ def put_on(folder: Path) -> dict[str, str]:
 
 
 def leave_cores() -> None:
-    """Keep this process, and what it starts, on half of the cores, where the system lets a process choose."""
+    """Keep this process, and what it starts, on a half of the cores, where the system lets a process choose."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[: max(1, len(cores) // 2)])
+        os.sched_setaffinity(0, random.sample(cores, max(1, len(cores) // 2)))  # several may run side by side
 
 
 def main(arguments: list[str]) -> int:
