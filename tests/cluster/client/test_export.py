@@ -15,7 +15,7 @@ CELLS = [
     "def double(rank, world_size):\n    print(rank, 'called')",
     "cluster.run(double, ranks=[1])",
 ]
-EXPECTED = [  # in any order: the ranks print as they get there
+EXPECTED = [
     *("0 ['one', 'two']", "0 one line", "0 sum 1", "1 ['one', 'two']", "1 1.0", "1 called", "1 one line", "1 sum 1"),
     "1 tensor(6.) [0, 3] ['a', 'b']",
 ]
@@ -41,9 +41,10 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
     ]
     path.write_text(path.read_text().replace("# define steps here: only the notebook has it", "steps = 3"))
     environment = {k: v for k, v in os.environ.items() if k not in ("GLOO_SOCKET_IFNAME", "RANK", "WORLD_SIZE")}
-    done = python(*TORCHRUN, path, env=environment)
+    done = python(*TORCHRUN, "--log-dir", folder, "--redirects", "1", path, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert sorted(done.stdout.splitlines()) == sorted(EXPECTED)
+    printed = [line for log in folder.glob("*/*/*/stdout.log") for line in log.read_text().splitlines()]
+    assert sorted(printed) == sorted(EXPECTED)
 
 
 def test_an_export_that_cannot_be_is_refused_before_its_cell_runs(notebook, tmp_path):
