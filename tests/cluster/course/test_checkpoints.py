@@ -71,5 +71,3 @@ def test_a_rank_without_the_file_stops_all(cluster, tmp_path):
 
     with pytest.raises(distlab.RankError, match=r"ranks 0-3 raised CheckpointError: path must be the file .*\.gone"):
         cluster.run(load)
-
-
