@@ -39,6 +39,10 @@ FROM_SOURCE = {
 }
 
 
+class ControllerEndedError(ClusterError):
+    """The controller ended while a cluster was started: ipyparallel binds a port some time after it has chosen it."""
+
+
 @dataclass(frozen=True)
 class Engines:
     """Engines of an ipyparallel cluster that runs already.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab.client import waiting
-from distlab.client.plan import FORK, Plan
+from distlab.client.plan import FORK, ControllerEndedError, Plan
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
@@ -79,11 +79,11 @@ class Processes:
             self.stop()
             raise
         except BaseException as error:
-            logs = self._last_lines()
+            logs, kind = self._last_lines(), ControllerEndedError if self.controller_died() else ClusterError
             self.stop()
             if isinstance(error, Exception):
                 words = filter(None, (f"The ranks did not start: {error}", logs, namesake(error)))
-                raise ClusterError("\n".join(words)) from error
+                raise kind("\n".join(words)) from error
             raise
 
     def _attach(self, client: Any) -> None:

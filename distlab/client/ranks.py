@@ -18,7 +18,7 @@ from typing import Any
 
 from distlab import simulated
 from distlab.client import display, waiting
-from distlab.client.plan import Plan
+from distlab.client.plan import ControllerEndedError, Plan
 from distlab.client.processes import Processes
 from distlab.client.waiting import Patience, Replies
 from distlab.compat.ipyparallel import engines_with_work
@@ -35,7 +35,7 @@ from distlab.wire.rendezvous import Joined, Rebuilt, this_machine
 
 
 class Ranks:
-    """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns.
+    """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns, and an error leaves none.
 
     Attributes:
         plan: how they were started; with the network that they are on now.
@@ -45,9 +45,6 @@ class Ranks:
         broken: whether the group must be rebuilt before use.
         cells: numbers of the cells of a simulated cluster.
         joined: what each reported when it joined the group for the first time.
-
-    Raises:
-        ClusterError: they could not be started; no process of theirs is left then.
     """
 
     def __init__(self, plan: Plan, warm: Processes | None = None):
@@ -77,7 +74,10 @@ class Ranks:
         if new and old is not None and old.can_fork:
             old.replace(new, plan.threads or old.threads, everyone)
         elif new:  # all of them: the first time, or because all have ended with the process that forks them
-            self._processes = Processes(plan)
+            try:
+                self._processes = Processes(plan)
+            except ControllerEndedError:  # another program was quicker with a port
+                self._processes = Processes(plan)
             if old is not None:
                 old.stop()
         backend = plan.backend if plan.network is None else "simulated"

@@ -1,6 +1,7 @@
 """Starting, replacing, restarting and ending clusters, and what is left of them."""
 
 import os
+import socket
 import sys
 import textwrap
 import time
@@ -10,7 +11,7 @@ import pytest
 
 import distlab
 from distlab.client.cell import Cell, Options
-from distlab.launch import reaper
+from distlab.launch import local, reaper
 from tests.cluster.conftest import descriptors_and_threads, our_processes, pid_on_rank, sum_of_ranks
 from tests.processes import python_that_goes_on, wait_until_gone
 from tests.refused import raised
@@ -147,3 +148,25 @@ def test_fork_launcher_ends_with_the_process_that_used_it():
         assert wait_until_gone(lambda: [pid for pid in ours if psutil.pid_exists(pid)]) == []
     finally:
         psutil.Process(controller).terminate()  # ipyparallel's own, and it stays as with any launcher
+
+
+def test_a_port_that_another_program_takes_first(monkeypatch):
+    """A controller that finds one of its ports taken ends; the cluster starts all the same, with other ports."""
+    original, attempts = local.controller_arguments, []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+
+        def first_with_a_taken_port(address):
+            arguments = original(address)
+            attempts.append(arguments)
+            if len(attempts) == 1:
+                ports = arguments[2].partition("=")[2].split(",")
+                ports[13] = str(taken.getsockname()[1])
+                arguments[2] = f"--IPController.ports={','.join(ports)}"
+            return arguments
+
+        monkeypatch.setattr(local, "controller_arguments", first_with_a_taken_port)
+        with distlab.Cluster(1) as cluster:
+            assert cluster.run(sum_of_ranks) == [0.0]
+    assert len(attempts) == 2
