@@ -8,7 +8,6 @@ that knows its machine fails here, and not only at a learner's.
 
 import os
 import platform
-import random
 import shutil
 import subprocess
 import sys
@@ -51,10 +50,10 @@ def put_on(folder: Path) -> dict[str, str]:
 
 
 def leave_cores() -> None:
-    """Keep this process, and what it starts, on a half of the cores, where the system lets a process choose."""
+    """Keep this process, and what it starts, on half of the cores, where the system lets a process choose."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, random.sample(cores, max(1, len(cores) // 2)))  # several may run side by side
+        os.sched_setaffinity(0, cores[: max(1, len(cores) // 2)])
 
 
 def main(arguments: list[str]) -> int:
