@@ -252,7 +252,12 @@ def brief(states: Mapping[int, RankStatus]) -> str:
 
 
 def left(states: Mapping[int, RankStatus]) -> list[str]:
-    """A line for each operation that no rank waits for, and whose other side has not begun it."""
+    """A line for each operation that no rank waits for, and whose other side has not begun it.
+
+    Nothing is known of a rank that does not answer, on a crowded machine for example: it may have begun any of them.
+    """
+    if any(state.doing == messages.SILENT for state in states.values()):
+        return []
     calls = [(rank, call) for rank, state in states.items() for call in state.left]
     return [f"  {_what(rank, call)}, {why}" for rank, call in calls if (why := why_unmatched(rank, call, states))]
 

@@ -125,3 +125,11 @@ def test_the_marked_source_as_html():
     assert "a = b &lt; c" in html
     assert "<b>[0]</b>rank 0: computes" in html
     assert html.count("#d55e00") == 1
+
+
+@pytest.mark.parametrize(("other", "lines"), [("finishes", 1), ("is_silent", 0)])
+def test_an_operation_is_left_only_where_every_rank_answers(other, lines):
+    """A rank that does not answer, on a crowded machine, may have begun it."""
+    states = Paper(f"2 ranks; 0 all_reduce async; 1 {other}").states()
+    states[0] = replace(states[0], left=states[0].history)
+    assert len(report.left(states)) == lines
