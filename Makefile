@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 LABARGS ?=
 PARTS ?= lint unit cluster nbval notebooks browser network
 MATRIX ?= 3.10:2.8.0 3.11:2.13.0 3.12:2.15.0 3.13:2.13.0
-NBVAL ?= notebooks
+NBVAL ?= $(wildcard notebooks/*.ipynb notebooks/solutions/*.ipynb)
 LOAD ?=
 NB ?=
 BENCHARGS ?=
@@ -73,7 +73,7 @@ lab: setup
 	 exec $(ENV_PYTHON) -m jupyterlab $$root $$browser --ServerApp.root_dir="$(CURDIR)" \
 	   --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --log-level=WARN $(LABARGS)
 
-# The parts of the tests. Half of the time a test waits, for a kernel or for a rank that hangs: three parts run side by
+# The parts of the tests. Half of the time a test waits, for a kernel or for a rank that hangs: four parts run side by
 # side, the longest first, and each line begins with the name of its part.
 PYTEST := $(ENV_PYTHON) -m pytest --color=no
 part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo --no-cache
@@ -81,14 +81,20 @@ part-unit = $(PYTEST) tests/unit
 part-cluster-client = $(PYTEST) --durations=10 tests/cluster/client
 part-cluster-others = $(PYTEST) --durations=10 tests/cluster --ignore=tests/cluster/client
 # Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.
-# Disguised, because on the machine that saved it an output may know its machine, and nobody sees it.
-part-nbval = $(ENV_PYTHON) tools/disguise.py -m pytest --color=no --nbval --nbval-current-env \
-  --nbval-sanitize-with=tests/nbval.cfg --nbval-cell-timeout=200 --timeout=240 $(NBVAL)
+# Disguised, because on the machine that saved it an output may know its machine, and nobody sees it; on half of the
+# cores each of the two parts.
+nbval = $(ENV_PYTHON) tools/disguise.py $(1) -m pytest --color=no --nbval --nbval-current-env \
+  --nbval-sanitize-with=tests/nbval.cfg --nbval-cell-timeout=200 --timeout=240 $(2)
+HALF := $(filter notebooks/03% notebooks/04% notebooks/05%,$(NBVAL))
+OTHER_HALF := $(filter-out $(HALF),$(NBVAL))
+part-nbval-first = $(call nbval,first,$(HALF))
+part-nbval-second = $(call nbval,second,$(OTHER_HALF))
 part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 part-network = $(PYTEST) --durations=10 tests/network
-LONGEST_FIRST := nbval cluster-client cluster-others network notebooks browser unit lint
-CHOSEN := $(patsubst cluster,cluster-client cluster-others,$(PARTS))
+LONGEST_FIRST := nbval-first nbval-second cluster-client cluster-others network notebooks browser unit lint
+SPLIT := $(patsubst cluster,cluster-client cluster-others,$(PARTS:nbval=nbval-first nbval-second))
+CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(LONGEST_FIRST))
 UNKNOWN := $(filter-out $(LONGEST_FIRST),$(CHOSEN))
 
@@ -99,7 +105,7 @@ check-parts:
 test: check-parts setup
 	@rm -rf .tests && mkdir .tests
 	@[ -z "$(LOAD)" ] || { $(ENV_PYTHON) tools/load.py $(LOAD) & trap "kill $$!" EXIT; }; \
-	 $(MAKE) --no-print-directory -k -j 3 $(addprefix .tests/,$(RUN)) || true
+	 $(MAKE) --no-print-directory -k -j 4 $(addprefix .tests/,$(RUN)) || true
 	@status=0; printf '\n----- summary\n'; for part in $(RUN); do \
 	   read -r code seconds < .tests/$$part.result; \
 	   if [ "$$code" = 0 ]; then printf '%-15s ok     %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; else \

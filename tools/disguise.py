@@ -1,5 +1,7 @@
 """Runs a command of Python on what looks like another machine. Called by: make test, for the notebooks.
 
+python tools/disguise.py first|second ARGUMENTS OF PYTHON: on which half of the cores.
+
 A saved output must not know the machine that it was saved on. So the notebooks are compared in a copy of the project
 whose path has spaces, with another home and temporary directory, half of the cores, programs that tell of other
 hardware, the arithmetic of an older CPU, whose sums are rounded otherwise, a narrow terminal and colours on: an output
@@ -49,21 +51,22 @@ def put_on(folder: Path) -> dict[str, str]:
     return {**os.environ, **SAYS, **{name: str(value) for name, value in where.items()}}
 
 
-def leave_cores() -> None:
+def leave_cores(half: str) -> None:
     """Keep this process, and what it starts, on half of the cores, where the system lets a process choose."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[: max(1, len(cores) // 2)])
+        middle = len(cores) // 2
+        os.sched_setaffinity(0, {"first": cores[: middle or 1], "second": cores[middle:]}[half])
 
 
-def main(arguments: list[str]) -> int:
+def main(half: str, *arguments: str) -> int:
     with tempfile.TemporaryDirectory(prefix="another machine ", ignore_cleanup_errors=True) as folder:
         environment = put_on(Path(folder))
-        leave_cores()
+        leave_cores(half)
         # matplotlib looks for the fonts once in each home, and says so in the output of a cell when that takes long
         subprocess.call([sys.executable, "-c", "import matplotlib.font_manager"], env=environment)
         return subprocess.call([sys.executable, *arguments], cwd=Path(folder) / "course", env=environment)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))
