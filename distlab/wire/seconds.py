@@ -23,7 +23,7 @@ ANSWER_FOR_REPORT = 0.5  # the same when its state is to be reported
 # ranks that are to be freed; own time leaves out the time that a rank waits for a CPU
 AGAIN = 0.2  # before a rank that is not free is asked again
 ASK_WHY = 1.0  # of its own time, before a rank that is not free is asked what it does
-GIVE_UP = 2.0  # of its own time, before a rank that is not free is ended
+GIVE_UP = 3.0  # of its own time, before a rank that is not free is ended
 GIVE_UP_LATE = 10.0  # the same for one that was idle, its message under way, or in an import
 LIMIT = 60.0  # by the clock, for every rank
 
