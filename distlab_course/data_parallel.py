@@ -1,9 +1,9 @@
 """Data parallelism: every rank has the whole model and a part of the batch, and averages gradients with the others.
 
-Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Notebook 04 builds the first three ways and
-explains them; here are the finished versions, for any model with dense gradients. They agree on the average, and differ
-in when the bytes leave: an all-reduce for each parameter after backward, a few large ones after backward, or large ones
-while backward still runs. `averaging_hook`, which notebook 05 builds, gives DistributedDataParallel another all-reduce.
+Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Notebook 04 builds both ways and explains
+them; here are the finished versions, for any model with dense gradients. They agree on the average, and differ in when
+the bytes leave: an all-reduce for each parameter after backward, or a few large ones while backward still runs.
+`averaging_hook`, which notebook 05 builds, gives DistributedDataParallel another all-reduce.
 
 A parameter without a gradient on some rank counts as zero there, and has the average on every rank afterwards.
 """
@@ -41,25 +41,6 @@ def average_gradients(model: nn.Module, group: Any = None) -> None:
         parameter.grad = gradient.div_(dist.get_world_size(group))
 
 
-def average_gradients_in_buckets(model: nn.Module, bucket_bytes: int = BUCKET_BYTES, group: Any = None) -> None:
-    """Average every gradient between the ranks: they are copied into a few flat buckets, an all-reduce for each.
-
-    Runs on: every rank of the group (a rank that skips it hangs the rest), after backward and before the step.
-
-    Args:
-        bucket_bytes: as for `make_buckets`.
-
-    Raises:
-        ArgumentError: a gradient is sparse.
-    """
-    for bucket in make_buckets(trainable(model), bucket_bytes):
-        flat = torch.cat([dense_gradient(parameter).reshape(-1) for parameter in bucket])
-        dist.all_reduce(flat, group=group)
-        flat.div_(dist.get_world_size(group))
-        for parameter, average in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-            parameter.grad = average.view_as(parameter)
-
-
 class OverlappedAverage:
     """Averages gradients between the ranks while backward still runs.
 
@@ -87,11 +68,9 @@ class OverlappedAverage:
         self._group, self._world_size = group, dist.get_world_size(group)
         self.buckets = [Bucket(parameters) for parameters in make_buckets(trainable(model), bucket_bytes)]
         self._launched = 0  # buckets leave in this order on every rank, so that they meet their like
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(functools.partial(self._arrived, bucket, place))
-            for bucket in self.buckets
-            for place, parameter in enumerate(bucket.parameters)
-        ]
+        for bucket in self.buckets:
+            for place, parameter in enumerate(bucket.parameters):
+                parameter.register_post_accumulate_grad_hook(functools.partial(self._arrived, bucket, place))
 
     def wait(self) -> None:
         """Wait until every gradient is the average of all ranks.
@@ -107,16 +86,10 @@ class OverlappedAverage:
             bucket.work, bucket.missing = None, set(range(len(bucket.parameters)))
         self._launched = 0
 
-    def remove(self) -> None:
-        """Take the hooks off the model; its gradients stay on their rank from then on."""
-        for hook in self._hooks:
-            hook.remove()
-
     def _arrived(self, bucket: Bucket, place: int, parameter: nn.Parameter) -> None:
         """What the hook of a parameter does when backward has written its gradient."""
         if place not in bucket.missing:
-            why = "Call wait() after every backward; after a failure call remove() and make a new OverlappedAverage."
-            raise RuntimeError(f"A second backward began before wait(). {why}")
+            raise RuntimeError("A second backward began before wait(). Call wait() after every backward.")
         bucket.take(place, self._world_size)
         self._launch()
 
