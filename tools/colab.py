@@ -131,7 +131,7 @@ def convert(path: Path, wheel: Path, requirements: str) -> nbformat.NotebookNode
 def build(root: Path, notebooks: list[Path], folder: Path) -> list[Path]:
     """Builds one file in `folder` for each notebook, and returns them."""
     folder.mkdir(parents=True, exist_ok=True)
-    requirements = "Python 3.10 or newer and torch 2.8 or newer"
+    requirements = "Python 3.10 or newer and torch 2.9 or newer"
     built = []
     with tempfile.TemporaryDirectory(prefix="distlab-wheel-") as temporary:
         wheel = build_wheel(root, Path(temporary))

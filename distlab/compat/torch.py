@@ -1,4 +1,4 @@
-"""The private parts of torch that distlab uses, one function or name for each. Tried with torch 2.8, 2.13 and 2.15.
+"""The private parts of torch that distlab uses, one function or name for each. Tried with torch 2.9, 2.13 and 2.15.
 
 Runs on every rank, in the doctor's process, and in a notebook's kernel that has imported torch already.
 """
@@ -17,8 +17,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.utils.flop_counter import flop_registry
 
-from distlab.compat.versions import release
-
 # Modules by whose names a wait is recognised: collectives that C++ makes, as for DTensor; and DTensor's own functions.
 FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 DTENSOR_MODULE = "torch.distributed.tensor._api"
@@ -36,7 +34,6 @@ FUNCTIONAL_METHODS = {
     "all_to_all_single": "all_to_all_single" if _SINGLE else "alltoall_base",
     "broadcast": "broadcast",
 }
-GLOO_NAMES_ITS_LOOP = release(torch.__version__) >= (2, 9)
 
 
 # --- groups ---

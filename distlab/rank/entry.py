@@ -11,7 +11,6 @@ import sys
 from typing import Any
 
 from distlab.rank.around_cells import BUILTINS
-from distlab.rank.raised import describe_failure
 from distlab.wire import payload
 from distlab.wire.messages import Failure
 from distlab.wire.payload import Recorded, Reply
@@ -82,7 +81,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Returns:
         [Reply, *buffers of the value].
     """
-    from distlab.rank.log import LOG
+    from distlab.rank.log import LOG, describe_failure
 
     try:
         fn, args, kwargs = payload.loads(header, buffers)
@@ -122,6 +121,8 @@ def _packed(value: Any, what: str) -> list[Any]:
 
 def last_failure() -> Failure | None:
     """The failure of the cell that ran last on this rank; None when it did not fail."""
+    from distlab.rank.log import describe_failure
+
     error = getattr(sys, "last_value", None)
     return None if error is None else describe_failure(error)
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import threading
+import traceback
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from math import prod
 from types import FrameType
@@ -22,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord, is_shown, line_of
+from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord, Failure, is_learners, is_shown, line_of
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
@@ -37,6 +40,13 @@ _GATHERING = ("allgather", "allgather_coalesced", private.ALL_GATHER_BASE, "gath
 _EXCHANGING = ("broadcast", "scatter", "alltoall", "alltoall_base", "all_to_all_single", "reduce_scatter_single")
 COLLECTIVES = (*_REDUCING, *_GATHERING, *_EXCHANGING, "barrier", "monitored_barrier")
 ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
+
+_TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
+# what gloo, and waits in Python (waits.py), say on a rank whose peer did not come, or went away
+WAITED = re.compile(
+    r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure|Read error|Write error"
+    r"|Socket closed|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
+)
 
 Kind = tuple[bool, str, int, int]  # what messages are counted by: whether it is a send, its group, peer and tag
 
@@ -293,6 +303,23 @@ def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
             op = code.co_name
         frame = frame.f_back
     return op, lines
+
+
+def describe_failure(error: BaseException) -> Failure:
+    """An exception as the notebook receives it, with the learner's own lines."""
+    stack = traceback.extract_tb(error.__traceback__, limit=200)
+    lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
+    message = str(error)
+    if isinstance(error, SyntaxError):
+        message = error.msg
+        if error.filename and error.lineno:
+            where = line_of(error.filename, error.lineno, "<module>")
+            lines.append(replace(where, text=(error.text or "").strip()))
+    in_torch = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
+    communicated = in_torch or bool(re.search("gloo|^Freed while it waited|^Timed out waiting", message))
+    waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
+    whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
+    return Failure(LOG.rank, kind, message, tuple(lines), whole, consequence=waited, communicated=communicated)
 
 
 def members_of(name: str) -> tuple[tuple[int, ...], bool]:

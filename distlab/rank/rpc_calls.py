@@ -23,8 +23,7 @@ import cloudpickle
 from torch.distributed import autograd, rpc
 
 from distlab.compat import torch_rpc as private
-from distlab.rank.log import LOG, Note, waits
-from distlab.rank.raised import describe_failure
+from distlab.rank.log import LOG, Note, describe_failure, waits
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, MEETINGS, Served, init_rpc, shutdown
 from distlab.text import rank_list, refuse

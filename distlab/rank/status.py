@@ -24,7 +24,6 @@ import torch.distributed as dist
 
 from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
-from distlab.rank import sockets
 from distlab.rank.log import C10D, LOG, REMEMBERED, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
@@ -40,6 +39,8 @@ WAITING_FOR_WORK = (  # modules whose threads do nothing until they get work
     "zmq.utils.garbage",  # there from the first large value on that this rank has sent to the notebook
 )
 BUSY_IN_A_POOL = ("concurrent.futures.thread", "run")
+GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets
+ROUND_NANOSECONDS = 5_000_000
 
 
 def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], loop: Any = None) -> RankStatus:
@@ -61,7 +62,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     doing = messages.COMMUNICATING if call else messages.COMPUTING if running else messages.IDLE
     # one that computes moves; to ask more would take long: Python's lock is given back at every system call
     moved, under_way = (0, True) if doing == messages.COMPUTING else traffic()
-    rounds = None if doing == messages.COMPUTING else sockets.loop_rounds(ours)
+    rounds = None if doing == messages.COMPUTING else loop_rounds(ours)
     serving = _serving()
     still = rounds is not None and not under_way and torch_rpc.threads_at_work() == len(serving)
     return RankStatus(
@@ -239,6 +240,39 @@ def _waits_for_a_thread(frame: FrameType | None) -> bool:
     if frame is None or frame.f_globals.get("__name__") != "threading":
         return False
     return frame.f_locals.get("timeout", -1) in (None, -1)
+
+
+def system_threads() -> set[int]:
+    """The system's numbers of the threads of this process; none where /proc is missing."""
+    return {int(name) for name in os.listdir("/proc/self/task")} if os.path.isdir("/proc/self/task") else set()
+
+
+def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
+    """How often each of gloo's threads that read from sockets has run; None while another thread runs or wants to run.
+
+    One that finds nothing waits; one that finds a message that it must not take runs without a pause, and every few
+    milliseconds of that count as a round.
+
+    Args:
+        ours: system numbers of threads that are not the learner's and not gloo's.
+    """
+    ours = ours | {thread.native_id for thread in threading.enumerate() if thread.name.startswith("distlab-")}
+    found = []
+    for task in system_threads():
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/status") as file:
+            fields = dict(line.split(":", 1) for line in file)
+            if fields["Name"].strip() == GLOO_LOOP:
+                found.append(int(fields["voluntary_ctxt_switches"]) + _run_time(task) // ROUND_NANOSECONDS)
+            elif task not in ours and fields["State"].split()[0] in ("R", "D"):
+                return None
+    return tuple(found)
+
+
+def _run_time(task: int) -> int:
+    """The nanoseconds that a thread has run; 0 where the system does not count them."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/self/task/{task}/schedstat") as file:
+        return int(file.read().split()[0])
+    return 0
 
 
 # --- what may happen by itself ---

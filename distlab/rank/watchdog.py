@@ -15,24 +15,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import select
 import signal
 import socket
+import stat
+import struct
 import sys
+import termios
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import around_cells, status
 from distlab.rank.around_cells import BUILTINS
-from distlab.rank.log import LOG
-from distlab.rank.raised import describe_failure
+from distlab.rank.log import LOG, describe_failure
 from distlab.rank.rpc import AGENT
-from distlab.rank.sockets import Connections
 from distlab.rank.waits import leave
 from distlab.wire import messages
 from distlab.wire.channel import hello, receive
@@ -45,6 +48,7 @@ LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.S
 IMPORT_SECONDS = 0.05  # between two looks whether an import is done that an interrupt waits for
 MOST_PRINTED = 100_000  # characters of what a served function has printed
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
+BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
 
 
 def watch(connections: Connections, threads: set[int], meeting: Any) -> None:
@@ -180,6 +184,67 @@ def variables() -> tuple[str, ...]:
     defined = dict(sys.modules["__main__"].__dict__)
     names = (name for name, value in defined.items() if not isinstance(value, ModuleType))
     return tuple(sorted(name for name in names if not name.startswith("_") and name not in given))
+
+
+# --- the connections of this process: gloo waits on them in C++, where no Python code can reach it ---
+
+
+def _sockets() -> frozenset[tuple[int, int]]:
+    """Descriptor and inode of every open socket: no later socket has both."""
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            status_of_file = os.fstat(int(name))
+            if stat.S_ISSOCK(status_of_file.st_mode):
+                found.add((int(name), status_of_file.st_ino))
+    return frozenset(found)
+
+
+class Connections:
+    """The TCP connections that gloo and the learner have opened since it was made, and those to stores.
+
+    Attributes:
+        store_port: of the cluster's store.
+    """
+
+    def __init__(self) -> None:
+        self._others, self.store_port = _sockets(), 0
+
+    def leave_out(self, end: socket.socket) -> None:
+        """Take a connection for one that was there before."""
+        self._others |= {(end.fileno(), os.fstat(end.fileno()).st_ino)}
+
+    def _ends(self, stores: bool) -> Iterator[socket.socket]:
+        """The connections, as duplicates; with or without those to stores."""
+        spare = set() if stores else {self.store_port, *LOG.store_ports}
+        for descriptor, _ in _sockets() - self._others:
+            # closed meanwhile, or not connected
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
+                is_tcp = end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM
+                if is_tcp and not {end.getsockname()[1], end.getpeername()[1]} & spare:
+                    yield end
+
+    def traffic(self) -> tuple[int, bool]:
+        """How many bytes have moved, not to stores, and whether one waits to be sent, acknowledged or read."""
+        moved, under_way = 0, False
+        for end in self._ends(stores=False):
+            with contextlib.suppress(OSError, AttributeError, struct.error):  # not on Linux, or an old one
+                for question in (termios.FIONREAD, termios.TIOCOUTQ):
+                    under_way |= fcntl.ioctl(end, question, b"\0\0\0\0") != b"\0\0\0\0"
+                info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED + 8)
+                moved += sum(struct.unpack_from("=QQ", info, BYTES_ACKED))
+        return moved, under_way
+
+    def shut(self, how: int = socket.SHUT_RDWR, stores: bool = False) -> None:
+        """Shut the connections down: a call that waits on one of them raises at once.
+
+        Args:
+            how: SHUT_RD is enough for gloo, whose thread always reads, and lets it write what it has in hand.
+            stores: whether those to stores, too.
+        """
+        for end in self._ends(stores):
+            with contextlib.suppress(OSError):  # its peer has closed it
+                end.shutdown(how)
 
 
 def free(thread: int, connections: Connections, gently: bool = False) -> None:

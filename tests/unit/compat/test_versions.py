@@ -16,7 +16,7 @@ def pairs():
     return re.search(r"^MATRIX \?= (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE).group(1).split()
 
 
-@pytest.mark.parametrize("version", ["2.8.0", versions.NEWEST_TORCH + ".post1+cu130"])
+@pytest.mark.parametrize("version", ["2.9.0", versions.NEWEST_TORCH + ".post1+cu130"])
 def test_a_tested_torch_is_not_named(monkeypatch, recwarn, version):
     """There is no warning of a torch that was tried, in whichever build."""
     monkeypatch.setattr(versions.metadata, "version", lambda name: version)

@@ -8,8 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from distlab.rank import status
-from distlab.rank.log import LOG
-from distlab.rank.raised import describe_failure
+from distlab.rank.log import LOG, describe_failure
 
 pytestmark = pytest.mark.usefixtures("layer")
 
