@@ -8,13 +8,12 @@ ends where the cell does.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import functools
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from distlab.compat.ipython import current_shell
@@ -22,40 +21,21 @@ from distlab.wire.rendezvous import INTERFACES
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
 _first_environment: dict[str, str | None] = {}
+_BUILTINS, _GENUINE = vars(builtins), dict(vars(builtins))
 
 
-class Builtins:
-    """Python's own builtins, for code around cells and on the watchdog's thread; a cell may have replaced some."""
+def restore_builtins() -> None:
+    """Put Python's own builtins back where a cell has replaced some, which may be any: this calls none.
 
-    def __init__(self) -> None:
-        self._now, self._genuine, self._restored = vars(builtins), dict(vars(builtins)), 0
-
-    def restore(self) -> None:
-        """Put those back that were replaced. No builtin is used for that."""
-        self._now.update(self._genuine)
-        self._restored += 1
-
-    @contextlib.contextmanager
-    def lent(self) -> Iterator[None]:
-        """As `restore`; afterwards a cell that still runs has its own again."""
-        own, before = self._genuine, self._restored
-        replaced = {name: one for name, one in self._now.copy().items() if one is not own.get(name, one)}
-        self._now.update(own)
-        try:
-            yield
-        finally:
-            if self._restored == before:
-                self._now.update(replaced)
-
-
-BUILTINS = Builtins()
+    Runs on: any thread. The watchdog does it while a cell runs: it could not answer without them.
+    """
+    _BUILTINS.update(_GENUINE)
 
 
 def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) -> None:
     """Keep these handlers of signals, and the rest as it is now, around every cell from now on.
 
-    What the learner has replaced by something that works stays. ipykernel would put a handler of SIGINT in place for
-    every message; this takes its place.
+    ipykernel would put a handler of SIGINT in place for every message; this takes its place.
 
     Args:
         at_end: called when a cell or a call has ended, before the notebook knows of it.
@@ -64,11 +44,10 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
     senders = {name: getattr(stream, "pub_thread", None) for name, stream in streams.items()}
 
     def restore() -> None:
-        BUILTINS.restore()
+        restore_builtins()
         for name, stream in streams.items():
-            if not _works(getattr(sys, name, None)):
-                stream.pub_thread = senders[name]  # the thread that sends what is written; close() takes it away
-                setattr(sys, name, stream)
+            stream.pub_thread = senders[name]  # the thread that sends what is written; close() takes it away
+            setattr(sys, name, stream)
         for name, value in _first_environment.items():
             if value is not None:
                 os.environ.setdefault(name, value)
@@ -78,9 +57,7 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
 
     restore()
     _make_children_plain([*handlers, signal.SIGTERM])
-    kernel = getattr(current_shell(), "kernel", None)
-    if kernel is not None:
-        _around_cells(kernel, restore, at_end)
+    _around_cells(current_shell().kernel, restore, at_end)
 
 
 def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[], None]) -> None:
@@ -161,8 +138,3 @@ def _end(failed: bool = False) -> None:
         sys.stderr.flush()
     finally:
         os._exit(failed)
-
-
-def _works(stream: Any) -> bool:
-    usable = all(callable(getattr(stream, method, None)) for method in ("write", "flush"))
-    return usable and not getattr(stream, "closed", False)

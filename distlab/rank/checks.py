@@ -21,14 +21,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from distlab.diagnosis.proof import disagreement, misfit
 from distlab.errors import MismatchError
 from distlab.rank import hooks
 from distlab.rank.log import LOG, Note, waits
-from distlab.rank.waits import completed_by
 from distlab.wire.messages import MESSAGE, CallRecord, from_json, to_json
 
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
@@ -79,9 +77,7 @@ class Checker:
 
     def agree(self, note: Note) -> None:
         """Wait until every rank has come to a call, which is made on the thread that asked for it."""
-        done: torch.futures.Future[None] = torch.futures.Future()
-        done.set_result(None)
-        self.call(note, lambda: done).wait()
+        self.call(note, lambda: None).posted()
 
     def close(self) -> None:
         """Post unchecked what still waits for the other ranks: they may make their part in a later cell."""
@@ -177,7 +173,7 @@ class Deferred:
             self._posting.set_exception(error)
         return True
 
-    def _posted(self, *timeout: timedelta) -> Any:
+    def posted(self, *timeout: timedelta) -> Any:
         """The call's own Work, waited for."""
         seconds = timeout[0].total_seconds() if timeout else self._limit
         if not wait([self._posting], seconds).done:
@@ -187,21 +183,17 @@ class Deferred:
 
     def wait(self, *timeout: timedelta) -> bool:
         """As Work.wait."""
-        return self._posted(*timeout).wait(*timeout)
+        return self.posted(*timeout).wait(*timeout)
 
     def is_completed(self) -> bool:
         """As Work.is_completed."""
         posted = self._posting.done()
         return posted and (self._posting.exception() is not None or self._posting.result().is_completed())
 
-    def get_future(self) -> Any:
-        """As Work.get_future; it does not wait for the call to be posted."""
-        return completed_by(lambda: self._posted().get_future().wait(), torch.futures.Future())
-
     def __getattr__(self, name: str) -> Any:
         """What else a Work has; the call must be posted before."""
         with waits(self._note):
-            return getattr(self._posted(), name)
+            return getattr(self.posted(), name)
 
 
 hooks.install(hooks.waits_of(Deferred))

@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any
 
-from distlab.rank.around_cells import BUILTINS
+from distlab.rank.around_cells import restore_builtins
 from distlab.wire import payload
 from distlab.wire.messages import Failure
 from distlab.wire.payload import Recorded, Reply
@@ -89,7 +89,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
         try:
             value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
         finally:
-            BUILTINS.restore()
+            restore_builtins()
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         return [Reply(failure=describe_failure(error))]
     return _packed(value, type(value).__qualname__)

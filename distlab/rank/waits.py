@@ -23,8 +23,7 @@ import torch.distributed as dist
 from distlab.rank.log import LOG, Note, waits
 from distlab.wire.messages import OTHER, WAITING, is_shown
 
-SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds from one look whether a wait is over or freed to the next
-LONGEST_LOOK_FOR_KEYS = 0.005
+SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.01  # seconds from one look whether a wait is over or freed to the next
 FREED_FROM_STORE = "Freed while it waited for other ranks through a store."
 STORE_WAITS = ("get", "multi_get", "wait")  # methods that return when the keys are there
 
@@ -104,33 +103,44 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
 
     For waits in C++ that belong to no connection of this process. The thread that is left behind ends at its timeout.
     """
-    outcome = completed_by(call, futures.Future())
-    wait_until(lambda seconds: futures.wait([outcome], seconds).done, freed_with)
-    return outcome.result()
-
-
-def completed_by(call: Callable[[], Any], future: Any) -> Any:
-    """The future, which a thread of its own completes by what `call` returns or raises."""
+    outcome: futures.Future[Any] = futures.Future()
 
     def work() -> None:
         try:
-            future.set_result(call())
-        except Exception as error:  # raised where the future is waited for
-            future.set_exception(error)
+            outcome.set_result(call())
+        except Exception as error:  # raised where it is waited for
+            outcome.set_exception(error)
 
     threading.Thread(target=work, name="distlab-wait", daemon=True).start()
-    return future
+    wait_until(lambda seconds: futures.wait([outcome], seconds).done, freed_with)
+    return outcome.result()
 
 
 # --- wrappers of the learner's own stores ---
 
 
 def in_store(name: str, original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any) -> Any:
-    """A method that waits for keys: until they are there in Python."""
+    """A method that waits for keys: until they are there, in Python."""
     if args and _is_of_learner():
+        keys, limit = [args[0]] if isinstance(args[0], str) else args[0], (*args, store.timeout)[1]
+        limit = limit if isinstance(limit, timedelta) else timedelta(seconds=limit)
         with waits(_note(f"store.{name}", repr(args[0]))):
-            _until_there(store, [args[0]] if isinstance(args[0], str) else args[0], (*args, store.timeout)[1])
+            there = functools.partial(_has_keys, store, keys)
+            if not wait_until(there, FREED_FROM_STORE, limit.total_seconds()):
+                _raise_late(store, keys, limit)
     return original(store, *args, **kwargs)
+
+
+def _has_keys(store: dist.Store, keys: list[str], look: float) -> bool:
+    return store.check(keys) or bool(time.sleep(look))
+
+
+def _raise_late(store: dist.Store, keys: Any, limit: timedelta) -> None:
+    """Raise what torch does when a store does not have these keys in time."""
+    try:
+        store.wait(keys, timedelta(milliseconds=1))
+    except RuntimeError as error:
+        raise type(error)(str(error).replace("after 1ms", f"after {limit // timedelta(milliseconds=1)}ms")) from None
 
 
 def connecting(original: Callable[..., Any], store: dist.TCPStore, *args: Any, **kwargs: Any) -> None:
@@ -151,23 +161,3 @@ def _is_of_learner() -> bool:
     """Whether a line of the learner's makes the call of a wrapper; C++ calls from no frame at all."""
     caller = sys._getframe(2).f_back  # frames 0 to 2 are this function's, its caller's and the wrapper's
     return caller is not None and is_shown(caller.f_code.co_filename)
-
-
-def _until_there(store: dist.Store, keys: Any, limit: Any) -> None:
-    """Return when a store has these keys, or cannot say; raise what torch does where that takes longer than allowed."""
-    limit = timedelta(seconds=limit) if isinstance(limit, (int, float)) else limit
-    if not isinstance(limit, timedelta):  # torch refuses it
-        return
-
-    def there(seconds: float) -> bool:
-        try:
-            return store.check(keys) or bool(time.sleep(min(seconds, LONGEST_LOOK_FOR_KEYS)))
-        except (RuntimeError, TypeError, NotImplementedError):  # torch says itself what is wrong
-            return True
-
-    if not wait_until(there, FREED_FROM_STORE, limit.total_seconds()):
-        try:
-            store.wait(keys, timedelta(milliseconds=1))
-        except RuntimeError as error:
-            late = str(error).replace("after 1ms", f"after {limit // timedelta(milliseconds=1)}ms")
-            raise type(error)(late) from None

@@ -33,7 +33,6 @@ from typing import Any
 
 from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import around_cells, status
-from distlab.rank.around_cells import BUILTINS
 from distlab.rank.log import LOG, describe_failure
 from distlab.rank.rpc import AGENT
 from distlab.rank.waits import leave
@@ -102,7 +101,8 @@ class Watchdog(threading.Thread):
         connected = True
         while connected:
             ready, _, _ = select.select([self._channel], [], [], IMPORT_SECONDS if self._postponed else None)
-            with BUILTINS.lent(), self._acting:
+            with self._acting:
+                around_cells.restore_builtins()
                 if ready:
                     connected = self._answer()
                 if self._postponed:
@@ -128,7 +128,7 @@ class Watchdog(threading.Thread):
 
     def interrupt(self, number: int, frame: Any) -> None:
         """The handler of SIGINT: a KeyboardInterrupt where it does no harm or after an import, nothing elsewhere."""
-        BUILTINS.restore()  # a cell ends here that may have replaced them
+        around_cells.restore_builtins()  # a cell ends here that may have replaced them
         if interruptible(frame):
             raise KeyboardInterrupt
         self._postponed = status.importing(frame)

@@ -4,10 +4,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-import torch
 import torch.distributed as dist
 
-from distlab.errors import MismatchError
 from distlab.rank.checks import Checker, Deferred
 from distlab.rank.log import LOG, POINT_TO_POINT, Note
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, CallRecord
@@ -30,11 +28,6 @@ class PostedWork:
 
     def result(self):
         return ["result"]
-
-    def get_future(self):
-        future = torch.futures.Future()
-        future.set_result(3)
-        return future
 
 
 @pytest.fixture
@@ -164,18 +157,3 @@ def test_a_wait_is_no_longer_than_that_of_a_call(rank_of, limit):
     call = Deferred(None, PostedWork, 10.0 if limit else 0.02, [], str, print)
     with pytest.raises(RuntimeError, match=r"^Timed out waiting 20ms for recv operation to complete$"):
         call.wait(*([limit] if limit else []))
-
-
-@pytest.mark.parametrize("fits", [True, False])
-def test_a_future_is_there_before_the_call_is_posted(rank_of, fits):
-    """It is completed, or raises, as the call does."""
-    receiver, sender = rank_of(0), rank_of(1)
-    work = receiver.recv(1)
-    future = work.get_future()
-    assert (LOG.ties[future], future.done()) == (work._note, False)
-    sender.send(0, tensors=FLOATS if fits else (("int8", (2,)),))
-    if fits:
-        assert future.wait() == 3
-    else:
-        with pytest.raises(MismatchError):
-            future.wait()

@@ -102,7 +102,7 @@ def test_what_does_not_come_in_time_raises_as_in_torch(wait):
         wait(store)
 
 
-@pytest.mark.parametrize("given", [(), (3,), (["key"], "soon")])
+@pytest.mark.parametrize("given", [(), (3,)])
 def test_wrong_arguments_are_torchs_to_refuse(given):
     with pytest.raises(TypeError, match="incompatible function arguments"):
         dist.HashStore().wait(*given)
