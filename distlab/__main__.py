@@ -18,7 +18,6 @@ from typing import Any
 import distlab
 from distlab.client.plan import check_launcher
 from distlab.client.recording import clock_offsets
-from distlab.compat import versions
 from distlab.launch import local, reaper
 from distlab.wire.rendezvous import loopback_interface
 
@@ -91,15 +90,6 @@ def check_packages() -> Iterator[Finding]:
     yield Finding("packages", ", ".join(f"{name} {version(name)}" for name in names), vital=True)
 
 
-def check_internals() -> Iterator[Finding]:
-    """Whether torch has the private parts that distlab uses; this imports torch."""
-    from distlab.compat import torch, torch_rpc
-
-    missing = "\n".join(versions.missing(torch, torch_rpc))
-    advice = "Install versions that distlab was tested with: pip install -c constraints.txt -e ."
-    yield Finding("internals", missing or f"as expected in torch {version('torch')}", not missing, advice)
-
-
 def check_machine() -> Iterator[Finding]:
     """How many ranks can compute at the same time, and room for data loaders' workers."""
     cores = os.cpu_count() or 1
@@ -160,7 +150,6 @@ def check_group(n: int | None = None, **where: Any) -> Iterator[Finding]:
 
 CHECKS = {
     "packages": check_packages,
-    "internals": check_internals,
     "machine": check_machine,
     "limits": check_limits,
     "network": check_network,

@@ -1,1 +1,1 @@
-"""The versions and the private parts of other libraries, one module for each; versions.py has their self-test."""
+"""The private parts of other libraries, one module for each, and the newest torch that was tested."""

@@ -1,6 +1,6 @@
 """The private parts of torch that distlab uses, one function or name for each. Tried with torch 2.9, 2.13 and 2.15.
 
-Runs on every rank, in the doctor's process, and in a notebook's kernel that has imported torch already.
+Runs on every rank, and in a notebook's kernel that has imported torch already.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -38,17 +38,15 @@ FUNCTIONAL_METHODS = {
 
 # --- groups ---
 
-GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names  # of every group that this process is in now
-
 
 def group_names() -> list[tuple[dist.ProcessGroup, str]]:
     """Every group of this process with its name. Private: the table of groups, `_world`."""
-    return list(GROUP_NAMES.items())
+    return list(c10d._world.pg_names.items())
 
 
 def name_of(group: dist.ProcessGroup) -> str:
     """The name of a group, "" of one that is gone; not group.group_name, which a group in Python may not have."""
-    return GROUP_NAMES.get(group, "")
+    return c10d._world.pg_names.get(group, "")
 
 
 def members_of(group: dist.ProcessGroup) -> dict[int, int] | None:

@@ -1,19 +1,14 @@
-"""Which versions of other libraries are here: the newest torch that was tested, and private parts that one may lack.
+"""Which versions of other libraries are here: the newest torch that was tested.
 
-Runs on the notebook's kernel, called by cluster.py, and in the doctor's process. It imports no other library.
+Runs on the notebook's kernel, called by cluster.py. It imports no other library.
 """
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import functools
-import inspect
-import pkgutil
 import re
 import warnings
 from importlib import metadata
-from types import ModuleType
 
 NEWEST_TORCH = "2.15.0"  # the matrix takes it from here; the oldest stands in pyproject.toml
 
@@ -34,29 +29,3 @@ def warn_of_newer_torch() -> None:
 def release(version: str) -> tuple[int, ...]:
     """The first two numbers of a version: (2, 15) for "2.15.1+cpu"."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-
-
-def missing(*modules: ModuleType) -> list[str]:
-    """A sentence for each name of torch in the source of these modules that the installed one does not have.
-
-    What is found out while a program runs, as an attribute of a group, is not among them.
-    """
-    names = {}
-    for module in modules:
-        for node in ast.walk(ast.parse(inspect.getsource(module))):
-            first, _, rest = ast.unparse(node).partition(".") if isinstance(node, ast.Attribute) else ("", "", "")
-            owner = getattr(module, first, None)
-            if inspect.ismodule(owner) and re.fullmatch(r"[\w.]+", rest):
-                names[f"{owner.__name__}:{rest}"] = module.__name__
-    return [
-        f"torch {metadata.version('torch')} has no {name.replace(':', '.')}, which {user} uses."
-        for name, user in names.items()
-        if not _exists(name)
-    ]
-
-
-def _exists(name: str) -> bool:
-    with contextlib.suppress(ImportError, AttributeError):
-        pkgutil.resolve_name(name)
-        return True
-    return False

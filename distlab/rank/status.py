@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib._bootstrap
 import importlib._bootstrap_external
+import inspect
 import os
 import signal
 import sys
@@ -54,8 +55,8 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     """
     thread = waiter(main)
     note, op = LOG.now.get(thread), communication(thread)
-    first = next(frames(thread), None)
-    running = thread != main or executing(first)
+    first, of_main = next(frames(thread), None), next(frames(main), None)
+    running = thread != main or executing(of_main)
     call = None
     if running and op:
         call = _what_is_known(thread, op) if note is None else note.record()
@@ -70,8 +71,8 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         doing=doing,
         call=call,
         lines=_lines(thread) or _lines(main),
-        idle=not executing(next(frames(main), None)),
-        importing=importing(next(frames(main), None)),
+        idle=not executing(of_main),
+        importing=importing(of_main),
         begun=_begun(),
         groups=dist.get_pg_count(),
         history=() if doing == messages.COMPUTING else _history(),
@@ -262,17 +263,12 @@ def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/status") as file:
             fields = dict(line.split(":", 1) for line in file)
             if fields["Name"].strip() == GLOO_LOOP:
-                found.append(int(fields["voluntary_ctxt_switches"]) + _run_time(task) // ROUND_NANOSECONDS)
+                with open(f"/proc/self/task/{task}/schedstat") as times:
+                    computed = int(times.read().split()[0]) // ROUND_NANOSECONDS
+                found.append(int(fields["voluntary_ctxt_switches"]) + computed)
             elif task not in ours and fields["State"].split()[0] in ("R", "D"):
                 return None
     return tuple(found)
-
-
-def _run_time(task: int) -> int:
-    """The nanoseconds that a thread has run; 0 where the system does not count them."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/self/task/{task}/schedstat") as file:
-        return int(file.read().split()[0])
-    return 0
 
 
 # --- what may happen by itself ---
@@ -327,22 +323,19 @@ def _loop_has_plans(loop: Any) -> bool:
     try:
         handles = list(loop._scheduled)  # noqa: SLF001 - asyncio has no other way to tell its timers
         for key in list(loop._selector.get_map().values()):
-            handles += [handle for handle in key.data if handle is not None]
-        if any(_learners_code(call) for handle in handles for call in (handle._callback, *(handle._args or ()))):
-            return True
-        return any(is_learners(code.co_filename) for task in asyncio.all_tasks(loop) for code in _coroutines(task))
+            handles += filter(None, key.data)
+        called = [call for handle in handles for call in (handle._callback, *(handle._args or ()))]
+        tasks = asyncio.all_tasks(loop)
+        return any(map(_learners_code, called)) or any(_awaits_learners(task.get_coro()) for task in tasks)
     except (RuntimeError, AttributeError, TypeError):  # it changed while it was looked at, or is of another kind
         return True
 
 
-def _coroutines(task: Any) -> Iterator[Any]:
-    """The code of a task's coroutine, and of those that it awaits."""
-    waits = task.get_coro()
-    while waits is not None:
-        code = getattr(waits, "cr_code", getattr(waits, "gi_code", None))
-        if code is not None:
-            yield code
-        waits = getattr(waits, "cr_await", getattr(waits, "gi_yieldfrom", None))
+def _awaits_learners(coroutine: Any) -> bool:
+    """Whether a coroutine, or one that it awaits, is the learner's."""
+    if not inspect.iscoroutine(coroutine):
+        return False
+    return is_learners(coroutine.cr_code.co_filename) or _awaits_learners(coroutine.cr_await)
 
 
 def _learners_code(call: Any) -> Any:
@@ -354,7 +347,8 @@ def _learners_code(call: Any) -> Any:
 
 
 def _has_children() -> bool:
-    with contextlib.suppress(ChildProcessError):
+    try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return True
-    return False
+    except ChildProcessError:
+        return False
+    return True
