@@ -41,6 +41,51 @@ def end() -> None:
         checker.close()
 
 
+@dataclass(eq=False)
+class Deferred:
+    """A call that is posted later; used like the Work that it becomes.
+
+    Args:
+        note: of the call.
+        record: of the call.
+        lanes: those of the call; a recv from any rank has several.
+        make: makes the call, and returns its Work.
+        limit: seconds that a wait may take.
+    """
+
+    _note: Note
+    record: CallRecord
+    lanes: Collection[Lane]
+    make: Callable[[], Any]
+    _limit: float
+    posting: Future[Any] = field(default_factory=Future)  # of the call's own Work
+
+    def posted(self, *timeout: timedelta) -> Any:
+        """The call's own Work, waited for."""
+        seconds = timeout[0].total_seconds() if timeout else self._limit
+        if not wait([self.posting], seconds).done:
+            # gloo's own words for it
+            raise RuntimeError(f"Timed out waiting {seconds * 1000:.0f}ms for recv operation to complete")
+        return self.posting.result()
+
+    def wait(self, *timeout: timedelta) -> bool:
+        """As Work.wait."""
+        return self.posted(*timeout).wait(*timeout)
+
+    def is_completed(self) -> bool:
+        """As Work.is_completed."""
+        posted = self.posting.done()
+        return posted and (self.posting.exception() is not None or self.posting.result().is_completed())
+
+    def __getattr__(self, name: str) -> Any:
+        """What else a Work has; the call must be posted before."""
+        with waits(self._note):
+            return getattr(self.posted(), name)
+
+
+hooks.install(hooks.waits_of(Deferred))
+
+
 class Checker:
     """What one rank needs to compare its calls with the others'.
 
@@ -53,25 +98,29 @@ class Checker:
         self._token, self._limit = token, limit
         self._store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=limit))
         self._begun: Counter[Lane] = Counter()  # collectives, and messages that were sent
-        self._received: Counter[Lane] = Counter()
+        self._compared: Counter[Lane] = Counter()
         self._waiting: list[Deferred] = []
         self._closing = False
         self._poster = threading.Thread(target=self._post, name="distlab-checked", daemon=True)
         self._poster.start()
 
-    def call(self, note: Note, original: Callable[[], Any]) -> Any:
+    def call(self, note: Note, make: Callable[[], Any]) -> Any:
         """Compare the call with the other ranks' and make it; MismatchError when they do not fit."""
         if note.method == "monitored_barrier":
-            return original()  # it has no arguments that could differ, and a limit of its own
-        record = note.record()
+            return make()  # it has no arguments that could differ, and a limit of its own
+        record, is_send = note.record(), note.method == "send"
         own = record.members.index(dist.get_rank())
-        if note.method == "send":
-            lane = (note.group, own, note.peer, note.tag)
-            self._begun[lane] += 1
-            self._store.set(self._key(lane, self._begun[lane]), to_json(record))
-            return original()
-        defer = self._receive if note.kind == MESSAGE else self._collective
-        deferred = defer(note, record, own, original)
+        lanes: list[Lane] = [(note.group,)]
+        if note.kind == MESSAGE:
+            others = [note.peer] if note.peer >= 0 else [place for place in range(len(record.members)) if place != own]
+            ends = ((own, other) if is_send else (other, own) for other in others)
+            lanes = [(note.group, *both, note.tag) for both in ends]
+        if is_send or note.kind != MESSAGE:
+            self._begun[lanes[0]] += 1
+            self._store.set(self._key(lanes[0], self._begun[lanes[0]], own), to_json(record))
+        if is_send:
+            return make()
+        deferred = Deferred(note, record, lanes, make, self._limit)
         self._waiting.append(deferred)
         return deferred
 
@@ -84,116 +133,49 @@ class Checker:
         self._closing = True
         self._poster.join()
 
-    def _key(self, lane: Lane, turn: int) -> str:
-        return "/".join(map(str, (self._token, *lane, turn)))
+    def _key(self, lane: Lane, turn: int, place: int | str) -> str:
+        return "/".join(map(str, (self._token, *lane, turn, place)))
 
-    def _collective(self, note: Note, record: CallRecord, own: int, original: Callable[[], Any]) -> Deferred:
-        """Post the call when every rank of the group has come to it with fitting arguments."""
-        lane, members = (note.group,), record.members
-        self._begun[lane] += 1
-        key = self._key(lane, self._begun[lane])
-        told, left = [f"{key}/{rank}" for rank in members], f"{key}/left"
-        self._store.set(told[own], to_json(record))
-
-        def check(_lane: Lane) -> None:
-            calls = dict(zip(members, map(from_json, self._store.multi_get(told)), strict=True))
-            if self._store.add(left, 1) == len(members):  # the last one deletes all that was written for the call
-                for name in (*told, left):
-                    self._store.delete_key(name)
-            if differ := disagreement(calls):
-                raise MismatchError(differ[:1].upper() + differ[1:])
-
-        return Deferred(note, original, self._limit, [lane], lambda _: told, check)
-
-    def _receive(self, note: Note, record: CallRecord, own: int, original: Callable[[], Any]) -> Deferred:
-        """Post the recv once its sender has said what it sends."""
-        members = record.members
-        sources = [note.peer] if note.peer >= 0 else [place for place in range(len(members)) if place != own]
-        senders = {(note.group, source, own, note.tag): members[source] for source in sources}
-
-        def next_key(lane: Lane) -> str:
-            return self._key(lane, self._received[lane] + 1)
-
-        def check(lane: Lane) -> None:
-            key = next_key(lane)
-            self._received[lane] += 1
-            sent = from_json(self._store.get(key))
-            self._store.delete_key(key)
-            if differ := misfit(sent, record):
-                ends = f"from rank {senders[lane]} to rank {members[own]}"
-                raise MismatchError(f"The two ends of a message {ends} do not fit: {differ}.")
-
-        return Deferred(note, original, self._limit, list(senders), lambda lane: [next_key(lane)], check)
+    def _keys(self, call: Deferred, lane: Lane) -> list[str]:
+        """The keys of what is to be said of a lane's next call: by every member, or by the source of a message."""
+        places = lane[1:2] or range(len(call.record.members))
+        return [self._key(lane, self._compared[lane] + 1, place) for place in places]
 
     def _post(self) -> None:
         """Post the calls that wait when their turn has come, until the cell ends and none is left."""
         while self._waiting or not self._closing:
             taken: set[Lane] = set()  # by calls that were begun before
             for call in list(self._waiting):
-                if call.post(self._store, [lane for lane in call.lanes if lane not in taken], self._closing):
-                    self._waiting.remove(call)
-                    LOG.total += 1
-                else:
-                    taken.update(call.lanes)
+                try:
+                    free = [lane for lane in call.lanes if lane not in taken]
+                    ready = [lane for lane in free if self._store.check(self._keys(call, lane))]
+                    if not ready and not self._closing:
+                        taken.update(call.lanes)
+                        continue
+                    if ready:
+                        self._compare(call, ready[0])
+                    call.posting.set_result(call.make())
+                except Exception as error:  # the store may be gone, too
+                    call.posting.set_exception(error)
+                self._waiting.remove(call)
+                LOG.total += 1
             time.sleep(POLL_SECONDS)
 
-
-@dataclass(eq=False)
-class Deferred:
-    """A call that is posted later; used like the Work that it becomes.
-
-    Args:
-        note: of the call. original: makes it, and returns its Work. limit: seconds that a wait may take.
-        lanes: those of the call. keys: what the store has, for one of them, when the others have said what they send.
-        check: reads it from the store, and raises where that does not fit.
-    """
-
-    _note: Note
-    _original: Callable[[], Any]
-    _limit: float
-    lanes: Collection[Lane]
-    _keys: Callable[[Lane], list[str]]
-    _check: Callable[[Lane], None]
-    _posting: Future[Any] = field(default_factory=Future)  # of the call's own Work
-
-    def post(self, store: dist.Store, lanes: Collection[Lane], unchecked: bool) -> bool:
-        """Post the call if it fits, or remember the error; False when the others have not said yet what they send.
-
-        Args:
-            lanes: those where no other call is before it. unchecked: whether to post it anyway.
-        """
-        try:
-            ready = [lane for lane in lanes if store.check(self._keys(lane))]
-            if not ready and not unchecked:
-                return False
-            if ready:
-                self._check(ready[0])
-            self._posting.set_result(self._original())
-        except Exception as error:  # the store may be gone, too
-            self._posting.set_exception(error)
-        return True
-
-    def posted(self, *timeout: timedelta) -> Any:
-        """The call's own Work, waited for."""
-        seconds = timeout[0].total_seconds() if timeout else self._limit
-        if not wait([self._posting], seconds).done:
-            # gloo's own words for it
-            raise RuntimeError(f"Timed out waiting {seconds * 1000:.0f}ms for recv operation to complete")
-        return self._posting.result()
-
-    def wait(self, *timeout: timedelta) -> bool:
-        """As Work.wait."""
-        return self.posted(*timeout).wait(*timeout)
-
-    def is_completed(self) -> bool:
-        """As Work.is_completed."""
-        posted = self._posting.done()
-        return posted and (self._posting.exception() is not None or self._posting.result().is_completed())
-
-    def __getattr__(self, name: str) -> Any:
-        """What else a Work has; the call must be posted before."""
-        with waits(self._note):
-            return getattr(self.posted(), name)
-
-
-hooks.install(hooks.waits_of(Deferred))
+    def _compare(self, call: Deferred, lane: Lane) -> None:
+        """Raise a MismatchError where a call does not fit to what the other ranks have said."""
+        keys, left = self._keys(call, lane), self._key(lane, self._compared[lane] + 1, "left")
+        self._compared[lane] += 1
+        said = list(map(from_json, self._store.multi_get(keys)))
+        if self._store.add(left, 1) == len(keys):  # the last one deletes all that was written for the call
+            for key in (*keys, left):
+                self._store.delete_key(key)
+        members = call.record.members
+        if len(lane) == 1:
+            differ = disagreement(dict(zip(members, said, strict=True)))
+            words = differ[:1].upper() + differ[1:]
+        else:
+            differ, (_, source, own, _) = misfit(said[0], call.record), lane
+            ends = f"from rank {members[source]} to rank {members[own]}"
+            words = f"The two ends of a message {ends} do not fit: {differ}."
+        if differ:
+            raise MismatchError(words)

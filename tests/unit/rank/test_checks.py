@@ -154,6 +154,6 @@ def test_a_store_that_is_gone_ends_every_wait(rank_of, monkeypatch):
 def test_a_wait_is_no_longer_than_that_of_a_call(rank_of, limit):
     """The limit ends it, in gloo's own words."""
     rank_of(0).checker.close()
-    call = Deferred(None, PostedWork, 10.0 if limit else 0.02, [], str, print)
+    call = Deferred(None, None, [], PostedWork, 10.0 if limit else 0.02)
     with pytest.raises(RuntimeError, match=r"^Timed out waiting 20ms for recv operation to complete$"):
         call.wait(*([limit] if limit else []))
