@@ -315,7 +315,7 @@ def describe_failure(error: BaseException) -> Failure:
         if error.filename and error.lineno:
             where = line_of(error.filename, error.lineno, "<module>")
             lines.append(replace(where, text=(error.text or "").strip()))
-    in_torch = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
+    in_torch = isinstance(error, dist.DistNetworkError) or any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
     communicated = in_torch or bool(re.search("gloo|^Freed while it waited|^Timed out waiting", message))
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
     whole, kind = "".join(traceback.format_exception(error)), type(error).__name__

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import importlib._bootstrap
-import importlib._bootstrap_external
 import inspect
 import os
 import signal
@@ -72,7 +70,6 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         call=call,
         lines=_lines(thread) or _lines(main),
         idle=not executing(of_main),
-        importing=importing(of_main),
         begun=_begun(),
         groups=dist.get_pg_count(),
         history=() if doing == messages.COMPUTING else _history(),
@@ -202,21 +199,6 @@ def executing(frame: FrameType | None) -> bool:
         if place(outer) in CELLS:
             return inner is not None and inner.f_code.co_name.startswith("<")  # the code that exec runs
         inner = outer
-    return False
-
-
-def importing(frame: FrameType | None) -> bool:
-    """Whether a cell or a call of the notebook is in an import that must not be torn: every later one would fail.
-
-    A module of the learner's own may be torn: it may compute or communicate for as long as it likes.
-    """
-    machinery = vars(importlib._bootstrap), vars(importlib._bootstrap_external)
-    inner = None
-    for outer in outwards(frame):
-        if not any(outer.f_globals is namespace for namespace in machinery):
-            inner = outer
-        elif inner is None or not is_learners(inner.f_code.co_filename):
-            return executing(frame)
     return False
 
 

@@ -1,8 +1,8 @@
-"""Waits for other ranks that are Python code, which the watchdog can end: a learner's own, and those in stores.
+"""Waits for other ranks that are Python code, which the watchdog can end, and notes of waits in a learner's own stores.
 
-Runs on every rank. A wait in C++ ends with its connections; these look whether this rank was freed, or a signal
-interrupts them. hooks.py puts the wrappers of stores in place; what torch asks a store for, as it builds a group,
-passes unchanged.
+Runs on every rank. A wait in C++ ends with its connections; those in Python look whether this rank was freed, or a
+signal interrupts them. hooks.py puts the wrappers of stores in place; what torch asks a store for, as it builds a
+group, passes unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent import futures
-from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -120,27 +119,11 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
 
 
 def in_store(name: str, original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any) -> Any:
-    """A method that waits for keys: until they are there, in Python."""
-    if args and _is_of_learner():
-        keys, limit = [args[0]] if isinstance(args[0], str) else args[0], (*args, store.timeout)[1]
-        limit = limit if isinstance(limit, timedelta) else timedelta(seconds=limit)
-        with waits(_note(f"store.{name}", repr(args[0]))):
-            there = functools.partial(_has_keys, store, keys)
-            if not wait_until(there, FREED_FROM_STORE, limit.total_seconds()):
-                _raise_late(store, keys, limit)
-    return original(store, *args, **kwargs)
-
-
-def _has_keys(store: dist.Store, keys: list[str], look: float) -> bool:
-    return store.check(keys) or bool(time.sleep(look))
-
-
-def _raise_late(store: dist.Store, keys: Any, limit: timedelta) -> None:
-    """Raise what torch does when a store does not have these keys in time."""
-    try:
-        store.wait(keys, timedelta(milliseconds=1))
-    except RuntimeError as error:
-        raise type(error)(str(error).replace("after 1ms", f"after {limit // timedelta(milliseconds=1)}ms")) from None
+    """A method that waits for keys, in C++: until they are there, or the connection to the store is shut down."""
+    if not args or not _is_of_learner():
+        return original(store, *args, **kwargs)
+    with waits(_note(f"store.{name}", repr(args[0]))):
+        return original(store, *args, **kwargs)
 
 
 def connecting(original: Callable[..., Any], store: dist.TCPStore, *args: Any, **kwargs: Any) -> None:

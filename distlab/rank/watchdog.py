@@ -44,7 +44,6 @@ from distlab.wire.rendezvous import used_megabytes
 # what the main thread gets from this one: signals that a learner's program does not use, where the system has them
 _REAL_TIME = getattr(signal, "SIGRTMIN", None)
 LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.SIGUSR1, signal.SIGUSR2)
-IMPORT_SECONDS = 0.05  # between two looks whether an import is done that an interrupt waits for
 MOST_PRINTED = 100_000  # characters of what a served function has printed
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
@@ -95,18 +94,14 @@ class Watchdog(threading.Thread):
         self._ours = threads - {threading.get_native_id()}  # a forked process's main_thread().native_id is its parent's
         self._main, self._loop = threading.get_ident(), asyncio._get_running_loop()
         self._acting, self._sending = threading.Lock(), threading.Lock()
-        self._postponed = False  # whether the main thread is to be interrupted when its import is done
 
     def run(self) -> None:
         connected = True
         while connected:
-            ready, _, _ = select.select([self._channel], [], [], IMPORT_SECONDS if self._postponed else None)
+            select.select([self._channel], [], [])
             with self._acting:
                 around_cells.restore_builtins()
-                if ready:
-                    connected = self._answer()
-                if self._postponed:
-                    self._come_back()
+                connected = self._answer()
 
     def settle(self) -> None:
         """Return when every order has been carried out: one that was meant for a call must not break a new group.
@@ -115,23 +110,15 @@ class Watchdog(threading.Thread):
         """
         while True:
             with self._acting:
-                if not self._postponed and not select.select([self._channel], [], [], 0)[0]:
+                if not select.select([self._channel], [], [], 0)[0]:
                     return
             time.sleep(0.001)
 
-    def _come_back(self) -> None:
-        """Interrupt the main thread, or postpone that until its import is done."""
-        frame = sys._current_frames().get(self._main)
-        self._postponed = status.importing(frame)
-        if interruptible(frame):
-            signal.pthread_kill(self._main, INTERRUPT)
-
     def interrupt(self, number: int, frame: Any) -> None:
-        """The handler of SIGINT: a KeyboardInterrupt where it does no harm or after an import, nothing elsewhere."""
+        """The handler of SIGINT: a KeyboardInterrupt where it does no harm, nothing elsewhere."""
         around_cells.restore_builtins()  # a cell ends here that may have replaced them
         if interruptible(frame):
             raise KeyboardInterrupt
-        self._postponed = status.importing(frame)
 
     def _answer(self) -> bool:
         """Do what the notebook orders on the channel, or answer; False when the notebook is gone."""
@@ -173,8 +160,8 @@ class Watchdog(threading.Thread):
         thread = status.waiter(self._main)
         if status.communication(thread):
             free(thread, self.connections, gently=want == messages.FREE_WAITING)
-        elif want == messages.COME_BACK:
-            self._come_back()
+        elif want == messages.COME_BACK and interruptible(sys._current_frames().get(self._main)):
+            signal.pthread_kill(self._main, INTERRUPT)
         return {}
 
 
@@ -283,7 +270,7 @@ def interruptible(frame: Any) -> bool:
     """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook's runs there.
 
     It must not hit what the engine does between two of them, or a message is lost and the rank waits for ever; nor the
-    report of an exception, which would be lost with it; nor an import.
+    report of an exception, which would be lost with it.
 
     Runs on: a rank, in any thread.
     """
@@ -291,4 +278,4 @@ def interruptible(frame: Any) -> bool:
         outer.f_code in (describe_failure.__code__, Watchdog.settle.__code__) or status.place(outer) == SHOWS_ERROR
         for outer in status.outwards(frame)
     )
-    return status.executing(frame) and not status.importing(frame) and not reports
+    return status.executing(frame) and not reports

@@ -173,7 +173,6 @@ class RankStatus:
         traffic: numbers of messages.
         mark: equal in two statuses when nothing happened between them.
         quiet: nothing is under way, and nothing else computes or may act.
-        importing: an import must not be interrupted.
         rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
         serves: whether it takes remote calls.
         threads: how many remote calls it runs at a time.
@@ -195,7 +194,6 @@ class RankStatus:
     traffic: tuple[MessageCount, ...] = ()
     mark: tuple[int, ...] = ()
     quiet: bool = False
-    importing: bool = False
     rounds: tuple[int, ...] = ()
     serves: bool = False
     threads: int = 0

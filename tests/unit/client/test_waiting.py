@@ -94,7 +94,6 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 BUSY = Answer(1, RankStatus(0, messages.COMPUTING))
 IDLE = Answer(1, RankStatus(0, messages.IDLE, idle=True))
-IMPORTING = Answer(1, RankStatus(0, messages.COMPUTING, importing=True))
 
 
 @pytest.fixture
@@ -118,10 +117,9 @@ def test_own_time_of_this_process_is_at_most_the_clocks():
     assert -1 < patience.own_time(0) <= patience.own_time(1)  # it may have waited since before the first look
 
 
-@pytest.mark.parametrize("excuse", [IDLE, IMPORTING], ids=["idle", "importing"])
-def test_a_rank_has_time_after_its_import(machine, excuse):
-    """An interrupt comes when the import is done, which may be at any moment, but not without a limit."""
-    answers = {1: excuse, 0: excuse}
+def test_an_idle_rank_has_time_for_its_reply(machine):
+    """It may come at any moment, but is not waited for without a limit."""
+    answers = {1: IDLE, 0: IDLE}
     patience = Patience(channel(answers), {1: 8, 0: 7})
     machine.now += 2 * GIVE_UP
     assert patience.given_up([1, 0]) == set()

@@ -30,6 +30,11 @@ def test_a_store_that_is_lost_is_a_consequence(message):
     assert described(dist.DistNetworkError(message)).consequence
 
 
+def test_also_where_the_learner_has_called_the_store():
+    """No frame of torch's is on the stack then."""
+    assert describe_failure(dist.DistNetworkError(CUT[0])).consequence
+
+
 def test_another_error_of_torch_is_none():
     failure = described(ValueError("Invalid rank"))
     assert failure.communicated
