@@ -38,7 +38,7 @@ WAITING_FOR_WORK = (  # modules whose threads do nothing until they get work
     "zmq.utils.garbage",  # there from the first large value on that this rank has sent to the notebook
 )
 BUSY_IN_A_POOL = ("concurrent.futures.thread", "run")
-GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets
+GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets; torch 2.9 and 2.10 give it none
 ROUND_NANOSECONDS = 5_000_000
 
 

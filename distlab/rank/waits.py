@@ -1,8 +1,7 @@
 """Waits for other ranks that are Python code, which the watchdog can end, and notes of waits in a learner's own stores.
 
-Runs on every rank. A wait in C++ ends with its connections; those in Python look whether this rank was freed, or a
-signal interrupts them. hooks.py puts the wrappers of stores in place; what torch asks a store for, as it builds a
-group, passes unchanged.
+Runs on every rank. A wait in C++ ends with its connections; those in Python look whether this rank was freed. hooks.py
+puts the wrappers of stores in place; what torch asks a store for, as it builds a group, passes unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent import futures
-from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
@@ -22,12 +20,12 @@ import torch.distributed as dist
 from distlab.rank.log import LOG, Note, waits
 from distlab.wire.messages import OTHER, WAITING, is_shown
 
-SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.01  # seconds from one look whether a wait is over or freed to the next
+SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds from one look whether a wait is over or freed to the next
 FREED_FROM_STORE = "Freed while it waited for other ranks through a store."
 STORE_WAITS = ("get", "multi_get", "wait")  # methods that return when the keys are there
 
 
-class waiting:
+class waiting(waits):
     """A context manager around a wait for other ranks that is Python code, as in a loop that looks at shared memory.
 
         with distlab.waiting("through shared memory", [2]) as wait:
@@ -35,9 +33,9 @@ class waiting:
                 wait.check()
                 time.sleep(0.001)
 
-    A report then says "waits through shared memory for rank 2", a deadlock is proven, and the main thread is freed
-    from the wait by a RuntimeError. A loop on another thread is freed where it calls `check`. Inside of a call of a
-    process group, that call is what reports show. Without a cluster it changes nothing.
+    A report then says "waits through shared memory for rank 2", a deadlock is proven, and `check` frees the rank by a
+    RuntimeError. Inside of a call of a process group, that call is what reports show. Without a cluster it changes
+    nothing.
 
     Runs on: a rank, any thread.
 
@@ -47,38 +45,19 @@ class waiting:
     """
 
     def __init__(self, words: str, ranks: Iterable[int]):
-        self._freed_with = f"Freed while it waited for other ranks {words}."
-        self._note, self._freed = Note("waiting", WAITING, ranks, words), LOG.freed
+        self._words, self._freed = f"Freed while it waited for other ranks {words}.", LOG.freed
+        super().__init__(LOG.now.get(threading.get_ident()) or Note("waiting", WAITING, ranks, words))
 
     def __enter__(self) -> waiting:
         if LOG.closed:
-            raise RuntimeError(self._freed_with)
-        note = LOG.now.get(threading.get_ident()) or self._note
-        self._waits, self._before, self._shown = waits(note), note.freed_with, note
-        self._waits.__enter__()
-        note.freed_with = self._freed_with
+            raise RuntimeError(self._words)
+        super().__enter__()
         return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._shown.freed_with = self._before
-        self._waits.__exit__()
 
     def check(self) -> None:
         """Raise a RuntimeError if this rank was freed since the wait began."""
         if LOG.freed != self._freed:
-            raise RuntimeError(self._freed_with)
-
-
-def leave(_: int, frame: FrameType | None) -> None:
-    """Raise where this frame of the main thread is inside a wait that is Python code: the handler of a signal.
-
-    Not where a wait begins or ends, not on top of a KeyboardInterrupt, and once for each wait.
-    """
-    note = LOG.now.get(threading.get_ident())
-    inside = frame is not None and frame.f_code.co_name not in ("__enter__", "__exit__")
-    if note is not None and note.freed_with and inside and not isinstance(sys.exc_info()[1], KeyboardInterrupt):
-        freed_with, note.freed_with = note.freed_with, ""
-        raise RuntimeError(freed_with)
+            raise RuntimeError(self._words)
 
 
 def wait_until(holds: Callable[[float], Any], freed_with: str, limit: float = math.inf) -> bool:

@@ -35,15 +35,13 @@ from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import around_cells, status
 from distlab.rank.log import LOG, describe_failure
 from distlab.rank.rpc import AGENT
-from distlab.rank.waits import leave
 from distlab.wire import messages
 from distlab.wire.channel import hello, receive
 from distlab.wire.messages import Answer, from_json, to_json
 from distlab.wire.rendezvous import used_megabytes
 
-# what the main thread gets from this one: signals that a learner's program does not use, where the system has them
-_REAL_TIME = getattr(signal, "SIGRTMIN", None)
-LEAVE, INTERRUPT = (_REAL_TIME + 7, _REAL_TIME + 8) if _REAL_TIME else (signal.SIGUSR1, signal.SIGUSR2)
+# what the main thread gets from this one: a signal that a learner's program does not use, where the system has such
+INTERRUPT = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 MOST_PRINTED = 100_000  # characters of what a served function has printed
 PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
@@ -62,7 +60,7 @@ def watch(connections: Connections, threads: set[int], meeting: Any) -> None:
     if running() is not None:
         return
     thread = Watchdog(connections, threads, meeting)
-    handlers = {LEAVE: leave, INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
+    handlers = {INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
     LOG.report_left = lambda: thread.send(Answer(0, unwaited=True))
     AGENT.report = lambda printed: thread.send(Answer(0, printed=printed[:MOST_PRINTED]))
     around_cells.keep(handlers, LOG.end_cell)
@@ -156,7 +154,6 @@ class Watchdog(threading.Thread):
             return {"status": status.summary(self._main, self._ours, self.connections.traffic, self._loop)}
         if want == messages.VARIABLES:
             return {"variables": variables()}
-        signal.pthread_kill(self._main, LEAVE)
         thread = status.waiter(self._main)
         if status.communication(thread):
             free(thread, self.connections, gently=want == messages.FREE_WAITING)

@@ -27,8 +27,9 @@ class Post(dist.ProcessGroup):
         self.turn += 1
         keys = [f"{self.turn}/{rank}" for rank in range(self.size())]
         self.store.set(keys[self.rank()], bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist()))
-        with distlab.waiting("through a store", [rank for rank in range(self.size()) if rank != self.rank()]):
+        with distlab.waiting("through a store", [rank for rank in range(self.size()) if rank != self.rank()]) as wait:
             while not self.store.check(keys):
+                wait.check()
                 time.sleep(0.001)
         sent = [bytearray(self.store.get(key)) for key in keys]
         return [torch.frombuffer(one, dtype=tensor.dtype).view(tensor.shape) for one in sent]

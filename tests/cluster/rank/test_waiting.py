@@ -13,8 +13,9 @@ from tests.refused import raised
 
 def never(rank, world_size):
     if rank == 0:
-        with distlab.waiting("through a file", [1]):
+        with distlab.waiting("through a file", [1]) as wait:
             while True:
+                wait.check()
                 time.sleep(0.005)
 
 
