@@ -173,7 +173,7 @@ def waiting(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) 
     if note is None:
         outcome = make()
     else:
-        note.waits_shorter |= bool(args or kwargs)
+        note.has_limit |= bool(args or kwargs)
         outcome = _wait(work, note, make)
     if LOG.simulator is not None:
         LOG.simulator.has_waited(work)

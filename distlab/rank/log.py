@@ -74,7 +74,6 @@ class Note:
         options: of a collective; torch's, which are read when they are asked for.
         splits: of all_to_all, the elements that go to and come from each rank.
         lines: the learner's, as (file, number, function), innermost first.
-        waits_shorter: whether its caller waits with a limit.
         done: whether it was waited for, to its end.
     """
 
@@ -83,7 +82,7 @@ class Note:
     peer, tag, sequence = -1, 0, 0
     tensors: Sequence[tuple[Any, tuple[int, ...]]] = ()
     options = splits = None
-    waits_shorter = done = False
+    done = False
 
     def __init__(self, op: str, kind: str, ranks: Iterable[int] = (), words="", has_limit=False, freed_with=""):
         called, self.lines = place_of(sys._getframe(1))
@@ -124,7 +123,7 @@ class Note:
         """Whether it ends by itself before the group's timeout, or says itself who is missing."""
         limit = getattr(self.options, "timeout", timedelta(0))
         shorter = timedelta(0) < limit < private.default_timeout()
-        return self.has_limit or self.waits_shorter or shorter or self.method == "monitored_barrier"
+        return self.has_limit or shorter or self.method == "monitored_barrier"
 
     def record(self, with_lines: bool = True) -> CallRecord:
         """The call as another process reads and compares it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import inspect
 import os
 import signal
@@ -38,7 +37,7 @@ WAITING_FOR_WORK = (  # modules whose threads do nothing until they get work
     "zmq.utils.garbage",  # there from the first large value on that this rank has sent to the notebook
 )
 BUSY_IN_A_POOL = ("concurrent.futures.thread", "run")
-GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets; torch 2.9 and 2.10 give it none
+GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets; torch 2.9 to 2.11 give it none
 ROUND_NANOSECONDS = 5_000_000
 
 
@@ -76,7 +75,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         traffic=_traffic(),
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
         mark=(*((id(first), first.f_lasti) if call and note is None else ()), LOG.total, moved),
-        quiet=still and not actors(main, ours) and not plans(main, loop),
+        quiet=still and not actors(main, ours) and not plans(loop),
         rounds=rounds or (),
         serves=AGENT.worker is not None,
         threads=AGENT.worker.threads if AGENT.worker else 0,
@@ -285,32 +284,10 @@ def actors(main: int, ours: set[int]) -> list[int]:
     return may_act
 
 
-def plans(main: int, loop: asyncio.AbstractEventLoop | None) -> bool:
-    """Whether something that is not a thread acts or will act: a timer, a task, an answer, the handler of a signal.
-
-    Args:
-        main: identifier of the main thread, on which handlers run, also on top of a wait.
-        loop: the event loop on which it runs cells; None for none.
-    """
-    if signal.getitimer(signal.ITIMER_REAL)[0]:  # others count the time that a process computes
-        return True
-    handlers = {_learners_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    if handlers and (_has_children() or any(frame.f_code in handlers for frame in frames(main))):
-        return True
-    return loop is not None and _loop_has_plans(loop)
-
-
-def _loop_has_plans(loop: Any) -> bool:
-    """Whether the learner has left a task, a timer or a reader with the loop."""
-    try:
-        handles = list(loop._scheduled)  # noqa: SLF001 - asyncio has no other way to tell its timers
-        for key in list(loop._selector.get_map().values()):
-            handles += filter(None, key.data)
-        called = [call for handle in handles for call in (handle._callback, *(handle._args or ()))]
-        tasks = asyncio.all_tasks(loop)
-        return any(map(_learners_code, called)) or any(_awaits_learners(task.get_coro()) for task in tasks)
-    except (RuntimeError, AttributeError, TypeError):  # it changed while it was looked at, or is of another kind
-        return True
+def plans(loop: asyncio.AbstractEventLoop | None) -> bool:
+    """Whether a timer of this process, or a task that a cell has left with the event loop of cells, will act."""
+    tasks = asyncio.all_tasks(loop) if loop is not None else ()
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0 or any(_awaits_learners(task.get_coro()) for task in tasks)
 
 
 def _awaits_learners(coroutine: Any) -> bool:
@@ -318,19 +295,3 @@ def _awaits_learners(coroutine: Any) -> bool:
     if not inspect.iscoroutine(coroutine):
         return False
     return is_learners(coroutine.cr_code.co_filename) or _awaits_learners(coroutine.cr_await)
-
-
-def _learners_code(call: Any) -> Any:
-    """The code of a function of the learner's, perhaps inside a partial or a method; None of anything else."""
-    while isinstance(call, functools.partial):
-        call = call.func
-    code = getattr(getattr(call, "__func__", call), "__code__", None)
-    return code if code is not None and is_learners(code.co_filename) else None
-
-
-def _has_children() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True

@@ -2,11 +2,8 @@
 
 import _thread
 import asyncio
-import functools
-import os
 import queue
 import signal
-import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +12,6 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from tornado.ioloop import IOLoop
 
 from tests.refused import raised
 
@@ -62,39 +58,9 @@ def a_task_inside_another_wait():
     asyncio.get_running_loop().kept = asyncio.ensure_future(asyncio.wait_for(wait_and_send(), 60))
 
 
-def a_timer_of_the_loop():
-    asyncio.get_running_loop().call_later(LATER, functools.partial(send))
-
-
-def a_timer_of_tornado():
-    IOLoop.current().call_later(LATER, send)
-
-
-def a_reader_of_the_loop():
-    here, there = os.pipe()
-    loop = asyncio.get_running_loop()
-
-    def arrived():
-        loop.remove_reader(here)
-        send()
-
-    loop.add_reader(here, arrived)
-    subprocess.Popen(["sh", "-c", f"sleep {LATER}; echo x"], stdout=there)
-
-
 def an_alarm():
     signal.signal(signal.SIGALRM, send)
     signal.setitimer(signal.ITIMER_REAL, LATER)
-
-
-def a_child_that_sends_a_signal():
-    signal.signal(signal.SIGHUP, send)
-    subprocess.Popen(["sh", "-c", f"sleep {LATER}; kill -HUP $PPID"])
-
-
-def a_child_that_ends():
-    signal.signal(signal.SIGCHLD, send)
-    subprocess.Popen(["sleep", str(LATER)])
 
 
 def a_callback_of_a_pool():
@@ -149,18 +115,3 @@ def test_a_call_with_its_own_limit_ends_by_itself(usable):
 
     assert "failed to pass monitoredBarrier in 800 ms" in usable.run(monitored)[0]
     usable.heal()
-
-
-def test_a_handler_on_top_of_a_wait_is_no_deadlock(usable):
-    """A rank that waits for any source runs the handler of a signal meanwhile: it does not wait then."""
-
-    def program(rank, world_size):
-        if rank == 0:
-            signal.signal(signal.SIGALRM, pause_and_send)
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            dist.recv(torch.empty(2))
-        elif rank == 1:
-            dist.recv(torch.empty(2), src=0)
-            dist.send(torch.ones(2), dst=0)
-
-    usable.run(program)
