@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -26,11 +26,8 @@ ALL_GATHER_BASE, REDUCE_SCATTER_BASE = "_allgather_base", "_reduce_scatter_base"
 _SINGLE = hasattr(dist.ProcessGroup, "all_gather_single")  # names that torch has since 2.13
 FUNCTIONAL_METHODS = {
     "all_reduce": "allreduce",
-    "all_reduce_coalesced": "allreduce_coalesced",
     "all_gather_into_tensor": "all_gather_single" if _SINGLE else ALL_GATHER_BASE,
-    "all_gather_into_tensor_coalesced": "allgather_coalesced",
     "reduce_scatter_tensor": "reduce_scatter_single" if _SINGLE else REDUCE_SCATTER_BASE,
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
     "all_to_all_single": "all_to_all_single" if _SINGLE else "alltoall_base",
     "broadcast": "broadcast",
 }
@@ -38,15 +35,17 @@ FUNCTIONAL_METHODS = {
 
 # --- groups ---
 
+GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names  # of every group that this process is in now
+
 
 def group_names() -> list[tuple[dist.ProcessGroup, str]]:
     """Every group of this process with its name. Private: the table of groups, `_world`."""
-    return list(c10d._world.pg_names.items())
+    return list(GROUP_NAMES.items())
 
 
 def name_of(group: dist.ProcessGroup) -> str:
     """The name of a group, "" of one that is gone; not group.group_name, which a group in Python may not have."""
-    return c10d._world.pg_names.get(group, "")
+    return GROUP_NAMES.get(group, "")
 
 
 def members_of(group: dist.ProcessGroup) -> dict[int, int] | None:
@@ -60,11 +59,8 @@ def number_of_groups() -> int:
 
 
 def leave_all_groups() -> None:
-    """Destroy every group, also where a program has put another one, or none, in the default one's place."""
-    groups = list(c10d._world.pg_map)
-    if groups and dist.group.WORLD not in groups:
-        dist.group.WORLD = groups[0]
-    if groups:
+    """Destroy every group."""
+    if c10d._world.pg_map:
         dist.destroy_process_group()
 
 

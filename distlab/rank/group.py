@@ -18,7 +18,7 @@ import torch.distributed as dist
 from distlab.compat import torch as private
 from distlab.devices import device_for
 from distlab.errors import ClusterError
-from distlab.rank import around_cells, checks, hooks, rpc, status, watchdog
+from distlab.rank import around_cells, checks, hooks, rpc, watchdog
 from distlab.rank.log import LOG
 from distlab.wire.rendezvous import INTERFACES, Joined, Meeting, Rebuilt, address_towards, interface_of, this_machine
 
@@ -43,9 +43,10 @@ def join(rank: int, meeting: Meeting) -> Joined:
     private.quiet_loggers()
     private.leave_all_groups()  # of a notebook that has left an engine that was not its own
     LOG.forget()
-    connections, threads = watchdog.Connections(), status.system_threads()
+    watcher = None if watchdog.running() else watchdog.Watchdog(meeting)
     build(rank, meeting)
-    watchdog.watch(connections, threads, meeting)
+    if watcher is not None:
+        watchdog.watch(watcher)
     sys.modules["__main__"].__dict__.update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)
     return Joined(os.getpid(), this_machine())
 

@@ -22,7 +22,7 @@ from torch.distributed import rpc
 from distlab.compat import torch as private
 from distlab.rank import rpc_calls as remote
 from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, waits
-from distlab.rank.waits import STORE_WAITS, connecting, in_store, wait_elsewhere, wait_until
+from distlab.rank.waits import STORE_WAITS, in_store, wait_elsewhere, wait_until
 from distlab.text import refuse
 from distlab.wire.messages import MESSAGE, OTHER, is_shown
 
@@ -45,7 +45,6 @@ def table() -> Iterator[Row]:
         yield module, "destroy_process_group", destroying
     for name in STORE_WAITS:
         yield dist.Store, name, functools.partial(in_store, name)
-    yield dist.TCPStore, "__init__", connecting
     if rpc.is_available():
         yield from remote.table()
 
@@ -118,7 +117,7 @@ def destroying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
 def noting(name: str, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a process group, with a note of each call."""
-    note = Note.of_group(name, private.name_of(group), args, kwargs)
+    note = Note.of_group(name, private.GROUP_NAMES.get(group, ""), args, kwargs)
     if name in ROOTED or name in ("send", "recv"):
         _check_rank(group, note)
     begin = functools.partial(_begin, note, group, functools.partial(original, group, *args, **kwargs))
@@ -242,16 +241,15 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
         if LOG.checker is not None:
             with waits(note):
                 LOG.checker.agree(note)
-        results = original(operator, *args)
+        result = original(operator, *args)
     except Exception:
         LOG.take_back(note)
         raise
     if private.functional_count(group) == before:
         LOG.take_back(note)
     else:
-        for result in results if isinstance(results, (list, tuple)) else [results]:
-            LOG.results[private.storage_of(result)] = note
-    return results
+        LOG.results[private.storage_of(result)] = note
+    return result
 
 
 def wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any:

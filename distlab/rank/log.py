@@ -163,7 +163,6 @@ class Log:
         tracer: a recording.Recording while a trace is recorded.
         simulator: backend.Simulator on a simulated cluster, which notes waits for Futures.
         report_left: tells the notebook that a cell has left calls that nobody can wait for.
-        store_ports: of the learner's own stores.
         cells: how many cells and calls of the notebook's have ended.
         unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
     """
@@ -175,7 +174,6 @@ class Log:
         self.checker: Any = None
         self.tracer: Any = None
         self.simulator: Any = None
-        self.store_ports: set[int] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -278,11 +276,12 @@ class waits:
     def __init__(self, note: Note):
         self._note = note
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Any:
         self._thread = threading.get_ident()
         self._outer = LOG.now.get(self._thread)
         LOG.now[self._thread] = self._note
         LOG.total += 1
+        return self
 
     def __exit__(self, *_: Any) -> None:
         LOG.total += 1

@@ -1,12 +1,11 @@
 """Waits for other ranks that are Python code, which the watchdog can end, and notes of waits in a learner's own stores.
 
 Runs on every rank. A wait in C++ ends with its connections; those in Python look whether this rank was freed. hooks.py
-puts the wrappers of stores in place; what torch asks a store for, as it builds a group, passes unchanged.
+puts the wrapper of stores in place.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import threading
@@ -21,7 +20,6 @@ from distlab.rank.log import LOG, Note, waits
 from distlab.wire.messages import OTHER, WAITING, is_shown
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds from one look whether a wait is over or freed to the next
-FREED_FROM_STORE = "Freed while it waited for other ranks through a store."
 STORE_WAITS = ("get", "multi_get", "wait")  # methods that return when the keys are there
 
 
@@ -47,12 +45,6 @@ class waiting(waits):
     def __init__(self, words: str, ranks: Iterable[int]):
         self._words, self._freed = f"Freed while it waited for other ranks {words}.", LOG.freed
         super().__init__(LOG.now.get(threading.get_ident()) or Note("waiting", WAITING, ranks, words))
-
-    def __enter__(self) -> waiting:
-        if LOG.closed:
-            raise RuntimeError(self._words)
-        super().__enter__()
-        return self
 
     def check(self) -> None:
         """Raise a RuntimeError if this rank was freed since the wait began."""
@@ -94,32 +86,13 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
     return outcome.result()
 
 
-# --- wrappers of the learner's own stores ---
-
-
 def in_store(name: str, original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any) -> Any:
-    """A method that waits for keys, in C++: until they are there, or the connection to the store is shut down."""
-    if not args or not _is_of_learner():
+    """A method of a learner's store that waits for keys, in C++: until it has them, or loses its connection.
+
+    Any process may write them, also a program that is no rank. What torch asks a store for passes unchanged.
+    """
+    caller = sys._getframe(1).f_back  # frames 0 and 1 are this function's and the wrapper's; C++ calls from none
+    if not args or caller is None or not is_shown(caller.f_code.co_filename):
         return original(store, *args, **kwargs)
-    with waits(_note(f"store.{name}", repr(args[0]))):
+    with waits(Note(f"store.{name}", OTHER, words=repr(args[0]), has_limit=True)):
         return original(store, *args, **kwargs)
-
-
-def connecting(original: Callable[..., Any], store: dist.TCPStore, *args: Any, **kwargs: Any) -> None:
-    """TCPStore's __init__, which waits for its server, or as that for its clients; its port is remembered."""
-    if not _is_of_learner():
-        return original(store, *args, **kwargs)
-    with waits(_note("TCPStore", ", ".join(map(repr, args[:2])))):
-        wait_elsewhere(functools.partial(original, store, *args, **kwargs), FREED_FROM_STORE)
-    LOG.store_ports.add(store.port)
-
-
-def _note(op: str, words: str) -> Note:
-    """A wait for what others write into a store; any process may, also a program that is no rank."""
-    return Note(op, OTHER, words=words, has_limit=True)
-
-
-def _is_of_learner() -> bool:
-    """Whether a line of the learner's makes the call of a wrapper; C++ calls from no frame at all."""
-    caller = sys._getframe(2).f_back  # frames 0 to 2 are this function's, its caller's and the wrapper's
-    return caller is not None and is_shown(caller.f_code.co_filename)

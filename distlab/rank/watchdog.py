@@ -47,19 +47,11 @@ PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's 
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
 
 
-def watch(connections: Connections, threads: set[int], meeting: Any) -> None:
-    """Start the thread, or do nothing where it runs already.
+def watch(thread: Watchdog) -> None:
+    """Start the thread.
 
-    Runs on: a rank, on its main thread.
-
-    Args:
-        connections: those since before the group was built and the store connected to, which alone are shut down.
-        threads: system numbers of the threads that were there then: what these do does not count.
-        meeting: the meeting at which the group was built, a `rendezvous.Meeting`.
+    Runs on: a rank, on its main thread, when its group is built.
     """
-    if running() is not None:
-        return
-    thread = Watchdog(connections, threads, meeting)
     handlers = {INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
     LOG.report_left = lambda: thread.send(Answer(0, unwaited=True))
     AGENT.report = lambda printed: thread.send(Answer(0, printed=printed[:MOST_PRINTED]))
@@ -75,21 +67,24 @@ def running() -> Watchdog | None:
 class Watchdog(threading.Thread):
     """The thread: reads the control channel, and acts on what it receives, until the notebook is gone.
 
+    It is made before the group is built and the store connected to: what later threads do counts, and later
+    connections are shut down when the rank is freed.
+
     Attributes:
-        connections: those that are shut down when the rank is freed.
+        connections: those.
     """
 
-    def __init__(self, connections: Connections, threads: set[int], meeting: Any):
+    def __init__(self, meeting: Any):
         super().__init__(name="distlab-watchdog", daemon=True)
         *address, token = meeting.channel
         self._channel = socket.create_connection(address)
         self._channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._channel.sendall(hello(token, LOG.rank))
         self._received = b""
-        self.connections = connections
-        self.connections.leave_out(self._channel)
-        self.connections.store_port = meeting.port
-        self._ours = threads - {threading.get_native_id()}  # a forked process's main_thread().native_id is its parent's
+        self.connections = Connections(meeting.port)
+        self._ours = status.system_threads() - {
+            threading.get_native_id()
+        }  # a forked process's main_thread().native_id is its parent's
         self._main, self._loop = threading.get_ident(), asyncio._get_running_loop()
         self._acting, self._sending = threading.Lock(), threading.Lock()
 
@@ -185,33 +180,28 @@ def _sockets() -> frozenset[tuple[int, int]]:
 
 
 class Connections:
-    """The TCP connections that gloo and the learner have opened since it was made, and those to stores.
+    """The TCP connections that gloo and the learner have opened since it was made, and that to the cluster's store.
 
     Attributes:
         store_port: of the cluster's store.
     """
 
-    def __init__(self) -> None:
-        self._others, self.store_port = _sockets(), 0
+    def __init__(self, store_port: int) -> None:
+        self._others, self.store_port = _sockets(), store_port
 
-    def leave_out(self, end: socket.socket) -> None:
-        """Take a connection for one that was there before."""
-        self._others |= {(end.fileno(), os.fstat(end.fileno()).st_ino)}
-
-    def _ends(self, stores: bool) -> Iterator[socket.socket]:
-        """The connections, as duplicates; with or without those to stores."""
-        spare = set() if stores else {self.store_port, *LOG.store_ports}
+    def _ends(self, with_store: bool) -> Iterator[socket.socket]:
+        """The connections, as duplicates; with or without that to the store."""
         for descriptor, _ in _sockets() - self._others:
             # closed meanwhile, or not connected
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
                 is_tcp = end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM
-                if is_tcp and not {end.getsockname()[1], end.getpeername()[1]} & spare:
+                if is_tcp and (end.getpeername()[1] != self.store_port or with_store):
                     yield end
 
     def traffic(self) -> tuple[int, bool]:
-        """How many bytes have moved, not to stores, and whether one waits to be sent, acknowledged or read."""
+        """How many bytes have moved, not to the store, and whether one waits to be sent, acknowledged or read."""
         moved, under_way = 0, False
-        for end in self._ends(stores=False):
+        for end in self._ends(with_store=False):
             with contextlib.suppress(OSError, AttributeError, struct.error):  # not on Linux, or an old one
                 for question in (termios.FIONREAD, termios.TIOCOUTQ):
                     under_way |= fcntl.ioctl(end, question, b"\0\0\0\0") != b"\0\0\0\0"
@@ -219,14 +209,14 @@ class Connections:
                 moved += sum(struct.unpack_from("=QQ", info, BYTES_ACKED))
         return moved, under_way
 
-    def shut(self, how: int = socket.SHUT_RDWR, stores: bool = False) -> None:
+    def shut(self, how: int = socket.SHUT_RDWR, with_store: bool = False) -> None:
         """Shut the connections down: a call that waits on one of them raises at once.
 
         Args:
             how: SHUT_RD is enough for gloo, whose thread always reads, and lets it write what it has in hand.
-            stores: whether those to stores, too.
+            with_store: whether that to the store, too.
         """
-        for end in self._ends(stores):
+        for end in self._ends(with_store):
             with contextlib.suppress(OSError):  # its peer has closed it
                 end.shutdown(how)
 
@@ -255,7 +245,7 @@ def free(thread: int, connections: Connections, gently: bool = False) -> None:
     while (waits := _position(thread) == before) and time.monotonic() < deadline:
         time.sleep(0.005)
     if waits:
-        connections.shut(stores=True)
+        connections.shut(with_store=True)
 
 
 def _position(thread: int) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """The learner's own stores: a key that nobody writes frees the ranks like a message that nobody sends."""
 
 import pytest
-import torch
 import torch.distributed as dist
 
 import distlab
@@ -51,16 +50,6 @@ def fail_while_others_wait(rank, world_size):
     store.get("from rank 1")  # noqa: F821
 
 
-def receive_from_nobody(rank, world_size):
-    if rank == 1:
-        dist.recv(torch.zeros(1), src=0)
-
-
-def connect_to_nobody(rank, world_size, port):
-    if rank == 2:
-        dist.TCPStore("127.0.0.1", port, is_master=False)
-
-
 @pytest.mark.usefixtures("opened")
 def test_a_key_that_nobody_writes(usable):
     """The report says which rank waits at which line."""
@@ -74,13 +63,3 @@ def test_a_rank_that_raises_frees_those_that_wait_for_its_key(usable):
     error = raised(distlab.RankError, usable.run, fail_while_others_wait)
     assert [failure.rank for failure in error.failures if not failure.consequence] == [1]
     assert "ranks 0 and 2 waited in communication and could not go on" in str(error)
-
-
-def test_a_server_that_nobody_started(usable):
-    """The wait for it is told and freed; what is left behind hides no deadlock."""
-    with listen() as nobody:
-        port = nobody.getsockname()[1]
-    said = str(raised(distlab.RankTimeout, usable.run, connect_to_nobody, port, timeout=1))
-    assert f"TCPStore('127.0.0.1', {port})" in said
-    assert "Variables are kept" in said
-    raised(distlab.DeadlockError, usable.run, receive_from_nobody)

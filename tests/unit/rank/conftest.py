@@ -21,7 +21,6 @@ def layer(monkeypatch):
             monkeypatch.setattr(owner, "__class__", type(owner))  # is put back
         elif hasattr(owner, name):
             monkeypatch.setattr(owner, name, getattr(owner, name))
-    monkeypatch.setattr(LOG, "store_ports", set())
     monkeypatch.setattr(dist.distributed_c10d, "default_pg_timeout", LIMIT)
     hooks.install()
     yield

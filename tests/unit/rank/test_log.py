@@ -1,5 +1,6 @@
 """What a rank notes of its calls, by torch's own functions, and how another process reads it."""
 
+import functools
 import threading
 from dataclasses import astuple, replace
 from datetime import timedelta
@@ -8,8 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distlab.rank import log, status
+from distlab.rank import hooks, log, status
 from distlab.rank.log import LOG
+from distlab.rank.waits import in_store
 from distlab.wire.messages import COLLECTIVE, CallRecord
 
 
@@ -121,6 +123,22 @@ def test_a_send_whose_work_is_dropped_is_told(four):
     del old
     assert traffic() == [(True, "0", 2, 0, 1, 0)]
     new.wait()
+
+
+# --- stores ---
+
+
+def test_a_wait_in_a_store_is_noted():
+    """C++ waits; the note says for which key, and that any process may write it."""
+    noted = []
+
+    def waits_in_cpp(store, key):
+        noted.append(LOG.now[threading.get_ident()].record())
+
+    hooks._wrapper(functools.partial(in_store, "get"), waits_in_cpp)(None, "late")
+    (call,) = noted
+    assert (call.op, call.function, call.own_limit) == ("store.get", "'late'", True)
+    assert 'in_store, "get")' in call.lines[-1].text
 
 
 # --- limits, forgetting ---
