@@ -5,12 +5,10 @@ Every figure with lanes is drawn with this, the space-time diagram included. Run
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch, Rectangle
 
 from distlab.plotting.axes import SMALL, even_ticks, new_axes, short
@@ -20,9 +18,9 @@ from distlab.text import grouped
 from distlab.traces.events import pack
 
 ROW, GAP = 0.3, 0.4  # height of a row in inches; from one lane to the next, in rows
-WIDE_ENOUGH, HIGH_ENOUGH = 8, 12  # pixels of a box with an edge, and of one with a text
-HIGH, LOW_SIZE = 20, 8.5  # pixels of a box whose text is as large as asked for; of others, at most this many points
-THIN, COLUMN = 2.0, 5.0  # pixels: of the narrowest box, and of a column that several narrower ones share
+MARGIN = 0.05  # above and below a bar, in rows
+WIDE_ENOUGH, HIGH_ENOUGH = 8, 12  # pixels of a bar with an edge, and of one with a text
+HIGH, LOW_SIZE = 20, 8.5  # pixels of a bar whose text is as large as asked for; of others, at most this many points
 LEGEND = 10  # font size, in points
 
 
@@ -35,24 +33,17 @@ class Look(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A bar of a lane from `start` to `end`, in that row of the lane; of its texts the first that fits is written."""
+    """A bar of a lane from `start` to `end`, `row` below the lane's top; of its texts the first that fits is written.
+
+    Of what is drawn, `row` and `height` are in rows.
+    """
 
     start: float
     end: float
     look: Look
     texts: Sequence[str] = ()
-    row: int = 0
-
-
-class Box(NamedTuple):
-    """A bar in the coordinates of its axes."""
-
-    look: Look
-    left: float
-    right: float
-    top: float
-    bottom: float
-    texts: Sequence[str] = ()
+    row: float = 0.0
+    height: float = 1.0
 
 
 # By what a rank does, from the lowest to the highest where they are drawn on top of each other: greys, cool while it
@@ -170,19 +161,20 @@ def stacked(lengths: Iterable[tuple[Look, float]], texts: Sequence[str]) -> list
     """Bars one after the other from 0 on, each with its text."""
     bars, left = [], 0.0
     for (look, length), text in zip(lengths, texts, strict=True):
-        bars.append(Bar(left, left + length, look, (text,)))
+        if length:
+            bars.append(Bar(left, left + length, look, (text,)))
         left += length
     return bars
 
 
-def rows_of(bars: Sequence[Bar]) -> int:
+def rows_of(bars: Sequence[Bar]) -> float:
     """How many rows a lane has."""
-    return 1 + max((bar.row for bar in bars), default=0)
+    return max((bar.row + bar.height for bar in bars), default=1.0)
 
 
-def height_of(lanes: Mapping[str, Sequence[Bar]]) -> float:
+def height_of(lanes: Mapping[str, Sequence[Bar]], gap: float = GAP) -> float:
     """The height of lanes in inches."""
-    return ROW * sum(rows_of(bars) + GAP for bars in lanes.values())
+    return ROW * sum(rows_of(bars) + gap for bars in lanes.values())
 
 
 def draw_lanes(
@@ -192,12 +184,15 @@ def draw_lanes(
     unit: str = "s",
     bands: Sequence[str] = (),
     size: float = SMALL,
+    start: float = 0.0,
+    gap: float = GAP,
 ) -> dict[str, float]:
-    """Draw lanes with their names at the left and their bars, along a line from 0 to `end`.
+    """Draw lanes with their names at the left and their bars, along a line from `start` to `end`.
 
     Args:
         bands: the colours of the lanes themselves; none is drawn without one.
         size: of the texts in bars, in points.
+        gap: from one lane to the next, in rows.
 
     Returns:
         Where each lane begins, in rows from the top.
@@ -205,18 +200,17 @@ def draw_lanes(
     tops, top = {}, 0.0
     for name, bars in lanes.items():
         tops[name] = top
-        top += rows_of(bars) + GAP
+        top += rows_of(bars) + gap
     middles = [tops[name] + rows_of(bars) / 2 for name, bars in lanes.items()]
-    ax.set(xlim=(0, end), ylim=(top - GAP + 0.1, -0.1), yticks=middles, yticklabels=lanes)
+    ax.set(xlim=(start, end), ylim=(top - gap + 0.1, -0.1), yticks=middles, yticklabels=lanes)
     ax.grid(visible=False, axis="y")
+    ax.spines["left"].set_visible(not bands)
     ax.tick_params(axis="y", length=0)
     even_ticks(ax.xaxis, unit)
     for (name, bars), color in zip(lanes.items(), bands, strict=False):
         draw_band(ax, tops[name], tops[name] + rows_of(bars), color)
-    if ax.figure.get_layout_engine() is not None:
-        ax.figure.draw_without_rendering()  # the layout, and so the width of the boxes, is known from here on
-    placed = ((bar, tops[name] + bar.row) for name, bars in lanes.items() for bar in bars)
-    draw_boxes(ax, [Box(bar.look, bar.start, bar.end, y + 0.05, y + 0.95, bar.texts) for bar, y in placed], size)
+    ax.figure.draw_without_rendering()  # the layout, and so the width of the bars, is known from here on
+    draw_bars(ax, [bar._replace(row=tops[name] + bar.row) for name, bars in lanes.items() for bar in bars], size)
     return tops
 
 
@@ -228,60 +222,28 @@ def draw_band(ax: Axes, top: float, bottom: float, color: str) -> None:
     ax.tick_params(axis="y", pad=8)
 
 
-def draw_boxes(ax: Axes, boxes: Sequence[Box], size: float = SMALL) -> None:
-    """Draw boxes, and in each its text where that fits; the figure's layout must be known."""
+def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:
+    """Draw bars, and in each its text where that fits; the figure's layout must be known."""
     across, down = abs(ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))  # pixels
-    kinds = grouped(((box.look, (box.right - box.left) * across >= WIDE_ENOUGH), box) for box in boxes)
-    for (look, edged), alike in kinds.items():
-        shapes = [[(b.left, b.top), (b.right, b.top), (b.right, b.bottom), (b.left, b.bottom)] for b in alike]
-        edge = outline(look) if edged else {"linewidth": 0, "antialiased": False}
-        ax.add_collection(PolyCollection(shapes, facecolor=look.fill, zorder=2, **edge), autolim=False)
-    written: dict[float, list[tuple[float, float]]] = {}  # by top, from where to where there are texts
-    for box in boxes:
-        wide, high = (box.right - box.left) * across, (box.bottom - box.top) * down
+    places = ((bar.look, bar.row, bar.height, (bar.end - bar.start) * across >= WIDE_ENOUGH) for bar in bars)
+    for (look, row, height, edged), alike in grouped(zip(places, bars, strict=True)).items():
+        edge = outline(look) if edged else {"linewidth": 0.7, "edgecolor": look.fill}
+        spans = [(bar.start, bar.end - bar.start) for bar in alike]
+        ax.broken_barh(spans, (row + MARGIN, height - 2 * MARGIN), facecolor=look.fill, zorder=2, **edge)
+    written: dict[float, list[tuple[float, float]]] = {}  # by row, from where to where there are texts
+    for bar in bars:
+        wide, high = (bar.end - bar.start) * across, (bar.height - 2 * MARGIN) * down
         points = size if high >= HIGH else min(size, LOW_SIZE)
-        space = max(wide - 6, 0.8 * wide) / ax.figure.dpi
-        text = next((text for text in box.texts if text_width(text, points) <= space), "")
-        middle, half = (box.left + box.right) / 2, text_width(text, points) * ax.figure.dpi / across / 2
-        beside = all(middle + half < left or right < middle - half for left, right in written.get(box.top, ()))
+        widths = {text: text_width(text, points) * ax.figure.dpi + 4 for text in bar.texts}
+        text = next((text for text, width in widths.items() if width <= wide), "")
+        middle, half = (bar.start + bar.end) / 2, widths.get(text, 0) / across / 2
+        beside = all(middle + half < left or right < middle - half for left, right in written.get(bar.row, ()))
         if text and high >= HIGH_ENOUGH and beside:
-            written.setdefault(box.top, []).append((middle - half, middle + half))
-            look = {"color": text_color(box.look.fill), "ha": "center", "va": "center_baseline", "fontsize": points}
-            if box.look.hatched:
-                look["bbox"] = {"facecolor": box.look.fill, "edgecolor": "none", "pad": 1.2}
-            ax.text(middle, (box.top + box.bottom) / 2, text, parse_math=False, zorder=9, **look)
-
-
-def without_crowds(boxes: Iterable[Box]) -> tuple[list[Box], int]:
-    """Boxes in pixels, those that are higher in `LOOKS` last, and how many of them stand for several.
-
-    Those that are wide enough are drawn as they are. Of the others, one that is alone is drawn a little wider; where
-    they crowd, each column of pixels shows what share of its time went where.
-    """
-    boxes, columns = list(boxes), 0
-    narrow = [box for box in boxes if box.right - box.left < COLUMN]
-    boxes = [box for box in boxes if box.right - box.left >= COLUMN]
-    for (_, place), crowd in grouped(((box.top, int(box.left / COLUMN)), box) for box in narrow).items():
-        if len(crowd) == 1:
-            boxes.append(crowd[0]._replace(right=max(crowd[0].right, crowd[0].left + THIN)))
-        else:
-            columns += 1
-            boxes += column(crowd, place * COLUMN)
-    return sorted(boxes, key=lambda box: [*LOOKS.values()].index(box.look)), columns
-
-
-def column(crowd: Sequence[Box], left: float) -> list[Box]:
-    """Boxes on top of each other whose heights are the looks' shares of the column's time, from the bottom up."""
-    shares: Counter[Look] = Counter()
-    for box in crowd:
-        shares[box.look] += box.right - box.left
-    total = max(shares.total(), COLUMN)
-    boxes, bottom = [], crowd[0].bottom
-    for look in sorted(shares):
-        top = bottom - shares[look] / total * (crowd[0].bottom - crowd[0].top)
-        boxes.append(Box(look, left, left + COLUMN, top, bottom))
-        bottom = top
-    return boxes
+            written.setdefault(bar.row, []).append((middle - half, middle + half))
+            look = {"color": text_color(bar.look.fill), "ha": "center", "va": "center_baseline", "fontsize": points}
+            if bar.look.hatched:
+                look["bbox"] = {"facecolor": bar.look.fill, "edgecolor": "none", "pad": 1.2}
+            ax.text(middle, bar.row + bar.height / 2, text, parse_math=False, zorder=9, **look)
 
 
 def outline(look: Look) -> dict[str, Any]:

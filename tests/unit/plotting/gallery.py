@@ -122,8 +122,12 @@ FIGURES = {
         {"a", "50%", "75%", "share of the time"},
     ),
     "steps": (plotting.steps, (*played("ring", 3), "t"), {"t", "step 0", "step 3", "end", "rank 2", "chunk"}),
-    "space_time": (one_step, (), {"isend → 1", "all_reduce", "forward", "4 kB", "everybody has come", WAIT}),
-    "space_time of many": (plotting.space_time, (range(8), *many(8, 40)), {"rank 7", "×5"}),
+    "space_time": (
+        one_step,
+        (),
+        {"isend → 1", "all_reduce", "forward", "Each message is 4 kB.", "everybody has come", WAIT},
+    ),
+    "space_time of many": (plotting.space_time, (range(8), *many(8, 40)), {"rank 7", "20 ms", WAIT}),
     # --- the course's ---
     "latency_bandwidth": (
         figures.latency_bandwidth,

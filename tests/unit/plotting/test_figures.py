@@ -73,7 +73,8 @@ def test_a_figure(name):
         assert reads or not text.get_text().strip(), f"{text.get_text()!r} in {color} on {fill or 'the page'}"
     for ax in figure.axes:
         lines = [line.get_color() for line in ax.lines]
-        lines += [color for collection in ax.collections for color in collection.get_edgecolors()[:, :3].tolist()]
+        edges = [(c.get_edgecolors()[:, :3].tolist(), c.get_facecolors()[:, :3].tolist()) for c in ax.collections]
+        lines += [color for edge, fill in edges if edge != fill for color in edge]
         arrows = [patch.get_edgecolor() for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
         lines += arrows + [text.arrow_patch.get_edgecolor() for text in ax.texts if getattr(text, "arrow_patch", None)]
         seen = [to_hex(color) for color in lines if to_hex(color) != "#ffffff"]  # white parts two bars
