@@ -35,27 +35,18 @@ ELEMENT = 4  # bytes of a float32
 HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")  # of the table
 
 
-@dataclass(frozen=True)
-class Point:
-    """One function at one size on one number of ranks."""
-
-    function: str
-    ranks: int
-    timing: Timing
-
-
 @dataclass(frozen=True, repr=False)
 class Sweep:
     """Times of functions over sizes and numbers of ranks; in a notebook it is shown as its table.
 
     Attributes:
-        points: in the order in which they were measured: by number of ranks, size, function.
+        timings: by number of ranks, size in bytes and function, in the order in which they were measured.
         collective: the one whose factor turns algbw into busbw.
         cores: of the machine, or machines, that the ranks run on.
         simulated: on which machines in virtual time, in words; "" for times that were measured.
     """
 
-    points: tuple[Point, ...]
+    timings: Mapping[tuple[int, int, str], Timing]
     collective: str
     cores: int
     simulated: str = ""
@@ -63,12 +54,12 @@ class Sweep:
     @property
     def functions(self) -> list[str]:
         """Names of the functions, in their order."""
-        return list(dict.fromkeys(point.function for point in self.points))
+        return list(dict.fromkeys(function for _, _, function in self.timings))
 
     @property
     def ranks(self) -> list[int]:
         """Numbers of ranks, in their order."""
-        return list(dict.fromkeys(point.ranks for point in self.points))
+        return list(dict.fromkeys(ranks for ranks, _, _ in self.timings))
 
     def timing(self, size: int, function: str, ranks: int | None = None) -> Timing:
         """The `Timing` of one function at one size.
@@ -82,12 +73,13 @@ class Sweep:
             ArgumentError: it was not measured.
         """
         ranks = max(self.ranks) if ranks is None else ranks
-        for point in self.points:
-            if (point.timing.num_bytes, point.function, point.ranks) == (size, function, ranks):
-                return point.timing
-        sizes = list(dict.fromkeys(point.timing.num_bytes for point in self.points))
-        measured = f"Measured were the sizes {sizes} of {', '.join(map(repr, self.functions))} on {self.ranks} ranks."
-        refuse("size, function, ranks", "what was measured", (size, function, ranks), measured)
+        if (ranks, size, function) not in self.timings:
+            sizes = list(dict.fromkeys(size for _, size, _ in self.timings))
+            measured = (
+                f"Measured were the sizes {sizes} of {', '.join(map(repr, self.functions))} on {self.ranks} ranks."
+            )
+            refuse("size, function, ranks", "what was measured", (size, function, ranks), measured)
+        return self.timings[ranks, size, function]
 
     def table(self) -> Table:
         """The columns of nccl-tests, with the quartiles of the repetitions as the spread.
@@ -95,9 +87,8 @@ class Sweep:
         A note below says so where there were more ranks than cores.
         """
         lines = []
-        for point in self.points:
-            t, n = point.timing, point.ranks
-            what = (format_bytes(t.num_bytes), str(t.num_bytes // ELEMENT), "float32", point.function, str(n))
+        for (n, size, function), t in self.timings.items():
+            what = (format_bytes(size), str(size // ELEMENT), "float32", function, str(n))
             rates = (format_bandwidth(t.algbw), format_bandwidth(t.busbw(self.collective, n)))
             spread = f"{format_seconds(t.low)} to {format_seconds(t.high)}"
             lines.append((*what, format_seconds(t.seconds), *rates, spread))
@@ -118,16 +109,18 @@ class Sweep:
         Returns:
             The figure; a notebook shows it where it is the last value of a cell.
         """
-        from distlab.plotting.curves import sweep_panels  # it imports matplotlib
+        from distlab.plotting.curves import size_panels  # it imports matplotlib
 
-        curves: dict[int, Any] = {}
-        for n, name in itertools.product(self.ranks, self.functions):
-            timings = [point.timing for point in self.points if (point.ranks, point.function) == (n, name)]
-            line = [(t.num_bytes, t.seconds, t.low, t.high) for t in sorted(timings, key=lambda t: t.num_bytes)]
-            if line:
-                curves.setdefault(n, {})[name] = tuple(map(list, zip(*line, strict=True)))
-        cores = None if self.simulated else self.cores
-        return sweep_panels(curves, cores, title or self.collective, theory or {}, self.simulated)
+        panels = {}
+        for n in self.ranks:
+            points: dict[str, list[tuple[float, ...]]] = {name: [] for name in self.functions}
+            for (ranks, size, function), t in sorted(self.timings.items()):
+                if ranks == n:
+                    points[function].append((size, t.seconds, t.low, t.high))
+            crowded = f" on {count(self.cores, 'core')}" if n > self.cores and not self.simulated else ""
+            curves = {name: tuple(zip(*own, strict=True)) for name, own in points.items()}
+            panels[f"{title or self.collective}, {count(n, 'rank')}{crowded}"] = curves
+        return size_panels(panels, theory or {}, self.simulated)
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -200,21 +193,21 @@ def sweep(
             refuse("sizes", f"bytes above 0, multiples of the {ELEMENT} of an element", size, EXAMPLE)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     what = (collective, cores, cluster.simulated)
-    points: list[Point] = []
+    timings: dict[tuple[int, int, str], Timing] = {}
     try:
         with progress(len(counts) * len(sizes)) as bar:
             for n, size in itertools.product(counts, sizes):
                 bar.set_postfix_str(f"{format_bytes(size)} on {count(n, 'rank')}")
-                timings = _measure(cluster, functions, size, n, repeat, warmup)
-                points += [Point(name, n, timing) for name, timing in zip(functions, timings, strict=True)]
+                measured = _measure(cluster, functions, size, n, repeat, warmup)
+                timings |= {(n, size, name): timing for name, timing in zip(functions, measured, strict=True)}
                 bar.update()
     except (SweepError, KeyboardInterrupt) as error:
-        error.partial = Sweep(tuple(points), *what)  # what took minutes to measure is not lost with the cell
+        error.partial = Sweep(timings, *what)  # what took minutes to measure is not lost with the cell
         total = len(counts) * len(sizes) * len(functions)
-        kept = f"{len(points)} of {total} times were measured before: `import sys; sys.last_value.partial` has them."
+        kept = f"{len(timings)} of {total} times were measured before: `import sys; sys.last_value.partial` has them."
         error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
         raise
-    return Sweep(tuple(points), *what)
+    return Sweep(timings, *what)
 
 
 def _measure(

@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from IPython.core.pylabtools import print_figure
+from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from distlab.compat.ipython import notebook_shell, publish, somebody_watches
+from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes, new_panels
 from distlab.plotting.style import INK, curve_color
-from distlab.plotting.units import count
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
 MOST_MARKERS = 40  # with more points a line has none
@@ -87,50 +86,41 @@ def time_against_size(
         The axes.
     """
     with new_axes(5.6, 4, ax, title=title, ylabel=ylabel) as ax:
-        finish(ax, draw_sizes(ax, curves, {}))
+        draw_sizes({ax: curves}, {})
     return ax
 
 
-def draw_sizes(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
-    """Draw curves and theory on logarithmic axes; returns the ends to label."""
-    ax.set(xscale="log", yscale="log", xlabel="message size")
-    return draw_curves(ax, curves, theory)
+def draw_sizes(panels: Mapping[Axes, Mapping[str, Curve]], theory: Mapping[str, Line]) -> None:
+    """Draw curves and theory on logarithmic axes, which may share their scales."""
+    ends = {}
+    for ax, curves in panels.items():
+        ax.set(xscale="log", yscale="log", xlabel="message size")
+        ends[ax] = draw_curves(ax, curves, theory)
+    for ax in panels:  # now that all is drawn, the scales are known
+        log_ticks(ax.xaxis, "B")
+        log_ticks(ax.yaxis, "s")
+        label_ends(ax, ends[ax])
 
 
-def finish(ax: Axes, ends: Sequence[End]) -> None:
-    """Set the ticks and write the labels, once all is drawn on the axes and on those that share their scales."""
-    log_ticks(ax.xaxis, "B")
-    log_ticks(ax.yaxis, "s")
-    label_ends(ax, ends)
-
-
-def sweep_panels(
-    curves: Mapping[int, Mapping[str, Curve]], cores: int | None, title: str, theory: Mapping[str, Line], simulated: str
-) -> Figure:
-    """Draw a panel for each number of ranks, one below the other on the same scales.
+def size_panels(panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, Line], simulated: str) -> Figure:
+    """Draw times against message size in panels, one below the other on the same scales.
 
     Runs on: client.
 
     Args:
-        curves: by number of ranks, what was measured there, as `time_against_size` takes it.
-        cores: of the machine; None where it does not count.
-        title: what was measured.
+        panels: by title, what was measured, as `time_against_size` takes it.
         theory: by name, sizes in bytes and times in seconds, drawn as thin dashed lines in every panel.
         simulated: what times are virtual, written into every panel; "" for measured ones.
 
     Returns:
         The figure; a notebook shows it where it is the last value of a cell.
     """
-    with new_panels(5.6, 3.4 * len(curves), len(curves), 1, sharex=True, sharey=True) as (figure, panels):
-        ends = []
-        for ax, ranks in zip(panels, curves, strict=True):
-            crowded = f" on {count(cores, 'core')}" if cores is not None and ranks > cores else ""
-            ax.set(title=f"{title}{title and ', '}{count(ranks, 'rank')}{crowded}", ylabel="time of one call")
-            ends.append(draw_sizes(ax, curves[ranks], theory))
-        for ax, labels in zip(panels, ends, strict=True):
-            finish(ax, labels)
+    with new_panels(5.6, 3.4 * len(panels), len(panels), 1, sharex=True, sharey=True) as (figure, axes):
+        for ax, title in zip(axes, panels, strict=True):
+            ax.set(title=title, ylabel="time of one call")
             badge(ax, simulated)
             ax.tick_params(labelbottom=True, labelsize=SMALL)
+        draw_sizes(dict(zip(axes, panels.values(), strict=True)), theory)
     return figure
 
 
@@ -224,6 +214,8 @@ class LivePlot:
         if notebook_shell() is None or not self.panels:
             return
         figure = training_curves(self.panels, self._title, self._xlabel)
-        bundle = {"image/png": print_figure(figure, fmt="png", base64=True), "text/plain": repr(figure)}
-        self._display = publish(bundle, handle=True, update=self._display)
+        if self._display is None:
+            self._display = display(figure, display_id=True)
+        else:
+            self._display.update(figure)
         self._drawn = time.monotonic()

@@ -205,21 +205,15 @@ def draw_lanes(
     ax.set(xlim=(start, end), ylim=(top - gap + 0.1, -0.1), yticks=middles, yticklabels=lanes)
     ax.grid(visible=False, axis="y")
     ax.spines["left"].set_visible(not bands)
-    ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="y", length=0, pad=8 if bands else 3.5)
     even_ticks(ax.xaxis, unit)
-    for (name, bars), color in zip(lanes.items(), bands, strict=False):
-        draw_band(ax, tops[name], tops[name] + rows_of(bars), color)
+    for (name, bars), color in zip(lanes.items(), bands, strict=False):  # a tint of the lane's colour, and an edge
+        ax.axhspan(tops[name], tops[name] + rows_of(bars), color=color, alpha=HAZE, linewidth=0, zorder=0.5)
+        look = {"color": color, "linewidth": 0, "transform": ax.get_yaxis_transform(), "clip_on": False}
+        ax.add_patch(Rectangle((-0.008, tops[name]), 0.008, rows_of(bars), **look))
     ax.figure.draw_without_rendering()  # the layout, and so the width of the bars, is known from here on
     draw_bars(ax, [bar._replace(row=tops[name] + bar.row) for name, bars in lanes.items() for bar in bars], size)
     return tops
-
-
-def draw_band(ax: Axes, top: float, bottom: float, color: str) -> None:
-    """Draw a lane: a tint of its colour across the axes, and an edge at the left."""
-    look = {"facecolor": color, "edgecolor": "none", "transform": ax.get_yaxis_transform(), "zorder": 0.5}
-    ax.add_patch(Rectangle((0, top), 1, bottom - top, alpha=HAZE, **look))
-    ax.add_patch(Rectangle((-0.008, top), 0.008, bottom - top, clip_on=False, **look))
-    ax.tick_params(axis="y", pad=8)
 
 
 def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:

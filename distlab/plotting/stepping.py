@@ -93,10 +93,9 @@ class Pictures:
     def key(self) -> str:
         """What the colours and marks mean, of those that there are."""
         operations = {message.operation for step in self.messages for message in step}
-        words = ["a colour: that rank's numbers are in the sum"]
-        words += ["plus: is added to what is there"] if "reduce" in operations else []
         place = "its place" if "reduce" in operations else "the place of what is there"
-        words += [f"arrowhead: takes {place}"] if "copy" in operations else []
+        marks = {"reduce": "plus: is added to what is there", "copy": f"arrowhead: takes {place}"}
+        words = ["a colour: that rank's numbers are in the sum", *(marks[kind] for kind in marks if kind in operations)]
         return ";  ".join(words)
 
 
@@ -241,17 +240,12 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
     data = {"title": title, "key": shown.key, "dpi": DPI, "names": NAMES, "cell": [shown.cell, CELL]}
     data |= {"origin": [ax.get_xlim()[0], ax.get_ylim()[1]], "size": [NAMES + shown.width, shown.height]}
     data["pictures"] = pictures
-    attributes = {
-        "src": f"data:image/png;base64,{png_text(figure, DPI)}",
-        "alt": f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}",
-        "width": f"{100 * figure.get_figwidth():.0f}",
-        "style": "max-width:100%",
-        "data-steps": json.dumps(data),
-        "onload": f"({SCRIPT})(this)",
-    }
-    image = " ".join(f'{name}="{escape(value, quote=True)}"' for name, value in attributes.items())
+    source, script = f"data:image/png;base64,{png_text(figure, DPI)}", escape(f"({SCRIPT})(this)")
+    alt = escape(f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}")
+    look = f'width="{100 * figure.get_figwidth():.0f}" style="max-width:100%"'
+    image = f'<img src="{source}" alt="{alt}" {look} data-steps="{escape(json.dumps(data))}" onload="{script}">'
     text = f"<{title}{title and ': '}{count(len(pictures) - 1, 'step')} to play>"
-    return Player(figure, f'<div style="padding:4px"><img {image}></div>', text)
+    return Player(figure, f'<div style="padding:4px">{image}</div>', text)
 
 
 def png_text(figure: Figure, dpi: int) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting.axes import new_panels
 from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below
@@ -147,16 +147,12 @@ def legend_lines(
 
 def draw_arrows(ax: Axes, sent: Sequence[Message], places: Spans) -> None:
     """From the middle of the sender's bar to the edge of the receiver's, in the colour of the rank that sends."""
-    tails = [(message.left, sum(places[message.send]) / 2) for message in sent]
-    heads = []
+    look = {"arrowstyle": "-|>", "mutation_scale": 9, "shrinkA": 0, "shrinkB": 0, "linewidth": 1.4, "zorder": 6}
     for message in sent:
         upper, lower = places[message.recv]
-        heads.append((message.arrived, upper if places[message.send] < (upper, lower) else lower))
-    if sent:
-        look = {"units": "dots", "width": 1.6, "headwidth": 5, "headlength": 6, "headaxislength": 6, "zorder": 6}
-        scale = {"angles": "xy", "scale_units": "xy", "scale": 1, "minlength": 0}
-        colors = [curve_color(message.src) for message in sent]
-        ax.quiver(*np.transpose(tails), *np.transpose(np.subtract(heads, tails)), color=colors, **scale, **look)
+        edge = upper if places[message.send] < (upper, lower) else lower
+        tail, head = (message.left, sum(places[message.send]) / 2), (message.arrived, edge)
+        ax.add_patch(FancyArrowPatch(tail, head, color=curve_color(message.src), **look))
 
 
 def draw_marks(ax: Axes, met: Sequence[Collective], lost: Sequence[Message], places: Spans) -> None:

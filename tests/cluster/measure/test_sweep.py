@@ -31,9 +31,10 @@ def fails(tensor, group=None):
 def test_every_function_size_and_number_of_ranks_is_measured(usable):
     """A point for each, in order, with as many repetitions as were asked for and times above 0."""
     result = distlab.sweep(usable, {"gloo": dist.all_reduce, "mine": my_sum}, [8, 4096], ranks=[4, 2, 1], repeat=4)
-    found = [(p.ranks, p.timing.num_bytes, p.function, len(p.timing.repetitions)) for p in result.points]
-    assert found == [(n, size, name, 4) for n in (4, 2, 1) for size in (8, 4096) for name in ("gloo", "mine")]
-    assert all(0 < t < math.inf for point in result.points for t in point.timing.repetitions)
+    assert [*result.timings] == [(n, size, name) for n in (4, 2, 1) for size in (8, 4096) for name in ("gloo", "mine")]
+    for timing in result.timings.values():
+        assert len(timing.repetitions) == 4
+        assert all(0 < seconds < math.inf for seconds in timing.repetitions)
 
 
 def test_a_function_gets_the_right_tensor_in_the_right_group(usable):
@@ -78,7 +79,7 @@ def test_a_function_that_raises_is_named_and_what_was_measured_is_kept(usable):
     assert lines[1] == "RankError: rank 1 raised ValueError: one chunk is missing"
     assert 'raise ValueError("one chunk is missing")' in str(error)
     assert lines[-1] == "2 of 6 times were measured before: `import sys; sys.last_value.partial` has them."
-    assert [(p.function, p.timing.num_bytes) for p in error.partial.points] == [("gloo", 8), ("mine", 8)]
+    assert [*error.partial.timings] == [(2, 8, "gloo"), (2, 8, "mine")]
     assert (error.failures[0].rank, type(error.__cause__)) == (1, distlab.RankError)
     assert usable.client[:].apply_sync(eval, groups) == before
 
@@ -95,7 +96,7 @@ def test_a_function_that_fails_later_is_one_of_those_that_took_turns(usable):
     functions = {"gloo": dist.all_reduce, "third": third}
     error = raised(distlab.SweepError, distlab.sweep, usable, functions, [8], repeat=2)
     assert str(error).splitlines()[0] == "one of gloo, third failed at 8 B on 4 ranks."
-    assert error.partial.points == ()
+    assert error.partial.timings == {}
 
 
 SWEEP = """
@@ -134,4 +135,4 @@ def test_an_interrupted_sweep_keeps_what_it_has(usable, python_handles_sigint, t
     error = raised(KeyboardInterrupt, distlab.sweep, usable, {"slow": slow}, [256, 1024], repeat=2)
     timer.join()
     assert "1 of 2 times were measured before: `import sys; sys.last_value.partial` has them." in str(error)
-    assert len(error.partial.points) == 1
+    assert len(error.partial.timings) == 1

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from distlab import plotting
-from distlab.plotting.curves import sweep_panels
+from distlab.plotting.curves import size_panels
 from distlab.traces.events import Event, Message
 from distlab.traces.trace import Shares
 from distlab_course import algorithms, figures
@@ -99,9 +99,9 @@ FIGURES = {
     ),
     "time_against_size": (plotting.time_against_size, (CURVES, "t"), {*CURVES, "1 µs", "t", "message size"}),
     "sweep": (
-        sweep_panels,
-        ({2: CURVES, 4: {"a": curve(6e-5)}}, 2, "t", {"a": curve(6e-5)[:2]}, SIMULATED),
-        {"t, 2 ranks", "t, 4 ranks on 2 cores", "a", SIMULATED},
+        size_panels,
+        ({"t, 2 ranks": CURVES, "t, 4 ranks": {"a": curve(6e-5)}}, {"a": curve(6e-5)[:2]}, SIMULATED),
+        {"t, 2 ranks", "t, 4 ranks", "a", SIMULATED},
     ),
     "training_curves": (
         plotting.training_curves,
