@@ -11,7 +11,6 @@ import struct
 import tarfile
 import threading
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,23 +37,13 @@ def write_mnist(root, train=12, test=5, size=28):
     return written
 
 
-class Python2Pickler(pickle._Pickler):
-    """Writes bytes as the strings of Python 2, as the published files of CIFAR-10 have them."""
-
-    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
-
-    def save_bytes(self, value):
-        self.write(pickle.BINSTRING + struct.pack("<i", len(value)) + value)
-        self.memoize(value)
-
-    dispatch[bytes] = save_bytes
-
-
-def python2_pickle(value):
-    """A pickle that Python 2 and numpy 1 would have written."""
-    stream = io.BytesIO()
-    Python2Pickler(stream, protocol=2).dump(value)
-    return stream.getvalue().replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
+def python2_pickle(batch):
+    """A pickle whose keys are strings of Python 2, as in the published files of CIFAR-10: BINSTRING, not BINUNICODE."""
+    content = pickle.dumps(batch, protocol=2)
+    for key in map(str.encode, batch):
+        length = struct.pack("<i", len(key))
+        content = content.replace(b"X" + length + key, b"T" + length + key)
+    return content
 
 
 def write_archive(path, members):
@@ -74,8 +63,7 @@ def write_cifar(root, per_batch=3):
         rows = rng.integers(0, 256, (per_batch, 3072), dtype=np.uint8)
         labels = [int(label) for label in rng.integers(0, 10, per_batch)]
         written[name] = (rows, labels)
-        batch = {b"batch_label": b"a batch", b"labels": labels, b"data": rows, b"filenames": [b"a.png"] * per_batch}
-        members[f"cifar-10-batches-py/{name}"] = python2_pickle(batch)
+        members[f"cifar-10-batches-py/{name}"] = python2_pickle({"labels": labels, "data": rows})
     write_archive(Path(root) / "cifar-10-python.tar.gz", members)
     return written
 
@@ -84,17 +72,11 @@ def md5(path):
     return hashlib.md5(Path(path).read_bytes()).hexdigest()
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves the files of a folder, and tells nobody."""
-
-    def log_message(self, *args):
-        pass
-
-
 @contextlib.contextmanager
-def serving(folder, handler=Quiet):
+def serving(folder):
     """The address at which a thread of this process serves a folder's files, over HTTP as their publishers do."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=folder)) as server:
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()

@@ -20,7 +20,6 @@ WORDS = {
     "HANGS": ("#D55E00", "hangs"),
     "DIES": ("#D55E00", "ends the process"),
     "?": ("#56B4E9", "depends on how it was built"),
-    "-": ("none", "not built, or no such device"),
 }
 Panel = Mapping[str, Mapping[str, str]]  # by column, by row: a word
 

@@ -106,32 +106,6 @@ def bubbles(shares: Mapping[str, Mapping[int, float]], p: int, stages: Sequence[
     return ax
 
 
-def alive(over_time: Mapping[str, tuple], most: Mapping[str, Mapping[int, int]], simulated: str = "") -> Figure:
-    """Draw how many micro-batches are alive on rank 0 over time, and the most on any rank against their number.
-
-    Args:
-        over_time: by schedule, moments in seconds, and how many micro-batches are alive from each of them on.
-        most: by schedule, and by the number of micro-batches: the most that are alive on any rank.
-        simulated: on which machines, as `cluster.simulated` says it.
-    """
-    with new_panels(7.5, 3.4, 1, 2, width_ratios=(1.25, 1)) as (figure, (left, right)):
-        for place, (name, (moments, numbers)) in enumerate(over_time.items()):
-            look = {"color": curve_color(place)}
-            left.step(moments, numbers, where="post", **look)
-            right.plot(list(most[name]), list(most[name].values()), "o-", ms=5, **look)
-            words, end = {"textcoords": "offset points", **look}, max(most[name])
-            left.annotate(name, (sum(moments[-2:]) / 5, max(numbers)), xytext=(0, 4), **words)
-            right.annotate(name, (end, most[name][end]), xytext=(-4, 8), ha="right", **words)
-        highest = max(max(numbers) for _, numbers in over_time.values())
-        counts = sorted({m for points in most.values() for m in points})
-        left.set(title="rank 0 over time", xlabel="time", ylabel="micro-batches alive", ylim=(0, 1.15 * highest))
-        even_ticks(left.xaxis, "s")
-        badge(left, simulated)
-        right.set_title("the most on any rank", pad=19)
-        right.set(xlabel="micro-batches m", xticks=counts, yticks=[0, *counts], ylim=(0, 1.15 * counts[-1]))
-    return figure
-
-
 def predictions(predicted: Costs, simulated: Costs, where: str) -> Figure:
     """Draw what was predicted beside what was simulated: the memory of a rank, and the time of a step.
 

@@ -1,9 +1,8 @@
-"""Notebooks 01 to 05 and 08: what a message costs, times and rates by the number of ranks, samples, ages of gradients.
+"""Notebooks 01 to 05: what a message costs, times and rates by the number of ranks, samples.
 
 Runs in the notebook's kernel. Sizes are in bytes, times in seconds, rates in samples a second; lengths in inches.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from distlab.plotting.axes import SMALL, End, Line, even_ticks, label_ends, log_ticks, new_axes, new_panels, short
 from distlab.plotting.cells import TEXT, canvas, draw_lane, draw_text, text_width
@@ -145,29 +143,4 @@ def images(rows: Sequence[Any], captions: Sequence[Any], names: Sequence[str] = 
             with style():
                 ax.imshow(pixels, cmap=ink, interpolation="nearest", extent=extent, aspect="auto", zorder=2)
             draw_text(ax, left + SIDE / 2, top + PAD + SIDE + CAPTION / 2, str(caption))
-    return figure
-
-
-def staleness(panels: Mapping[str, Mapping[int, Sequence[int]]], title: str = "") -> Figure:
-    """Draw how many gradients had which staleness, in a panel for each run, the trainers' bars one on top of the other.
-
-    Args:
-        panels: by name of the run, for each trainer's rank the staleness of its gradients.
-        title: what was measured.
-    """
-    with new_panels(3.75 * len(panels), 3.2, 1, len(panels), title) as (figure, axes):
-        for ax, (name, trainers) in zip(axes, panels.items(), strict=True):
-            below: Counter[int] = Counter()
-            for rank, ages in trainers.items():
-                counts = Counter(ages)
-                look = {"color": rank_color(rank), "label": f"rank {rank}"}
-                ax.bar([*counts], [*counts.values()], bottom=[below[age] for age in counts], **look)
-                below += counts
-            ax.set_title(name, fontsize=SMALL)
-            ax.set_xlabel("staleness")
-            for axis, most in ((ax.xaxis, 6), (ax.yaxis, 5)):
-                axis.set_major_locator(MaxNLocator(most, integer=True))
-            ax.grid(visible=False, axis="x")
-        axes[0].set_ylabel("gradients")
-        axes[-1].legend(frameon=False, fontsize=SMALL)
     return figure

@@ -41,7 +41,7 @@ CALLS = [
 ]
 HELD = {"rref": 0, "rref\n2": 2, "object": 1, "alone": 1}
 EDGES = [("rref\n2", "object"), ("rref", "object"), ("object", "alone")]
-PROBED = {"gloo cpu": ("yes", "no"), "mpi cuda": ("?", "HANGS"), "ucc cpu": ("WRONG", "-")}
+PROBED = {"gloo cpu": ("yes", "no"), "mpi cuda": ("?", "HANGS"), "ucc cpu": ("WRONG", "DIES")}
 PANELS = {
     "today": {head: dict(zip(("broadcast", "uneven"), words, strict=True)) for head, words in PROBED.items()},
     "op by dtype": {"PREMUL_SUM": {"int64": "yes"}},
@@ -56,8 +56,6 @@ GPIPE = [
 V = [[("F", 0, 0, 0.0, 0.1), ("F", 3, 0, 0.3, 0.4), ("I", 3, 0, 0.4, 0.5), ("W", 3, 0, 0.5, 0.6)], []]
 M = (1, 2, 4, 8, 16)
 BUBBLES = {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved": {m: 3 / (2 * m + 3) for m in M[2:]}}
-ALIVE = {"GPipe": ([0, 0.1, 0.2, 0.5, 0.6], [0, 1, 2, 1, 0]), "1F1B": ([0, 0.1, 0.3], [0, 1, 0])}
-MOST = {"GPipe": {m: m for m in M[2:]}, "1F1B": dict.fromkeys(M[2:], 4)}
 WAYS = {"DDP": (4e5, 2e-4), "ZeRO-3": (1e5, 5e-4), "pipeline": (1.2e5, 3e-4)}
 BATCHES, WIDTHS = np.arange(1, 9), np.geomspace(1, 100, 11)
 QUICKEST = {"a": BATCHES[:, None] + 0 * WIDTHS, "b": WIDTHS / 10 + 0 * BATCHES[:, None]}
@@ -145,11 +143,6 @@ FIGURES = {
         (torch.eye(8).expand(2, 6, 1, 8, 8), [range(6), [*"abcdef"]], (), "t"),
         {"t", "rank 1", "f"},
     ),
-    "staleness": (
-        figures.staleness,
-        ({"equal": {1: [0, 1, 1], 2: [1]}, "slow": {1: [0], 2: [7]}}, "t"),
-        {"staleness", "slow"},
-    ),
     "heat_maps": (figures.heat_maps, (PANELS,), {*PANELS, *PROBED, "PREMUL_SUM", "?", "HANGS"}),
     "handshake": (figures.handshake, (CALLS, "two ranks"), {"two ranks", "store", "rank 0", "k0", "k1", "  4.00 s "}),
     "graph": (figures.graph, (HELD, EDGES, "who holds what", {"rref"}), {"who holds what", "rank 2", "alone"}),
@@ -178,7 +171,6 @@ FIGURES = {
         {"GPipe: idle 25%", "stage 3", f"time ({SIMULATED})"},
     ),
     "bubbles": (figures.bubbles, (BUBBLES, 4, (1, 2), "there"), {*BUBBLES, "there; dashed: 3 / (v m + 3)"}),
-    "alive": (figures.alive, (ALIVE, MOST, "there"), {*ALIVE, "there", "rank 0 over time", "the most on any rank"}),
     "predictions": (figures.predictions, (WAYS, WAYS, "there"), {*WAYS, "hatched: predicted; full: there"}),
     "quickest": (
         figures.quickest,

@@ -1,6 +1,6 @@
-"""Sets of images in memory, for training.
+"""Data for training: sets of images in memory, and their partition among the ranks.
 
-Called by the notebooks and on the ranks; the same code runs under `torchrun`.
+Called by the notebooks and on the ranks; the same code runs under `torchrun`. It needs pooch for what it downloads.
 
 The digits ship inside scikit-learn. Only MNIST and CIFAR-10 need files, which `load` downloads. They lie as torchvision
 lays them out, so files that it has downloaded are found; but beside a CPU build of torch PyPI's torchvision cannot be
@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from tqdm import tqdm
+from torch.utils.data import Subset, random_split
 
 from distlab.errors import DataError
-from distlab.text import one_of
+from distlab.text import one_of, whole_number
 
-SETS = ("digits", "mnist", "cifar10")
 SEED = 0  # of the order of the digits
 DIGITS_FOR_TEST = 360  # of 1797
 ADDRESSES = {
@@ -75,9 +74,6 @@ class ImageSet:
         mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
         return (fractions - mean) / std, self.labels[indices]
 
-    def __repr__(self) -> str:
-        return f"ImageSet of {len(self)} images, each {_by(self.images.shape[1:])}"
-
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -95,7 +91,7 @@ class Images:
     """A published set of images: the part to train on and the part to test with.
 
     Args:
-        name: one of SETS.
+        name: as `load` takes it.
         shape: of one image: channels, height, width.
         classes: how many different labels there are; they are numbered from 0.
     """
@@ -114,7 +110,7 @@ class Images:
 
     def __repr__(self) -> str:
         parts = f"{len(self.train)} images to train on, {len(self.test)} to test with"
-        return f"{self.name}: {parts}, each {_by(self.shape)}"
+        return f"{self.name}: {parts}, each {' x '.join(map(str, self.shape))}"
 
 
 def load(name: str = "digits", root: str | Path | None = None, fallback: str | None = None) -> Images:
@@ -134,7 +130,7 @@ def load(name: str = "digits", root: str | Path | None = None, fallback: str | N
         ArgumentError: there is no set of that name. DataError: a file is missing or damaged, and cannot be downloaded.
     """
     for argument, given in (("name", name), ("fallback", fallback or "digits")):
-        one_of(argument, given, SETS, 'Call load() for the digits, or load("mnist").')
+        one_of(argument, given, ("digits", *FILES), 'Call load() for the digits, or load("mnist").')
     if name == "digits":
         return digits()
     # source of the default: XDG Base Directory Specification
@@ -165,21 +161,16 @@ def fetch(address: str, files: Mapping[str, str], folder: Path) -> None:
     Raises:
         DataError: a file cannot be downloaded.
     """
-    with warnings.catch_warnings():  # tqdm would show a widget, which a rank cannot, and warns when it is imported
+    with warnings.catch_warnings():  # of tqdm, which pooch imports, about widgets
         warnings.simplefilter("ignore")
         import pooch  # takes a moment, and the digits need none
 
-    def download(url: str, path: str, caller: Any) -> None:
-        # a bar of lines: pooch's own is a widget, which a rank cannot show; pooch sets its total
-        with tqdm(total=1, desc=url.rpartition("/")[2], unit="B", unit_scale=True) as bar:
-            pooch.HTTPDownloader(progressbar=bar, timeout=PATIENCE_SECONDS)(url, path, caller)
-
+    download = pooch.HTTPDownloader(timeout=PATIENCE_SECONDS)
     for name, md5 in files.items():
-        what = "is damaged" if (folder / name).is_file() else "is missing"
         try:
             pooch.retrieve(address + name, f"md5:{md5}", name, folder, downloader=download)
         except (OSError, ValueError) as error:
-            why = f"{what} and could not be downloaded ({error})"
+            why = f"is missing or damaged, and could not be downloaded ({error})"
             raise DataError(f"{folder / name} {why}. Put a whole copy there.") from error
 
 
@@ -216,6 +207,27 @@ def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     for report in filter(None, reports):
         raise DataError(f"The rank that came first failed. {report}")
     return value if first else fn(*args, **kwargs)
+
+
+def partition(samples: Any, parts: int, seed: int = 1234) -> list[Subset]:
+    """Shuffled parts of a data set for the ranks, of which each takes its own: `partition(samples, world_size)[rank]`.
+
+    Every sample is in exactly one part, and the sizes differ by one at most. The same seed gives the same parts on
+    every rank, so that no rank has to send any. Notebook 04 builds it.
+
+    Runs on: anywhere; no rank waits for another.
+
+    Args:
+        samples: anything with a length and samples by number.
+        parts: how many.
+        seed: of the shuffle.
+
+    Raises:
+        ArgumentError: there are not as many samples as parts.
+    """
+    whole_number("parts", parts, 1, len(samples), "Use fewer ranks, or more data.")
+    sizes = [len(range(part, len(samples), parts)) for part in range(parts)]
+    return random_split(samples, sizes, torch.Generator().manual_seed(seed))
 
 
 def augment(images: torch.Tensor, padding: int = 4) -> torch.Tensor:
@@ -297,7 +309,3 @@ def _cifar10(folder: Path) -> Images:
 
         train = part(*(f"data_batch_{number}" for number in range(1, 6)))
         return Images("cifar10", train, part("test_batch"), (3, 32, 32))
-
-
-def _by(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))
