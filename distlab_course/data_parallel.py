@@ -1,9 +1,9 @@
 """Data parallelism: every rank has the whole model and a part of the batch, and averages gradients with the others.
 
-Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Notebook 04 builds both ways and explains
-them; here are the finished versions, for any model with dense gradients. They agree on the average, and differ in when
-the bytes leave: an all-reduce for each parameter after backward, or a few large ones while backward still runs.
-`averaging_hook`, which notebook 05 builds, gives DistributedDataParallel another all-reduce.
+Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Notebook 04 builds an all-reduce for each
+parameter after backward, then for a few large buckets, then while backward still runs; here is the last one, finished,
+for any model with dense gradients. `averaging_hook`, which notebook 05 builds, gives DistributedDataParallel an
+all-reduce of yours.
 
 A parameter without a gradient on some rank counts as zero there, and has the average on every rank afterwards.
 """
@@ -23,22 +23,6 @@ from distlab.text import refuse
 
 BUCKET_BYTES = 25 << 20  # both as DistributedDataParallel has them
 FIRST_BUCKET_BYTES = 1 << 20
-
-
-def average_gradients(model: nn.Module, group: Any = None) -> None:
-    """Average every gradient between the ranks, in place: an all-reduce for each parameter, one after the other.
-
-    Runs on: every rank of the group (a rank that skips it hangs the rest), after backward and before the step.
-
-    Raises:
-        ArgumentError: a gradient is sparse.
-
-    Source: PyTorch tutorials, Writing Distributed Applications with PyTorch.
-    """
-    for parameter in trainable(model):
-        gradient = dense_gradient(parameter)
-        dist.all_reduce(gradient, group=group)
-        parameter.grad = gradient.div_(dist.get_world_size(group))
 
 
 class OverlappedAverage:
@@ -66,7 +50,8 @@ class OverlappedAverage:
 
     def __init__(self, model: nn.Module, bucket_bytes: int = BUCKET_BYTES, group: Any = None):
         self._group, self._world_size = group, dist.get_world_size(group)
-        self.buckets = [Bucket(parameters) for parameters in make_buckets(trainable(model), bucket_bytes)]
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.buckets = [Bucket(parameters) for parameters in make_buckets(trained, bucket_bytes)]
         self._launched = 0  # buckets leave in this order on every rank, so that they meet their like
         for bucket in self.buckets:
             for place, parameter in enumerate(bucket.parameters):
@@ -118,7 +103,13 @@ class Bucket:
     def take(self, place: int, world_size: int) -> None:
         """Put this rank's share of the average, its gradient over `world_size`, into the bucket."""
         parameter, view = self.parameters[place], self.views[place]
-        torch.div(dense_gradient(parameter), world_size, out=view)
+        if parameter.grad is None:
+            view.zero_()
+        elif parameter.grad.layout is torch.strided:
+            torch.div(parameter.grad, world_size, out=view)
+        else:
+            rule, advice = "a module with dense gradients only", "Make its Embedding with sparse=False."
+            refuse("model", rule, parameter.grad.layout, advice)
         parameter.grad = view
         self.missing.remove(place)
 
@@ -153,21 +144,6 @@ def averaging_hook(all_reduce: Callable[..., Any]) -> Callable[..., torch.future
         return done.then(value)
 
     return hook
-
-
-def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that require a gradient, each once."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def dense_gradient(parameter: nn.Parameter) -> torch.Tensor:
-    """A parameter's gradient, contiguous; zeros where it has none."""
-    gradient = parameter.grad
-    if gradient is None:
-        return torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-    if gradient.layout is not torch.strided:
-        refuse("model", "a module with dense gradients only", gradient.layout, "Make its Embedding with sparse=False.")
-    return gradient.contiguous()
 
 
 def make_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> list[list[nn.Parameter]]:

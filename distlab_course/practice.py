@@ -124,10 +124,6 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         _call("ip", "-n", namespace, "link", "set", "lo", "up")
         _call(*self.command(name), "true")
 
-    def __repr__(self) -> str:
-        lines = [f"{name}: {self.address(name)}, {ranks} rank{'s'[: ranks > 1]}" for name, ranks in self.items()]
-        return "\n  ".join([f"PracticeHosts, {self.kind}, seen from {self.here}", *lines])
-
     def __exit__(self, *error: object) -> None:
         """End what runs on the hosts, and take the hosts away; once they are, nothing more is done."""
         atexit.unregister(self.close)
@@ -275,10 +271,7 @@ def _end_processes(namespace: Path) -> None:
 
 
 def _call(*words: str) -> str:
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PATH": PLACES})
-    except FileNotFoundError as error:
-        raise ClusterError(f"{words[0]} is not installed: it is a part of iproute2.") from error
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PATH": PLACES})
     if done.returncode:
         raise ClusterError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done.stdout

@@ -61,40 +61,24 @@ def all_reduce(core: Core) -> Callable[..., None]:
         Raises:
             ArgumentError: an argument breaks its rule; nothing was sent. ValueError: there is no process group.
         """
-        check_tensor(tensor)
+        if not isinstance(tensor, torch.Tensor):
+            refuse("tensor", "a torch.Tensor", tensor, "Call fn(torch.ones(4)).", wrong_type=True)
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.is_contiguous():
+            have = f"{tuple(tensor.shape)}, {tensor.layout}, on {tensor.device}"
+            todo = "Call c = tensor.to_dense().cpu().clone(memory_format=torch.contiguous_format), then fn(c)."
+            refuse("tensor", "dense, on the CPU and contiguous, its elements one after another in memory", have, todo)
         if op not in COMBINE:
             refuse("op", "dist.ReduceOp.SUM, PRODUCT, MIN or MAX", op, "Call fn(tensor, dist.ReduceOp.SUM).")
-        combine, peers = COMBINE[op], peers_of(group)
+        rank = dist.get_rank(group)
+        if rank < 0:
+            todo = "Make the call only on ranks of the group."
+            refuse("group", "a process group that this rank is in", group, todo)
+        peers = Peers(group or dist.group.WORLD, rank, dist.get_world_size(group))
         flat = tensor.detach().view(-1)
         if peers.size > 1 and flat.numel():
-            core(flat, combine, peers)
+            core(flat, COMBINE[op], peers)
 
     arguments, call.__signature__ = inspect.getdoc(call), inspect.signature(call)
     functools.update_wrapper(call, core)
     call.__doc__ = f"{inspect.getdoc(core)}\n\n{arguments}"
     return call
-
-
-def check_tensor(tensor: Any) -> None:
-    """Refuse what is no tensor whose elements lie one after another in the memory of the CPU."""
-    if not isinstance(tensor, torch.Tensor):
-        refuse("tensor", "a torch.Tensor", tensor, "Call fn(torch.ones(4)).", wrong_type=True)
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.is_contiguous():
-        have = Words(f"a tensor of shape {tuple(tensor.shape)}, {tensor.layout}, on {tensor.device}")
-        todo = "Call c = tensor.to_dense().cpu().clone(memory_format=torch.contiguous_format), then fn(c)."
-        refuse("tensor", "dense, on the CPU and contiguous, its elements one after another in memory", have, todo)
-
-
-def peers_of(group: Any) -> Peers:
-    """The group's ranks as this rank sees them."""
-    rank = dist.get_rank(group)
-    if rank < 0:
-        todo = "Make the call only on ranks of the group."
-        refuse("group", "a process group that this rank is in", group, todo)
-    return Peers(group or dist.group.WORLD, rank, dist.get_world_size(group))
-
-
-class Words(str):
-    """Text that a message shows without quotation marks."""
-
-    __repr__ = str.__str__

@@ -29,8 +29,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import distlab
-from distlab.text import refuse
-from distlab_course.algorithms.call import Peers, Words, all_reduce
+from distlab_course.algorithms.call import Peers, all_reduce
 
 # on Linux a file system in memory, which no other machine sees as it may see a temporary folder
 FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()
@@ -50,8 +49,8 @@ def shared_memory(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peer
     """
     segment = segment_of(peers.group)
     if isinstance(segment, str):
-        todo = 'Call ALL_REDUCE["best"](tensor), which sends messages there.'
-        refuse("group", "one whose ranks share the memory of one machine", Words(f"one where {segment}"), todo)
+        words = f"group must be one whose ranks share the memory of one machine, got one where {segment}."
+        raise distlab.ArgumentError(f'{words} Call ALL_REDUCE["best"](tensor), which sends messages there.')
     reduce_in(segment, flat, combine)
 
 

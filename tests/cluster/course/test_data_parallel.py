@@ -3,8 +3,6 @@
 And our all-reduce as DistributedDataParallel's communication hook: the same gradients, on any group, and its errors.
 """
 
-import os
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,10 +12,7 @@ import distlab
 from distlab_course import data_parallel
 from distlab_course.algorithms import ALL_REDUCE
 from tests.cluster.zoo import a_parameter_unused_on_one_rank
-from tests.processes import TORCHRUN, python
-from tests.tool import ROOT
 
-WAYS = ("per parameter", "overlapped")
 STEPS = 6
 
 
@@ -41,29 +36,15 @@ class Branches(nn.Module):
         return self.last(x * self.wide.float())
 
 
-def averaging(way, model, **options):
-    """What averages the model's gradients after backward."""
-    if way == "overlapped":
-        return data_parallel.OverlappedAverage(model, bucket_bytes=8000, **options).wait
-    return lambda: data_parallel.average_gradients(model, **options)
-
-
-def zeros_where_none(model):
-    """What one process does after backward: an optimizer leaves parameters alone that have no gradient."""
-    for parameter in model.parameters():
-        if parameter.requires_grad and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-
-
-def trained(ranks, way=None, set_to_none=False):
+def trained(ranks, alone=False):
     """Parameters after each step with the parts of these ranks; only rank 1 makes the detour."""
     torch.manual_seed(0)
     model = Branches()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
-    average = averaging(way, model) if way else lambda: zeros_where_none(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    average = (lambda: None) if alone else data_parallel.OverlappedAverage(model, bucket_bytes=8000).wait
     steps = []
     for step in range(STEPS):
-        optimizer.zero_grad(set_to_none=set_to_none)
+        optimizer.zero_grad(set_to_none=alone)
         for rank in ranks:
             generator = torch.Generator().manual_seed(100 * step + rank)
             images, labels = torch.randn(8, 64, generator=generator), torch.arange(8)
@@ -77,12 +58,11 @@ def trained(ranks, way=None, set_to_none=False):
 @pytest.mark.parametrize("sized", [1, 3, 4], indirect=True)
 def test_every_step_equals_one_process_on_the_whole_batch(sized):
     """After each step every rank has one process's parameters within float tolerance, and the ranks have equal bits."""
-    alone = trained(range(sized.n))
-    for way, set_to_none in [*((way, True) for way in WAYS), ("overlapped", False)]:
-        by_rank = sized.run(lambda rank, world_size, *how: trained([rank], *how), way, set_to_none)
-        for found in by_rank:
-            assert torch.allclose(found, alone, rtol=0, atol=2e-6), way
-            assert torch.equal(found, by_rank[0]), way
+    alone = trained(range(sized.n), alone=True)
+    by_rank = sized.run(lambda rank, world_size: trained([rank]))
+    for found in by_rank:
+        assert torch.allclose(found, alone, rtol=0, atol=2e-6)
+        assert torch.equal(found, by_rank[0])
     assert (alone[-1] - alone[0]).abs().max() > 1e-2  # the tolerance is far below what training changes
 
 
@@ -111,59 +91,21 @@ def test_a_hooks_gradients_are_ddps_own(usable):
         assert torch.equal(found, by_rank[0])
 
 
-# The first optimizer imports torch._dynamo. In torch 2.13, that import keeps a process group that is there already:
-# its gloo threads outlive destroy_process_group, and one that frees a tensor while Python ends aborts the process.
-TORCHRUN_SCRIPT = """
-import sys, torch._dynamo, torch.distributed as dist
-from torch import nn
-from distlab_course import algorithms, checkpoints, data, data_parallel
-dist.init_process_group("gloo")
-images, labels = data.load().train.batch(slice(dist.get_rank(), 100, 2))
-model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-algorithms.ALL_REDUCE["best"](model[1].weight.data)
-average, optimizer = data_parallel.OverlappedAverage(model), torch.optim.SGD(model.parameters(), lr=0.1)
-losses = []
-for step in range(20):
-    optimizer.zero_grad()
-    losses.append(nn.functional.cross_entropy(model(images), labels))
-    losses[-1].backward()
-    average.wait()
-    optimizer.step()
-checkpoints.save(sys.argv[1], model, step=step)
-print("learned:", bool(losses[-1] < losses[0] / 2), checkpoints.load(sys.argv[1], model)["step"])
-dist.destroy_process_group()
-"""
-
-
-def test_the_course_runs_under_plain_torchrun(tmp_path):
-    """A script without a cluster uses every part of the package."""
-    (tmp_path / "train.py").write_text(TORCHRUN_SCRIPT)
-    variables = {
-        "GLOO_SOCKET_IFNAME": "lo",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
-    done = python(*TORCHRUN, tmp_path / "train.py", tmp_path / "model.pt", variables=variables)
-    assert done.stdout.count("learned: True 19") == 2, done.stderr[-2000:]
-
-
 def test_averages_in_a_subgroup(usable):
     """With a group, only its ranks take part, and the average is theirs."""
 
     def in_pairs(rank, world_size):
         group = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
-        found = []
-        for way in (*WAYS, "hook"):
-            model = nn.Linear(2, 1, bias=False)
-            if way == "hook":
-                model = nn.parallel.DistributedDataParallel(model, process_group=group)
-                model.register_comm_hook(group, data_parallel.averaging_hook(ALL_REDUCE["ring"]))
-            average = averaging(way, model, group=group) if way in WAYS else lambda: None
+        own, inside = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
+        average = data_parallel.OverlappedAverage(own, group=group)
+        ddp = nn.parallel.DistributedDataParallel(inside, process_group=group)
+        ddp.register_comm_hook(group, data_parallel.averaging_hook(ALL_REDUCE["ring"]))
+        for model in (own, ddp):
             (model(torch.ones(1, 2)) * rank).sum().backward()
-            average()
-            found.append(next(model.parameters()).grad[0, 0].item())
-        return found
+        average.wait()
+        return own.weight.grad[0, 0].item(), inside.weight.grad[0, 0].item()
 
-    assert usable.run(in_pairs) == [[0.5] * 3, [0.5] * 3, [2.5] * 3, [2.5] * 3]
+    assert usable.run(in_pairs) == [(0.5, 0.5), (0.5, 0.5), (2.5, 2.5), (2.5, 2.5)]
 
 
 def test_an_error_in_a_hook_is_raised_by_backward(usable):

@@ -10,8 +10,6 @@ from distlab_course import practice
 from tests.refused import refused
 
 EXAMPLE = 'Call practice_hosts({"nodeA": 2, "nodeB": 2}).'
-MAPPING = "hosts must be a mapping of host names to numbers of ranks, got"
-NAME = "name of a host must be letters, digits and hyphens, got"
 
 
 @pytest.fixture
@@ -25,8 +23,8 @@ def hosts(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("hosts", "words"),
     [
-        (["nodeA"], f"{MAPPING} ['nodeA']. {EXAMPLE}"),
-        ({"../x": 1}, f"{NAME} '../x'. {EXAMPLE}"),
+        (["nodeA"], f"hosts must be a mapping of host names to numbers of ranks, got ['nodeA']. {EXAMPLE}"),
+        ({"../x": 1}, f"name of a host must be letters, digits and hyphens, got '../x'. {EXAMPLE}"),
         ({"nodeA": 0}, f"hosts['nodeA'] must be a whole number of 1 or more, got 0. {EXAMPLE}"),
     ],
 )
@@ -41,12 +39,7 @@ def test_loopback_addresses(hosts):
     addresses = ["127.0.0.2", "127.0.0.3"] if several else ["127.0.0.1", "127.0.0.1"]
     assert [hosts.address(name) for name in hosts] == addresses
     assert (hosts.kind, hosts.here, hosts.command("nodeA")) == ("loopback addresses", "127.0.0.1", [])
-    assert repr(hosts) == (
-        "PracticeHosts, loopback addresses, seen from 127.0.0.1\n"
-        f"  nodeA: {addresses[0]}, 2 ranks\n  nodeB: {addresses[1]}, 1 rank"
-    )
-    with socket.create_server((hosts.address("nodeB"), 0)) as server:
-        socket.create_connection(server.getsockname(), timeout=5).close()
+    socket.create_server((hosts.address("nodeB"), 0)).close()
 
 
 @pytest.mark.parametrize("call", ["cut", "mend", "shape"])
