@@ -39,8 +39,7 @@ def train(rank, world_size, path, first, last, resume=False, global_batch=16):
             optimizer.step()
             losses.append(loss.item() + random.random())
         checkpoints.save(path, ddp, optimizer, epoch=epoch, losses=losses)
-    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
-    return losses, weights, list(model.buffers()), resumed
+    return losses, [*model.state_dict().values()], resumed
 
 
 def test_resumed_equals_uninterrupted_to_the_last_bit(cluster, tmp_path):
@@ -49,15 +48,11 @@ def test_resumed_equals_uninterrupted_to_the_last_bit(cluster, tmp_path):
     whole = cluster.run(train, str(tmp_path / "whole.pt"), 0, EPOCHS)
     cluster.run(train, path, 0, STOPPED_AFTER)
     resumed = cluster.run(train, path, STOPPED_AFTER, EPOCHS, resume=True)
-    for (losses, weights, buffers, _), (losses_again, weights_again, buffers_again, report) in zip(
-        whole, resumed, strict=True
-    ):
-        assert torch.equal(weights, weights_again)
-        assert all(map(torch.equal, buffers, buffers_again))
+    for (losses, tensors, _), (losses_again, tensors_again, report) in zip(whole, resumed, strict=True):
+        assert all(map(torch.equal, tensors, tensors_again))
         steps = len(losses) * STOPPED_AFTER // EPOCHS
         assert losses_again[steps:] == losses[steps:]
         assert (report["epoch"], report.ranks, report.changes) == (STOPPED_AFTER - 1, 4, ())
-        assert repr(report) == "Resumed: epoch, losses; saved by 4 ranks"
     assert resumed[0][0] == whole[0][0]  # the values are rank 0's
 
 

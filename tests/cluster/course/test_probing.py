@@ -4,7 +4,6 @@ import os
 import time
 
 import pytest
-import torch
 
 import distlab_course
 from distlab_course import probing
@@ -23,8 +22,7 @@ def test_what_gloo_can_do(usable):
     assert "non-integral dtype" in probed.messages["gloo cpu"]["BAND float32"]
     assert {*words.values()} == {"yes", "no"}
     assert "gloo cpu: all_gather uneven" in repr(probed)
-    words = {text.get_text() for text in probed.plot().axes[0].texts}
-    assert {f"torch {torch.__version__}", "all_reduce on gloo cpu", "yes", "no"} <= words
+    assert "all_reduce on gloo cpu" in {text.get_text() for text in probed.plot().axes[0].texts}
 
 
 @pytest.mark.parametrize(
