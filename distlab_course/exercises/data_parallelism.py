@@ -140,9 +140,10 @@ def micro_batches(answer):
     Not 64: One rank alone would need so many.
     Not 128: Those are the images of a rank: how many micro-batches?
 
+    Otherwise: 8 ranks look at 16 x 8 = 128 images in one backward.
+
     Why: Global batch = micro-batch x accumulation x ranks: 16 x 8 x 8 = 1024.
     """
-    return f"16 x {answer} x 8 = {128 * answer} images."
 
 
 @question("04", [12, 11, 11, 11])

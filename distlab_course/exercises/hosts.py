@@ -36,8 +36,6 @@ def _exchanged(fn, ahead):
     found = fn(lambda: SINCE_1970 + time.monotonic() + rank * ahead)
     if rank:
         return None
-    if not isinstance(found, tuple) or [type(one) for one in found] != [float] * 3:
-        return Seen(f"{found!r}", "Rank 0 must return three numbers: (asked, seen, answered).")
     asked, seen, answered = found
     if asked > answered:
         return Seen("answered before asked", "The order is (asked, seen, answered).")
@@ -167,10 +165,8 @@ def four_tickets(answer):
     way between two right ones (B).
     """
     for letter, (cure, why) in CURES.items():
-        if letter not in answer:
-            return f"{letter} has no cure yet."
-        if answer[letter] != cure:
-            return f"{letter} is not cured by {answer[letter]!r}. {why}"
+        if answer.get(letter) != cure:
+            return f"{letter} is not cured by {answer.get(letter)!r}. {why}"
     return True
 
 

@@ -22,7 +22,6 @@ def train(rank):
     dist.all_reduce(total := torch.tensor(10**rank))
     print(f"rank {rank} of {dist.get_world_size()}: {total}\\n", end="", flush=True)
 """
-TRAINED = ["rank 0 of 2: 11", "rank 1 of 2: 11"]
 
 
 @formula(
@@ -48,13 +47,11 @@ def second_machine(answer):
 
     Hint: The ranks of the first machine are 0 to 7.
 
-    Otherwise: LOCAL_RANK counts the 8 ranks of one machine, and begins with 0 on each.
+    Otherwise: RANK counts the 16 ranks of both machines, LOCAL_RANK the 8 ranks of one, and both begin with 0.
 
     Why: RANK counts through all machines, to 15, and chooses the data; LOCAL_RANK begins anew on each, and chooses the
     GPU: 7.
     """
-    if answer[0] != 15:
-        return "RANK counts the 16 ranks of both machines, from 0 on."
 
 
 def _parsed(line):
@@ -153,23 +150,11 @@ def repair_spawning(answer):
             Path(folder, "toy.py").write_text(TOY)
             printed = _printed(folder, *way, "script.py", "10")
         trained = sorted(line for line in printed.splitlines() if line.startswith("rank ") and " of " in line)
-        if trained != TRAINED:
+        if trained != ["rank 0 of 2: 11", "rank 1 of 2: 11"]:
             errors = re.findall(r"\w*Error: .*", re.sub(r"localhost, \d+", "localhost, PORT", printed))
             found = [f"{len(trained)} ranks have trained where 2 should", *trained, *errors[:1]]
             return f"Under {'torchrun' if way else 'python'}: {'; '.join(found).rstrip('.')}."
     return True
-
-
-def _with_times(fn, files):
-    """The rank that `fn` finds, with the times among which it was to choose."""
-    times = [f"{rank}: {file['message']['extraInfo']['timestamp']}" for rank, file in files.items()]
-    return f"rank {fn(files)} of {', '.join(times)}"
-
-
-def _with_cost(fn, c, m):
-    """The interval that `fn` finds, with what it costs."""
-    t = fn(c, m)
-    return f"{t:.4g} s cost {100 * (c / t + t / (2 * m)):.4g} %"
 
 
 def _failures(*stamps):
@@ -182,7 +167,6 @@ def _failures(*stamps):
     (_failures((0, "1795296044"), (3, "1795296043")),),
     (_failures((0, "1795296044"), (3, "1795296043"), (7, "999999999")),),
     (_failures((5, "17")),),
-    trial=_with_times,
 )
 def culprit(files):
     """Return the rank that failed first. `files` maps a rank to what `json.loads` made of its error file.
@@ -193,7 +177,7 @@ def culprit(files):
     return min(files, key=lambda rank: float(files[rank]["message"]["extraInfo"]["timestamp"]))
 
 
-@formula("07", (10, 86_400), (1, 100), (30, 3600), trial=_with_cost)
+@formula("07", (10, 86_400), (1, 100), (30, 3600))
 def best_interval(c, m):
     """Return the seconds between two checkpoints with which the least time is lost.
 

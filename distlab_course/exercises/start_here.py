@@ -85,9 +85,10 @@ def the_culprit(answer):
     Hint: Waiting is no mistake. Which rank does not wait?
     Hint: Only one of them raised an exception.
 
+    Otherwise: That rank only waited. For whom?
+
     Why: Rank 3 raised. Rank 1 waited for its message, and the others for both of them at the barrier.
     """
-    return f"Rank {answer} only waited. For whom?"
 
 
 @question()
