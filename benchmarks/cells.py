@@ -28,7 +28,7 @@ def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
     from IPython.core.interactiveshell import InteractiveShell
 
     import distlab
-    from distlab.client.magics import PxMagics, register
+    from distlab.client.magics import PxMagics
 
     shell = InteractiveShell.instance()
     with distlab.Cluster(n) as cluster:
@@ -41,13 +41,12 @@ def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
             },
             repeat,
         )
-        register(shell)
         stock = ipyparallel.client.magics.ParallelMagics(shell, view)
         stock.stream_output = False
         with contextlib.redirect_stdout(io.StringIO()):
             cells = in_turns(
                 {
-                    "%%px": lambda: PxMagics(shell, None).cell_px("", "rank"),
+                    "%%px": lambda: PxMagics(shell).cell_px("", "rank"),
                     "ipyparallel's %%px": lambda: stock.cell_px("", "rank"),
                 },
                 repeat,

@@ -53,26 +53,22 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
-    from distlab.client.magics import register
+    from distlab.client.magics import PxMagics
 
-    register(shell)
+    shell.register_magics(PxMagics)
 
 
-def _offer_magics() -> None:
-    """In IPython, define %%px and the others; the first use loads the real ones, which say how to make a cluster."""
+def _offer_px() -> None:
+    """In IPython, define %px and %%px; the first use loads the real ones, which say how to make a cluster."""
     shell = current_shell()
     if shell is None or "px" in shell.magics_manager.magics["cell"]:
         return
 
-    def offer(name: str) -> None:
-        def magic(line: str, cell: str | None = None) -> Any:
-            load_ipython_extension(shell)
-            return shell.run_line_magic(name, line) if cell is None else shell.run_cell_magic(name, line, cell)
+    def px(line: str, cell: str | None = None) -> Any:
+        load_ipython_extension(shell)
+        return shell.run_line_magic("px", line) if cell is None else shell.run_cell_magic("px", line, cell)
 
-        shell.register_magic_function(magic, "line_cell" if name == "px" else "line", name)
-
-    for name in ("px", "pxresult", "pxconfig", "autopx"):
-        offer(name)
+    shell.register_magic_function(px, "line_cell")
 
 
-_offer_magics()
+_offer_px()

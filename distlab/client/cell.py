@@ -6,14 +6,12 @@ Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from distlab.client import display, waiting
-from distlab.client.export import Step
 from distlab.client.ranks import Ranks
 from distlab.client.waiting import Replies
 from distlab.diagnosis import failures, proof, report
@@ -31,24 +29,18 @@ class Options:
     Attributes:
         timeout: seconds before its ranks are freed; None waits without a limit.
         check: whether the ranks compare the arguments of their calls.
-        groupby: see display.collect.
-        live_after: seconds before the newest lines are shown meanwhile; None never.
-        reports_left: whether to show which operations were begun and can no longer be matched.
-        interrupt_with: the signal that busy ranks get when the wait is interrupted; 0 leaves them alone.
+        quiet: neither the newest lines meanwhile nor what was left unmatched are shown: it is one call of many.
         source: the text of a %%px cell, its first line included; "" for a function.
     """
 
     timeout: float | None = None
     check: bool = False
-    groupby: str = "type"
-    live_after: float | None = seconds.LIVE_AFTER
-    reports_left: bool = True
-    interrupt_with: int = signal.SIGINT
+    quiet: bool = False
     source: str = ""
 
 
 class Cell:
-    """Code that runs on some ranks: sent when they are ready for it, waited for once, shown and judged at its end.
+    """Code that runs on some ranks: sent when they are ready for it, waited for, shown and judged at its end.
 
     `run`, `push`, `pull` and %%px all come this way.
 
@@ -57,9 +49,6 @@ class Cell:
         targets: those that run it.
         send: gives the code to an ipyparallel DirectView of them; its AsyncResult.
         options: how it is to run.
-
-    Attributes:
-        result: that AsyncResult.
     """
 
     def __init__(self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options):
@@ -70,10 +59,10 @@ class Cell:
             view.apply_async(begin_cell, next(ranks.cells))
         if options.check:
             view.apply_async(entry.begin_checks, *ranks.checks())
-        self.result = send(view)
+        self._result = send(view)
         if options.check:
             view.apply_async(entry.end_checks)
-        self._sent = Replies(self.result, targets)
+        self._sent = Replies(self._result, targets)
         self._place = display.Place()
         self._watch = DeadlockWatch(lambda patient: ranks.states(range(ranks.plan.n), patient))
         self._began = time.monotonic()
@@ -82,58 +71,45 @@ class Cell:
 
     # --- waiting ---
 
-    def finish(self, step: Step | None = None) -> list[Any]:
+    def finish(self) -> list[Any]:
         """Wait for the ranks, show what they wrote, and return their replies in the order of the targets.
-
-        Args:
-            step: of an export, in which the error is noted that this ends with.
 
         Raises:
             RankError, RankDied, DeadlockError, RankTimeout, Interrupted (a KeyboardInterrupt).
             ClusterError: the process that carries messages between notebook and ranks has ended.
         """
         try:
-            self.wait(shown=True)
-            replies = self.replies()
-            self._ranks.clear_what_is_left(self._options.reports_left)
+            self._wait()
+            replies = self._replies()
+            self._ranks.clear_what_is_left(not self._options.quiet)
             return replies
-        except BaseException as error:
-            if step is not None:
-                step.failed = type(error).__name__
-            raise
         finally:
             self._place.erase()
 
     @waiting.held()
-    def wait(self, shown: bool = False) -> None:
-        """Wait for the ranks; free them and raise when they cannot go on, take too long, or are interrupted.
-
-        Args:
-            shown: whether to show what they write, the newest lines meanwhile; not of a cell sent with --noblock.
-        """
-        timeout, number = self._options.timeout, signal.SIGINT
+    def _wait(self) -> None:
+        """Wait for the ranks; free them and raise when they cannot go on, take too long, or are interrupted."""
+        timeout = self._options.timeout
         try:
-            done = self._all_reply(shown)
+            done = self._all_reply()
         except KeyboardInterrupt:
-            done, number, timeout = False, self._options.interrupt_with, None
-        late, replaced = self._sent.unfinished(), None
-        if not done and not self._watch.needs:
-            self._watch.states = self._ranks.states(range(self._ranks.plan.n), patient=True)
-        if not done and number != 0:
-            replaced = self._ranks.bring_back(self._sent, number, self._watch.states)
+            done, timeout = False, None
+        late, replaced = self._sent.unfinished(), {}
+        if not done:
+            if not self._watch.needs:
+                self._watch.states = self._ranks.states(range(self._ranks.plan.n), patient=True)
+            replaced = self._ranks.bring_back(self._sent, self._watch.states)
         duration = time.monotonic() - self._began
-        if shown:
-            self._show()
+        self._show()
         if not done:
             self._raise_late(late, replaced, timeout, duration)
 
-    def _all_reply(self, shown: bool) -> bool:
+    def _all_reply(self) -> bool:
         """Wait until every rank has replied; False when they take too long, or cannot go on, or one has died."""
         limit, duration = self._options.timeout or math.inf, 0.0
-        live_after = self._options.live_after if shown else None
         while duration < limit:
             with waiting.allowed():
-                if self.result.wait(min(seconds.TICK, limit - duration)):
+                if self._result.wait(min(seconds.TICK, limit - duration)):
                     return True
             self._ranks.check()
             duration = time.monotonic() - self._began
@@ -143,32 +119,26 @@ class Cell:
                 limit = min(limit, duration + seconds.AFTER_DEATH) if died else limit
             elif duration < limit and self._watch.look():
                 return False
-            if live_after is not None and duration >= live_after:
+            if duration >= seconds.LIVE_AFTER and not self._options.quiet:
                 doing = report.brief(self._watch.states)
-                display.show_live(self._place, f"{duration:.0f} s: {doing}", self.result, self._targets)
+                display.show_live(self._place, f"{duration:.0f} s: {doing}", self._result, self._targets)
         return False
 
     def _show(self) -> None:
         whole = not self._sent.unfinished() and not any(map(_is_death, self._sent.so_far().values()))
         limit = seconds.OUTPUT if whole else seconds.OUTPUT_OF_DEAD
         with waiting.allowed():
-            display.show(self.result, self._targets, self._options.groupby, self._place, limit, self._ranks.printed())
+            display.show(self._result, self._targets, self._place, limit, self._ranks.printed())
 
     # --- the outcome ---
 
-    def replies(self) -> list[Any]:
-        """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed.
-
-        After the end of the cluster no rank can be asked about a failure: the replies are all that there is then.
-        """
-        replies = self.result.get(return_exceptions=True)
-        if self._ranks.stopped:
-            return replies
+    def _replies(self) -> list[Any]:
+        """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed."""
         raised = self._raised()
         self._raise_if_dead()
         if raised:
             self._raise_failed(raised)
-        return replies
+        return self._result.get(return_exceptions=True)
 
     def _raised(self) -> list[Failure]:
         """What the ranks that have replied raised; ranks whose process ended are noted as lost instead."""
@@ -210,22 +180,16 @@ class Cell:
             healed, gone = True, self._ranks.rebuild()
         raise failures.rank_error(raised, self._targets, healed, gone, cause)
 
-    def _raise_late(
-        self, late: list[int], replaced: dict[int, str] | None, timeout: float | None, duration: float
-    ) -> None:
+    def _raise_late(self, late: list[int], replaced: dict[int, str], timeout: float | None, duration: float) -> None:
         """Raise for ranks that were freed or replaced, or could not be.
 
         Args:
             late: the ranks that had not replied.
-            replaced: what was lost with ranks that could not be freed; None when all were left alone.
+            replaced: what was lost with ranks that could not be freed.
             timeout: None when a person interrupted.
             duration: seconds that the cell ran until its ranks were free.
         """
         everyone, needs = self._watch.states, self._watch.needs
-        if replaced is None:
-            advice = "They were left alone and go on: the next cell waits for them, and cluster.interrupt() frees them."
-            states = {rank: everyone[rank] for rank in late}
-            raise Interrupted("\n".join([failures.late(late, None), report.table(states), advice]))
         raised, busy = self._raised(), self._sent.unfinished()
         if not replaced:
             self._raise_if_dead()

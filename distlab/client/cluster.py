@@ -210,9 +210,9 @@ class Cluster:
         if timeout is not None:
             text.seconds("timeout", timeout)
         targets, packed = self.check_ranks(ranks), payload.pack((fn, args, kwargs), PACKED)
-        cell = self._ask(targets, Options(timeout=timeout, check=check), entry.call, *packed)
+        replies = self._ask(targets, Options(timeout, check), entry.call, *packed)
         self.steps.append(export.call(fn, args, kwargs, targets))
-        return payload.unpack(cell.finish(self.steps[-1]))
+        return payload.unpack(replies)
 
     @waiting.held()
     def call(
@@ -220,9 +220,7 @@ class Cluster:
     ) -> list[Any]:
         """As `run`, for a tool that sends many calls: no live view of each, and no step of an export."""
         targets, packed = self.check_ranks(ranks), payload.pack((fn, args, {}), PACKED)
-        options = Options(timeout, live_after=None, reports_left=False)
-        replies = self._ask(targets, options, entry.call, *packed).finish()
-        return payload.unpack(replies)
+        return payload.unpack(self._ask(targets, Options(timeout, quiet=True), entry.call, *packed))
 
     @waiting.held()
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
@@ -230,10 +228,9 @@ class Cluster:
         example, targets = 'Call cluster.push({"x": 1}).', self.check_ranks(ranks)
         for name in text.mapping("names", names, "names to values", example):
             text.identifier("names", name, example)
-        packed = payload.pack(names, f"A value of {', '.join(names)}")
-        cell = self._ask(targets, Options(), entry.push, *packed)
-        self.steps.append(export.push(names, targets))
-        cell.finish(self.steps[-1])
+        described = ", ".join(names)
+        self._ask(targets, Options(), entry.push, *payload.pack(names, f"A value of {described}"))
+        self.steps.append(export.Step("push", tuple(targets), described))
 
     @waiting.held()
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
@@ -241,16 +238,16 @@ class Cluster:
         listed = isinstance(names, (list, tuple))
         wanted = [text.identifier("names", name, 'Call cluster.pull("x").') for name in (names if listed else [names])]
         targets = self.check_ranks(ranks)
-        replies = self._ask(targets, Options(), entry.pull, wanted).finish()
-        values = payload.pick(payload.unpack(replies), wanted, targets)
+        replies = payload.unpack(self._ask(targets, Options(), entry.pull, wanted))
+        values = payload.pick(replies, wanted, targets)
         return values if listed else [value[0] for value in values]
 
     def export(self, path: str | os.PathLike, force: bool = False, slurm: bool | None = None) -> export.Export:
         """Write what has run on the ranks so far as a script for torchrun: `%%px` cells and `run`, word for word.
 
-        What failed is a comment. What only the notebook has, such as a pushed value, a lambda, or what a function takes
-        from around it, is a comment that says what to define; what was sent through `cluster.client` is not known. The
-        report says what was not written, and how to run the script.
+        What failed is left out. What only the notebook has, such as a pushed value, a lambda or arguments, is a comment
+        that says what to define; what was sent through `cluster.client` is not known. The report says what is missing,
+        and how to run the script.
 
         Args:
             path: name of the new .py file. force: whether a file of that name is replaced.
@@ -306,9 +303,9 @@ class Cluster:
         """What figures and tables say of times that are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
         return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
 
-    def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> Cell:
-        """Have some ranks call a function of entry.py."""
-        return Cell(self.ranks, targets, lambda view: view.apply_async(function, *args), options)
+    def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """The replies of some ranks to a call of a function of entry.py."""
+        return Cell(self.ranks, targets, lambda view: view.apply_async(function, *args), options).finish()
 
     @property
     def ranks(self) -> Ranks:

@@ -3,8 +3,8 @@
 Runs on the notebook's kernel, called by cluster.py, ranks.py, cell.py and magics.py.
 
 Every output names its ranks, sorted, and identical outputs are folded ("ranks 0-3: ..."). While a cell runs and
-somebody sits at the front end, the newest lines are shown in place; what stays, and is saved, is the sorted form, equal
-on every run. A program that executes notebooks sees the sorted form only.
+somebody sits at a notebook, the newest lines are shown in place; what stays, and is saved, is the sorted form, equal
+on every run. A terminal, and a program that executes notebooks, see the sorted form only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import functools
 import html
 import itertools
 import re
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +23,7 @@ from distlab.compat.ipyparallel import written as written_by_engines
 from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.text import rank_list
 
+KINDS = ["stdout", "stderr", "display", "result"]  # of output, in the order in which they are shown
 LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can show without becoming slow
 
 
@@ -39,39 +38,28 @@ class Item:
 
     @property
     def label(self) -> str:
-        return _label(self.kind, self.ranks)
+        return _in_words(self.ranks) + {"stderr": " stderr:", "result": " ->"}.get(self.kind, ":")
 
 
-@functools.cache
-def _label(kind: str, ranks: tuple[int, ...]) -> str:
-    return rank_list(ranks) + {"stderr": " stderr:", "result": " ->"}.get(kind, ":")
-
+_in_words = functools.cache(rank_list)
 
 # --- what ranks wrote ---
 
 
-def collect(
-    result: Any, targets: Sequence[int], groupby: str = "type", served: Mapping[int, str] | None = None
-) -> list[Item]:
-    """The output in an ipyparallel AsyncResult as items, sorted, the identical ones folded.
+def collect(result: Any, targets: Sequence[int], served: Mapping[int, str] | None = None) -> list[Item]:
+    """The output in an ipyparallel AsyncResult as items, sorted by kind and rank, the identical ones folded.
 
     Args:
-        groupby: "type" (all stdout, then stderr, displays and results), "engine" (all of one rank together) or
-            "order" (like type, but the ranks' n-th displays side by side), as in ipyparallel's %%px.
         served: what functions of remote calls have printed, by the rank that ran them.
     """
-    rows = [((0, 0), Item("stdout", (rank,), _shorten(text))) for rank, text in (served or {}).items()]
+    items = [Item("stdout", (rank,), _shorten(text)) for rank, text in (served or {}).items()]
     for rank, written in zip(targets, written_by_engines(result), strict=True):
-        rows.append(((0, 0), Item("stdout", (rank,), _shorten(written["stdout"]))))
-        rows.append(((1, 0), Item("stderr", (rank,), _shorten(written["stderr"]))))
-        for position, output in enumerate(written["outputs"]):
-            rows.append(((2, position if groupby == "order" else 0), _rich("display", rank, output["data"])))
+        items += [Item(kind, (rank,), _shorten(written[kind])) for kind in ("stdout", "stderr")]
+        items += [_rich("display", rank, output["data"]) for output in written["outputs"]]
         if written["execute_result"] is not None:
-            rows.append(((3, 0), _rich("result", rank, written["execute_result"]["data"])))
-    rows = [row for row in rows if row[1].text or row[1].data]
-    if groupby == "engine":
-        return [item for _, item in sorted(rows, key=lambda row: (row[1].ranks, row[0]))]
-    return _fold([item for _, item in sorted(rows, key=lambda row: (row[0], row[1].ranks))])
+            items.append(_rich("result", rank, written["execute_result"]["data"]))
+    items = [item for item in items if item.text or item.data]
+    return _fold(sorted(items, key=lambda item: (KINDS.index(item.kind), item.ranks)))
 
 
 def _rich(kind: str, rank: int, data: dict[str, Any]) -> Item:
@@ -123,28 +111,17 @@ def as_html(items: Sequence[Item]) -> str:
     return f'<table style="font-family:monospace;border:none;margin:0">{"".join(rows)}</table>'
 
 
-def chips(ranks: Sequence[int]) -> str:
-    """The ranks' colours as small squares, of at most 16 ranks."""
-    return _chips(tuple(ranks[:16]))
-
-
 @functools.cache
-def _chips(ranks: tuple[int, ...]) -> str:
+def chips(ranks: tuple[int, ...]) -> str:
+    """The ranks' colours as small squares, of at most 16 ranks."""
     from distlab.plotting.style import rank_color
 
     box = "display:inline-block;width:8px;height:8px;border-radius:2px;margin-right:2px;background:"
-    shown = "".join(f'<span style="{box}{rank_color(rank)}"></span>' for rank in ranks)
+    shown = "".join(f'<span style="{box}{rank_color(rank)}"></span>' for rank in ranks[:16])
     return shown + '<span style="margin-right:4px"></span>'
 
 
-def show(
-    result: Any,
-    targets: Sequence[int],
-    groupby: str = "type",
-    place: Place | None = None,
-    patience: float = 1.0,
-    served: Mapping[int, str] | None = None,
-) -> None:
+def show(result: Any, targets: Sequence[int], place: Place, patience: float, served: Mapping[int, str]) -> None:
     """Show what the ranks wrote: in a notebook as a table, elsewhere as text on this process's stdout.
 
     Args:
@@ -153,8 +130,7 @@ def show(
         served: see `collect`.
     """
     result.wait_for_output(patience)
-    place = place or Place()
-    items = collect(result, targets, groupby, served)
+    items = collect(result, targets, served)
     for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):  # what is rich stands alone
         block = list(block)
         place.leave(_rich_bundle(block[0]) if block[0].data else _bundle(block))
@@ -177,7 +153,8 @@ def show_source(states: Mapping[int, Any], cell: str) -> None:
     from distlab.diagnosis import report
 
     if notebook_shell() is not None and (marked := report.marked_source(states, cell)):
-        publish({"text/plain": report.source_text(marked), "text/html": report.source_html(marked, chips)})
+        as_html = report.source_html(marked, lambda ranks: chips(tuple(ranks)))
+        publish({"text/plain": report.source_text(marked), "text/html": as_html})
 
 
 def _bundle(items: Sequence[Item], headline: str = "") -> dict[str, Any]:
@@ -201,13 +178,11 @@ def starting(n: int, backend: str) -> Iterator[None]:
     """A sign of life while ranks start; afterwards one line that is the same on every run."""
     place, several = Place(), "s" if n > 1 else ""
     place.show({"text/plain": f"starting {n} rank{several} ..."})
-    line = f"The cluster did not start: {n} ranks were asked for."
     try:
         yield
-        line = f"{n} rank{several} {'are' if several else 'is'} ready ({backend})."
-    finally:
         if notebook_shell() is not None:
-            place.leave({"text/plain": line})
+            place.leave({"text/plain": f"{n} rank{several} {'are' if several else 'is'} ready ({backend})."})
+    finally:
         place.erase()
 
 
@@ -232,38 +207,25 @@ def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 class Place:
-    """Where a person sees something change: an output of the notebook's cell, or one line of a terminal.
-
-    Where nobody watches, as in a file or a pipe, nothing is shown before `leave`.
-    """
+    """An output of the notebook's cell that changes while a person watches; elsewhere only what stays is shown."""
 
     def __init__(self) -> None:
-        self._watched, self._in_notebook = somebody_watches(), notebook_shell() is not None
-        self._handle: Any = None
-        self._width = 0  # of what stands on the terminal's line
+        self._handle: Any = None  # of the output, while it may change
 
     def show(self, bundle: dict[str, Any]) -> None:
-        """Show a MIME bundle in place of the one before; on a terminal, the first line of its text."""
-        if self._watched and self._in_notebook:
+        """Show a MIME bundle in place of the one before."""
+        if notebook_shell() is not None and somebody_watches():
             self._handle = publish(bundle, handle=True, update=self._handle)
-        elif self._watched:
-            line = bundle["text/plain"].partition("\n")[0][: shutil.get_terminal_size().columns - 1]
-            print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
-            self._width = max(self._width, len(line))
 
     def leave(self, bundle: dict[str, Any]) -> None:
         """Show what stays, in place of what was shown until now; outside of a notebook as text on stdout."""
-        if self._in_notebook:
-            publish(bundle, update=self._handle)
-            self._handle = None
-        else:
-            self.erase()
+        if notebook_shell() is None:
             print(bundle["text/plain"])
+            return
+        publish(bundle, update=self._handle)
+        self._handle = None
 
     def erase(self) -> None:
         """Remove what is shown and was not left."""
         if self._handle is not None:
             self.leave({"text/plain": ""})
-        elif self._width:
-            print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
-            self._width = 0

@@ -2,7 +2,7 @@
 
 Runs on the notebook's kernel: cluster.py and magics.py note each cell, call and push; `Cluster.export` and
 `%%px --export` write. The script is plain PyTorch and needs nothing of distlab. What only the notebook has, such as a
-value that was pushed, is a comment there, which says what to define. A note keeps no value alive.
+value that was pushed, is a comment there, which says what to define. A step keeps no value alive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from distlab.launch.slurm import Job
 from distlab.text import rank_list, refuse
 
-GIVEN = {"rank", "world_size", "torch", "dist"}  # what distlab defines on every rank, and the script at its top
+SET_GPU = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
 HEAD = '''\
 """Cells of a notebook, for {n} ranks: {command}"""
 
@@ -58,18 +58,16 @@ srun {python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {ranks}
 """
 
 
-@dataclass
+@dataclass(frozen=True)
 class Step:
-    """One thing that is done on some ranks.
+    """One thing that some ranks have done, without an error.
 
     Attributes:
         kind: "cell" for %%px, "call" for cluster.run, or "push".
         ranks: those that did it.
         source: the cell as it was typed; the name of a function; the names that were pushed.
-        code: of a function of the notebook that was called; None of another one.
+        code: of a function that was called; None of one without source.
         has_arguments: whether it was called with any.
-        failed: the name of the error that it ended with; "" where none did.
-        pending: the AsyncResult of a cell that was sent with --noblock, and so has not ended here.
     """
 
     kind: str
@@ -77,8 +75,6 @@ class Step:
     source: str
     code: CodeType | None = None
     has_arguments: bool = False
-    failed: str = ""
-    pending: Any = None
 
 
 @dataclass(frozen=True)
@@ -88,8 +84,8 @@ class Export:
     Attributes:
         path: where it is.
         command: starts it, on each of several hosts.
-        cells: how many cells and calls it has.
-        notes: what is not in it, or as a comment only, with the reason; and what is to be defined in it by hand.
+        cells: how many cells and calls ran.
+        notes: what is a comment only, with the reason; and what is to be defined in it by hand.
     """
 
     path: str
@@ -102,7 +98,7 @@ class Export:
         return "\n".join([head, *(f"  {note}" for note in self.notes), f"Run it: {self.command}"])
 
 
-# --- notes of what runs ---
+# --- what runs ---
 
 
 def call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ranks: Sequence[int]) -> Step:
@@ -110,11 +106,6 @@ def call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ranks: Sequenc
     code = getattr(inspect.unwrap(fn), "__code__", None) if inspect.isfunction(fn) else None
     name = getattr(fn, "__name__", "").replace("<lambda>", "") or "function"
     return Step("call", tuple(ranks), name, code, bool(args or kwargs))
-
-
-def push(names: Mapping[str, Any], ranks: Sequence[int]) -> Step:
-    """The step of cluster.push(names)."""
-    return Step("push", tuple(ranks), ", ".join(names))
 
 
 # --- the script ---
@@ -140,62 +131,55 @@ def write(steps: Sequence[Step], path: Path, plan: Any, hosts: Sequence[str] = (
         hosts: name of each rank's host; none where all are here.
         slurm: whether to write a file for sbatch; None where Slurm has started the cluster.
     """
-    notes, parts, number, cells = [], [], 0, 0
     job = plan.hosts.job if plan.hosts is not None else None
     if slurm is not None:
         job = (job or Job(1, plan.n)) if slurm else None
     command = _command(path, plan, len({*hosts}) or 1, job)
-    if "FIRST_HOST" in command:
-        notes.append("to fill in: FIRST_HOST, the name of the first host; the command is for each host")
     # with nccl, objects and barriers travel through the current GPU, which is 0 at first
-    backend, gpu = plan.backend, 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-    if backend != "nccl":
-        backend, gpu = "gloo", ""
-    if backend != plan.backend:
-        notes.append(f"left out: the backend {plan.backend}; the script uses gloo")
+    backend, gpu = ("nccl", SET_GPU) if plan.backend == "nccl" else ("gloo", "")
+    notes = [f"left out: the backend {plan.backend}; the script uses gloo"] if backend != plan.backend else []
+    parts, cells = [], 0
     for step in steps:
-        number += step.kind != "push"
-        heading = "pushed from the notebook" if step.kind == "push" else f"{step.kind} {number}"
-        text, names, why = _source(step)
-        if why:
-            notes.append(f"left out: {heading} ({why}): {text.strip().splitlines()[0][:60]}")
-            heading, text = f"{heading} is left out: {why}", textwrap.indent(text.strip("\n"), "# ", lambda _: True)
+        cells += step.kind != "push"
+        heading = "pushed from the notebook" if step.kind == "push" else f"{step.kind} {cells}"
+        text, names = _source(step)
+        if why := _not_python(text):
+            notes.append(f"left out: {heading}, which no script can hold: {why}")
+            text = textwrap.indent(text, "# ", lambda _: True)
         elif len(step.ranks) < plan.n:
             heading += f", on {rank_list(step.ranks)} only"
             text = f"if rank in {sorted(step.ranks)}:\n{indented(text)}"
         define = "".join(f"# define {name} here: only the notebook has it\n" for name in names)
         notes += [f"define by hand, where the script says so: {name}" for name in names]
         parts.append(f"# --- {heading} ---\n{define}{text}".rstrip() + "\n")
-        cells += step.kind != "push" and not why
     head = HEAD.format(n=plan.n, command=command, backend=backend, gpu=gpu)
     path.write_text("\n\n".join([head, *parts, TAIL]), encoding="utf-8")
     return Export(str(path), command, cells, tuple(dict.fromkeys(notes)))
 
 
-def _source(step: Step) -> tuple[str, list[str], str]:
-    """A step as source, the names that it has from the notebook, and why the script leaves it out; "" where not."""
-    if step.failed:
-        return step.source, [], f"it failed with {step.failed}"
-    if step.pending is not None and not (step.pending.done() and step.pending.successful()):
-        return step.source, [], "it has not ended well yet"
+def _source(step: Step) -> tuple[str, list[str]]:
+    """A step as source, and the names that it has from the notebook."""
     if step.kind == "push":
-        return "", step.source.split(", "), ""
+        return "", step.source.split(", ")
     if step.kind == "cell":
-        try:
-            compile(f"pass\n{step.source}", "<cell>", "exec", dont_inherit=True)
-        except SyntaxError as error:
-            return step.source, [], f"no script can hold it: {error.msg}"
-        return step.source.strip("\n") + "\n", [], ""
-    text, names = "", [step.source]
+        return step.source.strip("\n") + "\n", []
+    text, names = "", []
     with contextlib.suppress(OSError, TypeError):
         text = textwrap.dedent(inspect.getsource(step.code))
-    if f"def {step.source}(" in text:  # no lambda, and a function of the notebook
-        of_notebook = {*vars(sys.modules["__main__"]), *step.code.co_freevars} - GIVEN - {step.source}
-        names = [name for name in (*step.code.co_freevars, *step.code.co_names) if name in of_notebook]
-    else:
-        text = ""
-    line = f"{step.source}(rank, world_size)\n"
-    return text + (f"# {line.replace(')', ', ...)')}" if step.has_arguments else line), names, ""
+    if f"def {step.source}(" not in text:  # a lambda, or a function that is not written in Python
+        text, names = "", [step.source]
+    if step.has_arguments:
+        return f"{text}# {step.source}(rank, world_size, ...)\n", [*names, f"the arguments of {step.source}"]
+    return f"{text}{step.source}(rank, world_size)\n", names
+
+
+def _not_python(source: str) -> str:
+    """Why a source is none for the middle of a Python file, in words; "" where it is one."""
+    try:
+        compile(f"pass\n{source}", "<cell>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return error.msg
+    return ""
 
 
 def indented(source: str) -> str:

@@ -229,13 +229,13 @@ class Ranks:
         if not living:
             return {}
         sent = self.send(living, entry.settle)
-        replaced = self.bring_back(sent, signal.SIGINT, self.states(living))
+        replaced = self.bring_back(sent, self.states(living))
         if busy := sent.unfinished():
             raise ClusterError(f"{rank_list(busy)} cannot be freed. Call cluster.restart().")
         return replaced
 
-    def bring_back(self, sent: Replies, number: int, states: Mapping[int, RankStatus]) -> dict[int, str]:
-        """Free and interrupt busy ranks where `number` is SIGINT, the default; else send them that signal.
+    def bring_back(self, sent: Replies, states: Mapping[int, RankStatus]) -> dict[int, str]:
+        """Free and interrupt busy ranks.
 
         A rank that is not free in time, or that a person interrupts a second time, is ended; a new process takes its
         place when the group is rebuilt. Ranks that wait in communication, by `states`, are only freed at first: an
@@ -246,11 +246,6 @@ class Ranks:
         """
         self.broken = self._cut = True
         with contextlib.suppress(KeyboardInterrupt), waiting.allowed():
-            if number != signal.SIGINT:
-                for rank in sent.unfinished():
-                    self._processes.signal(rank, number)
-                sent.result.wait(seconds.GIVE_UP)
-                return {}
             patience, given_up = self.patience(sent.unfinished()), set()
             communicating = {rank for rank, state in states.items() if state.doing == messages.COMMUNICATING}
             while busy := set(sent.unfinished()) - given_up:

@@ -72,23 +72,6 @@ def answers(result: Any) -> list[Any]:
     return result._children
 
 
-class ReadsOptions:
-    """Before ParallelMagics in a class's bases: what its options mean.
-
-    The class has `check_targets(text, value)`: the targets to use; ipyparallel reads `value`, or None.
-    """
-
-    def targets_in(self, text: str) -> Any:
-        """What --targets means, checked. Private: how ParallelMagics reads it."""
-        try:
-            value = super()._eval_target_str(text)  # type: ignore[misc]
-        except Exception:
-            value = None
-        return self.check_targets(text, value)  # type: ignore[attr-defined]
-
-    _eval_target_str = targets_in  # for %pxconfig
-
-
 # --- launchers and engines ---
 
 

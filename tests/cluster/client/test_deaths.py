@@ -7,7 +7,6 @@ import time
 import pytest
 
 import distlab
-from distlab.client.cell import Cell, Options
 from tests.cluster.conftest import dies, kill, pid_on_rank, sum_of_ranks
 from tests.processes import until
 from tests.refused import raised
@@ -107,14 +106,3 @@ def test_the_death_of_the_forking_process_in_a_cell_ends_the_cell(usable):
         f"ranks 0-2 ended with the process that forks the ranks, which was {KILLED}.\n"
         "The next cell starts new ones in their places, without their variables, and rebuilds the process group."
     )
-
-
-def test_a_pending_cell_of_a_dead_rank_does_not_cost_the_rank_that_took_its_place(usable):
-    """The result of a cell sent with --noblock reports the death, and the new rank stays."""
-    code = "dist.recv(torch.zeros(1), src=(rank + 1) % 3)"
-    cell = Cell(usable.ranks, [0, 1, 2], lambda view: view.execute(code, block=False), Options())
-    kill(usable, 1)
-    pids = usable.run(pid_on_rank)
-    with pytest.raises(distlab.RankDied, match=f"^rank 1 was {KILLED[:17]}"):
-        cell.replies()
-    assert usable.run(pid_on_rank) == pids

@@ -56,5 +56,3 @@ def test_px_trace_of_a_cell_that_fails(notebook):
     assert [message["type"] for message in messages] == ["display_data", "error"]
     assert messages[0]["data"]["text/plain"].startswith("Trace: 2 ranks, 1 collective, ")
     assert messages[1]["ename"] == "RankError"
-    text = notebook.text("%%px --trace --noblock\n1")
-    assert text == "ArgumentError: --trace must be without --noblock, got '--noblock'. Leave one of them out."

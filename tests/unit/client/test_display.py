@@ -16,11 +16,3 @@ def test_a_rank_that_displays_the_same_twice_is_not_folded_with_itself():
     """Two equal displays of one rank stay two; across ranks they fold pairwise."""
     items = display.collect(result(["xx", "xx"]), [0, 1])
     assert [i.ranks for i in items] == [(0, 1), (0, 1)]
-
-
-def test_group_by_order_puts_nth_displays_side_by_side():
-    """With groupby order the first displays of all ranks come before the second ones."""
-    displays = result([["00", "01"], ["10", "11"]])
-    by_type, by_order = (display.collect(displays, [0, 1], groupby=how) for how in ("type", "order"))
-    assert [i.text for i in by_type] == ["00", "01", "10", "11"]
-    assert [i.text for i in by_order] == ["00", "10", "01", "11"]
