@@ -12,15 +12,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from distlab import errors, text
+from distlab import errors
 from distlab.compat.ipython import current_shell
 
 __version__ = "0.1.0"
 
 # module -> the public names in it
 PUBLIC = {
-    "client.cluster": ["Cluster"],
-    "client.current": ["attach", "export", "run", "trace"],
+    "client.cluster": ["Cluster", "attach", "export", "run", "trace"],
     "checking": ["exercise", "question"],
     "client.check": ["check", "exercises", "hint", "progress"],
     "devices": ["device_for"],
@@ -39,12 +38,7 @@ def __getattr__(name: str) -> Any:
     module = next((module for module, names in PUBLIC.items() if name in names), None)
     if module is None:
         raise AttributeError(f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}.")
-    try:
-        return getattr(importlib.import_module(f"distlab.{module}"), name)
-    except (ImportError, AttributeError) as error:
-        if words := text.namesake(error):
-            raise errors.ClusterError(f"distlab.{name} cannot be imported: {error}.\n{words}") from error
-        raise
+    return getattr(importlib.import_module(f"distlab.{module}"), name)
 
 
 def __dir__() -> list[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NoReturn
@@ -72,10 +70,7 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None, advic
 
 def seconds(name: str, value: Any) -> float:
     """A number of seconds above 0."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
-        refuse(name, "a number of seconds above 0", value, f"Give for example {name}=5.", wrong_type=not is_number)
-    return float(value)
+    return quantity(name, value, {"": 1.0}, "5")
 
 
 def one_of(name: str, value: Any, choices: Iterable[Any], advice: str = "") -> Any:
@@ -108,13 +103,6 @@ def mapping(name: str, value: Any, what: str, advice: str = "") -> Mapping[Any, 
     return value
 
 
-def identifier(name: str, value: Any, advice: str = "") -> str:
-    """The name of a variable."""
-    if not isinstance(value, str) or not value.isidentifier():
-        refuse(name, "names of variables", value, advice, wrong_type=not isinstance(value, str))
-    return value
-
-
 # --- words ---
 
 
@@ -136,18 +124,3 @@ def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
     for key, member in pairs:
         groups.setdefault(key, []).append(member)
     return groups
-
-
-def namesake(error: BaseException) -> str:
-    """What to do when an import failed because a file of the working folder has the name of the module that was meant.
-
-    Returns:
-        a sentence that names the file; "" when the error has another reason.
-    """
-    if not isinstance(error, (ImportError, AttributeError)):
-        return ""
-    module = sys.modules.get((error.name or "").partition(".")[0]) if isinstance(error, ImportError) else error.obj
-    file = getattr(module, "__file__", None) or ""
-    if not file or os.path.dirname(os.path.abspath(file)) != os.getcwd():
-        return ""
-    return f"{file} was imported instead of the module of that name: rename this file, then restart the kernel."

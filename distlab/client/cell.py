@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from distlab import text
 from distlab.client import display, waiting
 from distlab.client.ranks import Ranks
 from distlab.client.waiting import Replies
@@ -52,6 +53,8 @@ class Cell:
     """
 
     def __init__(self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options):
+        if options.timeout is not None:
+            text.seconds("timeout", options.timeout)
         self._ranks, self._targets, self._options = ranks, targets, options
         ranks.ready(targets)
         view = ranks.client.direct_view(targets)
@@ -66,7 +69,6 @@ class Cell:
         self._place = display.Place()
         self._watch = DeadlockWatch(lambda patient: ranks.states(range(ranks.plan.n), patient))
         self._began = time.monotonic()
-        self._pids = list(ranks.pids)
         self._died: dict[int, str] = {}  # how those of its ranks have died that did, in words
 
     # --- waiting ---
@@ -149,13 +151,13 @@ class Cell:
         raised = []
         for rank, reply in replies.items():
             if _is_death(reply):
-                self._died[rank] = self._ranks.note_death(rank, self._pids[rank])
+                self._died[rank] = self._ranks.note_death(rank)
             elif rank in exceptions:
                 raised.append(_failure_of_cell(rank, reply, described.get(rank)))
             elif _has_failed(reply):
                 raised.append(failures.failure(reply[0].failure))
         if raised and all(f.consequence for f in raised) and not self._died:
-            self._died = self._ranks.died_since(self._pids)
+            self._died = self._ranks.just_died()
         return raised
 
     def _raise_if_dead(self) -> None:

@@ -7,7 +7,6 @@ one line when the answer passes, and the smallest case that fails when it does n
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab.checking import Exercise, Limits, Question, all_exercises, numbers
-from distlab.client.cluster import Cluster
+from distlab.client.cluster import Cluster, current_cluster
 from distlab.compat.ipython import start_folder
 from distlab.errors import DeadlockError, RankDied, RanksFailed, RankTimeout
 from distlab.plotting.units import Table, count, format_bytes
@@ -84,8 +83,8 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
     return result
 
 
-def hint(exercise: str, number: int = 1) -> str:
-    """A hint for an exercise; the higher its number, the more it gives away. Runs on: the notebook's kernel.
+def hint(exercise: str, number: int = 1) -> None:
+    """Print a hint for an exercise; the higher its number, the more it gives away. Runs on: the notebook's kernel.
 
     Raises:
         ArgumentError: no exercise of that name, or no hint of that number.
@@ -93,7 +92,7 @@ def hint(exercise: str, number: int = 1) -> str:
     hints = _find(exercise).hints
     whole_number("number", number, 1, len(hints), f'Call distlab.hint("{exercise}").')
     more = f' The next one: distlab.hint("{exercise}", {number + 1})' if number < len(hints) else ""
-    return _Text(f"{hints[number - 1]}\n(Hint {number} of {len(hints)}.{more})")
+    print(f"{hints[number - 1]}\n(Hint {number} of {len(hints)}.{more})")
 
 
 def progress() -> Table:
@@ -109,20 +108,10 @@ def progress() -> Table:
     return Table("", ("notebook", "passed", "next"), tuple(rows), "lrl")
 
 
-class _Text(str):
-    """A text that a notebook shows without quotes."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
 def _find(name: Any) -> Exercise | Question:
     known = all_exercises()
     if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=2)
-        advice = f"Perhaps {' or '.join(map(repr, near))}? distlab.exercises() lists them." if near else ""
-        advice = advice or "distlab.exercises() lists them; with an older installation of distlab, install it again."
-        refuse("name", "that of an exercise", name, advice, wrong_type=not isinstance(name, str))
+        refuse("name", "that of an exercise", name, "distlab.exercises() lists them.", not isinstance(name, str))
     return known[name]
 
 
@@ -143,7 +132,10 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
         refuse("fn", "a function", fn, f'Call distlab.check("{exercise.name}", fn).', wrong_type=True)
     if getattr(getattr(fn, "__code__", None), "co_names", ())[:1] == ("NotImplementedError",):  # a stub
         return Verdict(exercise.name, False, attempted=False)
-    cluster = _cluster(max(exercise.worlds))
+    cluster, most = current_cluster(), max(exercise.worlds)
+    if cluster.n < most:
+        advice = f"Call distlab.Cluster({most}), and check again."
+        refuse("cluster", f"of {most} ranks or more for this exercise", cluster.n, advice)
     bring_own_module(exercise.function)
     try:
         for n in exercise.worlds:
@@ -165,17 +157,6 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
     worlds = f"{', '.join(map(str, first))} and {last} ranks" if first else count(last, "rank")
     cases = count(len(exercise.cases) * len(exercise.worlds), "case")
     return Verdict(exercise.name, True, words=f"{cases} with {worlds}.")
-
-
-def _cluster(n: int) -> Cluster:
-    """The running cluster, or a new one, of at least `n` ranks."""
-    if Cluster.current is None:
-        print(f"No cluster is running: the check makes Cluster({max(n, 4)}).")
-        return Cluster(max(n, 4))
-    if Cluster.current.n < n:
-        advice = f"Call distlab.Cluster({n}), and check again."
-        refuse("cluster", f"of {n} ranks or more for this exercise", Cluster.current.n, advice)
-    return Cluster.current
 
 
 def _leave(cluster: Cluster) -> None:
@@ -225,12 +206,8 @@ def _wrong(where: str, outcomes: Sequence[trial.Outcome], exercise: Exercise) ->
     called = {event.name for one in outcomes for event in one.events if isinstance(event, Collective)}
     if found := [f"dist.{name}" for name in exercise.forbids if name in called]:
         return f"The values are right, but it calls {' and '.join(found)}. The exercise is to do it without."
-    limits = exercise.limits
-    if limits is None:
-        return ""
-    if not isinstance(limits, Limits):
-        limits = limits(len(outcomes), *outcomes[0].size)
-    words = _too_much(outcomes, limits)
+    limits = exercise.limits(len(outcomes), *outcomes[0].size) if callable(exercise.limits) else exercise.limits
+    words = _too_much(outcomes, limits) if limits else ""
     return words and " ".join([f"The values are right, but with {where} {words}.", *exercise.texts("Limit")])
 
 

@@ -7,11 +7,13 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distlab import simulated, text
-from distlab.client import display, export, waiting
+from distlab.client import display, waiting
 from distlab.client.cell import Cell, Options
+from distlab.client.export import Export, Step, write
 from distlab.client.plan import Engines, check_network, connect, make_plan
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
@@ -49,11 +51,10 @@ class Cluster:
         network: a `Network` of machines to simulate: messages take virtual time on its links, the same on every run,
             and `clock` returns it; None for this machine and real time.
         hosts: machines that ssh reaches and their ranks, {"nodeA": 4, "nodeB": 4}, rank 0 on the first; or the path of
-            a hostfile. They need the Python, torch and distlab of here. With engines="mpi", for mpiexec. Of a mapping
-            with two methods, reach(name) gives the words before a command that run it on a host, instead of ssh, and
-            address(name) the address of the host for the other ones.
-        python, interface: the Python on the hosts, and the network interface that ranks talk over; None for the path of
-            the one that runs here, and for the one that leads here.
+            a hostfile. They need the Python, torch and distlab of here. With engines="mpi", for mpiexec. A mapping
+            with two methods is reached without ssh: reach(name) gives the words before a command that run it on a host,
+            and address(name) the address of the host for the other ones.
+        python, interface: of the hosts, for the ranks; None for the path of this Python, and the way that leads here.
         nodes, partition, time, options, queue_timeout: with engines="slurm": how many nodes (None for those of the
             allocation that this process is in, or 1), Slurm's partition, limit of the job, such as "10:00", a list of
             more words for srun, and seconds to wait in the queue (None for 60).
@@ -87,7 +88,7 @@ class Cluster:
         queue_timeout: float | None = None,
     ):
         self._ranks: Ranks | None = None
-        self.steps: list[export.Step] = []
+        self.steps: list[Step] = []
         where = {"hosts": hosts, "python": python, "interface": interface}
         job = {"nodes": nodes, "partition": partition, "time": time, "options": options, "queue_timeout": queue_timeout}
         self._plan = plan = make_plan(n, backend, init_method, engines, timeout, threads, network, **where, **job)
@@ -100,10 +101,10 @@ class Cluster:
 
     @classmethod
     def attach(cls, where: str | os.PathLike = "default", *, backend: str = "gloo", timeout: float = 30.0) -> Cluster:
-        """The engines of an ipyparallel cluster that runs already as ranks; they run on after `stop`, and end for good.
+        """The engines of an ipyparallel cluster that runs already as ranks; they run on after `stop`.
 
-        Each engine needs the same Python, torch and distlab. They are found by the name of an ipyparallel profile, or
-        the path of a connection file (ipcontroller-client.json).
+        Each needs the Python, torch and distlab of here. `where` is the name of an ipyparallel profile, or the path of
+        a connection file.
         """
         return cls(engines=connect(where), backend=backend, timeout=timeout)
 
@@ -111,8 +112,8 @@ class Cluster:
     def restart(self) -> None:
         """End every rank, and start new ones, without the variables; attached engines cannot be restarted from here."""
         if (found := self._plan.attached) is not None:
-            words = f"start them anew there, then call Cluster.attach({found.where!r})."
-            raise ClusterError(f"These engines were started elsewhere: {words}")
+            advice = f"start them anew there, then call Cluster.attach({found.where!r})."
+            raise ClusterError(f"These engines were started elsewhere: {advice}")
         self._begin()
 
     @waiting.held()
@@ -144,24 +145,18 @@ class Cluster:
         return ranks.end(keep)
 
     def stop(self) -> None:
-        """End every rank and process of this cluster. It may be called twice."""
+        """End every rank and process of this cluster; it may be called twice."""
         self._end("was stopped")
 
     @waiting.held()
     def heal(self) -> None:
-        """Rebuild the process group, whatever state it is in, and replace ranks that have died by new processes.
-
-        The others keep their variables. It says when groups, device meshes or RPC are gone.
-        """
+        """Rebuild the process group, and replace ranks that have died by new processes; the others keep variables."""
         if gone := self.ranks.rebuild(anew=True):
             print(gone)
 
     @waiting.held()
     def interrupt(self) -> None:
-        """Free every rank now, whatever it is doing, and rebuild the process group; variables are kept.
-
-        A rank that is not free within two seconds is replaced by a new process, and what was lost with it is printed.
-        """
+        """Free every rank now and rebuild the process group; variables are kept, but those of ranks that must end."""
         replaced = self.ranks.free_all()
         if gone := self.ranks.rebuild():
             print(gone)
@@ -207,11 +202,9 @@ class Cluster:
         """
         if not callable(fn):
             refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
-        if timeout is not None:
-            text.seconds("timeout", timeout)
         targets, packed = self.check_ranks(ranks), payload.pack((fn, args, kwargs), PACKED)
         replies = self._ask(targets, Options(timeout, check), entry.call, *packed)
-        self.steps.append(export.call(fn, args, kwargs, targets))
+        self.steps.append(Step("called", tuple(targets), f"{getattr(fn, '__name__', 'a function')}(rank, ...)"))
         return payload.unpack(replies)
 
     @waiting.held()
@@ -225,51 +218,43 @@ class Cluster:
     @waiting.held()
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1})."""
-        example, targets = 'Call cluster.push({"x": 1}).', self.check_ranks(ranks)
-        for name in text.mapping("names", names, "names to values", example):
-            text.identifier("names", name, example)
-        described = ", ".join(names)
+        text.mapping("names", names, "names to values", 'Call cluster.push({"x": 1}).')
+        targets, described = self.check_ranks(ranks), ", ".join(names)
         self._ask(targets, Options(), entry.push, *payload.pack(names, f"A value of {described}"))
-        self.steps.append(export.Step("push", tuple(targets), described))
+        self.steps.append(Step("pushed", tuple(targets), described))
 
     @waiting.held()
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank."""
-        listed = isinstance(names, (list, tuple))
-        wanted = [text.identifier("names", name, 'Call cluster.pull("x").') for name in (names if listed else [names])]
-        targets = self.check_ranks(ranks)
-        replies = payload.unpack(self._ask(targets, Options(), entry.pull, wanted))
-        values = payload.pick(replies, wanted, targets)
+        listed, targets = isinstance(names, (list, tuple)), self.check_ranks(ranks)
+        wanted = list(names) if listed else [names]
+        found = payload.unpack(self._ask(targets, Options(), entry.pull, wanted))
+        values = payload.pick(found, wanted, targets)
         return values if listed else [value[0] for value in values]
 
-    def export(self, path: str | os.PathLike, force: bool = False, slurm: bool | None = None) -> export.Export:
-        """Write what has run on the ranks so far as a script for torchrun: `%%px` cells and `run`, word for word.
+    def export(self, path: str | os.PathLike, force: bool = False, slurm: bool = False) -> Export:
+        """Write the `%%px` cells that have run on the ranks so far as a script for torchrun, word for word.
 
-        What failed is left out. What only the notebook has, such as a pushed value, a lambda or arguments, is a comment
-        that says what to define; what was sent through `cluster.client` is not known. The report says what is missing,
-        and how to run the script.
+        What failed is left out, and what only the notebook has, a pushed value or a function that was run, is a comment
+        that says what to define. The report lists these, and says how to run the script.
 
         Args:
             path: name of the new .py file. force: whether a file of that name is replaced.
-            slurm: whether to write a file for sbatch beside it, train.sbatch for train.py, which runs it with srun and
-                torchrun on as many nodes as here; None for a cluster that Slurm started.
+            slurm: whether to write train.sbatch for train.py, too, which runs it on as many nodes as here; for a
+                cluster that Slurm started it is always written.
         """
-        return export.write(self.steps, export.check_path(path, force), self.ranks.plan, self.ranks.hosts, slurm)
+        return write(self.steps, Path(path), force, self.ranks.plan, self.ranks.hosts, slurm)
 
     @contextlib.contextmanager
     def trace(self, ranks: Sequence[int] | None = None) -> Iterator[Trace]:
         """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().
 
-        What runs in the with block, `run` and %%px cells alike, is recorded by torch's profiler on every rank, or on
-        `ranks`. If the block raises, what was recorded before is kept. Outside of a trace nothing is slowed down. On a
-        simulated cluster the trace holds what happened in virtual time since the group was last built.
+        What runs in the with block is recorded by torch's profiler on every rank, or on `ranks`, also what ran before
+        the block raises; on a simulated cluster the trace holds what happened in virtual time.
         """
         from distlab.client.recording import recorded  # only now: figures of a trace take time to import
 
-        targets = self.check_ranks(ranks)
-        if self.last_trace is not None and self.last_trace.recording:
-            raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
-        with recorded(self, targets) as self.last_trace:
+        with recorded(self, self.check_ranks(ranks)) as self.last_trace:
             yield self.last_trace
 
     @contextlib.contextmanager
@@ -294,8 +279,8 @@ class Cluster:
     def clock(self) -> float:
         """Virtual seconds since the group was built, of the slowest rank, on which the next cell waits to begin."""
         if self._plan.network is None:
-            call = 'distlab.Cluster(n, network=distlab.Network("5 us", "25 GB/s"))'
-            raise ClusterError(f"This cluster has no virtual clock: it runs in real time. Make one with {call}.")
+            advice = 'Make one with distlab.Cluster(n, network=distlab.Network("5 us", "25 GB/s")).'
+            raise ClusterError(f"This cluster has no virtual clock: it runs in real time. {advice}")
         return max(self.call(simulated.clock))
 
     @property
@@ -342,3 +327,23 @@ def current_cluster() -> Cluster:
     if Cluster.current is None:
         raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
     return Cluster.current
+
+
+# --- the cluster of this notebook, without its name ---
+
+attach = Cluster.attach
+
+
+def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    """`Cluster.run` of the current cluster."""
+    return current_cluster().run(fn, *args, **kwargs)
+
+
+def trace(ranks: Sequence[int] | None = None) -> contextlib.AbstractContextManager[Trace]:
+    """`Cluster.trace` of the current cluster."""
+    return current_cluster().trace(ranks)
+
+
+def export(path: str | os.PathLike, force: bool = False, slurm: bool = False) -> Export:
+    """`Cluster.export` of the current cluster."""
+    return current_cluster().export(path, force, slurm)

@@ -8,16 +8,12 @@ value that was pushed, is a comment there, which says what to define. A step kee
 from __future__ import annotations
 
 import ast
-import contextlib
-import inspect
-import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from distlab.launch.slurm import Job
@@ -44,7 +40,6 @@ display = print
 TAIL = "if dist.is_initialized():\n    dist.destroy_process_group()\n"
 SBATCH = """\
 #!/bin/bash
-#SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={cpus}
@@ -63,18 +58,14 @@ class Step:
     """One thing that some ranks have done, without an error.
 
     Attributes:
-        kind: "cell" for %%px, "call" for cluster.run, or "push".
+        kind: "cell" for %%px, "called" for cluster.run, "pushed" for cluster.push.
         ranks: those that did it.
-        source: the cell as it was typed; the name of a function; the names that were pushed.
-        code: of a function that was called; None of one without source.
-        has_arguments: whether it was called with any.
+        source: the cell as it was typed; else what only the notebook has: a function with its arguments, or names.
     """
 
     kind: str
     ranks: tuple[int, ...]
     source: str
-    code: CodeType | None = None
-    has_arguments: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,7 @@ class Export:
     Attributes:
         path: where it is.
         command: starts it, on each of several hosts.
-        cells: how many cells and calls ran.
+        cells: how many cells it has.
         notes: what is a comment only, with the reason; and what is to be defined in it by hand.
     """
 
@@ -98,79 +89,43 @@ class Export:
         return "\n".join([head, *(f"  {note}" for note in self.notes), f"Run it: {self.command}"])
 
 
-# --- what runs ---
-
-
-def call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ranks: Sequence[int]) -> Step:
-    """The step of cluster.run(fn, *args, **kwargs)."""
-    code = getattr(inspect.unwrap(fn), "__code__", None) if inspect.isfunction(fn) else None
-    name = getattr(fn, "__name__", "").replace("<lambda>", "") or "function"
-    return Step("call", tuple(ranks), name, code, bool(args or kwargs))
-
-
-# --- the script ---
-
-
-def check_path(path: str | os.PathLike, force: bool) -> Path:
-    """A path for a script; ArgumentError where something is already, unless it is to be replaced."""
-    target = Path(path)
-    if target.suffix != ".py" or not target.parent.is_dir():
-        advice = 'Call cluster.export("script.py") or write %%px --export script.py.'
-        refuse("path", "the name of a .py file in a directory that is there", str(path), advice)
-    if target.is_dir() or (target.exists() and not force):
-        advice = "Choose another name, or replace the file: --force, in a call force=True."
-        refuse("path", "the name of a file that is not there yet", str(path), advice)
-    return target
-
-
-def write(steps: Sequence[Step], path: Path, plan: Any, hosts: Sequence[str] = (), slurm: bool | None = None) -> Export:
+def write(
+    steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequence[str] = (), slurm: bool = False
+) -> Export:
     """Write the steps into a script at `path`, in the order in which they ran; and where wanted, a file for sbatch.
 
     Args:
+        force: whether a file that is there is replaced; ArgumentError for one that is there else.
         plan: the cluster's Plan.
         hosts: name of each rank's host; none where all are here.
-        slurm: whether to write a file for sbatch; None where Slurm has started the cluster.
+        slurm: whether to write a file for sbatch; of a cluster that Slurm has started in any case.
     """
-    job = plan.hosts.job if plan.hosts is not None else None
-    if slurm is not None:
-        job = (job or Job(1, plan.n)) if slurm else None
+    if path.suffix != ".py" or not path.parent.is_dir() or path.is_dir() or (path.exists() and not force):
+        advice = "Choose another name, or replace the file: --force, in a call force=True."
+        refuse("path", "the name of a new .py file in a directory that is there", str(path), advice)
+    job = (plan.hosts.job if plan.hosts else None) or (Job(1, plan.n) if slurm else None)
     command = _command(path, plan, len({*hosts}) or 1, job)
     # with nccl, objects and barriers travel through the current GPU, which is 0 at first
     backend, gpu = ("nccl", SET_GPU) if plan.backend == "nccl" else ("gloo", "")
     notes = [f"left out: the backend {plan.backend}; the script uses gloo"] if backend != plan.backend else []
     parts, cells = [], 0
     for step in steps:
-        cells += step.kind != "push"
-        heading = "pushed from the notebook" if step.kind == "push" else f"{step.kind} {cells}"
-        text, names = _source(step)
-        if why := _not_python(text):
-            notes.append(f"left out: {heading}, which no script can hold: {why}")
-            text = textwrap.indent(text, "# ", lambda _: True)
-        elif len(step.ranks) < plan.n:
-            heading += f", on {rank_list(step.ranks)} only"
-            text = f"if rank in {sorted(step.ranks)}:\n{indented(text)}"
-        define = "".join(f"# define {name} here: only the notebook has it\n" for name in names)
-        notes += [f"define by hand, where the script says so: {name}" for name in names]
-        parts.append(f"# --- {heading} ---\n{define}{text}".rstrip() + "\n")
+        if step.kind != "cell":
+            notes.append(f"define by hand, where the script says so: {step.source}")
+            heading, text = f"{step.kind} from the notebook", f"# define {step.source} here: only the notebook has it"
+        else:
+            cells += 1
+            heading, text = f"cell {cells}", step.source.strip("\n") + "\n"
+            if why := _not_python(text):
+                notes.append(f"left out: cell {cells}, which no script can hold: {why}")
+                text = textwrap.indent(text, "# ", lambda _: True)
+            elif len(step.ranks) < plan.n:
+                heading += f", on {rank_list(step.ranks)} only"
+                text = f"if rank in {sorted(step.ranks)}:\n{indented(text)}"
+        parts.append(f"# --- {heading} ---\n{text}".rstrip() + "\n")
     head = HEAD.format(n=plan.n, command=command, backend=backend, gpu=gpu)
     path.write_text("\n\n".join([head, *parts, TAIL]), encoding="utf-8")
     return Export(str(path), command, cells, tuple(dict.fromkeys(notes)))
-
-
-def _source(step: Step) -> tuple[str, list[str]]:
-    """A step as source, and the names that it has from the notebook."""
-    if step.kind == "push":
-        return "", step.source.split(", ")
-    if step.kind == "cell":
-        return step.source.strip("\n") + "\n", []
-    text, names = "", []
-    with contextlib.suppress(OSError, TypeError):
-        text = textwrap.dedent(inspect.getsource(step.code))
-    if f"def {step.source}(" not in text:  # a lambda, or a function that is not written in Python
-        text, names = "", [step.source]
-    if step.has_arguments:
-        return f"{text}# {step.source}(rank, world_size, ...)\n", [*names, f"the arguments of {step.source}"]
-    return f"{text}{step.source}(rank, world_size)\n", names
 
 
 def _not_python(source: str) -> str:
@@ -203,7 +158,6 @@ def _command(path: Path, plan: Any, nodes: int, job: Any) -> str:
     words = [f"--partition={job.partition}"] * bool(job.partition) + [f"--time={job.time}"] * bool(job.time)
     batch = path.with_suffix(".sbatch")
     text = SBATCH.format(
-        name=shlex.quote(path.stem),
         nodes=nodes,
         cpus=ranks * threads,
         more="".join(f"#SBATCH {shlex.quote(word)}\n" for word in [*words, *job.options]),

@@ -12,9 +12,10 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display as ipython_display
 
 from distlab import text
-from distlab.client import export, waiting
+from distlab.client import waiting
 from distlab.client.cell import Cell, Options
-from distlab.client.cluster import Cluster, current_cluster
+from distlab.client.cluster import current_cluster
+from distlab.client.export import Step
 
 
 @magics_class
@@ -36,6 +37,7 @@ class PxMagics(Magics):
     @argument("--trace", action="store_true", help="record and show what the ranks do; it stays as cluster.last_trace")
     @argument("--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun")
     @argument("--force", action="store_true", help="with --export: replace a file that is there")
+    @waiting.held()
     def cell_px(self, line: str, cell: str) -> None:
         """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.
 
@@ -50,27 +52,18 @@ class PxMagics(Magics):
         """
         args, cluster = parse_argstring(self.cell_px, line), current_cluster()
         targets = cluster.check_ranks(None if args.targets is None else _chosen(args.targets, cluster.n))
-        if args.timeout is not None:
-            text.seconds("timeout", args.timeout)
-        if args.export is not None:
-            export.check_path(args.export, args.force)
         options = Options(args.timeout, args.check, source=f"%%px {line}".rstrip() + f"\n{cell}")
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # what is recorded is shown also when the cell fails
                 afterwards.callback(ipython_display, meanwhile.enter_context(cluster.trace(targets)))
-            self._run(cluster, cell, targets, options, args.local)
+            sent = Cell(cluster.ranks, targets, lambda view: view.execute(cell, silent=False, block=False), options)
+            if args.local:
+                with waiting.allowed():
+                    self.shell.run_cell(cell)
+            sent.finish()
+        cluster.steps.append(Step("cell", tuple(targets), cell))
         if args.export is not None:
             ipython_display(cluster.export(args.export, args.force))
-
-    @waiting.held()
-    def _run(self, cluster: Cluster, cell: str, targets: list[int], options: Options, here_too: bool) -> None:
-        """Send the cell to the ranks, show what they wrote and raise what they raised."""
-        sent = Cell(cluster.ranks, targets, lambda view: view.execute(cell, silent=False, block=False), options)
-        if here_too:
-            with waiting.allowed():
-                self.shell.run_cell(cell)
-        sent.finish()
-        cluster.steps.append(export.Step("cell", tuple(targets), cell))
 
 
 def _chosen(words: str, n: int) -> list[int]:

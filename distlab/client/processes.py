@@ -30,7 +30,7 @@ from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Connection, close
 from distlab.rank import entry
-from distlab.text import namesake, rank_list
+from distlab.text import rank_list
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import Hello, ServerPlan
 from distlab.wire.rendezvous import Rendezvous, address_towards
@@ -82,7 +82,7 @@ class Processes:
             logs, kind = self._last_lines(), ControllerEndedError if self.controller_died() else ClusterError
             self.stop()
             if isinstance(error, Exception):
-                words = filter(None, (f"The ranks did not start: {error}", logs, namesake(error)))
+                words = filter(None, (f"The ranks did not start: {error}", logs))
                 raise kind("\n".join(words)) from error
             raise
 

@@ -290,18 +290,16 @@ class Ranks:
         there, ended = set(self.client.ids), self._processes.how_ended
         return [r for r, pid in enumerate(self.pids) if (r not in there or ended(r, pid)) and r not in self.lost]
 
-    def died_since(self, pids: Sequence[int]) -> dict[int, str]:
-        """How ranks with these process numbers have died, in words: one may have served a call and have no cell."""
+    def just_died(self) -> dict[int, str]:
+        """How ranks have died whose connections are lost, in words: one may have served a call and have no cell."""
         deadline, died = time.monotonic() + seconds.DEATH, []
         while not died and time.monotonic() < deadline:
-            died = [rank for rank, pid in enumerate(pids) if self._processes.how_ended(rank, pid)]
+            died = [rank for rank, pid in enumerate(self.pids) if self._processes.how_ended(rank, pid)]
             time.sleep(0.01)
-        return {rank: self.note_death(rank, pids[rank]) for rank in died}
+        return {rank: self.note_death(rank) for rank in died}
 
-    def note_death(self, rank: int, pid: int | None = None) -> str:
-        """Remember that a rank has died; how, in words. Nothing is remembered where `pid` is an earlier process's."""
-        if pid not in (None, self.pids[rank]):
-            return self._how_ended(rank, pid)
+    def note_death(self, rank: int) -> str:
+        """Remember that a rank has died; how, in words."""
         self.broken = True
         if self.plan.engines == mpiexec.NAME and not self.lost:  # one has ended, and mpiexec ended the others
             self.lost = dict.fromkeys(range(self.plan.n), failures.WITH_ANOTHER)

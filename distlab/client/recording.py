@@ -13,7 +13,7 @@ from typing import Any
 from distlab import simulated
 from distlab.client import waiting
 from distlab.client.ranks import Ranks
-from distlab.errors import ClusterError, DistlabError
+from distlab.errors import ClusterError
 from distlab.rank import entry
 from distlab.traces import read, virtual
 from distlab.traces.events import Offset
@@ -38,17 +38,9 @@ def recorded(cluster: Any, targets: list[int]) -> Iterator[Trace]:
         yield trace
     finally:
         if trace.simulated:
-            _finish_virtual(cluster, trace)
+            trace.finish(virtual.read(cluster.call(simulated.settle)[0], targets), {})
         else:
             _finish(ranks, targets, trace)
-
-
-def _finish_virtual(cluster: Any, trace: Trace) -> None:
-    try:
-        trace.finish(virtual.read(cluster.call(simulated.settle)[0], trace.ranks), {})
-    except DistlabError as error:
-        why = f"the simulated cluster does not answer ({type(error).__name__})"
-        trace.finish(read.read({}), dict.fromkeys(trace.ranks, why))
 
 
 def _start(ranks: Ranks, targets: list[int]) -> None:
@@ -60,13 +52,10 @@ def _start(ranks: Ranks, targets: list[int]) -> None:
 
 
 def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
-    """End the recording, and give the trace what was recorded, whatever happens meanwhile."""
-    received, missing, offsets = {}, dict.fromkeys(targets, "that was interrupted"), {}
-    try:
-        received, missing = _gather(ranks, targets, entry.stop_recording)
-        offsets = clock_offsets(ranks, received)
-    finally:
-        trace.finish(read.read(received, offsets), missing, offsets)
+    """End the recording, and give the trace what was recorded."""
+    received, missing = _gather(ranks, targets, entry.stop_recording)
+    offsets = clock_offsets(ranks, received)
+    trace.finish(read.read(received, offsets), missing, offsets)
 
 
 def _gather(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> tuple[dict[int, Any], dict[int, str]]:

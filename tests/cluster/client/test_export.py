@@ -10,17 +10,15 @@ CELLS = [
     "%%px --targets 1\nprint(rank, x.sum(), [i * steps for i in range(2)], '''a\n b'''.split())",
     "%%px\nprint('before it fails')\nif rank == 1:\n    1 / 0",
     "%px import time; time.sleep(0.2 * (1 - rank)); print(rank, 'one line')",
-    "def double(rank, world_size):\n    print(rank, 'called')",
-    "cluster.run(double, ranks=[1])",
 ]
 EXPECTED = [
-    *("0 ['one', 'two']", "0 one line", "0 sum 1", "1 ['one', 'two']", "1 called", "1 one line", "1 sum 1"),
+    *("0 ['one', 'two']", "0 one line", "0 sum 1", "1 ['one', 'two']", "1 one line", "1 sum 1"),
     "1 tensor(6.) [0, 3] ['a', 'b']",
 ]
 
 
 def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
-    """Prints, cells of one rank, calls; not what failed; a pushed value when it is defined by hand."""
+    """Prints, cells of one rank; not what failed; a pushed value when it is defined by hand."""
     for source in CELLS:
         shown = notebook.text(source)
         assert notebook.status == ("error" if "1 / 0" in source else "ok"), shown
@@ -32,7 +30,7 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
         "%%px --export cells.py\nt = torch.tensor(rank)\ndist.all_reduce(t)\nprint(rank, 'sum', t.item())"
     )
     assert last[-1]["data"]["text/plain"].splitlines() == [
-        "cells.py: 5 cells",
+        "cells.py: 4 cells",
         "  define by hand, where the script says so: steps",
         "Run it: torchrun --standalone --nproc-per-node 2 cells.py",
     ]
@@ -44,24 +42,11 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
     assert sorted(printed) == sorted(EXPECTED)
 
 
-def test_an_export_that_cannot_be_is_refused_before_its_cell_runs(notebook, tmp_path):
-    """A file that is there is kept without --force, and the cell has not run."""
-    path = tmp_path / "there.py"
-    path.write_text("mine")
-    notebook.run("%px touched = 0")
-    assert notebook.text(f"%%px --export {path}\ntouched = 1") == (
-        f"ArgumentError: path must be the name of a file that is not there yet, got {str(path)!r}. "
-        "Choose another name, or replace the file: --force, in a call force=True."
-    )
-    assert notebook.text("%px touched").endswith("-> 0")
-    assert path.read_text() == "mine"
-    notebook.run(f"%%px --export {path} --force\ntouched = 1")
-    assert "touched = 1" in path.read_text()
-
-
 def test_steps_begin_anew_with_new_ranks(notebook, tmp_path):
-    """A restart loses variables and the cells that made them."""
-    notebook.run("%px old = 1\ncluster.restart()")
+    """A restart loses variables and the cells that made them; with --force a file that is there is replaced."""
     path = tmp_path / "new.py"
-    notebook.run(f"cluster.export({str(path)!r})")
+    path.write_text("old = 1")
+    notebook.run("%px old = 1\ncluster.restart()")
+    notebook.run(f"%%px --export {path} --force\nnew = 2")
     assert "old = 1" not in path.read_text()
+    assert "new = 2" in path.read_text()

@@ -135,7 +135,6 @@ def test_what_cannot_be_pickled_is_refused(usable, value, message):
 
 RANKS = "ranks must be a list of different ranks from 0 to 3, got {}. Leave ranks out to mean all of them."
 CALL = "Call cluster.run(fn, *args) with the function itself."
-NAMES = "names must be names of variables, got"
 ABSENT = (
     "names must be defined on every rank that is asked, got 'never_defined'. It is not on ranks 0-3. "
     'Define it there: cluster.push({"never_defined": ...}).'
@@ -151,12 +150,10 @@ REFUSED = [
     (ValueError, RANKS.format([1, 1]), lambda c: c.run(stuck, ranks=[1, 1])),
     (
         ValueError,
-        "timeout must be a number of seconds above 0, got -1. Give for example timeout=5.",
+        "timeout must be above 0, got -1. Give for example timeout=5.",
         lambda c: c.run(stuck, timeout=-1),
     ),
     (ValueError, ABSENT, lambda c: c.pull("never_defined")),
-    (ValueError, f"{NAMES} 'x y'. Call cluster.pull(\"x\").", lambda c: c.pull("x y")),
-    (ValueError, f"{NAMES} '1x'. Call cluster.push({{\"x\": 1}}).", lambda c: c.push({"1x": 1})),
 ]
 
 

