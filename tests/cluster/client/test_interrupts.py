@@ -79,11 +79,11 @@ def two(shared):
 
 
 @pytest.mark.parametrize(
-    "name", ["client.cluster.Cluster._ask", "client.waiting.Replies.unfinished", "client.ranks.Ranks.bring_back"]
+    "name", ["client.cell.Replies", "client.waiting.Replies.unfinished", "client.ranks.Ranks.bring_back"]
 )
 def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted, name):
     """Between sending and waiting, and while ranks are being freed, twice too: the next run does not wait for them."""
-    if not name.endswith("_ask"):
+    if name != "client.cell.Replies":
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     interrupted(name, two.run, spin)
     assert two.run(sum_of_ranks, timeout=30) == [1.0, 1.0]

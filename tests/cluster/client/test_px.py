@@ -36,7 +36,6 @@ MISMATCH = (
 )
 SHOWN = {
     SORTED: "ranks 0-1: hello 0\nranks 2-3: hello 1\nrank 1 ->  1\nrank 2 ->  2\nrank 3 ->  3",
-    "%%px --targets 1\nprint('here')": "rank 1: here",
     "%%px --targets 0,2\nprint('here')": "ranks 0 and 2: here",
     "%%px --targets ::3\nprint('here')": "ranks 0 and 3: here",
     "%%px --targets x\nran = True": (
