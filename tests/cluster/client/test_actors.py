@@ -50,10 +50,6 @@ def a_thread_that_threading_does_not_know():
     _thread.start_new_thread(pause_and_send, ())
 
 
-def a_thread_with_a_name_of_ours():
-    threading.Thread(target=pause_and_send, name="distlab-watchdog").start()
-
-
 def a_task_inside_another_wait():
     asyncio.get_running_loop().kept = asyncio.ensure_future(asyncio.wait_for(wait_and_send(), 60))
 

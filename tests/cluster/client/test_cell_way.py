@@ -39,7 +39,6 @@ def files(notebook, warm_up):
 def test_a_warm_cell_passes_few_files(notebook):
     """At most twelve, and CONTRIBUTING lists them."""
     in_kernel, on_rank = files(notebook, warm_up=3)
-    print("kernel:", *in_kernel, "rank:", *on_rank, sep="\n  ")
     way = list(dict.fromkeys([*in_kernel, *on_rank]))
     assert len(way) <= MOST_FILES
     section = CONTRIBUTING.read_text(encoding="utf-8").partition("## A cell's way")[2]

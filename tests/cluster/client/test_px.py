@@ -44,6 +44,7 @@ SHOWN = {
     ),
     "%%px --timeout 0\nran = True": ("ArgumentError: timeout must be above 0, got 0.0. Give for example timeout=5."),
     "%px 'ran' in globals()": "ranks 0-3 -> False",
+    "%%px\ndisplay(1); display(1)": "ranks 0-3: 1\nranks 0-3: 1",
     "%%px\nx = 1\ny = = 2": ("RankError: ranks 0-3 raised SyntaxError: invalid syntax\n  ranks 0-3   line 3   y = = 2"),
     HALVES: (
         "ranks 0-3: before\n"

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from torch import tensor
 
 import distlab
 import distlab_course.exercises  # noqa: F401  registers them, also without an installation
 from distlab.checking import Question, all_exercises, question
-from distlab.simulated import trial
 from tests.refused import refused
 
 CORE = 5
@@ -94,14 +92,3 @@ def test_progress_is_no_reason_to_fail(progress_file, content):
     assert distlab.check("bus_factor", 1.75).passed
     (row,) = [row for row in distlab.progress().rows if row[0] == "02"]
     assert row[1].startswith("0 of " if content is None else "1 of ")
-
-
-NAN = tensor([torch.nan])
-
-
-@pytest.mark.parametrize(
-    ("expected", "actual"), [(tensor([2.0]), tensor([2.0000001])), (2.0, 2), ([1.0, "a"], [1, "a"]), (NAN, NAN)]
-)
-def test_what_rounding_changes_is_alike(expected, actual):
-    """A last digit, or an int for a float."""
-    assert trial._alike(expected, actual)

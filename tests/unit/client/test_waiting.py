@@ -13,6 +13,8 @@ from distlab.wire import messages
 from distlab.wire.messages import Answer, RankStatus
 from distlab.wire.seconds import GIVE_UP, GIVE_UP_LATE, LIMIT
 
+pytestmark = pytest.mark.usefixtures("python_handles_sigint")
+
 # --- interrupts ---
 
 
@@ -29,7 +31,6 @@ def interrupted(function):
     return False
 
 
-@pytest.mark.usefixtures("python_handles_sigint")
 def test_what_is_allowed_is_interrupted_at_once_and_what_follows_is_held():
     """Also by an interrupt that came before."""
     done = []
@@ -47,7 +48,6 @@ def test_what_is_allowed_is_interrupted_at_once_and_what_follows_is_held():
     assert done == ["held"]
 
 
-@pytest.mark.usefixtures("python_handles_sigint")
 def test_an_error_is_not_hidden_by_an_interrupt_before_it():
     """The error says more."""
 
@@ -60,7 +60,6 @@ def test_an_error_is_not_hidden_by_an_interrupt_before_it():
         fail()
 
 
-@pytest.mark.usefixtures("python_handles_sigint")
 def test_an_interrupt_waits_until_the_block_is_over():
     """What is held is finished first, in every call of a function; what another thread allows is no matter of it."""
     done = []
@@ -81,7 +80,6 @@ def test_an_interrupt_waits_until_the_block_is_over():
     assert done == ["other", "held"] * 2
 
 
-@pytest.mark.usefixtures("python_handles_sigint")
 def test_a_signal_that_is_ignored_stays_ignored():
     """A program that runs in the background of a shell."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
