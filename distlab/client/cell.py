@@ -53,8 +53,7 @@ class Cell:
     """
 
     def __init__(self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options):
-        if options.timeout is not None:
-            text.seconds("timeout", options.timeout)
+        self._timeout = None if options.timeout is None else text.seconds("timeout", options.timeout)
         self._ranks, self._targets, self._options = ranks, targets, options
         ranks.ready(targets)
         view = ranks.client.direct_view(targets)
@@ -91,7 +90,7 @@ class Cell:
     @waiting.held()
     def _wait(self) -> None:
         """Wait for the ranks; free them and raise when they cannot go on, take too long, or are interrupted."""
-        timeout = self._options.timeout
+        timeout = self._timeout
         try:
             done = self._all_reply()
         except KeyboardInterrupt:
@@ -108,7 +107,7 @@ class Cell:
 
     def _all_reply(self) -> bool:
         """Wait until every rank has replied; False when they take too long, or cannot go on, or one has died."""
-        limit, duration = self._options.timeout or math.inf, 0.0
+        limit, duration = self._timeout or math.inf, 0.0
         while duration < limit:
             with waiting.allowed():
                 if self._result.wait(min(seconds.TICK, limit - duration)):
