@@ -87,9 +87,11 @@ class Cell:
         finally:
             self._place.erase()
 
-    @waiting.held()
     def _wait(self) -> None:
-        """Wait for the ranks; free them and raise when they cannot go on, take too long, or are interrupted."""
+        """Wait for the ranks; free them and raise when they cannot go on, take too long, or are interrupted.
+
+        Interrupts are held by those that make a cell, and allowed where they do no harm.
+        """
         timeout = self._timeout
         try:
             done = self._all_reply()

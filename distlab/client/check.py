@@ -83,8 +83,8 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
     return result
 
 
-def hint(exercise: str, number: int = 1) -> None:
-    """Print a hint for an exercise; the higher its number, the more it gives away. Runs on: the notebook's kernel.
+def hint(exercise: str, number: int = 1) -> str:
+    """A hint for an exercise; the higher its number, the more it gives away. Runs on: the notebook's kernel.
 
     Raises:
         ArgumentError: no exercise of that name, or no hint of that number.
@@ -92,7 +92,7 @@ def hint(exercise: str, number: int = 1) -> None:
     hints = _find(exercise).hints
     whole_number("number", number, 1, len(hints), f'Call distlab.hint("{exercise}").')
     more = f' The next one: distlab.hint("{exercise}", {number + 1})' if number < len(hints) else ""
-    print(f"{hints[number - 1]}\n(Hint {number} of {len(hints)}.{more})")
+    return _Text(f"{hints[number - 1]}\n(Hint {number} of {len(hints)}.{more})")
 
 
 def progress() -> Table:
@@ -106,6 +106,12 @@ def progress() -> Table:
         left = [name for name in names if name not in passed]
         rows.append((notebook, f"{len(names) - len(left)} of {len(names)}", left[0] if left else ""))
     return Table("", ("notebook", "passed", "next"), tuple(rows), "lrl")
+
+
+class _Text(str):
+    """A text that a notebook shows without quotes."""
+
+    __repr__ = str.__str__
 
 
 def _find(name: Any) -> Exercise | Question:
