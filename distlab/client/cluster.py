@@ -254,6 +254,8 @@ class Cluster:
         """
         from distlab.client.recording import recorded  # only now: figures of a trace take time to import
 
+        if self.last_trace is not None and self.last_trace.recording:
+            raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
         with recorded(self, self.check_ranks(ranks)) as self.last_trace:
             yield self.last_trace
 
@@ -279,8 +281,7 @@ class Cluster:
     def clock(self) -> float:
         """Virtual seconds since the group was built, of the slowest rank, on which the next cell waits to begin."""
         if self._plan.network is None:
-            advice = 'Make one with distlab.Cluster(n, network=distlab.Network("5 us", "25 GB/s")).'
-            raise ClusterError(f"This cluster has no virtual clock: it runs in real time. {advice}")
+            raise ClusterError("This cluster has no virtual clock: it runs in real time. Call Cluster(n, network=...).")
         return max(self.call(simulated.clock))
 
     @property

@@ -89,9 +89,7 @@ class Export:
         return "\n".join([head, *(f"  {note}" for note in self.notes), f"Run it: {self.command}"])
 
 
-def write(
-    steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequence[str] = (), slurm: bool = False
-) -> Export:
+def write(steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequence[str], slurm: bool) -> Export:
     """Write the steps into a script at `path`, in the order in which they ran; and where wanted, a file for sbatch.
 
     Args:

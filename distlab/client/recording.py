@@ -37,6 +37,7 @@ def recorded(cluster: Any, targets: list[int]) -> Iterator[Trace]:
     try:
         yield trace
     finally:
+        trace.finish(read.read({}), dict.fromkeys(targets, "its recording could not be read"))  # unless it can be, now
         if trace.simulated:
             trace.finish(virtual.read(cluster.call(simulated.settle)[0], targets), {})
         else:

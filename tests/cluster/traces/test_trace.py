@@ -160,7 +160,7 @@ def test_some_ranks_only(usable):
 
     A second trace is refused meanwhile.
     """
-    refusal = r"^rank 0 cannot be traced: a profiler runs there already\."
+    refusal = r"^This cluster is being traced already\. End that trace first"
     with usable.trace(ranks=[0, 1]) as trace:
         with pytest.raises(distlab.ClusterError, match=refusal), usable.trace():
             pass

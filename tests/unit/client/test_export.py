@@ -18,7 +18,7 @@ def script(folder, steps, n=2, backend="gloo", threads=1, hosts=(), job=None):
     """The script of some steps, which is Python, and what was reported."""
     where = SimpleNamespace(job=job) if job else None
     plan = SimpleNamespace(n=n, backend=backend, threads=threads, hosts=where)
-    report = export.write(steps, folder / "made.py", False, plan, hosts)
+    report = export.write(steps, folder / "made.py", False, plan, hosts, False)
     text = (folder / "made.py").read_text(encoding="utf-8")
     compile(text, "made.py", "exec")
     (folder / "made.py").unlink()
@@ -65,7 +65,7 @@ def test_a_path_that_cannot_be_a_script_is_refused(tmp_path):
     path.write_text("mine")
     for wrong in (path, tmp_path / "not_there" / "a.py", tmp_path / "a.txt"):
         words = f"path must be the name of a new .py file in a directory that is there, got {str(wrong)!r}. "
-        assert str(refused(export.write, [], wrong, False, None)).startswith(words)
+        assert str(refused(export.write, [], wrong, False, None, [], False)).startswith(words)
     assert path.read_text() == "mine"
 
 
