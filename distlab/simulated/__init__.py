@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distlab.simulated.events import Result
     from distlab.simulated.network import Network
+    from distlab.simulated.simulation import Result
 
 
 def use(network: Network | None) -> None:

@@ -81,12 +81,6 @@ class Work(dist.Work):
     def is_completed(self) -> bool:
         return self._work.is_completed()
 
-    def is_success(self) -> bool:
-        return self._work.is_success()
-
-    def exception(self) -> Any:
-        return self._work.exception()
-
     def result(self) -> list[Tensor]:
         return self._work.result()
 
@@ -95,8 +89,6 @@ class Work(dist.Work):
 
     def _source_rank(self) -> int:
         return private.sender_of(self._work)
-
-    source_rank = _source_rank
 
 
 class Futures:
@@ -167,9 +159,6 @@ class Group(dist.ProcessGroup):
         """Itself: since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in one piece."""
         return self
 
-    def __repr__(self) -> str:
-        return f"<{NAME} group, rank {self.rank()} of {self.size()}>"
-
     def shutdown(self) -> None:
         self._gloo.shutdown()
         self._small.clear()
@@ -197,8 +186,9 @@ class Group(dist.ProcessGroup):
         return inspect.unwrap(getattr(dist.ProcessGroup, method))(self._gloo, *args)
 
     def _note_message(self, sends: bool, peer: int, tensors: list[Tensor], tag: int) -> int:
-        size = _bytes(tensors)
-        return NOTES.begin(lambda op: Message(op, sends, self._members[peer], size, (self._name, tag)))
+        op = next(NOTES.numbers)
+        NOTES.add(Message(op, sends, self._members[peer], _bytes(tensors), (self._name, tag)))
+        return op
 
 
 def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]]) -> Callable[..., Work]:
@@ -210,8 +200,8 @@ def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]
         root = getattr(args[-1], "rootRank", 0)
         work = self._of_gloo(method, *args)
         self._count += 1
-        count, members = self._count, self._members
-        op = NOTES.begin(lambda op: Collective(op, name, self._name, count, members, root, sent, received))
+        op = next(NOTES.numbers)
+        NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent, received))
         work = Work(work, op)
         if sum(sent) <= SMALL_BYTES:
             self._small.append(work)

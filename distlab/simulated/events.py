@@ -1,4 +1,4 @@
-"""What a rank does on a simulated cluster, as it is noted there, and what simulation.py makes of it.
+"""What a rank does on a simulated cluster, as it is noted there.
 
 An operation has a number, `op`, of its rank. Ranks are those of the cluster, sizes are in bytes, times in virtual
 seconds. Runs anywhere; needs no torch.
@@ -75,70 +75,4 @@ class Align:
     number: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Mark:
-    """The rank reads its clock here."""
-
-
-Event = Compute | Message | Collective | Callback | Wait | Align | Mark
-
-
-# --- what comes out ---
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """One message that went over the network.
-
-    Args:
-        src, dst: ranks.
-        begin, end: when its first byte leaves the sender, and when its last one arrives.
-        send, recv: the operations at its ends, messages or collectives.
-    """
-
-    src: int
-    dst: int
-    num_bytes: int
-    begin: float
-    end: float
-    send: int
-    recv: int
-
-
-@dataclass(frozen=True)
-class Span:
-    """What a rank did from begin to end: it computed, or waited for an operation."""
-
-    rank: int
-    begin: float
-    end: float
-    op: int | None
-
-
-@dataclass(frozen=True)
-class Operation:
-    """What a rank began, a message or a collective, and when it ended; never, for infinity."""
-
-    rank: int
-    event: Message | Collective
-    begin: float
-    end: float
-
-
-@dataclass(frozen=True)
-class Result:
-    """What happened.
-
-    Args:
-        clocks: of each rank, at its end. marks: of each rank, at its marks.
-        unfinished: by rank, operations and callbacks that had begun and have not ended (callbacks with what is left of
-            them), with the time at which they began, or wait.
-        operations, transfers, spans: all of them, in the order of their ends.
-    """
-
-    clocks: tuple[float, ...]
-    marks: tuple[tuple[float, ...], ...]
-    unfinished: tuple[tuple[tuple[Message | Collective | Callback, float], ...], ...]
-    operations: tuple[Operation, ...]
-    transfers: tuple[Transfer, ...]
-    spans: tuple[Span, ...]
+Event = Compute | Message | Collective | Callback | Wait | Align

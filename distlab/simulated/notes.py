@@ -10,8 +10,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat.torch import flops_of
-from distlab.simulated.events import Align, Callback, Compute, Event, Mark, Wait
+from distlab.simulated.events import Align, Callback, Compute, Event, Wait
 from distlab.simulated.network import Device, Network
 from distlab.simulated.simulation import Result, simulate
 
@@ -67,17 +66,12 @@ class Notes:
         """The program that this thread notes for."""
         return self.thread.callback or self.program
 
-    def begin(self, event: Callable[[int], Event]) -> int:
-        """Note an operation that begins, and give it its number."""
-        number = next(self.numbers)
-        self.add(event(number))
-        return number
-
     def add(self, event: Event) -> None:
         """Note an event, after what the device has computed since the one before."""
         if not self.thread.quiet:
-            self.compute()
-            self._append(event)
+            with self.lock:
+                self.compute()
+                self.here.events.append(event)
 
     def then(self, after: int) -> Program:
         """Note that a callback follows an operation or callback; its program."""
@@ -115,16 +109,13 @@ class Notes:
         """Note what the device has computed since the event before; the program's own threads do not count."""
         program = self.here
         if self.device is not None and program.flops and not self.thread.quiet and self._counts():
-            self._append(Compute(program.flops / self.device.flops))
+            with self.lock:
+                program.events.append(Compute(program.flops / self.device.flops))
             program.flops = 0
 
     def _counts(self) -> bool:
         """Whether what this thread computes counts; current_thread() would make a Thread of one of C++."""
         return self.thread.callback is not None or threading.get_ident() == threading.main_thread().ident
-
-    def _append(self, event: Event) -> None:
-        with self.lock:
-            self.here.events.append(event)
 
     def count_flops(self) -> Any:
         """A context manager that counts what this thread computes, where computing takes time."""
@@ -214,20 +205,17 @@ def seconds_of(fn: Callable[..., Any], args: tuple[Any, ...], group: dist.Proces
 
     Runs on: every rank of the group.
     """
-    before, (cell, latest) = NOTES.cut(), NOTES.aligned
+    cell, latest = NOTES.aligned
     align((cell, latest + 1))
-    NOTES.add(Mark())
+    before = len(NOTES.program.events)
     fn(*args)
-    NOTES.add(Mark())
-    measured, group = NOTES.cut(), group or dist.group.WORLD
-    result = _exchange(measured, (), 0.0, group)
-    NOTES.program.events[:0] = [event for event in (*before, *measured) if not isinstance(event, Mark)]
-    # ranks that have aligned with others before may have other numbers, and begin one after the other: the last counts
-    begun, ended = zip(*(result.marks[rank] for rank in dist.get_process_group_ranks(group)), strict=True)
-    return max(ended) - max(begun)
+    noted = NOTES.cut()
+    result = _exchange(noted[before:], (), 0.0, group or dist.group.WORLD)
+    NOTES.program.events[:0] = noted
+    return max(result.clocks)  # those of ranks that are not in the group have stood still
 
 
-def _exchange(events: list[Event], unfinished: tuple[Any, ...], start: float, group: dist.ProcessGroup) -> Result:
+def _exchange(events: list[Event], unfinished: Sequence[Any], start: float, group: dist.ProcessGroup) -> Result:
     """What comes of the events that the group's ranks have noted, from these clocks on; see `settle`.
 
     Ranks that are not in the group have done nothing. What happened is there on the group's first rank only.
@@ -240,7 +228,7 @@ def _exchange(events: list[Event], unfinished: tuple[Any, ...], start: float, gr
         first = dist.get_rank(group) == 0
         dist.gather_object(mine, gathered if first else None, group=group, group_dst=0)
         whole, latest = _simulate(members, gathered) if first else (None, None)
-        answer = [whole and (replace(whole, operations=(), transfers=(), spans=()), latest)]
+        answer = [whole and (Result(whole.clocks, whole.unfinished), latest)]
         dist.broadcast_object_list(answer, group=group, group_src=0)
     finally:
         NOTES.thread.quiet = False

@@ -13,6 +13,8 @@ from distlab.text import one_of, whole_number
 
 SEGMENT_BYTES = 1 << 21  # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 Steps = list[list["Message"]]
+Plan = Callable[[int], tuple[int, Steps]]
+Shares = Callable[[int], tuple[int, float, float]]
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,7 @@ def schedule(name: str, world_size: int) -> Schedule:
     Raises:
         ArgumentError: no such algorithm, or no such number.
     """
-    check(name, world_size)
-    plan, _ = ALGORITHMS[name]
+    plan, _ = _found(name, world_size)
     num_chunks, steps = plan(world_size) if world_size > 1 else (1, [])
     return Schedule(name, world_size, num_chunks, tuple(tuple(step) for step in steps))
 
@@ -92,10 +93,9 @@ def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float, 
     Raises:
         ArgumentError: no such algorithm, or no such number of ranks.
     """
-    check(name, world_size)
+    _, shares = _found(name, world_size)
     if world_size == 1 or num_bytes == 0:
         return 0.0
-    _, shares = ALGORITHMS[name]
     steps, sent, added = shares(world_size)
     # segments cost messages, and all but the last one of a chunk is added while others travel
     count = segments_of(int(num_bytes), world_size) if name == "pipelined ring" else 1
@@ -110,10 +110,10 @@ def segments_of(num_bytes: int, world_size: int) -> int:
     return max(1, -(-num_bytes // (world_size * SEGMENT_BYTES)))
 
 
-def check(name: str, world_size: int) -> None:
-    """The name of an algorithm that has a schedule, and a number of ranks."""
-    one_of("name", name, ALGORITHMS)
+def _found(name: str, world_size: int) -> tuple[Plan, Shares]:
+    """The schedule and the cost of an algorithm, for a number of ranks."""
     whole_number("world_size", world_size, 1)
+    return ALGORITHMS[one_of("name", name, ALGORITHMS)]
 
 
 # --- schedules: (number of chunks, steps) for n ranks ---
@@ -182,19 +182,13 @@ def _distances(n: int) -> list[int]:
 
 # --- costs: steps, and shares of the buffer that are sent and added up one after another, on n ranks ---
 
-Cost = tuple[int, float, float]
 
-
-def _ring_cost(n: int) -> Cost:
-    return 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n
-
-
-def _doubling_cost(n: int) -> Cost:
+def _doubling_cost(n: int) -> tuple[int, float, float]:
     steps, extra = _log(power_below(n)), n > power_below(n)
     return steps + 2 * extra, steps + 2 * extra, steps + extra
 
 
-def _halving_cost(n: int) -> Cost:
+def _halving_cost(n: int) -> tuple[int, float, float]:
     power, extra = power_below(n), n > power_below(n)
     share = (power - 1) / power
     return 2 * _log(power) + 2 * extra, 2 * share + 2 * extra, share + extra
@@ -205,12 +199,13 @@ def _log(n: int) -> int:
     return (n - 1).bit_length()
 
 
+_RING = (_ring, lambda n: (2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n))
 # by name: the schedule for n ranks, and its cost
-ALGORITHMS: dict[str, tuple[Callable[[int], tuple[int, Steps]], Callable[[int], Cost]]] = {
+ALGORITHMS: dict[str, tuple[Plan, Shares]] = {
     "naive": (_naive, lambda n: (2 * (n - 1), 2 * (n - 1), n - 1)),
     "whole ring": (_whole_ring, lambda n: (n - 1, n - 1, n - 1)),
-    "ring": (_ring, _ring_cost),
-    "pipelined ring": (_ring, _ring_cost),
+    "ring": _RING,
+    "pipelined ring": _RING,
     "halving doubling": (_halving_doubling, _halving_cost),
     "recursive doubling": (_recursive_doubling, _doubling_cost),
     "tree": (_tree, lambda n: (2 * _log(n), 2 * _log(n), _log(n))),

@@ -35,21 +35,65 @@ from functools import partial
 from typing import Any
 
 from distlab.simulated import collectives
-from distlab.simulated.events import (
-    Align,
-    Callback,
-    Collective,
-    Compute,
-    Event,
-    Mark,
-    Message,
-    Operation,
-    Result,
-    Span,
-    Transfer,
-    Wait,
-)
+from distlab.simulated.events import Align, Callback, Collective, Compute, Event, Message, Wait
 from distlab.simulated.network import Network
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One message that went over the network.
+
+    Args:
+        src, dst: ranks.
+        begin, end: when its first byte leaves the sender, and when its last one arrives.
+        send, recv: the operations at its ends, messages or collectives.
+    """
+
+    src: int
+    dst: int
+    num_bytes: int
+    begin: float
+    end: float
+    send: int
+    recv: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a rank did from begin to end: it computed, or waited for an operation."""
+
+    rank: int
+    begin: float
+    end: float
+    op: int | None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a rank began, a message or a collective, and when it ended; never, for infinity."""
+
+    rank: int
+    event: Message | Collective
+    begin: float
+    end: float
+
+
+@dataclass
+class Result:
+    """What happened.
+
+    Args:
+        clocks: of each rank, at its end.
+        unfinished: by rank, operations and callbacks that had begun and have not ended (callbacks with what is left of
+            them), with the time at which they began, or wait.
+        operations, transfers, spans: all of them, in the order of their ends.
+    """
+
+    clocks: list[float]
+    unfinished: list[list[tuple[Message | Collective | Callback, float]]]
+    operations: list[Operation] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
 
 
 def simulate(
@@ -102,9 +146,8 @@ class _Run:
     """The queue of what happens next, the clocks, and what each operation has come to."""
 
     def __init__(self, programs: Sequence[Sequence[Event]], network: Network, clocks: Sequence[float], unfinished: Any):
-        self.network = network
-        self.clocks, self.free = list(clocks), Counter()  # when each port is free
-        self.marks: list[list[float]] = [[] for _ in programs]
+        self.network, self.found = network, Result(list(clocks), [[] for _ in programs])
+        self.clocks, self.free = self.found.clocks, Counter()  # when each port is free
         self.queue: list[tuple[float, Any, int, Callable[[float], None]]] = []
         self.scheduled = itertools.count()
         self.begun: dict[tuple[int, int], tuple[Event, float]] = {}  # (rank, op) -> what, and when
@@ -113,9 +156,6 @@ class _Run:
         self.latest: dict[tuple[int, int], int] = {}  # (rank, op) of a callback -> what it began last, or follows
         self.posted: defaultdict[Hashable, deque[_Exchange]] = defaultdict(deque)  # one side of which has not begun
         self.aligning: defaultdict[tuple[int, int], list[tuple[int, _Moment]]] = defaultdict(list)
-        self.operations: list[Operation] = []
-        self.transfers: list[Transfer] = []
-        self.spans: list[Span] = []
         for rank, events in enumerate(programs):
             begun = unfinished[rank] if unfinished else ()
             self._expect(rank, [*(event for event, _ in begun), *events])
@@ -127,20 +167,10 @@ class _Run:
         while self.queue or self._release():
             now, _, _, happen = heapq.heappop(self.queue)
             happen(now)
-        unfinished: list[list[tuple[Any, float]]] = [[] for _ in self.clocks]
         # callbacks at last, because what they wait for must have begun before
-        for (rank, _), begun in sorted(
-            self.begun.items(), key=lambda item: (isinstance(item[1][0], Callback), item[0])
-        ):
-            unfinished[rank].append(begun)
-        return Result(
-            tuple(self.clocks),
-            tuple(map(tuple, self.marks)),
-            tuple(map(tuple, unfinished)),
-            tuple(self.operations),
-            tuple(self.transfers),
-            tuple(self.spans),
-        )
+        for (rank, _), begun in sorted(self.begun.items(), key=lambda item: (isinstance(item[1][0], Callback), item[0])):
+            self.found.unfinished[rank].append(begun)
+        return self.found
 
     def _at(self, when: float, order: Any, happen: Callable[[float], None]) -> None:
         """Let something happen; what happens at the same moment goes by `order`, and then as it was scheduled."""
@@ -189,18 +219,17 @@ class _Run:
             if isinstance(event, Compute):
                 now = yield now + event.seconds * self.network.stragglers.get(rank, 1.0), (1, rank)
                 if callback is None:
-                    self.spans.append(Span(rank, since, now, None))
+                    self.found.spans.append(Span(rank, since, now, None))
             elif isinstance(event, Wait):
                 if callback is not None:
                     self.begun[rank, callback.op] = replace(callback, events=list(events[place:])), now
                 now = max(now, (yield self.ends[rank, event.op]))
                 if callback is None:
-                    self.spans.append(Span(rank, since, now, self.latest.get((rank, event.op), event.op)))
+                    waited_for = self.latest.get((rank, event.op), event.op)
+                    self.found.spans.append(Span(rank, since, now, waited_for))
             elif isinstance(event, Align):
                 self.aligning[event.number].append((rank, aligned := _Moment()))
                 now = yield aligned
-            elif isinstance(event, Mark):
-                self.marks[rank].append(now)
             else:
                 if callback is not None:
                     self.latest[rank, callback.op] = event.op
@@ -235,7 +264,7 @@ class _Run:
         """An operation or a callback has ended."""
         event, begin = self.begun.pop((rank, op))
         if not isinstance(event, Callback):
-            self.operations.append(Operation(rank, event, begin, now))
+            self.found.operations.append(Operation(rank, event, begin, now))
         self.ends[rank, op].come(now)
 
     # --- the network ---
@@ -266,7 +295,7 @@ class _Run:
             self._at(left, (2, src, dst), exchange.ends[True].come)
         arrived = max((yield begin + path.latency, (3, src, dst)), self.free[path.into])
         end = self.free[path.into] = arrived + seconds
-        self.transfers.append(Transfer(src, dst, message.num_bytes, begin, end, message.op, received.op))
+        self.found.transfers.append(Transfer(src, dst, message.num_bytes, begin, end, message.op, received.op))
         now = yield end, (2, dst, src)
         exchange.ends[False].come(now)
         if not self.network.handshake:

@@ -26,7 +26,7 @@ from distlab.rank.log import LOG
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
 
-MOST_TEXT, MOST_PRINTED = 1000, 160  # characters of what a function prints: that are kept, and that are shown
+MOST_PRINTED = 160  # characters of what a function prints that are shown
 ANOTHER_ORDER = "These are the right values in another order."
 MOST_VALUES = 12  # of a tensor or list that are shown
 _WORLDS: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()  # that were left for a small one
@@ -93,7 +93,7 @@ def call(rank: int, world_size: int, exercise: Exercise, case: int, fn: Callable
     expected, _ = _tried(exercise, exercise.function, exercise.given(rank, n, case))
     before, given = exercise.given(rank, n, case), exercise.given(rank, n, case)
     lend_names(fn, rank=rank, world_size=n)
-    printed = _Beginning()
+    printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         actual, events = _tried(exercise, fn, given)
     pairs = list(_pairs(expected, actual)) or [((), None, None)]
@@ -112,30 +112,17 @@ def _tried(exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]) -
         return exercise.trial(fn, *given, **more), events
 
 
-class _Beginning(io.StringIO):
-    """A text file that keeps the beginning of what is written to it."""
-
-    def write(self, text: str) -> int:
-        super().write(text[: max(0, MOST_TEXT - self.tell())])
-        return len(text)
-
-
 def _pairs(expected: Any, actual: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
     """What has to be alike, and its path: parts of sequences and dicts of equal length; None stands for anything."""
-    if expected is None:
-        return
-    if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)) and len(expected) == len(actual):
-        if all(isinstance(part, (int, float, str)) for part in expected):
-            yield path, list(expected), list(actual)
-            return
-        keys = range(len(expected))
-    elif isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys():
-        keys = expected.keys()
-    else:
+    sequences = all(isinstance(value, (list, tuple)) for value in (expected, actual)) and len(expected) == len(actual)
+    dicts = isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys()
+    if sequences and all(isinstance(part, (int, float, str)) for part in expected):
+        yield path, list(expected), list(actual)
+    elif sequences or dicts:
+        for key in expected if dicts else range(len(expected)):
+            yield from _pairs(expected[key], actual[key], (*path, key))
+    elif expected is not None:
         yield path, expected, actual
-        return
-    for key in keys:
-        yield from _pairs(expected[key], actual[key], (*path, key))
 
 
 def _where(exercise: Exercise, path: tuple[Any, ...], wanted: Any, given: tuple[Any, ...], expected: Any) -> str:

@@ -17,6 +17,7 @@ from distlab.errors import ClusterError
 from distlab.plotting.units import Table, count, format_seconds
 from distlab.text import grouped, rank_list, refuse
 from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, Offset, pack
+from distlab.wire.payload import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 HEADS = ("op", "group", "peers", "bytes", "calls", "total", "waiting", "median")
 CONTENTS = ("events", "messages", "collectives", "rows")
 THREADS = 100  # in a file for Perfetto, number of the first thread's track; those of calls count up from 0
-NAMES = (("thread", 0, "calls"), ("thread", THREADS, "torch, main thread"))
+DETAILS = ("group", "peer", "tag", "num_bytes", "waiting", "failed")  # of an event in such a file
 SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
 
 
@@ -239,28 +240,23 @@ def chrome(trace: Trace) -> dict[str, Any]:
     items: list[dict[str, Any]] = []
     tracks: dict[Event, int] = {}
     for rank in trace.ranks:
-        for what, track, name in (*NAMES, ("process", 0, f"rank {rank}")):
-            items.append({"ph": "M", "pid": rank, "tid": track, "name": f"{what}_name", "args": {"name": name}})
-        for row in trace.rows.get(rank, ()):
-            category = "user_annotation" if row.annotated else "cpu_op"
-            items.append(_slice(rank, THREADS + row.thread, category, row.name, row.start, row.end))
+        items.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
+        items += [_slice(rank, THREADS + row.thread, row.name, row) for row in trace.rows.get(rank, ())]
         own = [event for event in trace.events if event.rank == rank]
         calls = pack([event for event in own if event.blocking]) + pack([event for event in own if not event.blocking])
         tracks |= {event: track for track, row in enumerate(calls) for event in row}
     for event, track in tracks.items():
         name = f"wait for {event.op}" if event.kind == "wait" else event.op
-        args = {"group": event.group, "peer": event.peer, "tag": event.tag, "bytes": event.num_bytes}
-        args |= {"waiting (µs)": round(event.waiting * 1e6, 3), "failed": event.failed}
-        items.append(_slice(event.rank, track, event.kind, name, event.start, event.end) | {"args": args})
-    for number, message in enumerate(trace.messages):
-        if message.matched:
-            for phase, event, time in (("s", message.send, message.left), ("f", message.recv, message.arrived)):
-                inside = min(max(time, event.start), event.end - 1e-9)
-                what = {"ph": phase, "bp": "e", "cat": "message", "name": "message", "id": number}
-                items.append({**what, "pid": event.rank, "tid": tracks[event], "ts": inside * 1e6})
+        args = {detail: getattr(event, detail) for detail in DETAILS}
+        items.append(_slice(event.rank, track, name, event) | {"args": args})
+    for number, message in enumerate(message for message in trace.messages if message.matched):
+        for phase, event, time in (("s", message.send, message.left), ("f", message.recv, message.arrived)):
+            inside = min(max(time, event.start), event.end - 1e-9)
+            arrow = {"ph": phase, "bp": "e", "cat": "message", "name": "message", "id": number}
+            items.append({**arrow, "pid": event.rank, "tid": tracks[event], "ts": inside * 1e6})
     return {"traceEvents": items, "displayTimeUnit": "ms"}
 
 
-def _slice(rank: int, track: int, category: str, name: str, start: float, end: float) -> dict[str, Any]:
-    times = {"ts": start * 1e6, "dur": (end - start) * 1e6}
-    return {"ph": "X", "pid": rank, "tid": track, "cat": category, "name": name, **times}
+def _slice(rank: int, track: int, name: str, what: Event | Row) -> dict[str, Any]:
+    times = {"ts": what.start * 1e6, "dur": (what.end - what.start) * 1e6}
+    return {"ph": "X", "pid": rank, "tid": track, "name": name, **times}

@@ -6,12 +6,13 @@ time is the model's.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from distlab.simulated import events as simulated
+from distlab.simulated import simulation as simulated
+from distlab.simulated.events import Callback, Collective
+from distlab.text import grouped
 from distlab.traces.events import Contents, Event, Message
 from distlab.traces.read import meet
 
@@ -22,7 +23,7 @@ def read(result: simulated.Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
     begun = (simulated.Operation(rank, *one, inf) for rank, rest in enumerate(result.unfinished) for one in rest)
     operations = [one for one in (*result.operations, *begun) if one.rank in ranks]
-    operations = [one for one in operations if not isinstance(one.event, simulated.Callback)]
+    operations = [one for one in operations if not isinstance(one.event, Callback)]
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
     zero = min((one.begin for one in (*operations, *spans)), default=0.0)
     last = max((span.end for span in (*spans, *result.transfers)), default=zero)
@@ -39,10 +40,8 @@ def read(result: simulated.Result, ranks: Sequence[int]) -> Contents:
             when = {"start": span.begin - zero, "end": span.end - zero}
             events.append(replace(call, kind="wait", blocking=True, ready=None, **when))
     messages = _messages(result.transfers, calls, zero)
-    together: dict[tuple[str, int], list[Event]] = defaultdict(list)
-    for one in operations:
-        if isinstance(one.event, simulated.Collective):
-            together[one.event.group, one.event.count].append(calls[one.rank, one.event.op])
+    own = ((one.event, calls[one.rank, one.event.op]) for one in operations if isinstance(one.event, Collective))
+    together = grouped(((collective.group, collective.count), call) for collective, call in own)
     collectives = meet([(alike[0].group, alike) for alike in together.values()], ranks)
     return sorted(events, key=lambda event: (event.start, event.rank)), messages, collectives, {}
 
