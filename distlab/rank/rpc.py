@@ -28,6 +28,7 @@ from distlab.wire.messages import OTHER
 
 RREFS_OF_PROCESS = 10_000  # numbers of RRefs that are left to a process which this one replaces
 FREED = "EOF: freed while it waited for other workers."
+NUMBERS = "Use rank=rank, world_size=world_size."
 MEETINGS = ("init_rpc", "shutdown")  # functions that wait for every worker to call them
 END_SECONDS = 2.0  # for functions that are served to end, when the agent is taken down
 INTERRUPT_SECONDS = 0.2  # of these, before they are interrupted
@@ -108,8 +109,7 @@ def init_rpc(
         RuntimeError: RPC runs on this rank already.
     """
     workers = world_size or LOG.world_size
-    advice = "Use rank=rank, world_size=world_size."
-    number = whole_number("rank", LOG.rank if rank == -1 else rank, 0, workers - 1, advice)
+    number = whole_number("rank", LOG.rank if rank == -1 else rank, 0, workers - 1, NUMBERS)
     if AGENT.worker is not None:
         advice = "Call rpc.shutdown() on every rank first."
         raise RuntimeError(f'RPC runs on rank {LOG.rank} already, as "{AGENT.worker.name}". {advice}')
@@ -144,8 +144,8 @@ def _introduce(name: str, number: int, workers: int) -> Any:
     turn = store.add(f"rpc/{workers}/{number}", 1)  # a worker of each number comes to each meeting of so many workers
     before, AGENT.store = (dist.PrefixStore(f"rpc/{workers}/{i}", store) for i in (turn - 1, turn))
     if turn > 1 and not before.check(keys):  # the meeting before waits still, and one of this number is there
-        owner, advice = json.loads(before.get(keys[number]))[0], "Use rank=rank, world_size=world_size."
-        refuse("rank", f"of no other worker, and rank {owner} has it", number, advice)
+        owner, *_ = json.loads(before.get(keys[number]))
+        refuse("rank", f"of no other worker, and rank {owner} has it", number, NUMBERS)
     AGENT.store.set(keys[number], json.dumps((LOG.rank, name, AGENT.generation)))
     _until(lambda: AGENT.store.check(keys))
     ranks, names, generations = zip(*(json.loads(AGENT.store.get(key)) for key in keys), strict=True)
@@ -159,6 +159,8 @@ def _introduce(name: str, number: int, workers: int) -> Any:
 def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
     """End RPC on this rank, as torch.distributed.rpc.shutdown does: when all workers have come, and no call is open.
 
+    Functions that callers no longer wait for are waited for here in Python: in C++ nothing could end the wait.
+
     Runs on: every rank that is a worker.
 
     Args:
@@ -168,13 +170,14 @@ def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
     worker = AGENT.worker
     together = graceful and worker is not None
     ranks = worker.ranks if together else ()
+    deadline = time.monotonic() + (timeout or math.inf)
     with waits(Note("shutdown", OTHER, ranks, has_limit=timeout > 0, freed_with=FREED)):
         try:
             if together:
-                _end_together(time.monotonic() + (timeout or math.inf))
+                _end_together(deadline)
+            _until(lambda: private.threads_at_work() == 0, deadline)
         finally:
-            _shutdown(graceful=False)
-            AGENT.worker = None
+            _take_down()
 
 
 def _end_together(deadline: float) -> None:
@@ -208,8 +211,6 @@ def _until(holds: Callable[[], bool], deadline: float = math.inf) -> None:
 def leave(shut: Callable[[], Any]) -> bool:
     """Take the agent down; whether there was one.
 
-    Functions that it serves are interrupted. One that does not end is left to itself, with the agent.
-
     Runs on: a rank, on its main thread, before the group is built anew.
 
     Args:
@@ -220,17 +221,26 @@ def leave(shut: Callable[[], Any]) -> bool:
         return False
     LOG.freed += 1
     shut()
+    with contextlib.suppress(RuntimeError):  # RRefs are left
+        _take_down()
+    return True
+
+
+def _take_down() -> None:
+    """End the agent. Functions that it serves are interrupted; one that does not end is left to itself, with the agent.
+
+    C++ would wait for them for ever.
+    """
+    AGENT.worker = None
     began, interrupted = time.monotonic(), set()
-    while AGENT.serving and (waited := time.monotonic() - began) < END_SECONDS:
+    while private.threads_at_work() and (waited := time.monotonic() - began) < END_SECONDS:
         time.sleep(0.005)
         for thread in {*AGENT.serving} - interrupted:
             if LOG.now.get(thread) is None and waited > INTERRUPT_SECONDS:
                 interrupted.add(thread)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
-    if AGENT.serving:
+    if private.threads_at_work():
         AGENT.abandoned.append(private.abandon())
         AGENT.serving = {}
     else:
-        with contextlib.suppress(RuntimeError):  # RRefs are left
-            _shutdown(graceful=False)
-    return True
+        _shutdown(graceful=False)

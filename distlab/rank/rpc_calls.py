@@ -76,11 +76,11 @@ def _invoke(
     """torch's _invoke_rpc, whose Future remembers the note of the call."""
     if _in_a_meeting():
         return original(to, func, rpc_type, args, kwargs, rpc_timeout)
-    limited = rpc_timeout != private.UNSET
-    note = _note(f"rpc_{rpc_type.value}", name_of(func, args), [rank_of(to)], limited)
+    callee, op = rank_of(to), f"rpc_{rpc_type.value}"
+    note = _note(op, name_of(func, args), [callee], rpc_timeout != private.UNSET)
     private.use_plain_optimizers()
-    tracer, is_sync = LOG.tracer, note.op == "rpc_sync"
-    trace = tracer and tracer.remote(REMOTE, f"{note.op} {note.words}", 0, *note.ranks, blocking=is_sync)
+    tracer = LOG.tracer
+    trace = tracer and tracer.remote(REMOTE, f"{op} {note.words}", 0, callee, blocking=op == "rpc_sync")
     _sending.trace = trace
     future = original(to, func, rpc_type, args, kwargs, rpc_timeout)
     _sending.trace = None
@@ -128,8 +128,7 @@ def _collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
     """torch's _collect_all, whose Future waits for all that the collected ones wait for."""
     futures = list(futures)
     whole = original(futures)
-    notes = [note for note in map(LOG.ties.get, futures) if note is not None and not note.done]
-    if notes:
+    if notes := [note for note in map(LOG.ties.get, futures) if note is not None and not note.done]:
         callees = sorted({rank for note in notes for rank in note.ranks})
         names = ", ".join(dict.fromkeys(note.words for note in notes))
         LOG.tie(whole, _note("wait_all", names, callees, all(note.has_limit for note in notes)))
@@ -175,7 +174,6 @@ def _serve(_: Any, request: Any) -> Any:
     if isinstance(request, AttributeError):  # torch's, of a request whose class this rank does not have
         return _failed(request)
     thread = threading.get_ident()
-    outer = AGENT.serving.get(thread)
     served, number = Served(request.caller, name_of(request.func, request.args)), request.number
     trace = LOG.tracer and number and LOG.tracer.remote(SERVED, served.function, number, served.caller)
     AGENT.serving[thread] = served
@@ -194,8 +192,6 @@ def _serve(_: Any, request: Any) -> Any:
             ended(trace)
         LOG.total += 1
         AGENT.serving.pop(thread, None)
-        if outer is not None:
-            AGENT.serving[thread] = outer
 
 
 def _failed(error: BaseException) -> Any:
@@ -269,10 +265,11 @@ class Pickler(cloudpickle.Pickler):
         if not isinstance(reduced, tuple):  # one that can be imported
             return reduced
         make, arguments, (state, slots), items, pairs, set_state = reduced
-        if of_cell:
-            come = {name: value for name, value in slots["__globals__"].items() if isinstance(value, CODE)}
-        else:  # it came by value itself: what this rank lent it, the callee lends it, too
-            come = {name: value for name, value in slots["__globals__"].items() if value is not main.get(name)}
+        come = {  # of one that came by value itself, the callee lends it what this rank lent it
+            name: value
+            for name, value in slots["__globals__"].items()
+            if (isinstance(value, CODE) if of_cell else value is not main.get(name))
+        }
         slots = {**slots, "__globals__": {}}
         return make, arguments, (state, slots, come, set_state), items, pairs, _complete
 
