@@ -19,22 +19,15 @@ def sent(value):
 
 @pytest.fixture
 def cell(monkeypatch):
-    """Runs source in a __main__ that is empty at first, and gives its names; `cell.elsewhere()` begins another rank."""
+    """Runs source in the __main__ of another rank each time, and gives its names."""
 
-    class Cell:
-        def __init__(self):
-            self.elsewhere()
+    def run(source=""):
+        module = type(sys)("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        exec(compile(textwrap.dedent(source), "cell.py", "exec"), vars(module))
+        return vars(module)
 
-        def elsewhere(self):
-            self.module = type(sys)("__main__")
-            monkeypatch.setitem(sys.modules, "__main__", self.module)
-            return self
-
-        def __call__(self, source):
-            exec(compile(textwrap.dedent(source), "cell.py", "exec"), vars(self.module))
-            return vars(self.module)
-
-    return Cell()
+    return run
 
 
 def test_a_function_of_a_cell_finds_the_callees_variables(cell):
@@ -47,7 +40,7 @@ def test_a_function_of_a_cell_finds_the_callees_variables(cell):
             return rank, count
     """
     data = sent(cell(source)["add"])
-    there = cell.elsewhere()("rank, count = 1, 20")
+    there = cell("rank, count = 1, 20")
     assert pickle.loads(data)(5) == (1, 25)
     assert there["count"] == 25
 
@@ -63,7 +56,7 @@ def test_functions_that_it_uses_come_along_and_values_do_not(cell):
             return helper(x) + (0 if x else secret)
     """
     data = sent(cell(source)["outer"])
-    cell.elsewhere()
+    cell()
     function = pickle.loads(data)
     assert function(16) == 4
     with pytest.raises(NameError, match="secret"):
@@ -73,9 +66,9 @@ def test_functions_that_it_uses_come_along_and_values_do_not(cell):
 def test_a_class_of_a_cell_is_the_callees(cell):
     """It goes by its name, so that all ranks mean one class; where it is not there, the name is in the error."""
     data = sent(cell("class Model: pass")["Model"])
-    there = cell.elsewhere()("class Model: pass")
+    there = cell("class Model: pass")
     assert pickle.loads(data) is there["Model"]
-    cell.elsewhere()
+    cell()
     with pytest.raises(AttributeError, match="Model"):
         pickle.loads(data)
 

@@ -23,11 +23,6 @@ def traced(*ranks, missing=None):
     return trace
 
 
-def ends(trace):
-    """Every message as (source, destination, tag, whether it is matched)."""
-    return sorted((m.src, m.dst, m.tag, m.matched) for m in trace.messages)
-
-
 def of(trace, rank, *kinds):
     """The rank's events of these kinds as (op, start, end), in ms."""
     events = [event for event in trace.events if event.rank == rank and event.kind in kinds]
@@ -41,12 +36,8 @@ def test_a_remote_call_is_two_messages():
     """One to the start of the function, one from its end back; the caller waits until that end."""
     caller = Rank(2).remote("add", 7, 0, 4).remote("add", 8, 5, 9, waited=6)
     trace = traced(caller, Rank(2).served("add", 0, 7, 1, 3).served("add", 0, 8, 6, 7))
-    assert [(m.src, m.dst, round(1e3 * m.left, 3), round(1e3 * m.arrived, 3)) for m in trace.messages] == [
-        (0, 1, 0, 1),
-        (1, 0, 3, 4),
-        (0, 1, 5, 6),
-        (1, 0, 7, 9),
-    ]
+    found = [(m.src, m.dst, round(1e3 * m.left, 3), round(1e3 * m.arrived, 3)) for m in trace.messages]
+    assert found == [(0, 1, 0, 1), (1, 0, 3, 4), (0, 1, 5, 6), (1, 0, 7, 9)]
     assert of(trace, 1, "serve") == [("add", 1, 3), ("add", 6, 7)]
     assert [round(1e3 * event.waiting, 3) for event in trace.events if event.kind == "remote"] == [3, 2]
     assert "0 → 1" in str(trace.table())
@@ -70,12 +61,6 @@ def test_a_blocking_message():
     assert (message.send.op, message.send.blocking, message.send.group) == ("send", True, (0, 1))
 
 
-def test_messages_from_before_the_trace_count():
-    """A send whose recv was posted before the trace has no partner in it; the next recv is not taken for its own."""
-    trace = traced(Rank(2).send(1, 0, 1, sequence=4), Rank(2).recv(0, 2, 3, sequence=5))
-    assert ends(trace) == [(0, 1, 0, False), (0, 1, 0, False)]
-
-
 def test_received_from_anybody():
     """The source of a recv from anybody is the one that it turned out to be; without one, nothing came."""
     receiver = Rank(3).call("recv", "recv_anysource", 0, 2, peer=2, tag=0)
@@ -85,10 +70,16 @@ def test_received_from_anybody():
     assert [event.ready for event in trace.events if event.failed] == [inf]
 
 
-def test_a_call_that_raised_has_no_partner():
-    """What raised took part in nothing: its partner's next call is not taken for its own."""
-    trace = traced(Rank(2).send(1, 0, 1, failed=True).send(1, 2, 4, sequence=1), Rank(2).recv(0, 3, 4))
-    assert sorted((m.matched, round(m.left * 1e3, 2)) for m in trace.messages) == [(False, 0), (True, 3)]
+@pytest.mark.parametrize(
+    ("sender", "receiver", "matched"),
+    [
+        # a send whose recv was posted before the trace; a call that raised: the next one is not taken for the partner
+        (Rank(2).send(1, 0, 1, sequence=4), Rank(2).recv(0, 2, 3, sequence=5), [False, False]),
+        (Rank(2).send(1, 0, 1, failed=True).send(1, 2, 4, sequence=1), Rank(2).recv(0, 3, 4), [False, True]),
+    ],
+)
+def test_messages_without_a_partner(sender, receiver, matched):
+    assert sorted(message.matched for message in traced(sender, receiver).messages) == matched
 
 
 def test_immediate_calls():
@@ -113,12 +104,15 @@ def test_an_immediate_call_that_is_never_waited_for():
 
 
 def test_a_collective_waits_for_its_last_rank():
-    """All wait for the last rank to come; one that a rank of the group never joined is not complete."""
-    trace = traced(Rank(2).all_reduce(0, 5).all_reduce(6, 9, failed=True), Rank(2).all_reduce(3, 5))
-    whole, part = trace.collectives
+    """All wait for the last rank to come; where one calls another collective, neither is the other's partner."""
+    other = Rank(2).all_reduce(3, 5).call("barrier", "barrier", 6, 9)
+    whole, *parts = traced(Rank(2).all_reduce(0, 5).all_reduce(6, 9), other).collectives
     assert (whole.op, whole.group, whole.complete, whole.came) == ("all_reduce", (0, 1), True, pytest.approx(3e-3))
     assert [event.waiting for event in whole.events] == [pytest.approx(3e-3), 0]
-    assert (part.complete, part.came, part.events[0].ready) == (False, None, inf)
+    assert [(c.op, c.complete, c.came, c.events[0].ready) for c in parts] == [
+        ("all_reduce", False, None, inf),
+        ("barrier", False, None, inf),
+    ]
 
 
 def test_who_waits_for_whom_in_a_rooted_collective():
@@ -127,12 +121,6 @@ def test_who_waits_for_whom_in_a_rooted_collective():
     trace = traced(*calls)
     assert {e.rank: round(e.ready * 1e3, 3) for e in trace.events} == {0: 3, 1: 1, 2: 3}
     assert [(c.complete, c.came) for c in trace.collectives] == [(True, None)]
-
-
-def test_different_collectives_have_no_partner():
-    """Where one rank calls all_reduce and the other barrier, neither is taken for the other's partner."""
-    trace = traced(Rank(2).all_reduce(0, 5), Rank(2).call("barrier", "barrier", 0, 5))
-    assert [(c.op, c.complete) for c in trace.collectives] == [("all_reduce", False), ("barrier", False)]
 
 
 def test_an_asynchronous_collective_ends_with_gloo():
@@ -171,7 +159,7 @@ def test_training_with_ddp():
     assert starts == sorted(starts)
 
 
-def test_cpp_collective_that_is_waited_for_at_once_blocks():
+def test_a_collective_of_cpp_that_is_waited_for_at_once_blocks():
     """Where nothing happens between a call of C++'s and its end, the rank was blocked."""
     rank = Rank(1).cpp_all_reduce(0.05, 8).row("c10d::allreduce_", 0, 0.1).row("gloo:all_reduce", 0.2, 2, thread=2)
     trace = traced(rank.row("aten::mm", 2.01, 3))
@@ -206,36 +194,22 @@ def test_computation_is_divided_by_waiting_and_by_long_gaps():
 
 
 @pytest.mark.parametrize(
-    ("events", "expected"),
+    ("calls", "expected"),
     [
         ([], [0, 0, 0, 0, 0]),
-        ([Event(0, "compute", "mm", 0, 2), Event(1, "compute", "mm", 0, 3)], [2, 0, 0, 0, 1]),
+        ([("compute", 0, 2)], [2, 0, 0, 0, 7]),
         # a collective of which half is beside backward, and a wait for it
-        (
-            [
-                Event(0, "backward", "backward", 0, 4),
-                Event(0, "collective", "all_reduce", 2, 6, blocking=False, ready=2),
-                Event(0, "wait", "all_reduce", 4, 6, ready=2),
-            ],
-            [2, 2, 2, 0, 0],
-        ),
+        ([("backward", 0, 4), ("collective", 2, 6, False, 2), ("wait", 4, 6, True, 2)], [2, 2, 2, 0, 3]),
         # the partner comes at 5: until then it waits, but for what it computes meanwhile
-        (
-            [
-                Event(0, "forward", "forward", 0, 3),
-                Event(0, "collective", "all_reduce", 1, 7, blocking=False, ready=5),
-            ],
-            [3, 0, 2, 2, 0],
-        ),
-        ([Event(0, "recv", "recv", 0, 3, ready=inf), Event(0, "compute", "mm", 4, 5)], [1, 0, 0, 3, 1]),
-        ([Event(0, "recv", "recv", 1, 3), Event(1, "compute", "mm", 0, 9)], [0, 0, 2, 0, 7]),
+        ([("forward", 0, 3), ("collective", 1, 7, False, 5)], [3, 0, 2, 2, 2]),
+        ([("recv", 0, 3, True, inf), ("compute", 4, 5)], [1, 0, 0, 3, 5]),
+        ([("recv", 1, 3)], [0, 0, 2, 0, 7]),
     ],
 )
-def test_shares(events, expected):
-    """Computing, hidden and other communication, waiting and the rest add up to the whole time."""
-    parts = shares_of(events, 0)
-    assert parts == pytest.approx(expected)
-    assert sum(parts) == max((event.end for event in events), default=0)
+def test_shares(calls, expected):
+    """Computing, hidden and other communication, waiting and the rest add up to the time until all ranks have ended."""
+    other = [Event(1, "compute", "mm", 0, 9)] if calls else []
+    assert shares_of([*(Event(0, kind, kind, *times) for kind, *times in calls), *other], 0) == pytest.approx(expected)
 
 
 # --- how it is shown
@@ -258,21 +232,15 @@ def test_perfetto_gets_a_process_for_each_rank(tmp_path):
     """The file has a process a rank, slices that nest on each track, and an arrow for each matched message."""
     sender = ddp_step().send(1, 10, 13).send(1, 14, 19, blocking=False, waited=16, tag=1)
     trace = traced(sender, ddp_step().recv(0, 12, 13.5).recv(0, 15, 18, blocking=False, waited=17, tag=1))
-    plain = json.loads(trace.to_chrome(tmp_path / "trace.json").read_text())
-    items = plain["traceEvents"]
-    names = {(i["pid"], i["args"]["name"]) for i in items if i["name"] == "process_name"}
-    assert names == {(0, "rank 0"), (1, "rank 1")}
-    tracks = {}
-    for item in items:
-        if item["ph"] == "X":
-            tracks.setdefault((item["pid"], item["tid"]), []).append((item["ts"], item["ts"] + item["dur"]))
-    for slices in tracks.values():
-        for (_, end), (later, last) in itertools.combinations(sorted(slices, key=lambda one: (one[0], -one[1])), 2):
-            assert later >= end - 1e-6 or last <= end + 1e-6
-    flows = [item for item in items if item["ph"] in "sf"]
-    assert sorted((item["id"], item["ph"]) for item in flows) == [(0, "f"), (0, "s"), (1, "f"), (1, "s")]
-    for item in flows:
-        assert any(start <= item["ts"] <= end for start, end in tracks[item["pid"], item["tid"]])
+    items = json.loads(trace.to_chrome(tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [item["args"]["name"] for item in items if item["ph"] == "M"] == ["rank 0", "rank 1"]
+    slices = [((i["pid"], i["tid"]), i["ts"], i["ts"] + i["dur"]) for i in items if i["ph"] == "X"]
+    for (track, _, end), (other, later, last) in itertools.combinations(sorted(slices, key=lambda s: (s[1], -s[2])), 2):
+        assert track != other or later >= end - 1e-6 or last <= end + 1e-6
+    arrows = [item for item in items if item["ph"] in "sf"]
+    assert [(item["id"], item["ph"]) for item in arrows] == [(0, "s"), (0, "f"), (1, "s"), (1, "f")]
+    for item in arrows:
+        assert any(start <= item["ts"] <= end for track, start, end in slices if track == (item["pid"], item["tid"]))
 
 
 def test_a_trace_that_is_being_recorded():
