@@ -115,12 +115,10 @@ class Network:
             if not isinstance(getattr(self, name), Link):
                 refuse(name, "a Link", getattr(self, name), f'Give {name}=Link("2 us", "300 GB/s").', wrong_type=True)
         if not isinstance(self.device, Device | None):
-            advice = 'Give device=Device(flops="10 TFLOP/s").'
-            refuse("device", "a Device", self.device, advice, wrong_type=True)
+            refuse("device", "a Device", self.device, 'Give device=Device("10 TFLOP/s").', wrong_type=True)
         for collective, algorithm in self.algorithms.items():
-            advice = 'Give for example algorithms={"all_reduce": "ring"}.'
-            one_of("algorithms", collective, ["all_reduce"], advice)
-            one_of("algorithms['all_reduce']", algorithm, ALL_REDUCE, advice)
+            one_of("algorithms", collective, ["all_reduce"])
+            one_of("algorithms['all_reduce']", algorithm, ALL_REDUCE)
         for rank, factor in self.stragglers.items():
             quantity(f"stragglers[{rank!r}]", factor, {"": 1.0}, "2")
 

@@ -22,7 +22,7 @@ from distlab.wire.payload import Row
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HEADS = ("op", "group", "peers", "bytes", "calls", "total", "waiting", "median")
+HEADS = ("op", "ranks", "bytes", "calls", "total", "waiting", "median")
 CONTENTS = ("events", "messages", "collectives", "rows")
 THREADS = 100  # in a file for Perfetto, number of the first thread's track; those of calls count up from 0
 DETAILS = ("group", "peer", "tag", "num_bytes", "waiting", "failed")  # of an event in such a file
@@ -121,29 +121,24 @@ class Trace:
         return space_time(self.ranks, *contents, view, self._headline(), self.notes())
 
     def table(self) -> Table:
-        """Add up calls that are alike, of the same op, group, peers and bytes; those that took longest first.
+        """Add up calls that are alike, of the same op, ranks and bytes; those that took longest first.
 
         Runs on: client.
         """
 
-        def what(event: Event) -> tuple[Any, ...]:
-            op = f"serves {event.op}" if event.kind == "serve" else event.op
-            op = event.kind if event.kind in COMPUTING[:-1] else op
-            return op, event.group, event.ends, event.num_bytes
+        def what(event: Event) -> tuple[str, str, str]:
+            members = ("any" if rank is None else str(rank) for rank in event.ends)
+            ranks = " → ".join(members) if len(event.ends) == 2 else ", ".join(map(str, event.group))
+            op = event.kind if event.kind in COMPUTING else event.op
+            return op, ranks, "" if event.num_bytes is None else f"{event.num_bytes:,}"
 
         alike = grouped((what(event), event) for event in self.events if event.kind != "wait")
-        longest = sorted(alike.items(), key=lambda found: -sum(event.seconds for event in found[1]))
         rows = []
-        for (op, group, ends, num_bytes), found in longest:
+        for calls, found in sorted(alike.items(), key=lambda item: -sum(event.seconds for event in item[1])):
             seconds = [event.seconds for event in found]
             times = (sum(seconds), sum(event.waiting for event in found), statistics.median(seconds))
-            members = "all" if group == tuple(self.ranks) else ", ".join(map(str, group))
-            peers = " → ".join("any" if peer is None else str(peer) for peer in ends)
-            peers = f"root {peers}" if len(ends) == 1 else peers
-            size = "" if num_bytes is None else f"{num_bytes:,}"
-            shown = (format_seconds(time).strip() for time in times)
-            rows.append((op, members, peers, size, f"{len(found):,}", *shown))
-        return Table(self._headline(), HEADS, tuple(rows), "lllrrrrr")
+            rows.append((*calls, f"{len(found):,}", *(format_seconds(time).strip() for time in times)))
+        return Table(self._headline(), HEADS, tuple(rows), "llrrrrr")
 
     def shares(self) -> dict[int, Shares]:
         """Where the time of each rank went, by rank: computing, communicating, waiting for others.

@@ -220,10 +220,10 @@ def test_the_table_adds_up_what_is_alike():
     sender = Rank(2).send(1, 0, 3).send(1, 4, 5).all_reduce(6, 8).row("aten::mm", 9, 10)
     table = traced(sender, Rank(2).recv(0, 2, 3).recv(0, 4, 5.5).all_reduce(7, 8)).table()
     assert table.rows == (
-        ("send", "all", "0 → 1", "4", "2", "4.00 ms", "2.00 ms", "2.00 ms"),
-        ("all_reduce", "all", "", "4", "2", "3.00 ms", "1.00 ms", "1.50 ms"),
-        ("recv", "all", "0 → 1", "4", "2", "2.50 ms", "0.00 µs", "1.25 ms"),
-        ("compute", "", "", "", "1", "1.00 ms", "0.00 µs", "1.00 ms"),
+        ("send", "0 → 1", "4", "2", "4.00 ms", "2.00 ms", "2.00 ms"),
+        ("all_reduce", "0, 1", "4", "2", "3.00 ms", "1.00 ms", "1.50 ms"),
+        ("recv", "0 → 1", "4", "2", "2.50 ms", "0.00 µs", "1.25 ms"),
+        ("compute", "", "", "1", "1.00 ms", "0.00 µs", "1.00 ms"),
     )
     assert table.title == "2 ranks, 2 messages, 1 collective, 10.0 ms"
 
