@@ -164,8 +164,8 @@ def test_a_profiler_of_the_programs_own(usable):
     """A trace does not begin while one runs; one that the program starts ends the trace's, and the trace says so."""
 
     def begin(rank, world_size):
-        sys.modules["__main__"].mine = torch.autograd.profiler.profile(use_kineto=True)
-        mine.__enter__()  # noqa: F821
+        sys.modules["__main__"].mine = own = torch.autograd.profiler.profile(use_kineto=True)
+        own.__enter__()
 
     def end(rank, world_size):
         mine.__exit__(None, None, None)  # noqa: F821
