@@ -64,13 +64,12 @@ def why_not_nccl(n: int) -> str | None:
     """
     gpus = torch.cuda.device_count()
     seen = f"{gpus} GPU{'' if gpus == 1 else 's'}"
-    are = "is" if gpus == 1 else "are"
     if not dist.is_nccl_available():
         return f"This torch was built without it, and sees {seen}."
     if not gpus:
         return "There is no GPU here, and nccl moves the data of GPUs alone."
     if gpus < n:
-        return f"There {are} {seen} for {n} ranks, and nccl refuses two ranks on one GPU (Duplicate GPU detected)."
+        return f"It needs a GPU for each of {n} ranks, and sees {seen}: it refuses two ranks on one GPU."
     return None
 
 

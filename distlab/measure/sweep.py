@@ -158,8 +158,8 @@ def sweep(
     """Time functions on the ranks of a cluster, at every size and on every number of ranks.
 
     At each size the functions take turns, call by call, so that whatever slows the machine down meanwhile slows all of
-    them alike. Each is called as fn(tensor) on a tensor of zeros, the same one in every call; before that it is tried
-    once by itself, so that an error can tell which function failed. Progress is shown while it runs, and is not saved.
+    them alike. Each is called as fn(tensor) on a tensor of zeros, the same one in every call. Progress is shown while
+    it runs, and is not saved.
 
     Runs on: the notebook's kernel; the functions run on the ranks.
 
@@ -171,14 +171,14 @@ def sweep(
             variables stay as they are. A function is called as fn(tensor, group=group) there, and must take that.
         collective: what the functions do, for the factor of busbw: one of `measure.BUS_FACTORS`.
         repeat: number of calls of each function at each size that are timed.
-        warmup: number of calls before them.
+        warmup: number of calls before them, beside a first one that makes connections.
 
     Returns:
         The `Sweep`; a notebook shows its table where it is the last value of a cell.
 
     Raises:
         ArgumentError: an argument breaks its rule; nothing was measured.
-        SweepError: a function failed. It names the function and the size; its `partial` is the `Sweep` so far.
+        SweepError: a function failed. It says at which size; its `partial` is the `Sweep` so far.
         Interrupted: a person stopped it; its `partial` is the `Sweep` so far.
     """
     bus_factor(collective, cluster.n)  # raises where it is not known
@@ -192,8 +192,8 @@ def sweep(
         if size <= 0 or size % ELEMENT:
             refuse("sizes", f"bytes above 0, multiples of the {ELEMENT} of an element", size, EXAMPLE)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    what = (collective, cores, cluster.simulated)
     timings: dict[tuple[int, int, str], Timing] = {}
+    result = Sweep(timings, collective, cores, cluster.simulated)
     try:
         with progress(len(counts) * len(sizes)) as bar:
             for n, size in itertools.product(counts, sizes):
@@ -202,33 +202,23 @@ def sweep(
                 timings |= {(n, size, name): timing for name, timing in zip(functions, measured, strict=True)}
                 bar.update()
     except (SweepError, KeyboardInterrupt) as error:
-        error.partial = Sweep(timings, *what)  # what took minutes to measure is not lost with the cell
+        error.partial = result  # what took minutes to measure is not lost with the cell
         total = len(counts) * len(sizes) * len(functions)
         kept = f"{len(timings)} of {total} times were measured before: `import sys; sys.last_value.partial` has them."
         error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
         raise
-    return Sweep(timings, *what)
+    return result
 
 
 def _measure(
     cluster: Cluster, functions: Mapping[str, Any], size: int, n: int, repeat: int, warmup: int
 ) -> list[Timing]:
-    """Try each function once by itself, so that an error can tell which one failed; then time them in turns.
-
-    The first try is enough on simulated machines, whose virtual times are the same each time.
-    """
-    turns = [(name, [fn], 1, 0) for name, fn in functions.items()]
-    if not cluster.simulated:
-        turns.append((f"one of {', '.join(functions)}", list(functions.values()), repeat, warmup))
-    timings: list[Timing] = []
-    for name, calls, times, before in turns:
-        try:
-            timings += cluster.call(take_turns, calls, size, n, times, before)[0]
-        except RanksFailed as error:
-            where = f"at {format_bytes(size)} on {count(n, 'rank')}"
-            message = f"{name} failed {where}.\n{type(error).__name__}: {error}"
-            raise SweepError(message, error.failures, error.finished) from error
-    return timings[-len(functions) :]
+    try:
+        return cluster.call(take_turns, [*functions.values()], size, n, repeat, warmup + 1)[0]
+    except RanksFailed as error:
+        where = f"at {format_bytes(size)} on {count(n, 'rank')}"
+        message = f"{' or '.join(functions)} failed {where}.\n{type(error).__name__}: {error}"
+        raise SweepError(message, error.failures, error.finished) from error
 
 
 # --- on every rank ---

@@ -171,10 +171,6 @@ def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
     if min(seconds) <= 0:
         refuse("seconds", "above 0", list(seconds), "Measure again.")
     m, t = np.array(num_bytes, dtype=float), np.array(seconds, dtype=float)
-    # minimise sum ((alpha + beta m) / t - 1)^2 over alpha >= 0, beta > 0
+    # minimise sum ((alpha + beta m) / t - 1)^2; noise must not make a latency or a bandwidth negative
     beta, alpha = np.polyfit(m, t, 1, w=1 / t)
-    if alpha < 0:
-        alpha, beta = 0.0, (m / t).sum() / ((m / t) ** 2).sum()
-    elif beta <= 0:
-        alpha, beta = (1 / t).sum() / (1 / t**2).sum(), 1e-15
-    return Fit(float(alpha), float(beta))
+    return Fit(max(float(alpha), 0.0), max(float(beta), 1e-15))

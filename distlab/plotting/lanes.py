@@ -56,15 +56,16 @@ LOOKS = {
     "serve": Look("#7E93A3", "serving a remote call"),
     "move": Look("#C8B8A0", "communicating"),
     "wait": Look(FAINT, "waiting for a partner", hatched=True),
+    "lost": Look("#E58A83", "without a partner", hatched=True),
 }
-# by attribute of `Trace.shares()`
-SHARES = {
-    "compute": LOOKS["compute"]._replace(words="computes"),
-    "hidden": LOOKS["forward"]._replace(words="computes while data travel"),
-    "communicate": LOOKS["move"]._replace(words="data travel"),
-    "wait": LOOKS["wait"]._replace(words="waits for others"),
-    "other": Look(MIXED, "other"),
-}
+# in the order of `Trace.shares()`
+SHARES = (
+    LOOKS["compute"]._replace(words="computes"),
+    LOOKS["forward"]._replace(words="computes while data travel"),
+    LOOKS["move"]._replace(words="data travel"),
+    LOOKS["wait"]._replace(words="waits for others"),
+    Look(MIXED, "other"),
+)
 
 
 # --- figures ---
@@ -90,39 +91,38 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
     end = max(bar[1] for bars in lanes.values() for bar in bars) - zero
     drawn = {}
     for place, (name, bars) in enumerate(lanes.items()):
-        looks = [LOOKS[bar[3]] if len(bar) > 3 else Look(rank_color(place)) for bar in bars]
-        pairs = zip(bars, looks, strict=True)
-        drawn[name] = in_rows(Bar(bar[0] - zero, bar[1] - zero, look, (bar[2],)) for bar, look in pairs)
-    kinds = [look for look in LOOKS.values() if any(bar.look == look for bars in drawn.values() for bar in bars)]
+        plain = Look(rank_color(place))
+        own = [Bar(b[0] - zero, b[1] - zero, LOOKS[b[3]] if len(b) > 3 else plain, (b[2],)) for b in bars]
+        drawn[name] = [bar._replace(row=row) for row, packed in enumerate(pack(own)) for bar in packed]
+    kinds = used(LOOKS.values(), drawn)
     with new_axes(7.2, height_of(drawn) + 0.9 + 0.6 * bool(kinds), title=title, xlabel="time") as ax:
         legend_below(ax, kinds)
         draw_lanes(ax, drawn, 1.01 * end, bands=[] if kinds else [*map(rank_color, range(len(lanes)))])
     return ax
 
 
-def time_shares(bars: Mapping[str, Any], title: str = "", relative: bool = False) -> Axes:
+def time_shares(bars: Mapping[str, Sequence[float]], title: str = "", relative: bool = False) -> Axes:
     """Draw where time went, a bar for each name from the top down; its parts add up to its length.
 
     Runs on: client.
 
     Args:
-        bars: by name, for example "rank 0", seconds in parts: the values of `Trace.shares()`.
+        bars: by name, for example "rank 0", the values of `Trace.shares()`.
         title: what was traced.
         relative: draw each bar as 100 % of its own time, to compare bars of very different lengths.
 
     Returns:
         The axes of a new figure, which a notebook shows when its cell ends.
     """
-    parts = {name: {kind: getattr(shares, kind) for kind in SHARES} for name, shares in bars.items()}
-    totals = {name: sum(seconds.values()) or 1 for name, seconds in parts.items()}
     drawn = {}
-    for name, seconds in parts.items():
-        lengths = [(SHARES[kind], s * (100 / totals[name] if relative else 1)) for kind, s in seconds.items()]
-        drawn[name] = stacked(lengths, [f"{s / totals[name]:.0%}" for s in seconds.values()])
-    xlabel, end, unit = ("share of the time", 102, "%") if relative else ("time", 1.02 * max(totals.values()), "s")
+    for name, parts in bars.items():
+        whole = sum(parts) or 1
+        lengths = [100 * seconds / whole if relative else seconds for seconds in parts]
+        drawn[name] = stacked(zip(SHARES, lengths, strict=True), [f"{seconds / whole:.0%}" for seconds in parts])
+    xlabel, end, unit = ("share of the time", 100, "%") if relative else ("time", max(map(sum, bars.values())), "s")
     with new_axes(6.4, height_of(drawn) + 1.5, title=title, xlabel=xlabel) as ax:
-        legend_below(ax, [SHARES[kind] for kind in SHARES if any(seconds[kind] > 0 for seconds in parts.values())])
-        draw_lanes(ax, drawn, end, unit)
+        legend_below(ax, used(SHARES, drawn))
+        draw_lanes(ax, drawn, 1.02 * end, unit)
     return ax
 
 
@@ -152,11 +152,6 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
 # --- what they are made of ---
 
 
-def in_rows(bars: Iterable[Bar]) -> list[Bar]:
-    """Bars in as few rows as needed, so that none overlaps another one of its row."""
-    return [bar._replace(row=row) for row, packed in enumerate(pack(bars)) for bar in packed]
-
-
 def stacked(lengths: Iterable[tuple[Look, float]], texts: Sequence[str]) -> list[Bar]:
     """Bars one after the other from 0 on, each with its text."""
     bars, left = [], 0.0
@@ -165,6 +160,11 @@ def stacked(lengths: Iterable[tuple[Look, float]], texts: Sequence[str]) -> list
             bars.append(Bar(left, left + length, look, (text,)))
         left += length
     return bars
+
+
+def used(looks: Iterable[Look], lanes: Mapping[str, Sequence[Bar]]) -> list[Look]:
+    """Those that a bar has."""
+    return [look for look in looks if any(bar.look == look for bars in lanes.values() for bar in bars)]
 
 
 def rows_of(bars: Sequence[Bar]) -> float:

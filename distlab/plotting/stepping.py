@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
@@ -28,9 +27,7 @@ from distlab.plotting import cells
 from distlab.plotting.cells import Cell, draw_text
 from distlab.plotting.style import curve_color, rank_color, style
 from distlab.plotting.units import count
-
-if TYPE_CHECKING:
-    from distlab.simulated.schedules import Message
+from distlab.simulated.schedules import Message
 
 WIDEST = 8.8  # of a row of pictures: a notebook's width
 TEXT, SMALL = 9.5, 8.5  # font sizes, in points

@@ -6,7 +6,7 @@ Called by `Trace.plot` in the notebook's kernel. Times are in seconds, heights i
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting.axes import new_panels
-from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below
+from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below, used
 from distlab.plotting.style import INK, curve_color, rank_color
 from distlab.plotting.units import format_bytes
 from distlab.traces.events import Collective, Event, Message, pack
@@ -23,11 +23,9 @@ GAP = 1.1  # from one lane to the next, for arrows
 FLYING = 0.55  # height of the bar of a call in flight
 MOST_ROWS = 3  # of calls in flight; more are drawn on top of each other in the last one
 MOST_HIGH = 8  # ranks; the lanes of more are half as high
-MOST_ARROWS, MOST_MARKS = 200, 48  # of messages; of collectives, and of messages without a partner
+MOST_ARROWS, MOST_MARKS = 200, 48  # of messages; of collectives
 TEXT, NOTE = 9.5, 9  # font sizes in points
 LINE, ROW = 0.15, 0.22  # heights of a note and of a row of the legend, in inches
-LOST = "#D4443C"
-CROSS = {"marker": "X", "ms": 9, "mew": 0.8, "mec": "#FFFFFF"}
 DOTS = (0, (1, 1.6))
 
 Spans = Mapping[Event, tuple[float, float]]  # where the bar of an event begins and ends, from the top down
@@ -44,8 +42,9 @@ def space_time(
 ) -> Figure:
     """Draw what each rank did when, and each message from its sender to its receiver.
 
-    A bar of communication is hatched while a partner that it needs had not come, and full from then on. Calls that do
-    not block are thin bars below the others. Too many messages to be told apart are not drawn, and the figure says so.
+    A bar of communication is hatched while a partner that it needs had not come, and full from then on; one of a
+    message without a partner is red. Calls that do not block are thin bars below the others. Too many messages to be
+    told apart are not drawn, and the figure says so.
 
     Runs on: client.
 
@@ -57,22 +56,24 @@ def space_time(
     """
     first, last = window or (0.0, 1.01 * max((event.end for event in events), default=1e-3))
     seen = [event for event in events if event.end >= first and event.start <= last]
-    spans = {rank: lay_out([event for event in seen if event.rank == rank]) for rank in ranks}
-    there = {event for own in spans.values() for event in own}
-    sent = [m for m in messages if m.matched and m.src != m.dst and {m.send, m.recv} <= there]
+    by_rank = {rank: lay_out([event for event in seen if event.rank == rank]) for rank in ranks}
+    spans = {event: span for own in by_rank.values() for event, span in own.items()}
+    sent = [m for m in messages if m.matched and m.src != m.dst and {m.send, m.recv} <= spans.keys()]
     sizes = {m.num_bytes for m in sent} - {None}
-    lanes = {f"rank {rank}": bars_of(own, first, last, len(sizes) > 1) for rank, own in spans.items()}
-    lost = [m for m in messages if m.traced and not m.matched and (m.send or m.recv) in there][:MOST_MARKS]
-    met = [c for c in collectives if len(c.group) > 1 and c.came is not None and {*c.events} <= there]
+    lost = {m.send or m.recv for m in messages if m.traced and not m.matched}
+    lanes = {f"rank {rank}": bars_of(own, first, last, lost, len(sizes) > 1) for rank, own in by_rank.items()}
+    met = [c for c in collectives if len(c.group) > 1 and c.came is not None and {*c.events} <= spans.keys()]
     met = met if len(met) <= MOST_MARKS else []
     notes = [*notes, *(f"Each message is {format_bytes(size)}." for size in sizes if len(sizes) == 1)]
     if len(sent) > MOST_ARROWS:
         notes += [f"{len(sent):,} messages are too many for arrows: plot(window=(start, end)) draws some milliseconds."]
         sent = []
     lines = [line for note in notes for line in textwrap.wrap(note, 96)]
-    looks = [look for look in LOOKS.values() if any(bar.look == look for bars in lanes.values() for bar in bars)]
-    flying = [event for event in there if not event.blocking and event.kind != "serve"]
-    legend = legend_lines(flying, sent, met, lost)
+    looks, flying = (
+        used(LOOKS.values(), lanes),
+        [event for event in spans if not event.blocking and event.kind != "serve"],
+    )
+    legend = legend_lines(flying, sent, met)
     height = height_of(lanes, GAP) * (1 if len(ranks) <= MOST_HIGH else 0.5)
     height += 1.2 + LINE * len(lines) + ROW * -(-len(looks + legend) // 3)
     with new_panels(7.5, height, 1, 1, textwrap.fill(title, 76)) as (figure, (ax,)):
@@ -82,12 +83,11 @@ def space_time(
         bands = [rank_color(rank) for rank in ranks]
         tops = draw_lanes(ax, lanes, last, bands=bands, size=TEXT, start=first, gap=GAP)
         ax.locator_params("x", nbins=7)
-        places = {}
-        for rank, own in spans.items():
-            top = tops[f"rank {rank}"]
-            places |= {event: (top + upper, top + lower) for event, (upper, lower) in own.items()}
+        places = {event: tuple(tops[f"rank {event.rank}"] + y for y in span) for event, span in spans.items()}
         draw_arrows(ax, sent, places)
-        draw_marks(ax, met, lost, places)
+        for collective in met:
+            ends = [y for event in collective.events for y in places[event]]
+            ax.vlines(collective.came, min(ends) - 0.15, max(ends) + 0.15, color=INK, lw=1, ls=DOTS, zorder=4)
     return figure
 
 
@@ -102,14 +102,15 @@ def lay_out(events: Sequence[Event]) -> Spans:
     return spans
 
 
-def bars_of(spans: Spans, first: float, last: float, sized: bool) -> list[Bar]:
+def bars_of(spans: Spans, first: float, last: float, lost: Collection[Event], sized: bool) -> list[Bar]:
     """The parts of a rank's events that are seen, those that are higher in `LOOKS` last; the widest one has texts."""
     bars = []
     for event, (upper, lower) in spans.items():
         own = []
         for what, start, end in event.parts:
             if end >= first and start <= last:
-                own.append(Bar(max(start, first), min(end, last), LOOKS[what], (), upper, lower - upper))
+                look = LOOKS["lost" if event in lost else what]
+                own.append(Bar(max(start, first), min(end, last), look, (), upper, lower - upper))
         widest = max(own, key=lambda bar: bar.end - bar.start)
         bars += [bar._replace(texts=texts_of(event, sized)) if bar is widest else bar for bar in own]
     return sorted(bars, key=lambda bar: [*LOOKS.values()].index(bar.look))
@@ -132,15 +133,12 @@ def texts_of(event: Event, sized: bool) -> list[str]:
 # --- how it is drawn ---
 
 
-def legend_lines(
-    flying: Sequence[Event], sent: Sequence[Message], met: Sequence[Collective], lost: Sequence[Message]
-) -> list[Line2D]:
+def legend_lines(flying: Sequence[Event], sent: Sequence[Message], met: Sequence[Collective]) -> list[Line2D]:
     """What is drawn beside the kinds of bars, each with its words; nothing for what is not there."""
     lines = (
         ("in flight, not blocking", flying, LOOKS["move"].fill, {"lw": 4}),
         ("message, coloured by sender", sent, curve_color(0), {"lw": 1.4, "marker": ">", "ms": 5}),
         ("everybody has come", met, INK, {"lw": 1, "ls": DOTS}),
-        ("without a partner", lost, LOST, {"lw": 0, **CROSS}),
     )
     return [Line2D([], [], color=color, label=words, **look) for words, there, color, look in lines if there]
 
@@ -153,13 +151,3 @@ def draw_arrows(ax: Axes, sent: Sequence[Message], places: Spans) -> None:
         edge = upper if places[message.send] < (upper, lower) else lower
         tail, head = (message.left, sum(places[message.send]) / 2), (message.arrived, edge)
         ax.add_patch(FancyArrowPatch(tail, head, color=curve_color(message.src), **look))
-
-
-def draw_marks(ax: Axes, met: Sequence[Collective], lost: Sequence[Message], places: Spans) -> None:
-    """A dotted line where the last rank came to a collective, and a cross where a call began that had no partner."""
-    for collective in met:
-        ends = [y for event in collective.events for y in places[event]]
-        ax.vlines(collective.came, min(ends) - 0.15, max(ends) + 0.15, color=INK, lw=1, ls=DOTS, zorder=4)
-    for message in lost:
-        event = message.send or message.recv
-        ax.plot(event.start, sum(places[event]) / 2, color=LOST, zorder=7, clip_on=False, **CROSS)

@@ -1,5 +1,6 @@
 """A real JupyterLab on a free port, and a real Chromium that looks at it; the tests end what they start."""
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -22,16 +23,6 @@ from tests.tool import ROOT
 
 PATIENCE_SECONDS = 240  # for what a browser, a server or a kernel does on a busy machine; it takes seconds
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BROWSER_OPTIONS = [
-    "--no-sandbox",  # Chromium refuses its sandbox to root
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",  # a container's /dev/shm is small
-]
 
 
 class Lab:
@@ -47,8 +38,7 @@ class Lab:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.log = folder / "lab.log"
-        directories = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
-        variables = {**os.environ, **directories, "IPYTHONDIR": str(folder / "ipython"), "DISTLAB_TEST_MARK": self.mark}
+        variables = {**os.environ, "HOME": str(folder), "DISTLAB_TEST_MARK": self.mark}
         options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={self.port}", "--port-retries=0"]
         options += [f"--ServerApp.root_dir={self.root}", f"--IdentityProvider.token={self.token}"]
         with self.log.open("w") as log:
@@ -65,27 +55,22 @@ class Lab:
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
         nbformat.write(new_notebook(cells=[*cells], metadata=kernel), self.root / "notebooks" / name)
 
-    def wait_until_up(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Returns when the server answers; fails with its log when it ended or takes too long."""
-        end = time.monotonic() + patience
+    def wait_until_up(self) -> None:
+        """Return when the server answers; fail with its log when it ended or takes too long."""
+        end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end and self.process.poll() is None:
-            try:
+            with contextlib.suppress(OSError):
                 urllib.request.urlopen(self.address("api/status"), timeout=2).close()
                 return
-            except OSError:
-                time.sleep(0.1)
+            time.sleep(0.1)
         raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
 
-    def stop(self, patience: float = 60) -> list[psutil.Process]:
-        """Ends the server as Ctrl-C does, waits, and returns the processes that it left behind, however far down."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(timeout=patience)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        return wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", self.mark), patience)
+    def stop(self) -> list[psutil.Process]:
+        """End the server as Ctrl-C does, wait, and return the processes that it left behind, however far down."""
+        self.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=60)
+        return wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", self.mark), 60)
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +100,7 @@ def page(chromium, lab):
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=BROWSER_OPTIONS)
+        browser = playwright.chromium.launch(executable_path=chromium, headless=True)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.set_default_timeout(PATIENCE_SECONDS * 1000)
         page.requested, page.complaints = [], []

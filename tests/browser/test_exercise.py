@@ -20,22 +20,10 @@ CELLS = {
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture
-def solving(page, lab):
-    """A notebook with these cells, open, its first cell selected."""
-    lab.write("solving.ipynb", map(new_code_cell, CELLS.values()))
-    open_notebook(page, lab, "solving.ipynb")
-    page.locator(".jp-Notebook .jp-Cell").first.locator(".jp-InputPrompt").click()
-    return page
-
-
-def begin_next(page):
-    """Run the selected cell, and select the one after it."""
+def shown(page, place, meanwhile=lambda: None):
+    """Run the selected cell, which is the one at that place, and select the one after it; what it shows in the end."""
     page.locator(".jp-Toolbar").get_by_title("Run this cell and advance").first.click()
-
-
-def shown(page, place):
-    """What a cell shows when it has ended."""
+    meanwhile()
     page.wait_for_function(
         f"() => {{ const state = ({STATE})(); "
         f"return state.kernel === 'idle' && state.cells[{place}].execution_count !== null; }}",
@@ -43,23 +31,22 @@ def shown(page, place):
     return page.locator(".jp-Notebook .jp-CodeCell").nth(place).locator(".jp-OutputArea").inner_text()
 
 
-def test_a_learner_solves_an_exercise(solving, lab):
+def test_a_learner_solves_an_exercise(page, lab):
     """The wrong answer gets its grid, the right one passes; Interrupt frees the ranks, and a restart ends them."""
-    page = solving
-    begin_next(page)
+    lab.write("solving.ipynb", map(new_code_cell, CELLS.values()))
+    open_notebook(page, lab, "solving.ipynb")
+    page.locator(".jp-Notebook .jp-Cell").first.locator(".jp-InputPrompt").click()
     shown(page, 0)
-    begin_next(page)
     grid = shown(page, 1)
     assert "scale_by_rank: not yet. With 2 ranks and 8 numbers of float32 it gives wrong values:" in grid
     assert "The tensor is still as it was given: the result has to be in it." in grid
-    begin_next(page)
     assert "scale_by_rank: passed. 15 cases with 2, 3 and 4 ranks." in shown(page, 2)
 
-    begin_next(page)
-    page.get_by_text(re.compile(r"^\d+ s: ")).first.wait_for()  # the line that is shown meanwhile
-    page.locator(".jp-Toolbar").get_by_title("Interrupt the kernel").first.click()
-    assert "Interrupted" in shown(page, 3)
-    begin_next(page)
+    def interrupt():
+        page.get_by_text(re.compile(r"^\d+ s: ")).first.wait_for()  # the line that is shown meanwhile
+        page.locator(".jp-Toolbar").get_by_title("Interrupt the kernel").first.click()
+
+    assert "Interrupted" in shown(page, 3, interrupt)
     assert shown(page, 4).strip().endswith("6 7")
 
     def ranks():

@@ -3,7 +3,9 @@
 import json
 from urllib.parse import urlsplit
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell
 
 LESSON = "00_start_here.ipynb"
 RUN_SECONDS = 600  # for the lesson on a busy machine; it takes less than a minute
@@ -43,16 +45,6 @@ def run_all(page):
     return page.evaluate(STATE)["cells"]
 
 
-def clear_outputs(lab, name):
-    """Removes the committed outputs from the copy, so that everything seen afterwards was made by this run."""
-    path = lab.root / "notebooks" / name
-    notebook = json.loads(path.read_text())
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            cell["outputs"], cell["execution_count"] = [], None
-    path.write_text(json.dumps(notebook))
-
-
 def foreign(urls):
     """Requests that left this machine."""
     return [url for url in urls if urlsplit(url).hostname not in ("127.0.0.1", None)]
@@ -63,16 +55,14 @@ def test_the_first_lesson_runs(page, lab):
 
     No popup about news or updates stands in front of the text, and the diagrams are drawn.
     """
-    clear_outputs(lab, LESSON)
+    cells = nbformat.read(lab.root / "notebooks" / LESSON, 4).cells
+    # without the committed outputs, so that all that is seen afterwards was made by this run
+    lab.write(LESSON, [new_code_cell(c.source, metadata=c.metadata) if c.cell_type == "code" else c for c in cells])
     open_notebook(page, lab, LESSON)
     cells = run_all(page)
 
-    for cell in cells:
-        failed = any(output["output_type"] == "error" for output in cell["outputs"])
-        assert not failed or "raises-exception" in cell["metadata"].get("tags", []), cell["source"]
-    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))  # an error ends the run
     assert all(f"rank {rank}" in json.dumps(cells) for rank in range(2))
-    assert page.locator(".jp-OutputArea-output").count() > 0
     assert page.locator(".Toastify__toast").count() == 0  # the question about news came a moment after the notebook
     page.wait_for_function("() => [...document.images].every(image => image.complete && image.naturalWidth > 0)")
     assert foreign(page.requested) == []

@@ -3,18 +3,14 @@
 from nbformat.v4 import new_code_cell, new_output
 
 from distlab import plotting
-from distlab.simulated.schedules import Message
+from tests.unit.plotting.gallery import played
 
 from .test_lab import foreign, open_notebook, run_all
 
 SOURCE = """from distlab import plotting
-from distlab.simulated.schedules import Message
-one, both = {0}, {0, 1}
-states = [[[one], [{1}]], [[one], [both]], [[both], [both]]]
-messages = [[Message(0, 1, range(1), "reduce")], [Message(1, 0, range(1), "copy")]]
-plotting.play(states, messages, "two ranks")"""
-STATES = [[[{0}], [{1}]], [[{0}], [{0, 1}]], [[{0, 1}], [{0, 1}]]]
-MESSAGES = [[Message(0, 1, range(1), "reduce")], [Message(1, 0, range(1), "copy")]]
+from distlab_course import algorithms
+plan = algorithms.schedule("naive", 2)
+plotting.play(algorithms.holdings(plan), plan.steps, "two ranks")"""
 CLICK = "titles => titles.forEach(title => document.querySelector(`button[title='${title}']`).click())"
 ON, BACK, PLAY = "one step on", "one step back", "play or pause"
 HEADING = """() => document.querySelector("input[aria-label=step]").getAttribute("aria-valuetext")"""
@@ -25,7 +21,7 @@ def test_the_player(page, lab):
 
     No click is lost while something moves: each ends what the one before it began.
     """
-    data = plotting.play(STATES, MESSAGES, "two ranks")._repr_mimebundle_()
+    data = plotting.play(*played("naive", 2), "two ranks")._repr_mimebundle_()
     output = new_output("execute_result", data, execution_count=1)  # made elsewhere: not trusted until it is run
     lab.write("player.ipynb", [new_code_cell(SOURCE, execution_count=1, outputs=[output])])
     open_notebook(page, lab, "player.ipynb")

@@ -47,11 +47,6 @@ def texts(figure):
     return [text.get_text() for text in visible_texts(figure)]
 
 
-def labels(ax):
-    """What is written inside of the axes, sorted."""
-    return sorted(text.get_text() for text in ax.texts)
-
-
 def assert_tidy(figure):
     """No text overlaps another, none leaves the figure, and one that begins in a cell stays in it."""
     boxes = [(text.get_text(), text.get_window_extent()) for text in visible_texts(figure)]

@@ -4,13 +4,12 @@ import numpy as np
 import torch
 
 from distlab import plotting
-from distlab.plotting.curves import size_panels
 from distlab.traces.events import Event, Message
 from distlab.traces.trace import Shares
 from distlab_course import algorithms, figures
 from tests.tool import load
 from tests.unit.plotting.conftest import FIT, curve
-from tests.unit.plotting.scenes import collective, halves, many, message
+from tests.unit.plotting.scenes import collective, halves, message
 
 DIAGRAMS = load("diagrams")
 SIMULATED = "simulated: 4 ranks, 5 µs, 12.5 GB/s"
@@ -39,7 +38,7 @@ CALLS = [
     [("set", "k0", 5.0, 5.4), ("wait", "k0", 5.4, 5.41), ("get", "k0", 5.41, 5.5), ("get", "k1", 5.5, 5.6)],
     [("set", "k1", 1.0, 1.1), ("wait", "k0", 1.1, 5.2), ("get", "k0", 5.2, 5.3), ("get", "k1", 5.3, 5.35)],
 ]
-HELD = {"rref": 0, "rref\n2": 2, "object": 1, "alone": 1}
+HELD_BY = {"rref": 0, "rref\n2": 2, "object": 1, "alone": 1}
 EDGES = [("rref\n2", "object"), ("rref", "object"), ("object", "alone")]
 PROBED = {"gloo cpu": ("yes", "no"), "mpi cuda": ("?", "HANGS"), "ucc cpu": ("WRONG", "DIES")}
 PANELS = {
@@ -48,6 +47,14 @@ PANELS = {
 }
 PROCESSES = {"here": ["notebook", "controller"], "nodeA": ["store", "rank 0", "rank 1"], "nodeB": ["rank 2"]}
 LINES = {"commands": [("controller", "rank 2")], "tensors": [("rank 0", "rank 1"), ("rank 2", "rank 1")]}
+HELD = ([1, [2, 7], (3, 7)], [3, [7, "?", 14], None])
+MEASURED = {"none": (0.05, 0.04, 0.06), "buckets": (0.1, 0.09, 0.3)}
+FEW = {"a": Shares(0.001, 0, 0.001, 0, 0), "b": Shares(3, 0, 1, 0, 0)}
+TRAINED = {"loss": LOSSES, "accuracy, %": HITS, "c": HITS}
+SAMPLES = (torch.eye(8).expand(2, 6, 1, 8, 8), [range(6), [*"abcdef"]])
+EXCHANGES = [(0.0, 5.3, 0.4), (1.0, 6.1, 1.2), (2.0, 7.0, 2.3)]
+REPLICAS = {"replica": REPLICA, "shard": {"parameters": 2**21}}
+TALKS = [((0, 1), "1 add"), ((1, 3), "1 gather\n1 scatter")]
 # by rank: kind, stage, micro-batch, begin, end; two ranks, two micro-batches, a second later than zero
 GPIPE = [
     [("F", 0, 0, 1.0, 1.1), ("F", 0, 1, 1.1, 1.2), ("B", 0, 0, 1.4, 1.6), ("B", 0, 1, 1.6, 1.8)],
@@ -59,6 +66,7 @@ BUBBLES = {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved": {m: 3 / (2 * m +
 WAYS = {"DDP": (4e5, 2e-4), "ZeRO-3": (1e5, 5e-4), "pipeline": (1.2e5, 3e-4)}
 BATCHES, WIDTHS = np.arange(1, 9), np.geomspace(1, 100, 11)
 QUICKEST = {"a": BATCHES[:, None] + 0 * WIDTHS, "b": WIDTHS / 10 + 0 * BATCHES[:, None]}
+NETWORKS = {"NVLink": 4e10}
 LAYERS = [("up", (8, 2), 0), ("norm", (2,), None), ("down", (2, 8), 1)]
 NONE = [None, None]
 STATES = [
@@ -89,92 +97,49 @@ def one_step():
 # name: function, arguments, and texts that must be on the figure
 FIGURES = {
     **{name: (DIAGRAMS.diagram, (name,), {"rank 0"}) for name in (*DIAGRAMS.EXAMPLES, *DIAGRAMS.BARRIERS)},
-    "ring of messages": (DIAGRAMS.ring, (), {"rank 0"}),
     "before_after": (
         plotting.before_after,
-        ([1, [2, 7], (3, 7)], [3, [7, "?", 14], None], "call", ["a", "b", "c"]),
-        {"call", "before", "after", "c", "14", "?", "rank 2"},
+        (*HELD, "call", ["a", "b", "c"]),
+        {"call", "before", "after", "c", "14", "?"},
     ),
     "time_against_size": (plotting.time_against_size, (CURVES, "t"), {*CURVES, "1 µs", "t", "message size"}),
-    "sweep": (
-        size_panels,
-        ({"t, 2 ranks": CURVES, "t, 4 ranks": {"a": curve(6e-5)}}, {"a": curve(6e-5)[:2]}, SIMULATED),
-        {"t, 2 ranks", "t, 4 ranks", "a", SIMULATED},
-    ),
-    "training_curves": (
-        plotting.training_curves,
-        ({"loss": LOSSES, "accuracy, %": HITS, "c": HITS}, "digits"),
-        {"digits", "accuracy, %", "epoch", "rank 7"},
-    ),
+    "training_curves": (plotting.training_curves, (TRAINED, "digits"), {"digits", "accuracy, %", "epoch", "rank 7"}),
     "spans": (plotting.spans, (SERVED, "t"), {"rank 0", "rank 1", "rank 2", "2", "time", "t", "0 s"}),
     "spans of kinds": (plotting.spans, (STEP, "one step"), {*STEP, WAIT, MOVE, "0 s"}),
-    "step_times": (
-        plotting.step_times,
-        ({"none": (0.05, 0.04, 0.06), "buckets": (0.1, 0.09, 0.3)}, "one step"),
-        {"buckets", "100 ms", "time of one step"},
-    ),
+    "step_times": (plotting.step_times, (MEASURED, "one step"), {"buckets", "100 ms", "time of one step"}),
     "time_shares": (plotting.time_shares, (SHARES, "t"), {*SHARES, "50%", "25%", "14%", "9%", "computes", "0 s"}),
-    "relative time_shares": (
-        plotting.time_shares,
-        ({"a": Shares(0.001, 0, 0.001, 0, 0), "b": Shares(3, 0, 1, 0, 0)}, "t", True),
-        {"a", "50%", "75%", "share of the time"},
-    ),
+    "relative time_shares": (plotting.time_shares, (FEW, "t", True), {"a", "50%", "75%", "share of the time"}),
     "steps": (plotting.steps, (*played("ring", 3), "t"), {"t", "step 0", "step 3", "end", "rank 2", "chunk"}),
     "space_time": (
         one_step,
         (),
-        {"isend → 1", "all_reduce", "forward", "Each message is 4 kB.", "everybody has come", WAIT},
+        {"isend → 1", "Each message is 4 kB.", "everybody has come", WAIT, "without a partner"},
     ),
-    "space_time of many": (plotting.space_time, (range(8), *many(8, 40)), {"rank 7", "20 ms", WAIT}),
     # --- the course's ---
-    "latency_bandwidth": (
-        figures.latency_bandwidth,
-        (*curve(FIT.alpha), FIT, "ping-pong"),
-        {"fit: α + βn\nα = 40 µs", "1/β = 2 GB/s"},
-    ),
+    "latency_bandwidth": (figures.latency_bandwidth, (*curve(FIT.alpha), FIT, "ping-pong"), {"fit: α + βn\nα = 40 µs"}),
     "time_against_ranks": (figures.time_against_ranks, BY_RANKS, {"ring", "1 MiB", "2", "4", "64", "ranks", "0 s"}),
     "speedup": (
         figures.speedup,
         (RATES, "digits", 2),
         {"ideal", "large, 50%", "more ranks than the 2 cores", "speed-up"},
     ),
-    "images": (
-        figures.images,
-        (torch.eye(8).expand(2, 6, 1, 8, 8), [range(6), [*"abcdef"]], (), "t"),
-        {"t", "rank 1", "f"},
-    ),
+    "images": (figures.images, (*SAMPLES, (), "t"), {"t", "rank 1", "f"}),
     "heat_maps": (figures.heat_maps, (PANELS,), {*PANELS, *PROBED, "PREMUL_SUM", "?", "HANGS"}),
     "handshake": (figures.handshake, (CALLS, "two ranks"), {"two ranks", "store", "rank 0", "k0", "k1", "  4.00 s "}),
-    "graph": (figures.graph, (HELD, EDGES, "who holds what", {"rref"}), {"who holds what", "rank 2", "alone"}),
+    "graph": (figures.graph, (HELD_BY, EDGES, "who holds what", {"rref"}), {"who holds what", "rank 2", "alone"}),
     "machines": (figures.machines, (PROCESSES, LINES, "t"), {"t", *PROCESSES, *LINES, "rank 2", "controller"}),
-    "clocks": (
-        figures.clocks,
-        ([(0.0, 5.3, 0.4), (1.0, 6.1, 1.2), (2.0, 7.0, 2.3)], 5.05),
-        {"the shortest exchange", "the\ntruth", "rank 2"},
-    ),
-    "memory": (
-        figures.memory,
-        ({"replica": REPLICA, "shard": {"parameters": 2**21}}, "t", "MiB", 32 * 2**20),
-        {"replica", "25", "device: 32 MiB", "memory, MiB"},
-    ),
+    "clocks": (figures.clocks, (EXCHANGES, 5.05), {"the shortest exchange", "the\ntruth", "rank 2"}),
+    "memory": (figures.memory, (REPLICAS, "t", "MiB", 32 * 2**20), {"replica", "25", "device: 32 MiB", "memory, MiB"}),
     "memory_at": (figures.memory_at, (MOMENTS, "t"), {"0", "1", "parameters", "gathered parameters", "t"}),
     "shards": (figures.shards, (STATES, ["gather", "add"], "t"), {"t", "rank 0", "rows", "all", "sum", "gather"}),
     "cuts": (figures.cuts, (LAYERS, 2, {"down": "all-\nsum"}, "t"), {"8 x 2", "all-\nsum", "every rank", "rank 1"}),
-    "mesh": (
-        figures.mesh,
-        ((2, 2), [((0, 1), "1 add"), ((1, 3), "1 gather\n1 scatter")], "t"),
-        {"3", "1 gather\n1 scatter"},
-    ),
-    "pipeline": (
-        figures.pipeline,
-        ({"GPipe": GPIPE, "V": V}, SIMULATED),
-        {"GPipe: idle 25%", "stage 3", f"time ({SIMULATED})"},
-    ),
+    "mesh": (figures.mesh, ((2, 2), TALKS, "t"), {"3", "1 gather\n1 scatter"}),
+    "pipeline": (figures.pipeline, ({"GPipe": GPIPE, "V": V}, SIMULATED), {"GPipe: idle 25%", f"time ({SIMULATED})"}),
     "bubbles": (figures.bubbles, (BUBBLES, 4, (1, 2), "there"), {*BUBBLES, "there; dashed: 3 / (v m + 3)"}),
     "predictions": (figures.predictions, (WAYS, WAYS, "there"), {*WAYS, "hatched: predicted; full: there"}),
     "quickest": (
         figures.quickest,
-        (QUICKEST, 1e9 * WIDTHS, 1024 * BATCHES, "a model", {"NVLink": 4e10}),
-        {"a", "b", "NVLink", "a model", "8,192"},
+        (QUICKEST, 1e9 * WIDTHS, 1024 * BATCHES, "a model", NETWORKS),
+        {"a", "b", *NETWORKS},
     ),
 }

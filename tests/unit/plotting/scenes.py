@@ -32,11 +32,9 @@ def many(ranks, steps, seed=1):
     messages, events, now = [], [], [0.0] * ranks
     for _ in range(steps):
         at = [time + chance.random() * 0.4 for time in now]
-        for rank in range(ranks):
-            events.append(Event(rank, "compute", "mm", now[rank] / 1e3, at[rank] / 1e3))
+        events += [Event(rank, "compute", "mm", now[rank] / 1e3, at[rank] / 1e3) for rank in range(ranks)]
         for rank in range(ranks):
             after = (rank + 1) % ranks
-            end = max(at[rank], at[after]) + chance.random() * 0.5
-            messages.append(message(rank, after, at[rank], at[after], end, 400, tuple(range(ranks))))
-            now[after] = end
+            now[after] = max(at[rank], at[after]) + chance.random() * 0.5
+            messages.append(message(rank, after, at[rank], at[after], now[after], 400, tuple(range(ranks))))
     return events + halves(messages), messages

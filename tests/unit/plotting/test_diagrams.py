@@ -15,7 +15,6 @@ from tests.tool import ROOT, load
 from tests.unit.plotting.conftest import texts
 
 TOOL = load("diagrams")
-NAMES = [*TOOL.EXAMPLES, *TOOL.BARRIERS]
 
 
 def cell_colors(figure):
@@ -31,7 +30,7 @@ def test_figs_are_committed(tmp_path):
         pytest.skip(f"figs/ is drawn by matplotlib {tested[1]}, this is {matplotlib.__version__}")
     with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}):
         paths = TOOL.write_figs(tmp_path)
-    assert [path.name for path in paths] == [f"{name}.{kind}" for name in [*NAMES, "ring"] for kind in ("svg", "png")]
+    assert len(paths) == 2 * len([*TOOL.EXAMPLES, *TOOL.BARRIERS, "ring"])
     for path in paths:
         assert path.read_bytes() == (ROOT / "figs" / path.name).read_bytes(), f"{path.name} is stale: run `make figs`"
 
@@ -39,9 +38,8 @@ def test_figs_are_committed(tmp_path):
 def test_grid_traces_origins():
     """A value has the colour of the one rank that had it, light grey if several had it, dark grey if none had it."""
     figure = before_after([1, torch.tensor([2.0, 7.0]), (3, 7)], [torch.tensor(3), 7, None], "call")
-    empty = "#000000"  # what to_hex makes of a fill with no colour
     own = [rank_color(0), rank_color(1), rank_color(1), rank_color(2), rank_color(2)]
-    assert cell_colors(figure) == [*own, rank_color(2), FAINT, empty]
+    assert cell_colors(figure) == [*own, rank_color(2), FAINT, "#000000"]  # which to_hex makes of no colour
     assert cell_colors(before_after([1, 2], [3, 3]))[2:] == [MIXED, MIXED]
 
 

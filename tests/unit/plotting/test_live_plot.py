@@ -21,26 +21,19 @@ class Notebook:
         return self
 
 
-def test_a_program_keeps_the_last_picture_only(monkeypatch):
-    """Where nobody watches, one picture is displayed, at the end, with all the points, also when the work fails."""
-    notebook = Notebook(monkeypatch, watched=False)
-    with pytest.raises(KeyError), plotting.LivePlot("digits") as picture:  # noqa: PT012
-        for epoch in (1, 2):
-            picture.add("loss", "rank 0", epoch, 1 / epoch)
-            picture.update()
-            assert notebook.displayed == []
-        raise KeyError
-    assert (len(notebook.displayed), notebook.updates) == (1, [])
-    assert picture.panels == {"loss": {"rank 0": ([1, 2], [1, 0.5])}}
+@pytest.mark.parametrize(("watched", "pause", "updates"), [(False, 0.0, 0), (True, 0.0, 4), (True, 1000.0, 1)])
+def test_a_person_sees_it_grow(monkeypatch, watched, pause, updates):
+    """Each picture takes the place of the one before, not more often than the pause says; a program gets the last one.
 
-
-@pytest.mark.parametrize(("pause", "updates"), [(0.0, 4), (1000.0, 1)])
-def test_a_person_sees_it_grow(monkeypatch, pause, updates):
-    """Where somebody watches, each picture takes the place of the one before, not more often than the pause says."""
-    notebook = Notebook(monkeypatch, watched=True)
+    That is shown with all the points, also when the work fails.
+    """
+    notebook = Notebook(monkeypatch, watched)
     monkeypatch.setattr(curves, "PAUSE_SECONDS", pause)
-    with plotting.LivePlot() as picture:
+    with pytest.raises(KeyError), plotting.LivePlot("digits") as picture:  # noqa: PT012
         for epoch in range(4):
             picture.add("loss", "rank 0", epoch, 1.0)
             picture.update()
+            assert bool(notebook.displayed) == watched
+        raise KeyError
     assert (len(notebook.displayed), len(notebook.updates)) == (1, updates)
+    assert picture.panels == {"loss": {"rank 0": ([0, 1, 2, 3], [1.0] * 4)}}
