@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -90,7 +91,7 @@ class Processes:
         """Use engines that others started, and end none of them."""
         self.client = client
         try:
-            names = client.direct_view("all").apply_async(entry.where).get(timeout=ATTACH_SECONDS)
+            names = client.direct_view("all").apply_async(socket.gethostname).get(timeout=ATTACH_SECONDS)
         except Exception as error:  # whatever an engine raises, as where distlab is not installed
             advice = "Each engine needs distlab, as installed here, and must be idle."
             raise HostError(f"The engines do not answer: {error}. {advice}") from error

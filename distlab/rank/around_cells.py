@@ -40,19 +40,18 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
         at_end: called when a cell or a call has ended, before the notebook knows of it.
     """
     streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
-    senders = {name: getattr(stream, "pub_thread", None) for name, stream in streams.items()}
+    sender = sys.stdout.pub_thread  # the thread that sends what is written; close() takes it away
 
     def restore() -> None:
         restore_builtins()
         for name, stream in streams.items():
-            stream.pub_thread = senders[name]  # the thread that sends what is written; close() takes it away
+            stream.pub_thread = sender
             setattr(sys, name, stream)
         for name, value in _first_environment.items():
             if value is not None:
                 os.environ.setdefault(name, value)
         for number, handler in handlers.items():
-            if signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
+            signal.signal(number, handler)
 
     restore()
     _make_children_plain([*handlers, signal.SIGTERM])

@@ -6,7 +6,6 @@ imported inside of them.
 
 from __future__ import annotations
 
-import socket
 import sys
 from typing import Any
 
@@ -15,11 +14,6 @@ from distlab.wire import payload
 from distlab.wire.messages import Failure
 from distlab.wire.payload import Recorded, Reply
 from distlab.wire.rendezvous import Joined, Meeting, Rebuilt
-
-
-def where() -> str:
-    """Name of the host that an engine runs on. Runs on: an engine that is no rank yet."""
-    return socket.gethostname()
 
 
 def join(rank: int, meeting: Meeting) -> Joined:

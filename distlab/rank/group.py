@@ -117,7 +117,7 @@ def connect(host: str, port: int) -> dist.Store:
     """
     try:
         _connection(host, port).num_keys()
-    except Exception:
+    except RuntimeError:
         _connection.cache_clear()
     return _connection(host, port)
 

@@ -163,13 +163,14 @@ class Log:
         tracer: a recording.Recording while a trace is recorded.
         simulator: backend.Simulator on a simulated cluster, which notes waits for Futures.
         report_left: tells the notebook that a cell has left calls that nobody can wait for.
+        generation: how often the groups were built; their names come again.
         cells: how many cells and calls of the notebook's have ended.
         unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
     """
 
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 1
-        self.total = self.freed = self.cells = 0
+        self.total = self.freed = self.cells = self.generation = 0
         self.report_left: Callable[[], None] = lambda: None
         self.checker: Any = None
         self.tracer: Any = None
@@ -178,8 +179,7 @@ class Log:
 
     def forget(self) -> None:
         """Forget every call; the group that they were made in is gone."""
-        if self.tracer is not None:
-            self.tracer.forget_groups()
+        self.generation += 1
         # by thread: the call that it waits in; an interrupt that hit `waits` itself has left its call there
         self.now: dict[int, Note | None] = {}
         self.closed = False  # whether the watchdog frees this rank: it begins no more calls

@@ -41,11 +41,10 @@ class Recording:
         self._main = threading.get_ident()
         self._remote: list[RecordedCall] = []
         self._groups: dict[tuple[str, int], GroupKey] = {}  # by name and generation
-        self._generations: list[int] = []  # when all groups were left, in ns
 
     def call(self, note: Note, make: Callable[[], Any]) -> Any:
         """Make the call of a note, and record it."""
-        group = self._group_of(note.group, len(self._generations))
+        group = self._group_of(note.group)
         num_bytes = sum(prod(shape) * getattr(dtype, "itemsize", 0) for dtype, shape in note.tensors)
         num_bytes *= len(group[2]) if "scatter" in note.method else 1  # of those a note has the share of one rank
         peer = _member(group, note.root if note.method in ROOTED else note.peer)
@@ -94,10 +93,6 @@ class Recording:
             call.peer = _member(call.group, sender_of(work))
         return done
 
-    def forget_groups(self) -> None:
-        """All groups are gone; those that are built from now on may have their names and are not the same."""
-        self._generations.append(time_ns())
-
     def calls_by_python(self) -> list[RecordedCall]:
         """What was noted, without what is under way still."""
         for note, call in self.calls.items():
@@ -121,20 +116,20 @@ class Recording:
             before = bisect(starts, created + NEAR)
             if created < self.began or (before and created - NEAR <= over[before - 1]):
                 continue
-            group = self._group_of(entry["process_group"][0], bisect(self._generations, created))
+            group = self._group_of(entry["process_group"][0])
             sizes = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
             items = (prod(size) * getattr(torch, f"{dtype}Tensor").dtype.itemsize for size, dtype in sizes)
             found.append(RecordedCall(name, name, group, sum(items), start=created, posted=created))
         return found
 
-    def _group_of(self, name: str, generation: int) -> GroupKey:
-        """What identifies a group; its ranks are unknown when it is gone."""
-        if (name, generation) not in self._groups:
+    def _group_of(self, name: str) -> GroupKey:
+        """What identifies a group of now; its ranks are unknown when it is gone."""
+        key = (name, LOG.generation)
+        if key not in self._groups:
             for group, its_name in group_names():
                 if isinstance(group, c10d.ProcessGroup):  # and not the mark of a group that this rank is not in
-                    key = (its_name, len(self._generations))
-                    self._groups[key] = (*key, tuple(members_of(group) or ()))
-        return self._groups.get((name, generation), (name, generation, ()))
+                    self._groups[its_name, LOG.generation] = (its_name, LOG.generation, tuple(members_of(group) or ()))
+        return self._groups.get(key, (*key, ()))
 
 
 def ended(call: RecordedCall, waited_since: int = 0) -> None:
