@@ -124,10 +124,8 @@ def functional_operators() -> list[tuple[str, Any]]:
 
 def functional_count(name: Any) -> int | None:
     """How many collectives the group of this name has begun in C++; None of a group in Python, or that is gone."""
-    for group, its_name in group_names():
-        if its_name == name and type(group) is dist.ProcessGroup:
-            return collectives_begun(group)
-    return None
+    groups = [group for group, its_name in group_names() if its_name == name and type(group) is dist.ProcessGroup]
+    return collectives_begun(groups[0]) if groups else None
 
 
 def storage_of(tensor: torch.Tensor) -> int:

@@ -12,6 +12,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from math import prod
 from types import FrameType
 from typing import Any
 
@@ -24,7 +25,7 @@ from distlab.rank import rpc_calls as remote
 from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, waits
 from distlab.rank.waits import STORE_WAITS, in_store, wait_elsewhere, wait_until
 from distlab.text import refuse
-from distlab.wire.messages import MESSAGE, OTHER, is_shown
+from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_shown
 
 # a class, a module or an operator, the name of one of its functions, and what is called in its place, with the original
 # before the arguments
@@ -117,11 +118,56 @@ def destroying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
 def noting(name: str, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a process group, with a note of each call."""
-    note = Note.of_group(name, private.GROUP_NAMES.get(group, ""), args, kwargs)
+    note = note_of(name, private.GROUP_NAMES.get(group, ""), args, kwargs)
     if name in ROOTED or name in ("send", "recv"):
         _check_rank(group, note)
     begin = functools.partial(_begin, note, group, functools.partial(original, group, *args, **kwargs))
     return begin() if LOG.tracer is None else LOG.tracer.call(note, begin)
+
+
+def note_of(method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Note:
+    """The note of a call of a process group's method, with the arguments that torch gave it."""
+    note = Note("", MESSAGE if method in POINT_TO_POINT else COLLECTIVE)
+    note.method, note.group = method, group
+    given = (*args, *kwargs.values()) if kwargs else args
+    if note.kind == MESSAGE:
+        note.tensors = [_type_and_shape(given[0][0])]
+        ends = (-1, *given[1:]) if method == "recv_anysource" else given[1:]
+        note.peer, note.tag = (*ends, 0)[:2]  # the tag may be left out
+    else:
+        note.tensors, note.splits = _tensors(method, given), _splits(method, given)
+        note.options = kwargs.get("opts", given[-1] if given else None)
+    return note
+
+
+def _type_and_shape(tensor: Any) -> tuple[Any, tuple[int, ...]]:
+    """Of what is no tensor, which torch refuses next, the type alone."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor.dtype, tensor.shape
+    return type(tensor).__name__, ()
+
+
+def _tensors(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
+    """Type and shape of the tensors that all ranks must agree on: the result's where it is the same everywhere."""
+    if method in ("barrier", "monitored_barrier"):
+        return []
+    if method == "alltoall":
+        return [_type_and_shape(tensor) for tensor in args[1]]
+    tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]  # of a scatter the result is compared
+    return [_type_and_shape(tensor) for tensor in (tensors if isinstance(tensors, (list, tuple)) else [tensors])]
+
+
+def _splits(method: str, args: tuple) -> list[list[int] | int] | None:
+    """How many elements this rank sends to and receives from each rank, for all_to_all; None otherwise.
+
+    The whole where it is split evenly.
+    """
+    if method == "alltoall":
+        return [[tensor.numel() for tensor in tensors] for tensors in (args[1], args[0])]
+    if method in ("alltoall_base", "all_to_all_single"):
+        sides = (args[1], args[3]), (args[0], args[2])
+        return [[size * prod(tensor.shape[1:]) for size in sizes or ()] or tensor.numel() for tensor, sizes in sides]
+    return None
 
 
 def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
@@ -271,7 +317,7 @@ def _note_of_operator(name: str, group: str, args: tuple) -> Note:
         options = dist.AllreduceOptions()
         options.reduceOp = getattr(dist.ReduceOp, more[0].upper())
     given, opts = ((tensors, tensors, *more), {}) if name == "all_to_all_single" else ((tensors,), {"opts": options})
-    note = Note.of_group(private.FUNCTIONAL_METHODS[name], group, given, opts)
+    note = note_of(private.FUNCTIONAL_METHODS[name], group, given, opts)
     public = hasattr(dist, note.method) and not note.method.startswith("_")
     note.op = _of_dtensor(sys._getframe(1)) or (note.method if public else name)
     return note

@@ -17,11 +17,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from math import prod
 from types import FrameType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from distlab.compat import torch as private
@@ -88,21 +86,6 @@ class Note:
         called, self.lines = place_of(sys._getframe(1))
         self.op, self.kind, self.ranks, self.words = op or called, kind, tuple(ranks), words
         self.has_limit, self.freed_with = has_limit, freed_with
-
-    @classmethod
-    def of_group(cls, method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Note:
-        """The note of a call of a process group's method, with the arguments that torch gave it."""
-        note = cls("", MESSAGE if method in POINT_TO_POINT else COLLECTIVE)
-        note.method, note.group = method, group
-        given = (*args, *kwargs.values()) if kwargs else args
-        if note.kind == MESSAGE:
-            note.tensors = [_type_and_shape(given[0][0])]
-            ends = (-1, *given[1:]) if method == "recv_anysource" else given[1:]
-            note.peer, note.tag = (*ends, 0)[:2]  # the tag may be left out
-        else:
-            note.tensors, note.splits = _tensors(method, given), _splits(method, given)
-            note.options = kwargs.get("opts", given[-1] if given else None)
-        return note
 
     @property
     def message_kind(self) -> Kind:
@@ -326,36 +309,6 @@ def members_of(name: str) -> tuple[tuple[int, ...], bool]:
         if its_name == name:
             return tuple(dist.get_process_group_ranks(group)), private.timeout_of(group) < private.default_timeout()
     return (), False
-
-
-def _type_and_shape(tensor: Any) -> tuple[Any, tuple[int, ...]]:
-    """Of what is no tensor, which torch refuses next, the type alone."""
-    if isinstance(tensor, torch.Tensor):
-        return tensor.dtype, tensor.shape
-    return type(tensor).__name__, ()
-
-
-def _tensors(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
-    """Type and shape of the tensors that all ranks must agree on: the result's where it is the same everywhere."""
-    if method in ("barrier", "monitored_barrier"):
-        return []
-    if method == "alltoall":
-        return [_type_and_shape(tensor) for tensor in args[1]]
-    tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]  # of a scatter the result is compared
-    return [_type_and_shape(tensor) for tensor in (tensors if isinstance(tensors, (list, tuple)) else [tensors])]
-
-
-def _splits(method: str, args: tuple) -> list[list[int] | int] | None:
-    """How many elements this rank sends to and receives from each rank, for all_to_all; None otherwise.
-
-    The whole where it is split evenly.
-    """
-    if method == "alltoall":
-        return [[tensor.numel() for tensor in tensors] for tensors in (args[1], args[0])]
-    if method in ("alltoall_base", "all_to_all_single"):
-        sides = (args[1], args[3]), (args[0], args[2])
-        return [[size * prod(tensor.shape[1:]) for size in sizes or ()] or tensor.numel() for tensor, sizes in sides]
-    return None
 
 
 def _by_rank(split: list[int] | int | None, members: int) -> tuple[int, ...] | None:

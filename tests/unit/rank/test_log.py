@@ -62,7 +62,7 @@ def test_a_collective_is_noted_with_its_arguments(four, call, op, fields):
 def test_an_even_side_of_an_uneven_all_to_all_is_split_by_its_own_size(four):
     """Splits may be given for the input alone: the output's parts are quarters of the output."""
     arguments = (ones(4, 3), ones(10, 3), [], [1, 2, 3, 4], dist.AllToAllOptions())
-    said = log.Note.of_group("alltoall_base", "0", arguments, {}).record()
+    said = hooks.note_of("alltoall_base", "0", arguments, {}).record()
     assert (said.sends, said.receives) == ((3, 6, 9, 12), (3,) * 4)
 
 
