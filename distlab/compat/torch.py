@@ -53,17 +53,6 @@ def members_of(group: dist.ProcessGroup) -> dict[int, int] | None:
     return c10d._world.pg_group_ranks.get(group)
 
 
-def number_of_groups() -> int:
-    """How many groups this process is in, the world's included. Private: `_world`."""
-    return len(c10d._world.pg_map)
-
-
-def leave_all_groups() -> None:
-    """Destroy every group."""
-    if c10d._world.pg_map:
-        dist.destroy_process_group()
-
-
 def set_default_group(group: dist.ProcessGroup) -> None:
     """Make a group the one that calls without a group mean. Not documented: that it can be set."""
     dist.group.WORLD = group

@@ -1,9 +1,10 @@
 """Checked mode: the ranks compare each call's arguments before its data moves, and raise where they do not fit.
 
-Runs on every rank while a cell is checked, called by hooks.py. Data that does not fit ends in silence or in a
-crash otherwise: a recv into another type reinterprets bits, an all_reduce of different lengths may "succeed", a message
-of another size aborts its receiver. The ranks meet in the cluster's store, outside of the group: each collective has a
-key by group and number, each message by its ends, tag and number, so that unequal numbers of messages disturb nothing.
+Runs on every rank while a cell is checked, called by hooks.py; functional collectives are not compared. Data that does
+not fit ends in silence or in a crash otherwise: a recv into another type reinterprets bits, an all_reduce of different
+lengths may "succeed", a message of another size aborts its receiver. The ranks meet in the cluster's store, outside of
+the group: each collective has a key by group and number, each message by its ends, tag and number, so that unequal
+numbers of messages disturb nothing.
 
 What does not block without checks does not block with them: a recv or a collective returns at once, and torch waits for
 it next where it blocks; a thread posts it when the other ranks have said what they send. Calls in one *lane* (a group's
@@ -123,10 +124,6 @@ class Checker:
         deferred = Deferred(note, record, lanes, make, self._limit)
         self._waiting.append(deferred)
         return deferred
-
-    def agree(self, note: Note) -> None:
-        """Wait until every rank has come to a call, which is made on the thread that asked for it."""
-        self.call(note, lambda: None).posted()
 
     def close(self) -> None:
         """Post unchecked what still waits for the other ranks: they may make their part in a later cell."""

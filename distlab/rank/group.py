@@ -41,7 +41,8 @@ def join(rank: int, meeting: Meeting) -> Joined:
     LOG.rank, LOG.world_size = rank, meeting.world_size
     hooks.install()
     private.quiet_loggers()
-    private.leave_all_groups()  # of a notebook that has left an engine that was not its own
+    if dist.is_initialized():  # by a notebook that has left an engine that was not its own
+        dist.destroy_process_group()
     LOG.forget()
     watcher = None if watchdog.running() else watchdog.Watchdog(meeting)
     build(rank, meeting)
@@ -100,14 +101,15 @@ def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:
     watcher.settle()
     left_rpc = not whole and rpc.leave(watcher.connections.shut)
     checks.end()
-    subgroups = max(0, private.number_of_groups() - 1)
-    private.leave_all_groups()
+    has_subgroups = len(private.group_names()) > 1
+    if dist.is_initialized():
+        dist.destroy_process_group()
     around_cells.restore_environment()
     private.forget_group_numbers()  # a learner's init_process_group that failed has used one up, on this rank alone
     LOG.forget()
     build(rank, meeting)
     watcher.connections.store_port = meeting.port
-    return Rebuilt(subgroups > 0, left_rpc)
+    return Rebuilt(has_subgroups, left_rpc)
 
 
 def connect(host: str, port: int) -> dist.Store:

@@ -23,16 +23,13 @@ from torch.distributed import rpc
 from distlab.compat import torch as private
 from distlab.rank import rpc_calls as remote
 from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, waits
-from distlab.rank.waits import STORE_WAITS, in_store, wait_elsewhere, wait_until
+from distlab.rank.waits import in_store, wait_elsewhere, wait_until
 from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_shown
 
 # a class, a module or an operator, the name of one of its functions, and what is called in its place, with the original
 # before the arguments
 Row = tuple[Any, str, Callable[..., Any]]
-
-BLOCKING = ("send", "send_object_list")  # functions that wait for what they send
-FREED = "Connection closed: the wait for a message from any rank was ended."
 
 
 def table() -> Iterator[Row]:
@@ -44,7 +41,7 @@ def table() -> Iterator[Row]:
         yield operator, "__call__", wait_tensor if name == "wait_tensor" else functional
     for module in (dist, dist.distributed_c10d):
         yield module, "destroy_process_group", destroying
-    for name in STORE_WAITS:
+    for name in ("get", "multi_get", "wait"):  # which return when the keys are there
         yield dist.Store, name, functools.partial(in_store, name)
     if rpc.is_available():
         yield from remote.table()
@@ -142,17 +139,13 @@ def note_of(method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Not
 
 def _type_and_shape(tensor: Any) -> tuple[Any, tuple[int, ...]]:
     """Of what is no tensor, which torch refuses next, the type alone."""
-    if isinstance(tensor, torch.Tensor):
-        return tensor.dtype, tensor.shape
-    return type(tensor).__name__, ()
+    return getattr(tensor, "dtype", type(tensor).__name__), getattr(tensor, "shape", ())
 
 
 def _tensors(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
     """Type and shape of the tensors that all ranks must agree on: the result's where it is the same everywhere."""
     if method in ("barrier", "monitored_barrier"):
         return []
-    if method == "alltoall":
-        return [_type_and_shape(tensor) for tensor in args[1]]
     tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]  # of a scatter the result is compared
     return [_type_and_shape(tensor) for tensor in (tensors if isinstance(tensors, (list, tuple)) else [tensors])]
 
@@ -172,22 +165,27 @@ def _splits(method: str, args: tuple) -> list[list[int] | int] | None:
 
 def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     """Make the call of a note, which is in the log meanwhile, and tie the note to the Work that it returns."""
-    LOG.add(note)
-    try:
-        with waits(note):
-            work = make() if LOG.checker is None else LOG.checker.call(note, make)
-    except Exception:
-        LOG.take_back(note)
-        raise
+    with waits(note):
+        work = _added(note, make if LOG.checker is None else functools.partial(LOG.checker.call, note, make))
     over_gloo = getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
     if over_gloo and note.method == "recv_anysource":  # gloo does not end it when its connections are closed
-        note.freed_with = FREED
+        note.freed_with = "Connection closed: the wait for a message from any rank was ended."
     if work is not None:
         if isinstance(work, dist.Work) and type(work) is not dist.Work:  # a backend in Python has its own class
             install(waits_of(type(work)))
-        # gloo forgets a message that nobody waits for; a group of another kind may keep it
-        LOG.tie(work, note, over_gloo and note.method == "send" and note.op not in BLOCKING)
+        # gloo forgets a message that nobody waits for, as these two do; a group of another kind may keep it
+        LOG.tie(work, note, over_gloo and note.method == "send" and note.op not in ("send", "send_object_list"))
     return work
+
+
+def _added(note: Note, make: Callable[[], Any]) -> Any:
+    """Make a call that is in the log, unless it is refused."""
+    LOG.add(note)
+    try:
+        return make()
+    except Exception:
+        LOG.take_back(note)
+        raise
 
 
 def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
@@ -282,15 +280,7 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     if before is None:
         return original(operator, *args, **kwargs)
     note = _note_of_operator(operator.__name__, group, args)
-    LOG.add(note)
-    try:
-        if LOG.checker is not None:
-            with waits(note):
-                LOG.checker.agree(note)
-        result = original(operator, *args)
-    except Exception:
-        LOG.take_back(note)
-        raise
+    result = _added(note, functools.partial(original, operator, *args))
     if private.functional_count(group) == before:
         LOG.take_back(note)
     else:

@@ -149,8 +149,6 @@ def start() -> None:
     Raises:
         RuntimeError: a profiler runs on this rank already.
     """
-    if LOG.tracer is not None:
-        stop()  # the notebook could not end it
     if profiling():
         raise RuntimeError("a profiler runs there already")
     profiler = profile(use_kineto=True)

@@ -2,7 +2,7 @@
 
 Runs on every rank, when the notebook asks. Everything is read from outside: the Python frames of the threads, the log,
 /proc. A proof of a deadlock rests on it: what looks still is told from what is finished, because a thread that sleeps,
-a timer, a task of an event loop or the handler of a signal may still send.
+a timer or a task of an event loop may still send.
 """
 
 from __future__ import annotations
@@ -29,14 +29,10 @@ from distlab.wire.messages import CallRecord, Line, RankStatus, ServedCall, is_l
 
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
 CELLS = {ipython.CELL, ipyparallel.CALL}
-WAITING_FOR_WORK = (  # modules whose threads do nothing until they get work
-    "concurrent.futures.thread",
-    "multiprocessing.queues",
-    "tqdm._monitor",
-    ipython.HISTORY,
-    "zmq.utils.garbage",  # there from the first large value on that this rank has sent to the notebook
-)
-BUSY_IN_A_POOL = ("concurrent.futures.thread", "run")
+# modules whose threads do nothing until they get work; zmq's is there when this rank has sent a large value
+_POOLS, _QUEUES = "concurrent.futures.thread", "multiprocessing.queues"
+WAITING_FOR_WORK = (_POOLS, _QUEUES, "tqdm._monitor", ipython.HISTORY, "zmq.utils.garbage")
+BUSY_IN_A_POOL = (_POOLS, "run")
 GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets; torch 2.9 to 2.11 give it none
 ROUND_NANOSECONDS = 5_000_000
 
@@ -75,7 +71,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         traffic=_traffic(),
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
         mark=(*((id(first), first.f_lasti) if call and note is None else ()), LOG.total, moved),
-        quiet=still and not actors(main, ours) and not plans(loop),
+        quiet=still and not others_may_act(main, ours) and not plans(loop),
         rounds=rounds or (),
         serves=AGENT.worker is not None,
         threads=AGENT.worker.threads if AGENT.worker else 0,
@@ -255,8 +251,8 @@ def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
 # --- what may happen by itself ---
 
 
-def actors(main: int, ours: set[int]) -> list[int]:
-    """The threads besides the main one that may still communicate, or lend a hand to something that does.
+def others_may_act(main: int, ours: set[int]) -> bool:
+    """Whether a thread besides the main one may still communicate, or lend a hand to something that does.
 
     One that runs no code of the learner's now may run some later, as a timer does; only what waits for work, or in a
     call of the log, is known not to. C++ starts threads too, which threading does not know, and which have frames when
@@ -267,11 +263,8 @@ def actors(main: int, ours: set[int]) -> list[int]:
         ours: system numbers of threads that were there before the group.
     """
     known = {thread.ident: thread for thread in threading.enumerate()}
-    running, own = sys._current_frames(), threading.get_ident()
-    del running[own]  # a frame that holds itself would keep all the others
-    # its first line is yet to run; but a thread of C++ that has run Python once may be known as a dummy ever after
-    of_python = (ident for ident, thread in known.items() if not isinstance(thread, threading._DummyThread))  # noqa: SLF001
-    may_act = [ident for ident in of_python if ident not in (*running, main, own)]
+    running = sys._current_frames()
+    del running[threading.get_ident()]  # a frame that holds itself would keep all the others
     for ident, innermost in running.items():
         thread = known.get(ident)
         if ident == main or LOG.now.get(ident) or (thread is not None and thread.native_id in ours):
@@ -280,8 +273,8 @@ def actors(main: int, ours: set[int]) -> list[int]:
         is_ours = thread is not None and thread.name.startswith("distlab-")
         waits_for_work = any(place(f)[0] in WAITING_FOR_WORK for f in stack) and BUSY_IN_A_POOL not in map(place, stack)
         if any(is_learners(frame.f_code.co_filename) for frame in stack) or not (is_ours or waits_for_work):
-            may_act.append(ident)
-    return may_act
+            return True
+    return False
 
 
 def plans(loop: asyncio.AbstractEventLoop | None) -> bool:

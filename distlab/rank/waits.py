@@ -20,7 +20,6 @@ from distlab.rank.log import LOG, Note, waits
 from distlab.wire.messages import OTHER, WAITING, is_shown
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds from one look whether a wait is over or freed to the next
-STORE_WAITS = ("get", "multi_get", "wait")  # methods that return when the keys are there
 
 
 class waiting(waits):

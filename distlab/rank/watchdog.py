@@ -52,10 +52,9 @@ def watch(thread: Watchdog) -> None:
 
     Runs on: a rank, on its main thread, when its group is built.
     """
-    handlers = {INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
     LOG.report_left = lambda: thread.send(Answer(0, unwaited=True))
     AGENT.report = lambda printed: thread.send(Answer(0, printed=printed[:MOST_PRINTED]))
-    around_cells.keep(handlers, LOG.end_cell)
+    around_cells.keep({INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}, LOG.end_cell)
     thread.start()
 
 
@@ -119,8 +118,7 @@ class Watchdog(threading.Thread):
         if not received:
             return False
         *questions, self._received = (self._received + received).split(b"\n")
-        for question in questions:
-            asked = from_json(question)
+        for asked in map(from_json, questions):
             self.send(Answer(asked.number, **self._fields(asked.want)))
         return True
 

@@ -144,12 +144,6 @@ def a_row_of_a_mesh_that_is_left_alone(rank, n):
         tensor.redistribute(placements=[Replicate(), Replicate()]).to_local().sum().item()
 
 
-@breaks(3, error="RankError", check=True)
-def checked_and_parts_of_different_sizes(rank, n):
-    """The ranks do not agree in full_tensor: rank 0 has float32[1, 2], rank 1 has float32[2, 2], rank 2 has"""
-    DTensor.from_local(torch.ones(1 + rank, 2), mesh(n), [Shard(0)]).full_tensor()
-
-
 @breaks(3, error="RankError")
 def features_that_do_not_divide(rank, n):
     """such as out_features of a ColwiseParallel layer and in_features of the RowwiseParallel layer after it, must be"""
