@@ -44,10 +44,9 @@ def join(rank: int, meeting: Meeting) -> Joined:
     if dist.is_initialized():  # by a notebook that has left an engine that was not its own
         dist.destroy_process_group()
     LOG.forget()
-    watcher = None if watchdog.running() else watchdog.Watchdog(meeting)
+    watcher = watchdog.Watchdog(meeting)
     build(rank, meeting)
-    if watcher is not None:
-        watchdog.watch(watcher)
+    watchdog.watch(watcher)
     sys.modules["__main__"].__dict__.update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)
     return Joined(os.getpid(), this_machine())
 

@@ -81,9 +81,8 @@ class Watchdog(threading.Thread):
         self._channel.sendall(hello(token, LOG.rank))
         self._received = b""
         self.connections = Connections(meeting.port)
-        self._ours = status.system_threads() - {
-            threading.get_native_id()
-        }  # a forked process's main_thread().native_id is its parent's
+        # a forked process's main_thread().native_id is its parent's
+        self._ours = status.system_threads() - {threading.get_native_id()}
         self._main, self._loop = threading.get_ident(), asyncio._get_running_loop()
         self._acting, self._sending = threading.Lock(), threading.Lock()
 
@@ -157,7 +156,7 @@ class Watchdog(threading.Thread):
 
 def variables() -> tuple[str, ...]:
     """Names that the learner has defined on this rank, modules left out."""
-    given = {"rank", "world_size", "mpi_rank", "mpi_size", "In", "Out", "exit", "quit", "open", "get_ipython"}
+    given = {"rank", "world_size", "In", "Out", "exit", "quit", "open", "get_ipython"}
     defined = dict(sys.modules["__main__"].__dict__)
     names = (name for name, value in defined.items() if not isinstance(value, ModuleType))
     return tuple(sorted(name for name in names if not name.startswith("_") and name not in given))
@@ -171,9 +170,9 @@ def _sockets() -> frozenset[tuple[int, int]]:
     found = set()
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
-            status_of_file = os.fstat(int(name))
-            if stat.S_ISSOCK(status_of_file.st_mode):
-                found.add((int(name), status_of_file.st_ino))
+            seen = os.fstat(int(name))
+            if stat.S_ISSOCK(seen.st_mode):
+                found.add((int(name), seen.st_ino))
     return frozenset(found)
 
 
