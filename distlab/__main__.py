@@ -1,6 +1,6 @@
 """`python -m distlab doctor`: what this machine can do, and what to change; called by a person and by `make lab`.
 
-Runs in a process of its own. Each check gives lines; the machine is well when the checks that ranks depend on are.
+Runs in a process of its own. Each check prints lines; the machine is well when none of them raises.
 """
 
 from __future__ import annotations
@@ -10,46 +10,22 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
 import distlab
 from distlab.client.plan import check_launcher
 from distlab.client.recording import clock_offsets
+from distlab.errors import ClusterError
 from distlab.launch import local, reaper
-from distlab.wire.rendezvous import loopback_interface
 
 MOST_SKEW = 0.1  # seconds between two clocks, beyond which people are misled
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the doctor's report.
-
-    Attributes:
-        what: was looked at.
-        seen: what was found.
-        ok: whether that is as it should be.
-        advice: what to change where it is not.
-        vital: whether it decides that ranks can work.
-    """
-
-    what: str
-    seen: str
-    ok: bool = True
-    advice: str = ""
-    vital: bool = False
-
-    def __str__(self) -> str:
-        verdict = "OK  " if self.ok else "FAIL" if self.vital else "note"
-        advice = f"\n      {'':<11} {self.advice}" if self.advice and not self.ok else ""
-        return f"{verdict}  {self.what:<11} {self.seen}{advice}"
+RANKS = 4  # of the lessons
 
 
 def main() -> int:
-    """Parse the command line and print every finding; returns 1 when ranks cannot work."""
+    """Parse the command line and check everything; returns 1 when ranks cannot work."""
     parser = argparse.ArgumentParser(prog="python -m distlab", description="Learn distributed PyTorch on real ranks.")
     parser.add_argument("command", choices=["doctor"], help="what this machine can do, and what to change")
     parser.add_argument("--clean", action="store_true", help="end processes of clusters whose notebook is gone")
@@ -68,57 +44,45 @@ def main() -> int:
     return report(CHECKS, "Ranks work here.", "Ranks cannot work here yet.")
 
 
-def report(checks: Mapping[str, Callable[[], Iterator[Finding]]], well: str, sick: str) -> int:
-    """Print what the checks find, and one of two sentences; 1 when something vital is missing."""
+def report(checks: Mapping[str, Callable[[], None]], well: str, sick: str) -> int:
+    """Make the checks, and print one of two sentences; 1 where a check has raised."""
     status = 0
     for name, check in checks.items():
         try:
-            for finding in check():
-                print(finding, flush=True)
-                status |= finding.vital and not finding.ok
+            check()
         except Exception as error:  # of whatever library: a check that cannot be made is a finding
             status = 1
-            print(Finding(name, f"{type(error).__name__}: {error}", ok=False, vital=True), flush=True)
+            print(f"FAIL  {name:<11} {type(error).__name__}: {error}", flush=True)
     print(sick if status else well)
-    return int(status)
+    return status
 
 
-def check_packages() -> Iterator[Finding]:
-    """Python, and the packages on which most depends."""
-    yield Finding("Python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
+def show(what: str, seen: str, advice: str = "") -> None:
+    """Print what was found: that it is as it should be, or with advice what to change."""
+    print(f"{'note' if advice else 'OK  '}  {what:<11} {seen}", flush=True)
+    if advice:
+        print(f"      {'':<11} {advice}", flush=True)
+
+
+def check_machine() -> None:
+    """Python and the packages on which most depends, cores, shared memory, and processes that are left over."""
+    show("Python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
     names = ("distlab", "torch", "ipyparallel", "ipython", "ipykernel")
-    yield Finding("packages", ", ".join(f"{name} {version(name)}" for name in names), vital=True)
-
-
-def check_machine() -> Iterator[Finding]:
-    """How many ranks can compute at the same time, and room for data loaders' workers."""
+    show("packages", ", ".join(f"{name} {version(name)}" for name in names))
     cores = os.cpu_count() or 1
-    yield Finding("cores", f"{cores}; up to {cores} ranks compute at full speed, more take turns")
+    show("cores", f"{cores}; up to {cores} ranks compute at full speed, more take turns")
     if os.path.isdir("/dev/shm"):
         shared = shutil.disk_usage("/dev/shm").total / 1e6
         advice = "For data loaders with worker processes: mount -t tmpfs shm /dev/shm, in Docker --shm-size=1g."
-        yield Finding("/dev/shm", f"{shared:.0f} MB", shared >= 256, advice)
+        show("/dev/shm", f"{shared:.0f} MB", advice if shared < 256 else "")
+    left = ", ".join(str(process.pid) for process in reaper.leftovers())
+    show("leftovers", left or "none", "python -m distlab doctor --clean ends these processes." if left else "")
 
 
-def check_limits() -> Iterator[Finding]:
-    """How much memory, and how many files, processes and threads this user may have; the lessons use 4 ranks."""
-    for limit in local.limits(check_launcher(None)):
-        seen = f"{limit.value} {limit.what}, room for about {limit.ranks} ranks"
-        yield Finding("limit", seen, limit.ranks >= 4, limit.cure, vital=limit.ranks < 1)
-
-
-def check_network() -> Iterator[Finding]:
-    """The loopback interface, and a free port on it."""
-    port = local.check_loopback()
-    yield Finding("network", f"interface {loopback_interface()}, port {port} is free and answers", vital=True)
-
-
-def check_leftovers() -> Iterator[Finding]:
-    """Processes of clusters whose notebook is gone."""
-    left = reaper.leftovers()
-    pids = ", ".join(str(process.pid) for process in left[:8])
-    seen = f"{len(left)} processes: {pids}" if left else "none"
-    yield Finding("leftovers", seen, not left, "python -m distlab doctor --clean ends them.")
+def check_limits() -> None:
+    """Memory and open files for the ranks of the lessons."""
+    local.check(RANKS, check_launcher(None))
+    show("limits", f"memory and open files for {RANKS} ranks or more")
 
 
 def sum_of_ranks(rank: int, world_size: int) -> float:
@@ -131,7 +95,7 @@ def sum_of_ranks(rank: int, world_size: int) -> float:
     return tensor.item()
 
 
-def check_group(n: int | None = None, **where: Any) -> Iterator[Finding]:
+def check_group(n: int | None = None, **where: Any) -> None:
     """A gloo group, really built, and an all_reduce through it; with hosts, a rank on each, and their clocks."""
     began = time.monotonic()
     with distlab.Cluster(n, **where, timeout=20) as cluster:
@@ -140,22 +104,16 @@ def check_group(n: int | None = None, **where: Any) -> Iterator[Finding]:
     for rank, name in enumerate(names):
         offset = offsets.get(rank)
         seen = "the same as here" if offset is None else f"{offset.seconds:+.3f} s, to within {offset.error:.4f} s"
+        differs = offset is not None and abs(offset.seconds) >= MOST_SKEW
         advice = "Traces correct it; logs do not: run ntpd or chronyd on all hosts."
-        yield Finding("clock", f"{name}: {seen}", offset is None or abs(offset.seconds) < MOST_SKEW, advice)
+        show("clock", f"{name}: {seen}", advice if differs else "")
+    if sums != [float(sum(range(cluster.n)))] * cluster.n:
+        raise ClusterError(f"all_reduce gave {sums}, which is wrong: please report this.")
     what = f"a rank on each of {len(names)} hosts" if names else f"{cluster.n} ranks started"
-    seen = f"{what}, all_reduce gave {sums[0]:g}; {time.monotonic() - began:.1f} s"
-    expected = [float(sum(range(cluster.n)))] * cluster.n
-    yield Finding("gloo group", seen, sums == expected, "Another sum is right: please report this.", vital=True)
+    show("gloo group", f"{what}, all_reduce gave {sums[0]:g}; {time.monotonic() - began:.1f} s")
 
 
-CHECKS = {
-    "packages": check_packages,
-    "machine": check_machine,
-    "limits": check_limits,
-    "network": check_network,
-    "leftovers": check_leftovers,
-    "group": lambda: check_group(2),
-}
+CHECKS = {"machine": check_machine, "limits": check_limits, "group": lambda: check_group(2)}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -44,8 +44,9 @@ class Cluster:
             "my_backend" for my_backend.py, which every rank imports: it calls dist.Backend.register_backend(NAME, ...)
             when it is imported, and has that name as NAME. With "distlab_course.mpi_backend", engines="mpi".
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file".
-        engines: ipyparallel engine launcher; None takes the best one here. "mpi" starts the ranks by mpiexec: mpi4py's
-            `MPI` is then defined on every rank, and a rank that dies ends the others.
+        engines: what starts the ranks: "fork", "local" (a process for each by ipyparallel), "mpi", "slurm" or "ssh";
+            None takes the best one here. With "mpi" mpiexec starts them: mpi4py's `MPI` is then defined on every rank,
+            and a rank that dies ends the others.
         timeout: seconds that a communication call waits for its peers before it raises.
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
         network: a `Network` of machines to simulate: messages take virtual time on its links, the same on every run,
@@ -53,7 +54,7 @@ class Cluster:
         hosts: machines that ssh reaches and their ranks, {"nodeA": 4, "nodeB": 4}, rank 0 on the first; or the path of
             a hostfile. They need the Python, torch and distlab of here. With engines="mpi", for mpiexec. A mapping
             with two methods is reached without ssh: reach(name) gives the words before a command that run it on a host,
-            and address(name) the address of the host for the other ones.
+            and address(name) the address of the host for the other ones; its `here` is that of this machine.
         python, interface: of the hosts, for the ranks; None for the path of this Python, and the way that leads here.
         nodes, partition, time, options, queue_timeout: with engines="slurm": how many nodes (None for those of the
             allocation that this process is in, or 1), Slurm's partition, limit of the job, such as "10:00", a list of

@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,8 @@ ATTACHED = "attached"  # of Cluster.engines
 START = "Start one with `ipcluster start -n 4`, or call Cluster(4)."
 CONNECT_SECONDS = 10.0  # for a controller to answer
 EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
-STOCK, FORK = "local", "fork"  # launchers of ipyparallel, and of distlab
+STOCK, FORK = "local", "fork"  # a process for each rank by ipyparallel, and forks of one process
+LAUNCHERS = (FORK, STOCK, mpiexec.NAME, slurm.NAME, SSH_NAME)
 MPI = 'Cluster(n, engines="mpi", backend="distlab_course.mpi_backend")'
 GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
 FROM_SOURCE = {
@@ -141,16 +141,14 @@ def _hosts(n: Any, engines: str, hosts: Any, python: Any, interface: Any, **job:
 
 
 def check_launcher(engines: str | None) -> str:
-    """The launcher's name, or the best one here for None; ArgumentError for a name that nobody registered."""
+    """The launcher's name, or the best one here for None; ArgumentError for one that is not there."""
     if engines is None:
         return FORK if sys.platform == "linux" else STOCK
-    launchers = sorted({point.name.lower() for point in metadata.entry_points(group="ipyparallel.engine_launchers")})
-    if not isinstance(engines, str) or engines.lower() not in launchers:
-        rule = f"None or one of the launchers installed here ({', '.join(launchers)})"
-        refuse("engines", rule, engines, f'Call Cluster(n) or Cluster(n, engines="{STOCK}").')
-    if engines.lower() == mpiexec.NAME:
+    name = engines.lower() if isinstance(engines, str) else engines
+    text.one_of("engines", name, LAUNCHERS, f'Call Cluster(n) or Cluster(n, engines="{STOCK}").')
+    if name == mpiexec.NAME:
         mpiexec.check()
-    return engines.lower()
+    return name
 
 
 def _read_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
@@ -167,8 +165,8 @@ def _read_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
         refuse("hosts", "one host or more", hosts, EXAMPLE)
     if hasattr(hosts, "reach"):  # practice hosts know by themselves what leads to each
         found = [Host(name, hosts[name], tuple(hosts.reach(name)), hosts.address(name)) for name in hosts]
-    else:
-        found = [Host(name, count, () if name == "localhost" else None) for name, count in hosts.items()]
+        return Hosts(tuple(found), **extra, here=hosts.here)
+    found = [Host(name, count, () if name == "localhost" else None) for name, count in hosts.items()]
     return Hosts(tuple(found), **extra)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -24,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from distlab.client import waiting
-from distlab.client.plan import FORK, ControllerEndedError, Plan
+from distlab.client.plan import STOCK, ControllerEndedError, Plan
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
-from distlab.launch.connection import Connection, close
+from distlab.launch.connection import Servers
 from distlab.rank import entry
 from distlab.text import rank_list
 from distlab.wire.channel import ControlChannel
@@ -53,21 +54,23 @@ class Processes:
         tag: the value of `reaper.TAG` in the environment of every process.
         rendezvous: where the engines meet as ranks, for as long as these processes live.
         channel: over which ranks are asked what they do.
-        launcher: ipyparallel's, of the engines.
-        changes: how often a process has ended; None where the launcher does not report each.
+        servers: the fork servers, where they start the engines.
+        launcher: ipyparallel's, which starts them elsewhere.
+        changes: how often a process has ended; None where nothing reports each.
 
     Where a process ends, or does not register in time, nothing is left, and the error has the last lines it wrote.
     """
 
     def __init__(self, plan: Plan):
         self._plan, self.threads, self.names = plan, plan.threads, ()
-        self._connections: list[Connection] = []
+        self._host_of_rank = plan.hosts.host_of_rank if plan.hosts is not None else ()
+        self.servers = Servers(self._host_of_rank or (0,) * plan.n, self._note_end)
         self.client: Any = None
         self.launcher: Any = None
         self.changes = 0 if plan.forks else None
         self._controller: Any = None
         self._guard: subprocess.Popen | None = None
-        self.tag = f"{reaper.owner_of_this_process()}-{uuid.uuid4().hex[:8]}"
+        self.tag = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
         self._ends = contextlib.ExitStack()  # what is to be done when the processes have ended
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -108,26 +111,21 @@ class Processes:
         wanted, cluster_id = self._plan.hosts, self.tag.rsplit("-", 1)[1]
         environment = local.environment(self._plan.threads, self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
-        self._server_plan = ServerPlan(("--log-level=WARN",), environment, PRELOADED, stay=True)
+        self._server_plan = ServerPlan(environment, PRELOADED)
         address = "127.0.0.1"
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with them
             address = self._reach_all(wanted)
             environment |= local.thread_variables(self.threads)
         elif self._plan.forks:  # before everything else that takes time: importing torch takes longest
-            log = os.path.join(self.folder, "log", "fork.log")
-            self._keep([Connection(*fork_server.start(fork_server.command(), self._server_plan, log))])
+            self.servers.start(fork_server.command(), self._server_plan, os.path.join(self.folder, "log", "fork.log"))
         if not self._plan.forks:
-            for connection in self._connections:
-                connection.process.kill()
+            self._end_servers(range(len(self.servers.connections)))
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
-        host_of_rank = wanted.host_of_rank if wanted is not None else ()
-        self._start_ipyparallel(cluster_id, address, environment, host_of_rank)
-        store = self.launcher.store if self._plan.forks else None  # of the first host, else here
-        self.rendezvous = Rendezvous(self.folder, self.channel.address, store, host_of_rank)
+        self._start_ipyparallel(cluster_id, address, environment)
+        store = self.servers.store if self._plan.forks else None  # of the first host, else here
+        self.rendezvous = Rendezvous(self.folder, self.channel.address, store, self._host_of_rank)
 
-    def _start_ipyparallel(
-        self, cluster_id: str, address: str, environment: dict[str, str], host_of_rank: tuple[int, ...]
-    ) -> None:
+    def _start_ipyparallel(self, cluster_id: str, address: str, environment: dict[str, str]) -> None:
         """Start the controller at this address of this machine, and the engines, and connect a client."""
         import ipyparallel
 
@@ -138,7 +136,7 @@ class Processes:
             mpi_arguments = mpiexec.arguments(ranks, address, environment)
         loop = self._ends.enter_context(compat.launcher_loop(THREAD_SECONDS))
         ipp_cluster = ipyparallel.Cluster(
-            engines=FORK if self._plan.forks else self._plan.engines,
+            engines=mpiexec.NAME if self._plan.engines == mpiexec.NAME else STOCK,
             profile_dir=self.folder,
             cluster_id=cluster_id,
             cluster_file="",
@@ -156,35 +154,37 @@ class Processes:
         arguments = [f"--work-dir={self.folder}", *local.controller_arguments(address)]
         self._do(loop, ipp_cluster.start_controller(controller_cmd=command, controller_args=arguments))
         self._controller = ipp_cluster.controller
-        Path(self.folder, reaper.CONTROLLER).write_text(str(self._controller.process.pid))
-        options = {"connections": self._connections, "host_of_engine": host_of_rank} if self._plan.forks else {}
-        self._do(loop, ipp_cluster.start_engines(n, **options))
-        self.launcher = ipp_cluster.engine_set
+        self._controller.on_stop(self._note_change)
+        if self._plan.forks:
+            found = self._do(loop, self._controller.get_connection_info())
+            self._connection = {"IPP_CONNECTION_INFO": json.dumps(found["engine"])}
+            self._fork(range(n), self.threads)
+        else:
+            self._do(loop, ipp_cluster.start_engines(n))
+            self.launcher = ipp_cluster.engine_set
         self.client = self._do(loop, ipp_cluster.connect_client())
         compat.drop_late_replies(self.client)
-        self.launcher.when_ended = self._note_end  # others have nannies for it
-        self._controller.on_stop(self._note_change)
         with waiting.allowed():
-            self._wait(lambda: self.client.ids == list(range(n)) and (not self._plan.forks or self.launcher.store))
+            self._wait(lambda: self.client.ids == list(range(n)) and (not self._plan.forks or self.servers.store))
 
-    def _reach(self, numbers: Sequence[int], here: str | None, until: float = 0.0) -> dict[int, Hello]:
+    def _fork(self, engines: Iterable[int], threads: int) -> None:
+        self.servers.fork(engines, {**self._connection, **local.thread_variables(threads)})
+
+    def _reach(self, numbers: Sequence[int], here: str, until: float = 0.0) -> dict[int, Hello]:
         """Start fork servers on the hosts of these numbers, and wait for what they report.
 
         Args:
-            here: the address of this machine that they reach, where it is known.
+            here: the address of this machine that they reach; "" where they find it.
             until: when a host that may be just starting is tried for the last time.
         """
         found: dict[int, Hello] = {}
         while True:
-            for connection in self._connections:
-                if set(numbers) & set(connection.hosts):
-                    connection.process.kill()  # a server that may be left on the host notices that, and ends
-            new = hosts.connect(self._plan.hosts, numbers, self._server_plan, self.folder, here)
-            self._keep(new)
+            self._end_servers(numbers)
+            hosts.connect(self.servers, self._plan.hosts, numbers, self._server_plan, self.folder, here)
             with waiting.allowed():
-                reports, troubles = hosts.answers(self._plan.hosts, new, self.folder, print)
+                reports, troubles = hosts.answers(self.servers, self._plan.hosts, numbers, self.folder)
             found |= reports
-            if time.monotonic() > until or not all(trouble.passes for trouble in troubles.values()):
+            if time.monotonic() > until:
                 hosts.check(self._plan.hosts, troubles)
             if not troubles:
                 return found
@@ -195,7 +195,7 @@ class Processes:
     def _reach_all(self, wanted: hosts.Hosts) -> str:
         """Start a fork server on each host; the address of this machine that they reach."""
         others = [number for number in range(len(wanted.hosts)) if number not in wanted.local]
-        hellos = self._reach(others, None)
+        hellos = self._reach(others, wanted.here)
         here = next((hello.notebook for hello in hellos.values()), "127.0.0.1")
         hellos |= self._reach(wanted.local, here)
         self.names = tuple(hellos[n].name if wanted.job else host.name for n, host in enumerate(wanted.hosts))
@@ -203,10 +203,11 @@ class Processes:
         self.threads = self.threads or max(1, min(cores))
         return here
 
-    def _keep(self, connections: Iterable[Connection]) -> None:
-        for connection in connections:
-            self._connections.append(connection)
-            self._ends.enter_context(connection.process)
+    def _end_servers(self, numbers: Iterable[int]) -> None:
+        """End what leads to servers on some hosts; one that may be left there notices that, and ends."""
+        for connection in self.servers.connections:
+            if set(numbers) & set(connection.hosts):
+                connection.process.kill()
 
     def _do(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
         """Do asynchronous work of ipyparallel's launchers, which the notebook's own thread waits for."""
@@ -218,7 +219,8 @@ class Processes:
     def _note_end(self, engine: int) -> None:
         """Report to ipyparallel that an engine has ended. Runs on: the thread of its connection."""
         self._note_change()
-        compat.forget_engine(self.client, engine)
+        if self.client is not None:
+            compat.forget_engine(self.client, engine)
 
     def _note_change(self, _: Any = None) -> None:
         if self.changes is not None:
@@ -229,8 +231,9 @@ class Processes:
         return self._controller is not None and self._controller.state == "after"
 
     def check_controller(self) -> None:
-        """ClusterError when the controller has ended."""
+        """ClusterError when the controller has ended; then the ranks, which nothing reaches, are ended, too."""
         if self.controller_died():
+            reaper.end(reaper.find(self.tag))
             raise ClusterError("The controller process has ended, and with it the ranks: call cluster.restart().")
 
     def _wait(self, condition: Callable[[], bool], old: Collection[tuple[int, int]] = ()) -> None:
@@ -238,12 +241,12 @@ class Processes:
         deadline = time.monotonic() + START_SECONDS
         while not condition():
             self.check_controller()
-            for rank, pid in self.launcher.pids.items() if self._plan.forks else ():
+            for rank, pid in self.servers.pids.items():
                 if (how := self.how_ended(rank, pid)) and (rank, pid) not in old:
                     last = "\n".join(["", *self.log_of(rank).splitlines()[-5:]])
                     raise ClusterError(f"rank {rank} {how} before it was ready.{last}")
-            lost = self._plan.forks and any(map(self.launcher.why_lost, range(self.launcher.n)))
-            if lost or not self.launcher.running:
+            lost = self._plan.forks and any(map(self.servers.why_lost, range(self._plan.n)))
+            if lost or (self.launcher is not None and not self.launcher.running):
                 raise ClusterError("a process ended before all engines were there.")
             if time.monotonic() > deadline:
                 raise ClusterError(f"only the engines {self.client.ids} were there after {START_SECONDS:g} s.")
@@ -251,8 +254,8 @@ class Processes:
 
     @property
     def can_fork(self) -> bool:
-        """Whether engines can be replaced one by one: the launcher forks, and everything it needs is alive."""
-        return getattr(self.launcher, "can_fork", False) and not self.controller_died()
+        """Whether engines can be replaced one by one: servers fork them, and everything they need is alive."""
+        return self._plan.forks and self.servers.can_fork and not self.controller_died()
 
     def replace(self, ids: list[int], threads: int, all_ids: list[int]) -> None:
         """End the engines with these ids, if they run, and fork new ones that get the same ids.
@@ -260,17 +263,17 @@ class Processes:
         Afterwards there are the engines `all_ids`; `threads` are the OpenMP threads of each new one.
         """
         unwanted = {*ids, *(set(self.client.ids) - set(all_ids))}
-        old = self.launcher.pids.items()
+        old = self.servers.pids.items()
         try:
-            if lost := {self.launcher.host_of(rank) for rank in ids if self.launcher.why_lost(rank)}:
+            if lost := {self.servers.host_of_engine[rank] for rank in ids if self.servers.why_lost(rank)}:
                 self._reach_again(sorted(lost))
-            self.launcher.signal_engines(unwanted, signal.SIGKILL)
+            self.servers.signal(unwanted, signal.SIGKILL)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
             self.channel.forget(unwanted)
-            self.launcher.fork(ids, local.thread_variables(threads))
+            self._fork(ids, threads)
             self._wait(lambda: self.client.ids == all_ids, old=old)
         except HostError as error:
-            others = [rank for rank in all_ids if not self.launcher.why_lost(rank)]
+            others = [rank for rank in all_ids if not self.servers.why_lost(rank)]
             advice = f"heal() tries again, for up to {hosts.RETURN_SECONDS:g} s, and restart() starts all ranks anew."
             if others:
                 left = f"{rank_list(others).capitalize()} and their variables are left, without a group: pull and run"
@@ -287,35 +290,36 @@ class Processes:
         if wanted.job is not None:
             raise HostError("A node of Slurm's was lost, and the job has no other one.")
         self._reach(lost, self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS)
-        self.launcher.use([*self.launcher.connections, *(c for c in self._connections if set(c.hosts) & set(lost))])
-        self._wait(lambda: self.launcher.store, old=self.launcher.pids.items())
-        self.rendezvous.address = self.launcher.store
+        self._wait(lambda: self.servers.store, old=self.servers.pids.items())
+        self.rendezvous.address = self.servers.store
 
     def host_is_lost(self, rank: int) -> bool:
         """Whether the host of an engine is not reached any more, so that no new engine takes its place soon."""
-        return self._plan.hosts is not None and self._plan.forks and bool(self.launcher.why_lost(rank))
+        return self._plan.hosts is not None and self._plan.forks and bool(self.servers.why_lost(rank))
 
     def how_ended(self, rank: int, pid: int) -> str:
-        """How a process of an engine has ended, in words; "" as long as the launcher does not know that it has."""
-        if self.launcher is None:
+        """How a process of an engine has ended, in words; "" as long as that is not known."""
+        if self._plan.attached is not None:
             return "" if rank in self.client.ids else failures.exit_words(None)
-        ended = self.launcher.stop_data or {}
         if not self._plan.forks:
+            ended = self.launcher.stop_data or {}
             engines = [data for data in (ended, *ended.get("engines", {}).values()) if data.get("pid") == pid]
             return failures.exit_words(engines[0]["exit_code"]) if engines else ""
-        if (code := self.launcher.exit_code(rank, pid)) is not None:
-            return failures.exit_words(code)
-        found = [c for c in self._connections if c.pids.get(rank) == pid]
-        why = next((c.lost[c.host_of_engine[rank]] for c in found if c.host_of_engine[rank] in c.lost), "")
-        if why and self.names:
-            return f"was lost with host {self.names[self.launcher.host_of(rank)]}, {why}"
-        words = failures.exit_words(ended.get("exit_code"))
-        return f"ended with the process that forks the ranks, which {words}" if why and ended else ""
+        host = self.servers.host_of_engine[rank]
+        for connection in reversed(self.servers.connections):
+            if (rank, pid) in connection.ended:
+                return failures.exit_words(connection.ended[rank, pid].status)
+            if connection.pids.get(rank) == pid and host in connection.lost:
+                if self.names:
+                    return f"was lost with host {self.names[host]}, {connection.lost[host]}"
+                words = failures.exit_words(connection.process.wait())
+                return f"ended with the process that forks the ranks, which {words}"
+        return ""
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to an engine's process, where it is; one that has ended is passed over."""
         if self._plan.forks:
-            self.launcher.signal_engines([rank], number)
+            self.servers.signal([rank], number)
         else:
             self.client.send_signal(number, targets=[rank], block=False)
 
@@ -329,7 +333,7 @@ class Processes:
 
     def log_of(self, engine_id: int) -> str:
         """The end of what an engine that has ended has written outside of cells, where this is known."""
-        ended = [one for c in self._connections for (engine, _), one in c.ended.items() if engine == engine_id]
+        ended = [one for c in self.servers.connections for (engine, _), one in c.ended.items() if engine == engine_id]
         return ended[-1].log if ended else ""
 
     def stop(self) -> None:
@@ -338,9 +342,11 @@ class Processes:
             self.client.close()
         if self._guard is not None:
             self._guard.terminate()  # it would take the folder away from launchers that still look for its logs
-        close(self._connections)
+        self.servers.close()
         # nothing that forks hold outlives them: no need to ask politely for long
         reaper.end(reaper.find(self.tag), patience=0.2 if self._plan.forks else mpiexec.END_SECONDS)
+        for connection in self.servers.connections:
+            connection.process.wait()
         self._ends.close()
 
     def _last_lines(self, count: int = 8) -> str:

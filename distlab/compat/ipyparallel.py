@@ -10,12 +10,9 @@ import asyncio
 import concurrent.futures
 import contextlib
 import re
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-
-import psutil
 
 CALL = ("ipyparallel.engine.kernel", "do_apply")  # module and function in which an engine runs a call of the notebook's
 # the nanny of engine 1 writes this into its log when the engine has gone; a "." and the id stand after the name
@@ -75,15 +72,6 @@ def answers(result: Any) -> list[Any]:
 # --- launchers and engines ---
 
 
-def watch_process(launcher: Any, process: subprocess.Popen) -> None:
-    """Have a LocalProcessLauncher notice when this process ends, as if it had started it. Private: its `start`."""
-    launcher._popen_process = process
-    launcher.pid = process.pid
-    launcher.process = psutil.Process(process.pid)
-    launcher.notify_start(process.pid)
-    launcher._start_waiting()
-
-
 @contextlib.contextmanager
 def launcher_loop(limit: float) -> Iterator[asyncio.AbstractEventLoop]:
     """For the work of launchers, which is asynchronous: an asyncio loop in a thread of its own.
@@ -109,9 +97,9 @@ def end_threads(cluster: Any, limit: float) -> None:
     launchers = [cluster.controller, *cluster.engines.values()]
     launchers += [part for launcher in launchers for part in getattr(launcher, "launchers", {}).values()]
     for launcher in launchers:
-        for thread in (*getattr(launcher, "threads", []), getattr(launcher, "_wait_thread", None)):
-            if thread is not None:
-                thread.join(limit)
+        thread = getattr(launcher, "_wait_thread", None)
+        if thread is not None:
+            thread.join(limit)
 
 
 def use_kernel(kernel: type) -> None:

@@ -1,17 +1,18 @@
-"""One connection to fork servers: to the one on this machine, to that of a host, or to those of all of Slurm's nodes.
+"""Connections to fork servers: to the one on this machine, to one on each host, or to those of all of Slurm's nodes.
 
-Runs where ipyparallel's Cluster runs, usually the notebook's kernel; fork_launcher.py and hosts.py call it.
+Runs on the notebook's kernel; processes.py and hosts.py call it. The servers are fork_server.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from distlab.launch.fork_server import BEAT_SECONDS
 from distlab.wire import orders
@@ -28,31 +29,37 @@ class Connection:
         process: the only server, or the program that leads to the servers.
         end: the socket to it.
         hosts: their numbers.
+        host_of_engine: number of each engine's host.
+        when_ended: called with each engine that ends.
 
     Attributes:
         hellos: what each host has reported of itself.
         lost: why a host is not reached any more, in words.
         pids: process number of each engine that runs or ran.
-        host_of_engine: number of its host.
         ended: the report of each engine's process that has ended, by engine and process number.
         store: address and port of the store that a server serves.
-        when_ended: called with each engine that ends.
     """
 
-    def __init__(self, process: subprocess.Popen, end: socket.socket, hosts: Iterable[int] = (0,)):
-        self.process, self._end, self.hosts = process, end, tuple(hosts)
+    def __init__(
+        self,
+        process: subprocess.Popen,
+        end: socket.socket,
+        hosts: Sequence[int],
+        host_of_engine: Sequence[int],
+        when_ended: Callable[[int], None],
+    ):
+        self.process, self._end, self.hosts = process, end, hosts
+        self._host_of_engine, self._when_ended = host_of_engine, when_ended
         self.hellos: dict[int, orders.Hello] = {}
         self.lost: dict[int, str] = {}
         self.pids: dict[int, int] = {}
-        self.host_of_engine: dict[int, int] = {}
         self.ended: dict[tuple[int, int], orders.Ended] = {}
         self.store: tuple[str, int] | None = None
-        self.when_ended: Callable[[int], None] = lambda engine: None  # by default the hub notices by heartbeats
         self._beats: dict[int, float] = {}
         self.thread = threading.Thread(target=self._listen, daemon=True)
         self.thread.start()
 
-    def order(self, order: orders.Order) -> None:
+    def order(self, order: orders.Order | orders.ServerPlan) -> None:
         """Send an order; where its server has ended nothing happens, and `lost` has the host."""
         with contextlib.suppress(OSError):
             self._end.sendall(to_json(order).encode() + b"\n")
@@ -95,23 +102,84 @@ class Connection:
         elif isinstance(report, orders.Forked):
             self.ended.pop((report.engine, report.pid), None)  # the system uses numbers of processes again
             self.pids = {**self.pids, report.engine: report.pid}
-            self.host_of_engine = {**self.host_of_engine, report.engine: report.host}
         else:
             self.ended[report.engine, report.pid] = report
-            self.when_ended(report.engine)
+            self._when_ended(report.engine)
 
     def _lose(self, hosts: Iterable[int], why: str) -> None:
         hosts = [host for host in hosts if host not in self.lost]
         self.lost = {**self.lost, **dict.fromkeys(hosts, why)}
-        for engine, host in self.host_of_engine.items():
-            if host in hosts:
-                self.when_ended(engine)
+        for engine in self.pids:
+            if self._host_of_engine[engine] in hosts:
+                self._when_ended(engine)
 
 
-def close(connections: Iterable[Connection]) -> None:
-    """Have the servers of all connections end, and wait for it."""
-    connections, deadline = list(connections), time.monotonic() + END_SECONDS
-    for connection in connections:
-        connection.hang_up()
-    for connection in connections:
-        connection.thread.join(max(0.0, deadline - time.monotonic()))
+class Servers:
+    """The fork servers of one cluster, and the engines that they fork.
+
+    Args:
+        host_of_engine: number of each engine's host.
+        when_ended: called with each engine that ends. Runs on: the thread of its connection.
+
+    Attributes:
+        connections: in the order in which they were made; of several to a host the newest counts.
+    """
+
+    def __init__(self, host_of_engine: Sequence[int], when_ended: Callable[[int], None]):
+        self.host_of_engine, self._when_ended = host_of_engine, when_ended
+        self.connections: list[Connection] = []
+
+    def start(self, command: Sequence[str], plan: orders.ServerPlan, log: str, hosts: Sequence[int] = (0,)) -> None:
+        """Start a server, or the program that leads to those of these hosts; a file gets what it writes to stderr."""
+        here, there = socket.socketpair()
+        os.makedirs(os.path.dirname(log), exist_ok=True)
+        with there, open(log, "wb") as output:
+            ends = {"stdin": there, "stdout": there, "stderr": output}
+            variables = {**os.environ, **plan.environment}
+            process = subprocess.Popen(command, env=variables, start_new_session=True, **ends)
+        self.connections.append(Connection(process, here, hosts, self.host_of_engine, self._when_ended))
+        self.connections[-1].order(plan)
+
+    def to(self, host: int) -> Connection:
+        """The newest connection to a host."""
+        return next(connection for connection in reversed(self.connections) if host in connection.hosts)
+
+    def why_lost(self, engine: int) -> str:
+        """Why the host of an engine is not reached any more, in words; "" where it is."""
+        host = self.host_of_engine[engine]
+        return self.to(host).lost.get(host, "")
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process number of each engine that runs or ran, the newest."""
+        return {engine: pid for connection in self.connections for engine, pid in connection.pids.items()}
+
+    @property
+    def store(self) -> tuple[str, int] | None:
+        """Address and port of the store that the first host serves; None as long as it does not."""
+        return self.to(0).store
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether some server runs, so that more engines can be forked."""
+        return any(set(connection.hosts) - set(connection.lost) for connection in self.connections)
+
+    def fork(self, engines: Iterable[int], environment: dict[str, str]) -> None:
+        """Have engines forked, with additions to their environment; returns at once."""
+        for engine in engines:
+            host = self.host_of_engine[engine]
+            self.to(host).order(orders.ForkOrder(host, engine, environment))
+
+    def signal(self, engines: Iterable[int], number: int) -> None:
+        """Send a signal to some engines; those that have ended are passed over."""
+        for engine in engines:
+            host = self.host_of_engine[engine]
+            self.to(host).order(orders.SignalOrder(host, engine, int(number)))
+
+    def close(self) -> None:
+        """Have all servers end, and wait for it."""
+        deadline = time.monotonic() + END_SECONDS
+        for connection in self.connections:
+            connection.hang_up()
+        for connection in self.connections:
+            connection.thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Slurm as the program that reaches hosts: srun's arguments, what it writes while a job waits, and why it refuses.
+"""Slurm as the program that reaches hosts: what it is asked for, and srun's arguments.
 
 Runs on the notebook's kernel, called by hosts.py. One srun starts one fork server on each node; its stdin goes to all
 of them, and their reports come over its stdout. ipyparallel's own launcher submits a batch file that starts every
@@ -7,20 +7,14 @@ engine by itself, and drops `options`.
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
-import re
 import shutil
-import subprocess
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from distlab.text import refuse
 
 NAME = "slurm"
-ASK_SECONDS = 1.0  # between two questions for what a job waits
-HOPELESS = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AccountNotAllowed")
 
 
 @dataclass(frozen=True)
@@ -57,64 +51,11 @@ def nodes_of_allocation() -> int | None:
 
 
 def command(job: Job) -> list[str]:
-    """srun's command line, without the program."""
+    """srun's command line: a task a node, with a CPU for each of its ranks."""
     words = ["srun", "--job-name=distlab", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1"]
-    found = _ask("sinfo", "-h", "-o", "%c", *(["-p", job.partition] if job.partition else []))
-    cpus = min((int(number) for number in re.findall(r"\d+", found)), default=job.ranks)  # of the smallest node
-    words += [f"--cpus-per-task={min(job.ranks, cpus)}"]
+    words += [f"--cpus-per-task={job.ranks}", f"--immediate={math.ceil(job.queue_timeout)}"]
     words += ["--no-kill", "--kill-on-bad-exit=0", "--input=all", "--unbuffered"]
     words += ["--overlap"] if nodes_of_allocation() is not None else []
     words += [f"--partition={job.partition}"] if job.partition else []
     words += [f"--time={job.time}"] if job.time else []
     return [*words, *job.options]
-
-
-def _ask(*words: str) -> str:
-    """What a command of Slurm writes; "" where it does not."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(words, capture_output=True, text=True, timeout=10).stdout.strip()
-    return ""
-
-
-class Queue:
-    """Looks whether a job waits in Slurm's queue; `notify` is called once with words for a person."""
-
-    def __init__(self, notify: Callable[[str], None]):
-        self._notify, self._asked, self._notified = notify, time.monotonic(), False
-
-    def is_hopeless(self, written: str) -> bool:
-        """Whether the job will never start; asked again and again, with what srun has written so far."""
-        number = _job_in_queue(written)
-        if not number or time.monotonic() - self._asked < ASK_SECONDS:
-            return False
-        self._asked, reason = time.monotonic(), _reason(number)
-        if not self._notified:
-            self._notify(f"job {number} waits in Slurm's queue ({reason}); interrupt this cell to cancel it")
-        self._notified = True
-        return reason in HOPELESS
-
-
-def _job_in_queue(written: str) -> str:
-    """Number of the job that srun waits for; "" where it does not."""
-    found = re.findall(r"job (\d+) (queued|has been allocated)", written)
-    return found[-1][0] if found and found[-1][1] == "queued" else ""
-
-
-def _reason(number: str) -> str:
-    return _ask("squeue", "-h", "-j", number, "-o", "%r")
-
-
-def trouble(job: Job, written: str, waits: bool) -> str:
-    """Why no ranks started, from what srun has written; `waits`: it still waits, and the job is cancelled now."""
-    if waits:
-        number = _job_in_queue(written)
-        reason = _reason(number) or "it did not answer"
-        if number:
-            _ask("scancel", number)
-        return (
-            f"{f'job {number} was cancelled' if number else 'no job began'}, which did not start within "
-            f"{job.queue_timeout:g} s, or never will (Slurm says: {reason}). `squeue` shows the queue, and `sinfo` "
-            "what there is. Give queue_timeout=600 to wait longer, or ask for fewer nodes or another partition."
-        )
-    last = "; ".join(line.removeprefix("srun: ").removeprefix("error: ") for line in written.splitlines()[-3:])
-    return f"srun ended: {last or 'it wrote nothing'}. `sinfo` shows the partitions, with their nodes and CPUs."

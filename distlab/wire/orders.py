@@ -5,7 +5,7 @@ Runs on both sides; wire/messages.py has the JSON. `host` is the number of a hos
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -14,15 +14,17 @@ class HostPlan:
 
     Attributes:
         host: its number.
-        notebook: addresses of the notebook's machine, of which the host finds the one that it reaches.
+        ranks: how many start there.
         folder: where the notebook works.
+        notebook: the notebook's address; "" where the host finds it, because ssh or srun came from there.
         address: of this host for the other ones; None for the one that leads to the notebook.
         interface: network interface of the ranks; None for the one with that address.
     """
 
     host: int
-    notebook: tuple[str, ...]
+    ranks: int
     folder: str
+    notebook: str = ""
     address: str | None = None
     interface: str | None = None
 
@@ -32,35 +34,31 @@ class ServerPlan:
     """The first line that a fork server reads.
 
     Attributes:
-        arguments: command-line arguments of ipyparallel's engine.
         environment: additions to the environment, ipyparallel's IPP_CLUSTER_ID and IPP_PROFILE_DIR among them.
         preload: modules that are imported before the first fork.
-        stay: whether to serve a TCPStore, and to stay when the last engine has ended.
         hosts: of servers on other hosts: the plan of each host that reads this line.
     """
 
-    arguments: tuple[str, ...]
     environment: dict[str, str]
-    preload: tuple[str, ...] = ()
-    stay: bool = False
+    preload: tuple[str, ...]
     hosts: tuple[HostPlan, ...] = ()
 
 
 @dataclass(frozen=True)
 class ForkOrder:
-    """Fork these engines, after these additions to the environment."""
+    """Fork this engine, after these additions to the environment."""
 
     host: int
-    engines: tuple[int, ...]
-    environment: dict[str, str] = field(default_factory=dict)
+    engine: int
+    environment: dict[str, str]
 
 
 @dataclass(frozen=True)
 class SignalOrder:
-    """Send a signal to these engines."""
+    """Send a signal to this engine."""
 
     host: int
-    engines: tuple[int, ...]
+    engine: int
     number: int
 
 
@@ -76,11 +74,11 @@ class Hello:
     """What a host reports of itself before its ranks start.
 
     Attributes:
-        name: its own. cores: how many of them it may use. versions: of Python and packages.
+        name: its own.
+        cores: how many of them it may use.
+        versions: of Python and packages.
         notebook: the notebook's address as the host sees it.
-        address, interface: of the host, for the ranks.
-        max_ranks: how many of them fit. limit: what limits that, in words.
-        trouble: why no rank can run there, in words; "" where some can.
+        address: of the host for the other ones.
     """
 
     host: int
@@ -88,11 +86,7 @@ class Hello:
     cores: int
     versions: dict[str, str]
     notebook: str
-    address: str = ""
-    interface: str = ""
-    max_ranks: int = 0
-    limit: str = ""
-    trouble: str = ""
+    address: str
 
 
 @dataclass(frozen=True)

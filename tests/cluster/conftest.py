@@ -28,7 +28,7 @@ def processes_of(owner: str) -> list[psutil.Process]:
 
 def our_processes() -> list[psutil.Process]:
     """Living processes of clusters that this test process started, and its children."""
-    tagged = processes_of(reaper.owner_of_this_process())
+    tagged = processes_of(f"{os.getpid()}-")
     children = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -38,11 +38,10 @@ Host *
     IdentitiesOnly yes
     UserKnownHostsFile {folder}/known_hosts
 """
-# hosts that cannot be used, all at the address of nodeA: one asks for a password, one shows a key that nobody knows, at
-# one nobody listens, and one never answers
+# hosts that cannot be used, all at the address of nodeA: one asks for a password, at one nobody listens, and one never
+# answers
 BAD_HOSTS = {
     "locked": "PubkeyAuthentication no",
-    "stranger": "UserKnownHostsFile /dev/null",
     "closed": "Port 9",
     "silent": "Port 2222",
 }
@@ -138,8 +137,7 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
         (folder / "sshd_config").write_text(SSHD_CONFIG.format(folder=folder, path=os.environ.get("PYTHONPATH", "")))
         public = (folder / "host_key.pub").read_text()
-        ports = ("{}", "[{}]:9", "[{}]:2222")
-        known = [port.format(hosts.address(name)) for name in hosts for port in ports]
+        known = [hosts.address(name) for name in hosts]
         (folder / "known_hosts").write_text(f"{','.join(known)} {public}")
         sections = [f"Host {name}\n    HostName {hosts.address(name)}\n" for name in hosts]
         sections += [

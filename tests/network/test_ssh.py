@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -103,7 +104,7 @@ def test_what_is_known_of_ranks_with_other_clocks_and_process_numbers(usable, mo
 def test_only_one_interface_is_listened_on_and_nothing_without_a_key(usable, ssh_hosts):
     """The controller beyond loopback on the chosen address alone, encrypted and signed; no key on a command line."""
     processes = usable.ranks._processes
-    controller = psutil.Process(processes.launcher.parent.controller.process.pid)
+    controller = psutil.Process(processes._controller.process.pid)
     listening = {c.laddr.ip for c in controller.net_connections() if c.status == psutil.CONN_LISTEN}
     assert {ssh_hosts.hosts.here} <= listening <= {ssh_hosts.hosts.here, "127.0.0.1"}
     session, keys = usable.client.session, usable.client.curve_serverkey
@@ -126,7 +127,7 @@ def test_a_host_that_dies_is_reported_and_comes_back(cluster, ssh_hosts, monkeyp
     assert words.startswith("ranks 2-3 were lost with host nodeB, whose connection has ended.\ncluster.heal(), and the")
     assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
     words = str(raised(distlab.HostError, cluster.heal))
-    assert words.startswith("1 of 2 hosts cannot be used:\n  nodeB: it answers, but no sshd listens there")
+    assert words.startswith("1 of 2 hosts cannot be used:\n  nodeB: ssh: connect to host ")
     advice = "heal() tries again, for up to 1 s, and restart() starts all ranks anew."
     assert words.endswith(f"pull and run with ranks=[0, 1] work. {advice}")
     ssh_hosts.boot("nodeB")
@@ -157,23 +158,22 @@ def test_restart_and_another_cluster(cluster, ssh_hosts):
 
 
 REACHED = {
-    "locked": "it asks for a password, or refuses this user's key: `ssh-copy-id locked` gives it the key.",
-    "stranger": "its host key is unknown, or another one than before: run `ssh stranger true` once",
-    "closed": "it answers, but no sshd listens there: start one",
-    "silent": "it does not answer: is it on, is a firewall in between?",
-    "nowhere": "that name has no address: write it into ~/.ssh/config or /etc/hosts.",
+    "locked": "Permission denied",
+    "closed": "Connection refused",
+    "silent": "Connection timed out",
+    "nowhere": "Could not resolve hostname",
 }
 
 
 def test_hosts_that_cannot_be_reached(ssh_hosts, monkeypatch):
-    """They are named with what to do; the other one is let go."""
+    """They are named with ssh's own words and what must work; the other one is let go."""
     monkeypatch.setattr("distlab.launch.hosts.CONNECT_SECONDS", 2)
     _stopped()
     error = str(raised(distlab.HostError, distlab.Cluster, hosts=dict.fromkeys(["nodeA", *REACHED], 1)))
     first, *lines, last = error.splitlines()
-    assert first == "5 of 6 hosts cannot be used:"
+    assert first == "4 of 5 hosts cannot be used:"
     for line, (name, words) in zip(lines, REACHED.items(), strict=True):
-        assert line.startswith(f"  {name}: {words}")
+        assert re.fullmatch(f"  {name}: .*{words}.*`ssh {name} .* -V` must work without a question.", line), line
     assert last == f"`python -m distlab doctor --hosts {','.join(REACHED)}` looks again."
     assert wait_until_gone(lambda: servers(ssh_hosts)) == []
 
@@ -181,10 +181,13 @@ def test_hosts_that_cannot_be_reached(ssh_hosts, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"python": "/no/python"}, "nodeB: there is no Python at /no/python: give python=, the path of one there"),
-        ({"python": "/usr/bin/python3"}, "nodeB: distlab is not installed there: /usr/bin/python3 -m pip install"),
-        ({"interface": "eth7"}, "nodeB: it has no interface 'eth7' with an IPv4 address, but lo (127.0.0.1), eth0 ("),
-        ({"hosts": {"nodeB": 10**6}}, "nodeB: 1000000 ranks were asked for, and it has room for "),
+        ({"python": "/no/python"}, "/no/python: not found"),
+        ({"python": "/usr/bin/python3"}, "distlab"),
+        (
+            {"interface": "eth7"},
+            "nodeB: OSError: it has no interface 'eth7' with an IPv4 address, but lo (127.0.0.1)",
+        ),
+        ({"hosts": {"nodeB": 10**6}}, "nodeB: distlab.errors.ArgumentError: n must be at most "),
     ],
 )
 def test_a_host_that_cannot_be_used(ssh_hosts, options, words):
@@ -257,6 +260,5 @@ def test_the_doctor_looks_at_hosts(ssh_hosts):
     assert "OK    gloo group  a rank on each of 2 hosts, all_reduce gave 1;" in text
     assert (status, text.endswith("Ranks work on these hosts together.\n")) == (0, True)
     status, text = doctor("closed")
-    words = "FAIL  hosts       HostError: 1 of 1 host cannot be used:\n  closed: "
-    assert (status, text.startswith(words)) == (1, True)
-    assert "it answers, but no sshd listens there: start one, or give its port in ~/.ssh/config." in text
+    assert text.startswith("FAIL  hosts       HostError: 1 of 1 host cannot be used:\n  closed: ssh: connect to host ")
+    assert (status, text.endswith("Ranks cannot work on all of these hosts yet.\n")) == (1, True)

@@ -84,9 +84,9 @@ def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable,
     """They end with it, as is reported, and new processes take their places; a cell that nobody waits for ends too."""
     pending = usable.client[:].execute("import time; time.sleep(60)", block=False)
     before = list(usable.ranks.pids)
-    launcher = usable.ranks._processes.launcher
-    os.kill(launcher.pid, signal.SIGKILL)
-    until(lambda: launcher.why_lost(0))
+    servers = usable.ranks._processes.servers
+    os.kill(servers.to(0).process.pid, signal.SIGKILL)
+    until(lambda: servers.why_lost(0))
     assert usable.run(sum_of_ranks) == [3.0] * 3
     ended = f"Ranks 0-2 ended with the process that forks the ranks, which was {KILLED} since the last cell: "
     assert capsys.readouterr().out == ended + PLACES

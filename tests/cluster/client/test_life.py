@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import textwrap
 import time
 
@@ -125,29 +124,6 @@ def test_a_killed_notebook_leaves_nothing_behind(engines):
     process.kill()
     process.wait()
     assert_nothing_is_left(tag, folder)
-
-
-FORK_ONLY = """
-    import sys, ipyparallel
-    cluster = ipyparallel.Cluster(engines="fork", n=2, log_level=40)
-    client = cluster.start_and_connect_sync()
-    print(cluster.engine_set.pid, *client[:].apply_sync(__import__("os").getpid), cluster.controller.pid, flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the fork launcher is for Linux")
-def test_fork_launcher_ends_with_the_process_that_used_it():
-    """For any user of ipyparallel: engines and their parent are gone within seconds after SIGKILL of that process."""
-    process = python_that_goes_on(textwrap.dedent(FORK_ONLY))
-    *ours, controller = map(int, process.stdout.readline().split())
-    assert len(ours) == 3
-    process.kill()
-    process.communicate()
-    try:
-        assert wait_until_gone(lambda: [pid for pid in ours if psutil.pid_exists(pid)]) == []
-    finally:
-        psutil.Process(controller).terminate()  # ipyparallel's own, and it stays as with any launcher
 
 
 def test_a_port_that_another_program_takes_first(monkeypatch):

@@ -1,7 +1,5 @@
 """Arguments of Cluster(...): each bad one is refused before anything starts, in the house form, in full."""
 
-from importlib import metadata
-
 import pytest
 
 import distlab
@@ -41,14 +39,12 @@ def test_backends_and_init_methods_as_torch_writes_them():
     assert [one.init_method for one in made] == ["env", "env", "tcp", "file"]
 
 
-def test_an_unknown_launcher_lists_those_that_are_installed():
-    """The launchers are ipyparallel's entry points."""
-    names = sorted({point.name.lower() for point in metadata.entry_points(group="ipyparallel.engine_launchers")})
+def test_an_unknown_launcher_lists_the_known_ones():
+    """Written in capitals, too."""
     assert str(refused(distlab.Cluster, 2, engines="rocket")) == (
-        f"engines must be None or one of the launchers installed here ({', '.join(names)}), "
+        "engines must be one of 'fork', 'local', 'mpi', 'slurm', 'ssh', "
         "got 'rocket'. Call Cluster(n) or Cluster(n, engines=\"local\")."
     )
-    assert {"fork", "local", "mpi", "slurm", "ssh"} <= set(names)
     assert plan.check_launcher("MPI") == "mpi"
 
 

@@ -1,4 +1,4 @@
-"""What the launcher receives from its fork servers."""
+"""What is received from fork servers."""
 
 import socket
 
@@ -12,7 +12,7 @@ def connection(*lines):
     here, server = socket.socketpair()
     with server:
         server.sendall("\n".join(line if isinstance(line, str) else to_json(line) for line in (*lines, "")).encode())
-    found = Connection(None, here)
+    found = Connection(None, here, (0,), (0, 0), lambda engine: None)
     found.thread.join(10)
     return found
 
@@ -22,9 +22,5 @@ def test_a_process_that_gets_the_number_of_a_dead_one_lives():
     ended = Ended(0, engine=0, pid=7, status=-9, log="last words")
     found = connection(Forked(0, 0, 7), ended, Forked(0, 1, 7))
     assert (found.pids, found.ended) == ({0: 7, 1: 7}, {(0, 7): ended})
-    assert connection(Forked(0, 0, 7), ended, Forked(0, 0, 7)).ended == {}
-
-
-def test_a_connection_that_ends_is_lost():
-    """Whatever was written last, also by a shell that greets."""
-    assert connection("Welcome to nodeA!").lost == {0: "whose connection has ended"}
+    again = connection("a shell there may greet", Forked(0, 0, 7), ended, Forked(0, 0, 7))
+    assert (again.ended, again.lost) == ({}, {0: "whose connection has ended"})
