@@ -33,7 +33,7 @@ def test_mpi_itself_between_the_hosts(mpi_hosts):
 def test_a_host_that_mpiexec_would_not_reach(mpi_hosts):
     """It is looked at first, because mpiexec does not say what is wrong."""
     words = str(raised(distlab.HostError, distlab.Cluster, engines="mpi", hosts={"nodeA": 1, "closed": 1}))
-    assert words.startswith("1 of 2 hosts cannot be used:\n  closed: it answers, but no sshd listens there")
+    assert words.startswith("1 of 2 hosts cannot be used:\n  closed: ssh: connect to host ")
     words = str(refused(distlab.Cluster, engines="mpi", hosts="/no/hostfile"))
     assert words.startswith(
         "hosts must be a mapping of names to numbers of ranks, or the path of a hostfile, got '/no/"
