@@ -80,12 +80,11 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     try:
         fn, args, kwargs = payload.loads(header, buffers)
         lend_names(fn)
-        try:
-            value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
-        finally:
-            restore_builtins()
+        value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
+        restore_builtins()
         return [Reply(failure=describe_failure(error))]
+    restore_builtins()
     return _packed(value, type(value).__qualname__)
 
 

@@ -22,8 +22,8 @@ import torch
 from torch.autograd.profiler import profile
 from torch.distributed import distributed_c10d as c10d
 
-from distlab.compat.torch import flight_record, group_names, members_of, profiled_range, profiling, sender_of
-from distlab.rank.log import IMMEDIATE, LOG, ROOTED, Note
+from distlab.compat.torch import flight_record, profiled_range, profiling, sender_of
+from distlab.rank.log import IMMEDIATE, LOG, ROOTED, Note, members_of
 from distlab.wire.messages import REMOTE
 from distlab.wire.payload import GroupKey, Recorded, RecordedCall, Row
 
@@ -126,10 +126,8 @@ class Recording:
         """What identifies a group of now; its ranks are unknown when it is gone."""
         key = (name, LOG.generation)
         if key not in self._groups:
-            for group, its_name in group_names():
-                if isinstance(group, c10d.ProcessGroup):  # and not the mark of a group that this rank is not in
-                    self._groups[its_name, LOG.generation] = (its_name, LOG.generation, tuple(members_of(group) or ()))
-        return self._groups.get(key, (*key, ()))
+            self._groups[key] = (*key, members_of(name)[0])
+        return self._groups[key]
 
 
 def ended(call: RecordedCall, waited_since: int = 0) -> None:
