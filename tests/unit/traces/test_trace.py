@@ -40,15 +40,9 @@ def test_a_remote_call_is_two_messages():
     assert found == [(0, 1, 0, 1), (1, 0, 3, 4), (0, 1, 5, 6), (1, 0, 7, 9)]
     assert of(trace, 1, "serve") == [("add", 1, 3), ("add", 6, 7)]
     assert [round(1e3 * event.waiting, 3) for event in trace.events if event.kind == "remote"] == [3, 2]
-    assert "0 → 1" in str(trace.table())
     assert trace.shares()[1].compute == pytest.approx(3e-3)
-
-
-def test_a_remote_call_whose_callee_was_not_traced():
-    """It is there, without messages, and nothing is called lost."""
-    trace = traced(Rank(2).remote("add", 7, 0, 4), None, missing={1: "it was not asked"})
-    assert of(trace, 0, "remote") == [("rpc add", 0, 4)]
-    assert trace.messages == []
+    alone = traced(caller, None, missing={1: "it was not asked"})  # the callee is not traced: nothing is called lost
+    assert (of(alone, 0, "remote"), alone.messages) == (of(trace, 0, "remote"), [])
 
 
 def test_a_blocking_message():
@@ -58,7 +52,6 @@ def test_a_blocking_message():
     assert (message.src, message.dst, message.tag, message.num_bytes, message.matched) == (0, 1, 0, 4, True)
     assert (message.left, message.arrived) == (pytest.approx(2e-3), pytest.approx(3.5e-3))
     assert (message.send.waiting, message.recv.waiting) == (pytest.approx(2e-3), 0)
-    assert (message.send.op, message.send.blocking, message.send.group) == ("send", True, (0, 1))
 
 
 def test_received_from_anybody():
@@ -83,21 +76,15 @@ def test_messages_without_a_partner(sender, receiver, matched):
 
 
 def test_immediate_calls():
-    """isend and irecv do not block; their waits do. An isend is over when its receiver has it all."""
-    sender = Rank(2).send(1, 0, 9, blocking=False, waited=8)
-    trace = traced(sender, Rank(2).recv(0, 1, 4, blocking=False, waited=2))
-    (message,) = trace.messages
-    assert not message.send.blocking
-    assert of(trace, 0, "send", "wait") == [("isend", 0, 4), ("isend", 8, 9)]
+    """isend and irecv do not block; their waits do. An isend is over when its receiver has it all.
+
+    One without a partner, and for which nobody waits, is in flight until the end of the trace.
+    """
+    sender = Rank(2).send(1, 0, 9, blocking=False, waited=8).send(1, 1, 1, blocking=False, tag=1)
+    trace = traced(sender, Rank(2).recv(0, 1, 4, blocking=False, waited=2).row("aten::mm", 10, 12))
+    assert of(trace, 0, "send", "wait") == [("isend", 0, 4), ("isend", 1, 12), ("isend", 8, 9)]
     assert of(trace, 1, "recv", "wait") == [("irecv", 1, 4), ("irecv", 2, 4)]
     assert [(e.blocking, e.waiting) for e in trace.events if e.kind == "wait"] == [(True, 0), (True, 0)]
-
-
-def test_an_immediate_call_that_is_never_waited_for():
-    """Its end is its partner's; without a partner it is in flight until the end of the trace."""
-    lonely = Rank(2).send(1, 0, 0, blocking=False).send(1, 1, 1, blocking=False, tag=1).row("aten::mm", 5, 6)
-    trace = traced(lonely, Rank(2).recv(0, 2, 3))
-    assert of(trace, 0, "send") == [("isend", 0, 3), ("isend", 1, 6)]
 
 
 # --- collectives
@@ -155,8 +142,6 @@ def test_training_with_ddp():
     assert all(c.complete for c in trace.collectives)
     computing = [op for op, *_ in of(trace, 0, "compute", "forward", "backward", "optimizer")]
     assert computing == ["forward", "backward", "backward", "backward", "optimizer"]
-    starts = [event.start for event in trace.events]
-    assert starts == sorted(starts)
 
 
 def test_a_collective_of_cpp_that_is_waited_for_at_once_blocks():
