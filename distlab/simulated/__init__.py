@@ -5,16 +5,13 @@ events.py). From these notes simulation.py finds every rank's virtual time, with
 collectives.py. The model is written down in simulation.py.
 
 The functions here are those that the notebook calls on a rank. Its kernel imports them too, and has no torch, so what
-needs torch is imported inside of them.
+needs torch, the notes and the backend, is imported inside of them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from distlab.simulated.network import Network
-    from distlab.simulated.simulation import Result
+from distlab.simulated.network import Network
+from distlab.simulated.simulation import Result
 
 
 def use(network: Network | None) -> None:

@@ -28,14 +28,10 @@ def test_a_rank_dies_and_the_cluster_is_stopped_inside_of_a_trace():
 
 
 def test_px_trace(notebook):
-    """%%px --trace shows what the cell wrote, then the picture, and leaves the trace as cluster.last_trace."""
-    messages = notebook.run("%%px --trace\nprint('hello')\ndist.all_reduce(torch.ones(1))")
-    texts = [message["data"]["text/plain"] for message in messages]
-    assert texts[0] == "ranks 0-1: hello"
-    assert texts[1].startswith("Trace: 2 ranks, 1 collective, ")
-    assert messages[1]["data"]["image/png"].startswith("iVBOR")
-    assert messages[1]["metadata"]["image/png"]["width"] == 750
-    assert notebook.text("cluster.last_trace").startswith("Trace: 2 ranks, 1 collective, ")
+    """%%px --trace shows what the cell wrote, then the picture; of a cell without a call of torch's, words."""
+    wrote, drew = notebook.run("%%px --trace\nprint('hello')\ndist.all_reduce(torch.ones(1))")
+    assert wrote["data"]["text/plain"] == "ranks 0-1: hello"
+    assert drew["data"]["image/png"].startswith("iVBOR")
     (message,) = notebook.run("%%px --trace --targets 1\nx = 1")
     assert message["data"] == {"text/plain": "Trace: 1 rank, nothing recorded: nothing of torch's was called"}
 
