@@ -14,7 +14,7 @@ from distlab.text import one_of, whole_number
 SEGMENT_BYTES = 1 << 21  # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 Steps = list[list["Message"]]
 Plan = Callable[[int], tuple[int, Steps]]
-Shares = Callable[[int], tuple[int, float, float]]
+Shares = Callable[[int], tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def holdings(plan: Schedule) -> list[list[list[frozenset[int]]]]:
     return states
 
 
-def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float, gamma: float = 0.0) -> float:
+def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float) -> float:
     """Seconds of an all-reduce when messages of a step travel at the same time, each at alpha + beta x its bytes.
 
     Runs on: anywhere. Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in
@@ -88,7 +88,7 @@ def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float, 
 
     Args:
         name: one of ALGORITHMS. num_bytes: of the whole tensor.
-        alpha: seconds of a message without bytes, beta: seconds a byte sent, gamma: seconds a byte added up.
+        alpha: seconds of a message without bytes, beta: seconds a byte sent.
 
     Raises:
         ArgumentError: no such algorithm, or no such number of ranks.
@@ -96,10 +96,9 @@ def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float, 
     _, shares = _found(name, world_size)
     if world_size == 1 or num_bytes == 0:
         return 0.0
-    steps, sent, added = shares(world_size)
-    # segments cost messages, and all but the last one of a chunk is added while others travel
+    steps, sent = shares(world_size)
     count = segments_of(int(num_bytes), world_size) if name == "pipelined ring" else 1
-    return steps * count * alpha + sent * num_bytes * beta + added / count * num_bytes * gamma
+    return steps * count * alpha + sent * num_bytes * beta
 
 
 def segments_of(num_bytes: int, world_size: int) -> int:
@@ -180,18 +179,17 @@ def _distances(n: int) -> list[int]:
     return [1 << k for k in range(_log(n))]
 
 
-# --- costs: steps, and shares of the buffer that are sent and added up one after another, on n ranks ---
+# --- costs: steps, and the share of the buffer that is sent one after another, on n ranks ---
 
 
-def _doubling_cost(n: int) -> tuple[int, float, float]:
-    steps, extra = _log(power_below(n)), n > power_below(n)
-    return steps + 2 * extra, steps + 2 * extra, steps + extra
+def _doubling_cost(n: int) -> tuple[int, float]:
+    steps = _log(power_below(n)) + 2 * (n > power_below(n))
+    return steps, steps
 
 
-def _halving_cost(n: int) -> tuple[int, float, float]:
+def _halving_cost(n: int) -> tuple[int, float]:
     power, extra = power_below(n), n > power_below(n)
-    share = (power - 1) / power
-    return 2 * _log(power) + 2 * extra, 2 * share + 2 * extra, share + extra
+    return 2 * _log(power) + 2 * extra, 2 * (power - 1) / power + 2 * extra
 
 
 def _log(n: int) -> int:
@@ -199,14 +197,14 @@ def _log(n: int) -> int:
     return (n - 1).bit_length()
 
 
-_RING = (_ring, lambda n: (2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n))
+_RING = (_ring, lambda n: (2 * (n - 1), 2 * (n - 1) / n))
 # by name: the schedule for n ranks, and its cost
 ALGORITHMS: dict[str, tuple[Plan, Shares]] = {
-    "naive": (_naive, lambda n: (2 * (n - 1), 2 * (n - 1), n - 1)),
-    "whole ring": (_whole_ring, lambda n: (n - 1, n - 1, n - 1)),
+    "naive": (_naive, lambda n: (2 * (n - 1), 2 * (n - 1))),
+    "whole ring": (_whole_ring, lambda n: (n - 1, n - 1)),
     "ring": _RING,
     "pipelined ring": _RING,
     "halving doubling": (_halving_doubling, _halving_cost),
     "recursive doubling": (_recursive_doubling, _doubling_cost),
-    "tree": (_tree, lambda n: (2 * _log(n), 2 * _log(n), _log(n))),
+    "tree": (_tree, lambda n: (2 * _log(n), 2 * _log(n))),
 }
