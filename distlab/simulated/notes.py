@@ -222,23 +222,18 @@ def _exchange(events: list[Event], unfinished: Sequence[Any], start: float, grou
     """
     NOTES.thread.quiet = True
     try:
-        members = dist.get_process_group_ranks(group)
-        mine = (events, unfinished, start, NOTES.aligned)
-        gathered: list[Any] = [None] * len(members)
-        first = dist.get_rank(group) == 0
-        dist.gather_object(mine, gathered if first else None, group=group, group_dst=0)
-        whole, latest = _simulate(members, gathered) if first else (None, None)
+        members, whole, latest = dist.get_process_group_ranks(group), None, None
+        gathered = [None] * len(members) if dist.get_rank(group) == 0 else None
+        dist.gather_object((events, unfinished, start, NOTES.aligned), gathered, group=group, group_dst=0)
+        if gathered is not None:
+            of_ranks: list[Any] = [((), (), 0.0, (0, 0))] * dist.get_world_size()
+            for rank, noted in zip(members, gathered, strict=True):
+                of_ranks[rank] = noted
+            programs, begun, clocks, aligned = zip(*of_ranks, strict=True)
+            whole, latest = simulate(programs, NOTES.network, clocks, begun), max(aligned)
         answer = [whole and (Result(whole.clocks, whole.unfinished), latest)]
         dist.broadcast_object_list(answer, group=group, group_src=0)
     finally:
         NOTES.thread.quiet = False
     result, NOTES.aligned = answer[0]
     return whole or result
-
-
-def _simulate(members: list[int], gathered: list[Any]) -> tuple[Result, tuple[int, int]]:
-    """The result of the members' notes, and the latest alignment of any."""
-    received, nothing = dict(zip(members, gathered, strict=True)), ((), (), 0.0, (0, 0))
-    of_ranks = [received.get(rank, nothing) for rank in range(dist.get_world_size())]
-    programs, unfinished, clocks, aligned = zip(*of_ranks, strict=True)
-    return simulate(programs, NOTES.network, clocks, unfinished), max(aligned)

@@ -211,16 +211,12 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
     last = min((event.start for event in events), default=0.0)
     over = max((event.end for event in events), default=0.0)
     for time, part, change in [*sorted(changes), (over, "", 0)]:
-        seconds[_share(going)] += time - last
+        moves, computes = going["move"], any(going[kind] for kind in COMPUTING)
+        alone = "communicate" if moves else "wait" if going["wait"] else "other"
+        seconds[("hidden" if moves else "compute") if computes else alone] += time - last
         going[part] += change
         last = time
     return Shares(*(seconds[name] for name in Shares._fields))
-
-
-def _share(going: Counter[str]) -> str:
-    if any(going[kind] for kind in COMPUTING):
-        return "hidden" if going["move"] else "compute"
-    return "communicate" if going["move"] else "wait" if going["wait"] else "other"
 
 
 # --- a file for Perfetto ---
