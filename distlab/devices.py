@@ -13,8 +13,6 @@ import torch.distributed as dist
 
 from distlab.text import whole_number
 
-SECONDS = 20.0  # that nvidia-smi may take
-
 
 def device_for(rank: int) -> torch.device:
     """The device of a rank: a GPU of its own where there is one for each rank, a shared GPU where there are fewer.
@@ -80,6 +78,6 @@ def topology() -> str | None:
     """
     try:
         command = ["nvidia-smi", "topo", "-m"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout.rstrip()
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.rstrip()
     except (OSError, subprocess.SubprocessError):
         return None  # it is not there, its driver is not loaded, or it is too old to know

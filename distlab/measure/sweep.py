@@ -22,7 +22,7 @@ from distlab.errors import RanksFailed, SweepError
 from distlab.measure.timing import Timing, bus_factor, measure_each
 from distlab.plotting.units import Table, count, format_bandwidth, format_bytes, format_seconds
 from distlab.rank.entry import lend_names
-from distlab.text import mapping, refuse, whole_number
+from distlab.text import grouped, mapping, refuse, whole_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,11 +74,7 @@ class Sweep:
         """
         ranks = max(self.ranks) if ranks is None else ranks
         if (ranks, size, function) not in self.timings:
-            sizes = list(dict.fromkeys(size for _, size, _ in self.timings))
-            measured = (
-                f"Measured were the sizes {sizes} of {', '.join(map(repr, self.functions))} on {self.ranks} ranks."
-            )
-            refuse("size, function, ranks", "what was measured", (size, function, ranks), measured)
+            refuse("size, function, ranks", "what was measured", (size, function, ranks), "Look at the table().")
         return self.timings[ranks, size, function]
 
     def table(self) -> Table:
@@ -111,14 +107,12 @@ class Sweep:
         """
         from distlab.plotting.curves import size_panels  # it imports matplotlib
 
-        panels = {}
+        panels, by_size = {}, sorted(self.timings.items(), key=lambda timed: timed[0][1])
         for n in self.ranks:
-            points: dict[str, list[tuple[float, ...]]] = {name: [] for name in self.functions}
-            for (ranks, size, function), t in sorted(self.timings.items()):
-                if ranks == n:
-                    points[function].append((size, t.seconds, t.low, t.high))
+            own = ((name, t) for (ranks, _, name), t in by_size if ranks == n)
+            points = grouped((name, (t.num_bytes, t.seconds, t.low, t.high)) for name, t in own)
             crowded = f" on {count(self.cores, 'core')}" if n > self.cores and not self.simulated else ""
-            curves = {name: tuple(zip(*own, strict=True)) for name, own in points.items()}
+            curves = {name: tuple(zip(*timed, strict=True)) for name, timed in points.items()}
             panels[f"{title or self.collective}, {count(n, 'rank')}{crowded}"] = curves
         return size_panels(panels, theory or {}, self.simulated)
 
@@ -194,31 +188,25 @@ def sweep(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     timings: dict[tuple[int, int, str], Timing] = {}
     result = Sweep(timings, collective, cores, cluster.simulated)
-    try:
-        with progress(len(counts) * len(sizes)) as bar:
-            for n, size in itertools.product(counts, sizes):
-                bar.set_postfix_str(f"{format_bytes(size)} on {count(n, 'rank')}")
-                measured = _measure(cluster, functions, size, n, repeat, warmup)
-                timings |= {(n, size, name): timing for name, timing in zip(functions, measured, strict=True)}
-                bar.update()
-    except (SweepError, KeyboardInterrupt) as error:
-        error.partial = result  # what took minutes to measure is not lost with the cell
-        total = len(counts) * len(sizes) * len(functions)
-        kept = f"{len(timings)} of {total} times were measured before: `import sys; sys.last_value.partial` has them."
-        error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
-        raise
+    with progress(len(counts) * len(sizes)) as bar:
+        for n, size in itertools.product(counts, sizes):
+            where = f"{format_bytes(size)} on {count(n, 'rank')}"
+            bar.set_postfix_str(where)
+            kept = f"{count(len(timings), 'time')} measured before: `import sys; sys.last_value.partial` has them."
+            try:
+                measured = cluster.call(take_turns, [*functions.values()], size, n, repeat, warmup + 1)[0]
+            except RanksFailed as error:
+                message = f"{' or '.join(functions)} failed at {where}.\n{type(error).__name__}: {error}\n{kept}"
+                failed = SweepError(message, error.failures, error.finished)
+                failed.partial = result  # what took minutes to measure is not lost with the cell
+                raise failed from error
+            except KeyboardInterrupt as error:
+                error.partial = result
+                error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
+                raise
+            timings |= {(n, size, name): timing for name, timing in zip(functions, measured, strict=True)}
+            bar.update()
     return result
-
-
-def _measure(
-    cluster: Cluster, functions: Mapping[str, Any], size: int, n: int, repeat: int, warmup: int
-) -> list[Timing]:
-    try:
-        return cluster.call(take_turns, [*functions.values()], size, n, repeat, warmup + 1)[0]
-    except RanksFailed as error:
-        where = f"at {format_bytes(size)} on {count(n, 'rank')}"
-        message = f"{' or '.join(functions)} failed {where}.\n{type(error).__name__}: {error}"
-        raise SweepError(message, error.failures, error.finished) from error
 
 
 # --- on every rank ---

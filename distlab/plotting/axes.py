@@ -78,8 +78,7 @@ def log_ticks(axis: Axis, unit: str) -> None:
 def even_ticks(axis: Axis, unit: str) -> None:
     """At most six ticks of a linear axis at round numbers, with units: "s", "%" of numbers up to 100, or none."""
     axis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
-    formatter = {"%": "{x:.0f}%", "": "{x:g}"}.get(unit)
-    axis.set_major_formatter(formatter or (lambda value, _: short(value, unit)))
+    axis.set_major_formatter({"%": "{x:.0f}%", "": "{x:g}"}.get(unit) or EngFormatter(unit))
 
 
 # --- labels ---
@@ -94,8 +93,7 @@ def label_ends(ax: Axes, ends: Sequence[End]) -> None:
     heights = [ax.transData.transform(end[:2])[1] * points for end in ends]
     for (_, y, text, color), at, height in zip(ends, spread(heights, SMALL * 1.35), heights, strict=True):
         place = {"xytext": (9, at - height), "textcoords": "offset points", "xycoords": ax.get_yaxis_transform()}
-        place["annotation_clip"] = False
-        ax.annotate(text, (1, y), color=color, fontsize=SMALL, va="center", **place)
+        ax.annotate(text, (1, y), color=color, fontsize=SMALL, va="center", annotation_clip=False, **place)
 
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:

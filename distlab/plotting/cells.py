@@ -42,7 +42,6 @@ class Cell:
     origin: int | str = "empty"
 
 
-EMPTY = Cell()
 ABSENT = Cell(origin="absent")  # where a longer row of another rank has a slot; it is not drawn
 Rows = Sequence[Sequence[Cell]]  # by rank, of equal length
 Values = Sequence[Sequence[float | str | None]]  # by rank
@@ -86,7 +85,7 @@ def flatten(values: Any) -> list[float | str | None]:
 
 def traced(before: Values, after: Values) -> tuple[Rows, Rows]:
     """Both as cells: a value has the colour of its rank, and afterwards of the one rank that had it before."""
-    own = [[EMPTY if value is None else Cell(value, rank) for value in row] for rank, row in enumerate(before)]
+    own = [[Cell() if value is None else Cell(value, rank) for value in row] for rank, row in enumerate(before)]
     return pad(own), pad([[trace(value, before) for value in row] for row in after])
 
 

@@ -159,8 +159,8 @@ def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line], xlabel: str) 
     ends = []
     for place, (name, (x, y)) in enumerate(lines.items()):
         if len(x):
-            look = {"marker": "o", "markersize": 4} if len(x) <= MOST_MARKERS else {}
-            ax.plot(x, y, color=curve_color(place), linewidth=1.6, **look)
+            marks = "o-" if len(x) <= MOST_MARKERS else "-"
+            ax.plot(x, y, marks, color=curve_color(place), linewidth=1.6, markersize=4)
             ends.append((x[-1], y[-1], name, curve_color(place)))
     low, high = ax.get_ylim()
     ax.set(xlabel=xlabel, ylabel=quantity, ylim=(min(0, low), max(105, high) if quantity.endswith("%") else high))

@@ -37,7 +37,6 @@ LANE, PITCH, CELL = 0.32, 0.36, 0.24  # height of a lane; from one lane to the n
 GUTTER, SIDE, GAP = 0.18, 0.03, 0.14  # between two cells, for arrows; at a lane's ends; between two pictures
 SCRIPT = Path(__file__).with_name("player.js").read_text(encoding="utf-8")
 DPI = 200  # of the figure in the player, where its pictures are seen larger
-SUM = Cell(origin="unknown")  # the outline of a cell, for the colours of the ranks whose numbers are added up in it
 
 State = Sequence[Sequence[Iterable[int]]]  # by rank, by chunk: the ranks whose numbers are added up in it
 
@@ -128,8 +127,6 @@ def draw_steps(shown: Pictures, title: str) -> Figure:
     width = max(shown.place(shown.per_row - 1)[0] + shown.width, line)
     figure, ax = cells.canvas(width, below + KEY, title)
     for picture, (state, step, heading) in enumerate(zip(shown.states, shown.messages, shown.headings, strict=True)):
-        if picture % shown.per_row == 0:
-            draw_names(ax, shown, picture, state)
         draw_picture(ax, shown, picture, state, heading)
         for message, chunk in chunks_of(step):
             draw_message(ax, shown, picture, message, chunk)
@@ -137,27 +134,28 @@ def draw_steps(shown: Pictures, title: str) -> Figure:
     return figure
 
 
-def draw_names(ax: Axes, shown: Pictures, picture: int, state: State) -> None:
-    """Draw the names of the lanes, at the left of a row of pictures."""
-    if len(state[0]) > 1:
-        numbers = shown.place(picture)[1] + HEAD + NUMBERS / 2
-        draw_text(ax, NAMES - 0.08, numbers, "chunk", ha="right", va="center_baseline", fontsize=SMALL)
-    for rank in range(len(state)):
-        cells.draw_lane(ax, 0, shown.lane_top(picture, rank), NAMES, LANE, rank_color(rank), f"rank {rank}", TEXT)
-
-
 def draw_picture(ax: Axes, shown: Pictures, picture: int, state: State, heading: str) -> None:
-    """Draw the heading, the chunks' numbers and what each rank holds: a part for each rank in the sum."""
+    """Draw the heading, the chunks' numbers and what each rank holds: a part for each rank in the sum.
+
+    The first picture of a row has the names of the lanes at its left.
+    """
     left, top = shown.place(picture)
+    begins = picture % shown.per_row == 0
     draw_text(ax, left + shown.width / 2, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
-    for chunk in range(len(state[0]) if len(state[0]) > 1 else 0):
-        middle = shown.corner(picture, 0, chunk)[0] + shown.cell / 2
-        draw_text(ax, middle, top + HEAD + NUMBERS / 2, str(chunk), va="center_baseline", fontsize=SMALL)
+    if len(state[0]) > 1:
+        numbers = {"y": top + HEAD + NUMBERS / 2, "va": "center_baseline", "fontsize": SMALL}
+        if begins:
+            draw_text(ax, NAMES - 0.08, text="chunk", ha="right", **numbers)
+        for chunk in range(len(state[0])):
+            draw_text(ax, shown.corner(picture, 0, chunk)[0] + shown.cell / 2, text=str(chunk), **numbers)
     for rank, row in enumerate(state):
-        cells.draw_lane(ax, left, shown.lane_top(picture, rank), shown.width, LANE, rank_color(rank))
+        y, color = shown.lane_top(picture, rank), rank_color(rank)
+        if begins:
+            cells.draw_lane(ax, 0, y, NAMES, LANE, color, f"rank {rank}", TEXT)
+        cells.draw_lane(ax, left, y, shown.width, LANE, color)
         for chunk, members in enumerate(row):
             x, y = shown.corner(picture, rank, chunk)
-            cells.draw_cell(ax, x, y, shown.cell, CELL, SUM, TEXT)
+            cells.draw_cell(ax, x, y, shown.cell, CELL, Cell(origin="unknown"), TEXT)  # an outline
             part = (shown.cell - 0.05) / len(state)
             for member in sorted(members):  # at its own place in the sum's cell
                 corner = x + 0.025 + member * part, y + 0.025
@@ -226,22 +224,21 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
     shown = Pictures(states, messages)
     figure = draw_steps(shown, title)
     (ax,) = figure.axes
-    pictures = []
+    data = {"title": title, "key": shown.key, "dpi": DPI, "names": NAMES, "cell": [shown.cell, CELL]}
+    data |= {"origin": [ax.get_xlim()[0], ax.get_ylim()[1]], "size": [NAMES + shown.width, shown.height]}
+    data["pictures"] = []
     for number, (step, heading) in enumerate(zip(shown.messages, shown.headings, strict=True)):
         moves = []  # the corners of the cell that a message looks like, of its sender's and of its receiver's
         for message, chunk in chunks_of(step):
             start, end = (shown.corner(number, rank, chunk) for rank in (message.src, message.dst))
             looks = start if message.origin is None else shown.corner(0, message.origin, chunk)
             moves.append({"looks": looks, "start": start, "end": end})
-        pictures.append({"heading": heading, "corner": shown.place(number), "moves": moves})
-    data = {"title": title, "key": shown.key, "dpi": DPI, "names": NAMES, "cell": [shown.cell, CELL]}
-    data |= {"origin": [ax.get_xlim()[0], ax.get_ylim()[1]], "size": [NAMES + shown.width, shown.height]}
-    data["pictures"] = pictures
+        data["pictures"].append({"heading": heading, "corner": shown.place(number), "moves": moves})
     source, script = f"data:image/png;base64,{png_text(figure, DPI)}", escape(f"({SCRIPT})(this)")
     alt = escape(f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}")
     look = f'width="{100 * figure.get_figwidth():.0f}" style="max-width:100%"'
     image = f'<img src="{source}" alt="{alt}" {look} data-steps="{escape(json.dumps(data))}" onload="{script}">'
-    text = f"<{title}{title and ': '}{count(len(pictures) - 1, 'step')} to play>"
+    text = f"<{title}{title and ': '}{count(len(messages), 'step')} to play>"
     return Player(figure, f'<div style="padding:4px">{image}</div>', text)
 
 

@@ -6,7 +6,7 @@ Called by `Trace.plot` in the notebook's kernel. Times are in seconds, heights i
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -69,11 +69,7 @@ def space_time(
         notes += [f"{len(sent):,} messages are too many for arrows: plot(window=(start, end)) draws some milliseconds."]
         sent = []
     lines = [line for note in notes for line in textwrap.wrap(note, 96)]
-    looks, flying = (
-        used(LOOKS.values(), lanes),
-        [event for event in spans if not event.blocking and event.kind != "serve"],
-    )
-    legend = legend_lines(flying, sent, met)
+    looks, legend = used(LOOKS.values(), lanes), legend_lines(spans, sent, met)
     height = height_of(lanes, GAP) * (1 if len(ranks) <= MOST_HIGH else 0.5)
     height += 1.2 + LINE * len(lines) + ROW * -(-len(looks + legend) // 3)
     with new_panels(7.5, height, 1, 1, textwrap.fill(title, 76)) as (figure, (ax,)):
@@ -133,8 +129,9 @@ def texts_of(event: Event, sized: bool) -> list[str]:
 # --- how it is drawn ---
 
 
-def legend_lines(flying: Sequence[Event], sent: Sequence[Message], met: Sequence[Collective]) -> list[Line2D]:
+def legend_lines(events: Iterable[Event], sent: Sequence[Message], met: Sequence[Collective]) -> list[Line2D]:
     """What is drawn beside the kinds of bars, each with its words; nothing for what is not there."""
+    flying = any(not event.blocking and event.kind != "serve" for event in events)
     lines = (
         ("in flight, not blocking", flying, LOOKS["move"].fill, {"lw": 4}),
         ("message, coloured by sender", sent, curve_color(0), {"lw": 1.4, "marker": ">", "ms": 5}),

@@ -28,12 +28,12 @@ def made(counts=(2, 4), sizes=SIZES, cores=2, noise=1.0):
 
 
 def test_a_timing_is_found():
-    """By size, function and number of ranks: the most by default; others are refused with those that were measured."""
+    """By size, function and number of ranks: the most by default; others are refused."""
     sweep = made(counts=(4, 2), sizes=[1024, 256])
     assert sweep.timing(1024, "ring", 2).seconds == pytest.approx(2 * (5e-4 + 4e-9 * 1024))
     assert sweep.timing(1024, "ring") == sweep.timing(1024, "ring", 4)
-    rule = "size, function, ranks must be what was measured, got (5, 'gloo', 4). Measured were the sizes [1024, 256] "
-    assert str(refused(sweep.timing, 5, "gloo")) == f"{rule}of 'gloo', 'ring' on [4, 2] ranks."
+    rule = "size, function, ranks must be what was measured, got (5, 'gloo', 4). Look at the table()."
+    assert str(refused(sweep.timing, 5, "gloo")) == rule
 
 
 def test_the_table_as_text():
