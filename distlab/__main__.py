@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -33,19 +31,14 @@ def main() -> int:
     parser.add_argument("--python", metavar="PATH", help="with --hosts: the Python there, else that of this command")
     parser.add_argument("--interface", metavar="NAME", help="with --hosts: their network interface for the ranks")
     chosen = parser.parse_args()
+    checks, where = CHECKS, "here"
     if chosen.hosts:
-        hosts = dict.fromkeys(chosen.hosts.split(","), 1)
+        hosts, where = dict.fromkeys(chosen.hosts.split(","), 1), "on these hosts together"
         checks = {"hosts": lambda: check_group(hosts=hosts, python=chosen.python, interface=chosen.interface)}
-        return report(checks, "Ranks work on these hosts together.", "Ranks cannot work on all of these hosts yet.")
-    if chosen.clean:
+    elif chosen.clean:
         processes = reaper.leftovers()
         reaper.end(processes)
         print(f"ended {len(processes)} processes of clusters whose notebook is gone")
-    return report(CHECKS, "Ranks work here.", "Ranks cannot work here yet.")
-
-
-def report(checks: Mapping[str, Callable[[], None]], well: str, sick: str) -> int:
-    """Make the checks, and print one of two sentences; 1 where a check has raised."""
     status = 0
     for name, check in checks.items():
         try:
@@ -53,7 +46,7 @@ def report(checks: Mapping[str, Callable[[], None]], well: str, sick: str) -> in
         except Exception as error:  # of whatever library: a check that cannot be made is a finding
             status = 1
             print(f"FAIL  {name:<11} {type(error).__name__}: {error}", flush=True)
-    print(sick if status else well)
+    print(f"Ranks cannot work {where} yet." if status else f"Ranks work {where}.")
     return status
 
 
@@ -65,22 +58,14 @@ def show(what: str, seen: str, advice: str = "") -> None:
 
 
 def check_machine() -> None:
-    """Python and the packages on which most depends, cores, shared memory, and processes that are left over."""
+    """Python and the packages on which most depends, cores, memory, and processes that are left over."""
     show("Python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
     names = ("distlab", "torch", "ipyparallel", "ipython", "ipykernel")
     show("packages", ", ".join(f"{name} {version(name)}" for name in names))
     cores = os.cpu_count() or 1
     show("cores", f"{cores}; up to {cores} ranks compute at full speed, more take turns")
-    if os.path.isdir("/dev/shm"):
-        shared = shutil.disk_usage("/dev/shm").total / 1e6
-        advice = "For data loaders with worker processes: mount -t tmpfs shm /dev/shm, in Docker --shm-size=1g."
-        show("/dev/shm", f"{shared:.0f} MB", advice if shared < 256 else "")
     left = ", ".join(str(process.pid) for process in reaper.leftovers())
     show("leftovers", left or "none", "python -m distlab doctor --clean ends these processes." if left else "")
-
-
-def check_limits() -> None:
-    """Memory and open files for the ranks of the lessons."""
     local.check(RANKS, check_launcher(None))
     show("limits", f"memory and open files for {RANKS} ranks or more")
 
@@ -113,7 +98,7 @@ def check_group(n: int | None = None, **where: Any) -> None:
     show("gloo group", f"{what}, all_reduce gave {sums[0]:g}; {time.monotonic() - began:.1f} s")
 
 
-CHECKS = {"machine": check_machine, "limits": check_limits, "group": lambda: check_group(2)}
+CHECKS = {"machine": check_machine, "group": lambda: check_group(2)}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -51,10 +51,10 @@ class Cluster:
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
         network: a `Network` of machines to simulate: messages take virtual time on its links, the same on every run,
             and `clock` returns it; None for this machine and real time.
-        hosts: machines that ssh reaches and their ranks, {"nodeA": 4, "nodeB": 4}, rank 0 on the first; or the path of
-            a hostfile. They need the Python, torch and distlab of here. With engines="mpi", for mpiexec. A mapping
-            with two methods is reached without ssh: reach(name) gives the words before a command that run it on a host,
-            and address(name) the address of the host for the other ones; its `here` is that of this machine.
+        hosts: machines that ssh reaches and their ranks, {"nodeA": 4, "nodeB": 4}, rank 0 on the first. They need the
+            Python, torch and distlab of here. With engines="mpi", for mpiexec. A mapping with two methods is reached
+            without ssh: reach(name) gives the words before a command that run it on a host, and address(name) the
+            address of the host for the other ones; its `here` is that of this machine.
         python, interface: of the hosts, for the ranks; None for the path of this Python, and the way that leads here.
         nodes, partition, time, options, queue_timeout: with engines="slurm": how many nodes (None for those of the
             allocation that this process is in, or 1), Slurm's partition, limit of the job, such as "10:00", a list of
@@ -79,7 +79,7 @@ class Cluster:
         timeout: float = 30.0,
         threads: int | None = None,
         network: Network | None = None,
-        hosts: Mapping[str, int] | str | os.PathLike | None = None,
+        hosts: Mapping[str, int] | None = None,
         python: str | None = None,
         interface: str | None = None,
         nodes: int | None = None,

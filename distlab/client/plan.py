@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any
 from distlab import text
 from distlab.errors import ClusterError
 from distlab.launch import mpiexec, slurm
-from distlab.launch.hosts import SSH_NAME, Host, Hosts
+from distlab.launch.hosts import LOCALHOST, SHELL, SSH_NAME, Host, Hosts, by_ssh
 from distlab.simulated.network import Network
 from distlab.text import refuse
 from distlab.wire.rendezvous import INIT_METHODS
@@ -34,7 +33,6 @@ MPI = 'Cluster(n, engines="mpi", backend="distlab_course.mpi_backend")'
 GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
 FROM_SOURCE = {
     "mpi": f"Only a torch that was built from source beside an MPI has it. {GLOO} {MPI} runs on MPI without it.",
-    "mpi4py": f"That is the package by which one is made. Call {MPI}.",
     "ucc": f"Only a torch that was built from source with UCC has it. {GLOO} It has the same functions.",
 }
 
@@ -125,16 +123,12 @@ def _hosts(n: Any, engines: str, hosts: Any, python: Any, interface: Any, **job:
     for name, value in job.items():
         text.left_out(name, value, f'given with engines="{slurm.NAME}" alone', "Leave it out.")
     if hosts is None:
-        if engines == SSH_NAME:
-            refuse("hosts", "given for ssh", hosts, EXAMPLE)
-        for name, value in {"python": python, "interface": interface}.items():
-            text.left_out(name, value, "given with hosts alone", EXAMPLE)
+        if engines == SSH_NAME or python or interface:
+            refuse("hosts", "given for ssh, python= and interface=", hosts, EXAMPLE)
         return None
     found = _read_hosts(hosts, extra)
     if engines not in (SSH_NAME, mpiexec.NAME):
         refuse("engines", f'"{SSH_NAME}" or "{mpiexec.NAME}" with hosts, or left out', engines, EXAMPLE)
-    if engines == mpiexec.NAME and hasattr(hosts, "reach"):
-        refuse("hosts", "reached by ssh for mpiexec", hosts, "Leave engines out.")
     if n not in (None, len(found.host_of_rank)):
         refuse("n", f"left out, or {len(found.host_of_rank)} as hosts have it", n, EXAMPLE)
     return found
@@ -152,21 +146,13 @@ def check_launcher(engines: str | None) -> str:
 
 
 def _read_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
-    """Hosts by name with their numbers of ranks, or the path of a file that mpiexec would take."""
-    if isinstance(hosts, (str, os.PathLike)):
-        if not os.path.isfile(hosts):
-            refuse("hosts", "a mapping of names to numbers of ranks, or the path of a hostfile", hosts, EXAMPLE)
-        hosts = mpiexec.read_hostfile(os.fspath(hosts))
+    """Hosts by name with their numbers of ranks."""
     for name, count in text.mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE).items():
-        if not isinstance(name, str) or not re.fullmatch(r"(?!-)[\w.@:%-]+", name):
-            refuse("hosts", "names of hosts, as ssh takes them", name, EXAMPLE, wrong_type=not isinstance(name, str))
         text.whole_number(f"the number of ranks of {name}", count, 1, advice=f"{EXAMPLE} Leave out others.")
-    if not hosts:
-        refuse("hosts", "one host or more", hosts, EXAMPLE)
     if hasattr(hosts, "reach"):  # practice hosts know by themselves what leads to each
-        found = [Host(name, hosts[name], tuple(hosts.reach(name)), hosts.address(name)) for name in hosts]
+        found = [Host(name, hosts[name], (*hosts.reach(name), *SHELL), hosts.address(name)) for name in hosts]
         return Hosts(tuple(found), **extra, here=hosts.here)
-    found = [Host(name, count, () if name == "localhost" else None) for name, count in hosts.items()]
+    found = [Host(name, count, SHELL if name == LOCALHOST else by_ssh(name)) for name, count in hosts.items()]
     return Hosts(tuple(found), **extra)
 
 
@@ -183,7 +169,8 @@ def _job(
     counts = [n // nodes + (number < n % nodes) for number in range(nodes)]
     limit = 60.0 if queue_timeout is None else text.seconds("queue_timeout", queue_timeout)
     job = slurm.Job(nodes, counts[0], partition, time, tuple(options or ()), limit)
-    return Hosts(tuple(Host(f"node {number}", count) for number, count in enumerate(counts)), job=job, **extra)
+    command = (*slurm.command(job), *SHELL)
+    return Hosts(tuple(Host(f"node {number}", count, command) for number, count in enumerate(counts)), job=job, **extra)
 
 
 def check_network(network: Any, n: int, backend: str) -> Network | None:
@@ -208,7 +195,11 @@ def check_backend(backend: Any, n: int) -> str:
     if asked == "gloo":
         return asked
     if asked == "nccl":
-        return _check_nccl(n)
+        from distlab.devices import why_not_nccl
+
+        if why := why_not_nccl(n):
+            refuse("backend", "one that can serve the ranks here", asked, f"{why} Call Cluster({n}) for gloo.")
+        return asked
     if asked not in FROM_SOURCE and _is_module(backend):
         return backend
     import torch.distributed as dist
@@ -229,21 +220,6 @@ def _is_module(name: Any) -> bool:
     return False
 
 
-def _check_nccl(n: int) -> str:
-    """nccl, where this torch has it and there is a GPU for each of `n` ranks."""
-    import torch
-
-    from distlab.devices import why_not_nccl
-
-    if why := why_not_nccl(n):
-        gpus = torch.cuda.device_count()
-        fewer = f'Cluster({gpus}, backend="nccl"), or ' if 0 < gpus < n else ""
-        takes = ", which takes CUDA tensors too" if gpus else ""
-        advice = f"{why} Call {fewer}Cluster({n}) for gloo{takes}."
-        refuse("backend", "one that can serve the ranks here", "nccl", advice)
-    return "nccl"
-
-
 # --- engines that others started ---
 
 
@@ -251,7 +227,7 @@ def connect(where: Any) -> Engines:
     """The engines of a cluster that runs, by a profile's name or a connection file.
 
     Raises:
-        ArgumentError: neither of them. ClusterError: no controller answers, or it has no engines 0 to n - 1.
+        ClusterError: no controller is found or answers, or it has no engines 0 to n - 1.
     """
     import ipyparallel
 
@@ -270,15 +246,11 @@ def _connection_file(where: Any) -> str:
     """The path of the newest connection file that is meant."""
     from IPython.paths import get_ipython_dir
 
-    path = Path(where) if isinstance(where, (str, os.PathLike)) else None
-    if path is not None and path.is_file():
+    path = Path(os.fspath(where))
+    if path.is_file():
         return str(path)
-    profile = Path(get_ipython_dir(), f"profile_{path}")
-    if path is None or not profile.is_dir():
-        rule = "the name of an ipyparallel profile that is there, or the path of a connection file"
-        example = 'Call Cluster.attach("default"), or with the path of ipcontroller-client.json.'
-        refuse("where", rule, where, example, wrong_type=path is None)
-    files = sorted(profile.glob("security/ipcontroller*-client.json"), key=os.path.getmtime)
-    if not files:
-        raise ClusterError(f"No ipyparallel cluster runs in profile {where!r}. {START}")
-    return str(files[-1])
+    files = Path(get_ipython_dir()).glob(f"profile_{path}/security/ipcontroller*-client.json")
+    newest = max(files, key=os.path.getmtime, default=None)
+    if newest is None:
+        raise ClusterError(f"No ipyparallel cluster runs in profile {where!r}, and no file has this path. {START}")
+    return str(newest)

@@ -32,7 +32,6 @@ from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Servers
 from distlab.rank import entry
-from distlab.text import rank_list
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import Hello, ServerPlan
 from distlab.wire.rendezvous import Rendezvous, address_towards
@@ -79,16 +78,13 @@ class Processes:
                 self._start()
             else:
                 self._attach(plan.attached.client)
-        except HostError:
-            self.stop()
-            raise
         except BaseException as error:
             logs, kind = self._last_lines(), ControllerEndedError if self.controller_died() else ClusterError
             self.stop()
-            if isinstance(error, Exception):
-                words = filter(None, (f"The ranks did not start: {error}", logs))
-                raise kind("\n".join(words)) from error
-            raise
+            if isinstance(error, HostError) or not isinstance(error, Exception):
+                raise
+            words = filter(None, (f"The ranks did not start: {error}", logs))
+            raise kind("\n".join(words)) from error
 
     def _attach(self, client: Any) -> None:
         """Use engines that others started, and end none of them."""
@@ -122,7 +118,7 @@ class Processes:
             self._end_servers(range(len(self.servers.connections)))
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
         self._start_ipyparallel(cluster_id, address, environment)
-        store = self.servers.store if self._plan.forks else None  # of the first host, else here
+        store = self.servers.to(0).store if self._plan.forks else None  # of the first host, else here
         self.rendezvous = Rendezvous(self.folder, self.channel.address, store, self._host_of_rank)
 
     def _start_ipyparallel(self, cluster_id: str, address: str, environment: dict[str, str]) -> None:
@@ -165,32 +161,21 @@ class Processes:
         self.client = self._do(loop, ipp_cluster.connect_client())
         compat.drop_late_replies(self.client)
         with waiting.allowed():
-            self._wait(lambda: self.client.ids == list(range(n)) and (not self._plan.forks or self.servers.store))
+            self._wait(lambda: self.client.ids == list(range(n)) and (not self._plan.forks or self.servers.to(0).store))
 
     def _fork(self, engines: Iterable[int], threads: int) -> None:
         self.servers.fork(engines, {**self._connection, **local.thread_variables(threads)})
 
-    def _reach(self, numbers: Sequence[int], here: str, until: float = 0.0) -> dict[int, Hello]:
+    def _reach(self, numbers: Sequence[int], here: str) -> dict[int, Hello]:
         """Start fork servers on the hosts of these numbers, and wait for what they report.
 
         Args:
             here: the address of this machine that they reach; "" where they find it.
-            until: when a host that may be just starting is tried for the last time.
         """
-        found: dict[int, Hello] = {}
-        while True:
-            self._end_servers(numbers)
-            hosts.connect(self.servers, self._plan.hosts, numbers, self._server_plan, self.folder, here)
-            with waiting.allowed():
-                reports, troubles = hosts.answers(self.servers, self._plan.hosts, numbers, self.folder)
-            found |= reports
-            if time.monotonic() > until:
-                hosts.check(self._plan.hosts, troubles)
-            if not troubles:
-                return found
-            numbers = sorted(troubles)
-            with waiting.allowed():
-                time.sleep(0.5)
+        self._end_servers(numbers)
+        hosts.connect(self.servers, self._plan.hosts, numbers, self._server_plan, self.folder, here)
+        with waiting.allowed():
+            return hosts.answers(self.servers, self._plan.hosts, numbers, self.folder)
 
     def _reach_all(self, wanted: hosts.Hosts) -> str:
         """Start a fork server on each host; the address of this machine that they reach."""
@@ -255,7 +240,8 @@ class Processes:
     @property
     def can_fork(self) -> bool:
         """Whether engines can be replaced one by one: servers fork them, and everything they need is alive."""
-        return self._plan.forks and self.servers.can_fork and not self.controller_died()
+        reached = any(set(c.hosts) - set(c.lost) for c in self.servers.connections)
+        return self._plan.forks and reached and not self.controller_died()
 
     def replace(self, ids: list[int], threads: int, all_ids: list[int]) -> None:
         """End the engines with these ids, if they run, and fork new ones that get the same ids.
@@ -273,25 +259,20 @@ class Processes:
             self._fork(ids, threads)
             self._wait(lambda: self.client.ids == all_ids, old=old)
         except HostError as error:
-            others = [rank for rank in all_ids if not self.servers.why_lost(rank)]
-            advice = f"heal() tries again, for up to {hosts.RETURN_SECONDS:g} s, and restart() starts all ranks anew."
-            if others:
-                left = f"{rank_list(others).capitalize()} and their variables are left, without a group: pull and run"
-                advice = f"{left} with ranks={others} work. {advice}"
-            raise HostError(f"{error} {advice}") from error
+            left = [rank for rank in all_ids if not self.servers.why_lost(rank)]
+            advice = f"Other ranks keep their variables, without a group: pull and run with ranks={left} work."
+            raise HostError(f"{error} {advice} heal() tries again, and restart() starts all ranks anew.") from error
         except ClusterError as error:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
 
     def _reach_again(self, lost: list[int]) -> None:
         """Start fork servers on hosts that were lost."""
         wanted = self._plan.hosts
-        if wanted is None:
-            return  # `_wait` reports that the fork server here has ended
-        if wanted.job is not None:
-            raise HostError("A node of Slurm's was lost, and the job has no other one.")
-        self._reach(lost, self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS)
-        self._wait(lambda: self.servers.store, old=self.servers.pids.items())
-        self.rendezvous.address = self.servers.store
+        if wanted is None or wanted.job is not None:
+            raise ClusterError("What forks the ranks was lost, and is not started again by itself.")
+        self._reach(lost, self.channel.address[0])
+        self._wait(lambda: self.servers.to(0).store, old=self.servers.pids.items())
+        self.rendezvous.address = self.servers.to(0).store
 
     def host_is_lost(self, rank: int) -> bool:
         """Whether the host of an engine is not reached any more, so that no new engine takes its place soon."""

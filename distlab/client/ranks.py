@@ -169,7 +169,9 @@ class Ranks:
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, which begins now."""
-        return Patience(self.channel, {rank: self._local_pid(rank) for rank in ranks})
+        joined, here = self.joined, this_machine()
+        pids = {rank: joined[rank].pid if joined[rank].machine == here else None for rank in ranks}
+        return Patience(self.channel, pids)
 
     def printed(self) -> dict[int, str]:
         """What functions of remote calls have printed since the last question for it, by the rank that ran them."""
@@ -207,11 +209,6 @@ class Ranks:
     def hosts(self) -> list[str]:
         """Name of each rank's host, by rank; none where all are on this machine."""
         return [] if self.stopped else [self._processes.names[host] for host in self._processes.rendezvous.hosts]
-
-    def _local_pid(self, rank: int) -> int | None:
-        """Process number of a rank, where it has one on this machine; None on another one."""
-        joined = self.joined[rank]
-        return joined.pid if joined.machine == this_machine() else None
 
     @property
     def channel(self) -> ControlChannel:

@@ -154,16 +154,6 @@ class Servers:
         """Process number of each engine that runs or ran, the newest."""
         return {engine: pid for connection in self.connections for engine, pid in connection.pids.items()}
 
-    @property
-    def store(self) -> tuple[str, int] | None:
-        """Address and port of the store that the first host serves; None as long as it does not."""
-        return self.to(0).store
-
-    @property
-    def can_fork(self) -> bool:
-        """Whether some server runs, so that more engines can be forked."""
-        return any(set(connection.hosts) - set(connection.lost) for connection in self.connections)
-
     def fork(self, engines: Iterable[int], environment: dict[str, str]) -> None:
         """Have engines forked, with additions to their environment; returns at once."""
         for engine in engines:

@@ -23,8 +23,14 @@ from distlab.wire.orders import Hello, HostPlan, ServerPlan
 SSH_NAME = "ssh"
 HELLO_SECONDS = 20.0  # for a host to report what it is
 CONNECT_SECONDS = 10  # for a host to answer ssh
-RETURN_SECONDS = 20.0  # for a host that was lost to be reached again
-SSH = ("ssh", "-T", "-4", "-o", "BatchMode=yes", "-o", "ControlMaster=no")
+SHELL = ("sh", "-c")
+LOCALHOST = "localhost"  # as a host it is this machine, without ssh
+
+
+def by_ssh(name: str) -> tuple[str, ...]:
+    """The words that lead to a shell of a host."""
+    options = (f"ConnectTimeout={CONNECT_SECONDS}", "BatchMode=yes", "ControlMaster=no")
+    return ("ssh", "-T", "-4", *(word for option in options for word in ("-o", option)), "--", name)
 
 
 @dataclass(frozen=True)
@@ -34,13 +40,13 @@ class Host:
     Attributes:
         name: as ssh takes it.
         ranks: how many start there.
-        command: what to put before a command line to run it there; None for ssh.
+        command: what to put before a line for a shell to run it there.
         address: for the other hosts; None for the one that leads to the notebook.
     """
 
     name: str
     ranks: int
-    command: tuple[str, ...] | None = None
+    command: tuple[str, ...] = ()
     address: str | None = None
 
 
@@ -65,7 +71,7 @@ class Hosts:
     @property
     def local(self) -> list[int]:
         """Numbers of the hosts that are no more than this machine."""
-        return [number for number, host in enumerate(self.hosts) if host.command == () and host.address is None]
+        return [number for number, host in enumerate(self.hosts) if host.name == LOCALHOST]
 
     @property
     def host_of_rank(self) -> tuple[int, ...]:
@@ -81,40 +87,27 @@ def connect(servers: Servers, wanted: Hosts, numbers: Sequence[int], plan: Serve
         folder: gets their logs.
         here: the address of this machine that the hosts reach; "" where they find it.
     """
+    line = fork_server.remote_command(wanted.python)
     for group in [numbers] if numbers and wanted.job is not None else [[number] for number in numbers]:
         hosts = []
         for number in group:
             host = wanted.hosts[number]
             address = here if number in wanted.local else host.address
             hosts.append(HostPlan(number, host.ranks, os.getcwd(), here, address, wanted.interface))
-        servers.start(_command(wanted, group[0]), replace(plan, hosts=tuple(hosts)), _log_of(folder, group[0]), group)
-
-
-def _command(wanted: Hosts, number: int) -> list[str]:
-    """The command line that leads to the fork server of a host, or to those of Slurm's nodes."""
-    line, host = fork_server.remote_command(wanted.python), wanted.hosts[number]
-    if wanted.job is not None:
-        return [*slurm.command(wanted.job), "sh", "-c", line]
-    if host.command is not None:
-        return [*host.command, "sh", "-c", line]
-    return [*SSH, "-o", f"ConnectTimeout={CONNECT_SECONDS}", host.name, line]
+        command = [*wanted.hosts[group[0]].command, line]
+        servers.start(command, replace(plan, hosts=tuple(hosts)), _log_of(folder, group[0]), group)
 
 
 def _log_of(folder: str, number: int) -> str:
     return os.path.join(folder, "log", f"host-{number}.log")
 
 
-def answers(
-    servers: Servers, wanted: Hosts, numbers: Sequence[int], folder: str
-) -> tuple[dict[int, Hello], dict[int, str]]:
-    """Wait until each of these hosts has reported what it is, or cannot any more.
-
-    Returns:
-        the reports, and what is wrong with hosts, in words; by number.
-    """
+def answers(servers: Servers, wanted: Hosts, numbers: Sequence[int], folder: str) -> dict[int, Hello]:
+    """What each of these hosts reports of itself, by number; HostError where one does not, or cannot be used."""
     limit = HELLO_SECONDS + (wanted.job.queue_timeout if wanted.job is not None else 0.0)
     deadline = time.monotonic() + limit
-    troubles, hellos = {}, {}
+    hellos: dict[int, Hello] = {}
+    troubles: dict[int, str] = {}
     for number in numbers:
         connection = servers.to(number)
         while number not in connection.hellos and number not in connection.lost and time.monotonic() < deadline:
@@ -128,7 +121,9 @@ def answers(
             words = _why_silent(wanted, number, Path(_log_of(folder, connection.hosts[0])), limit)
         if words:
             troubles[number] = words
-    return hellos, troubles
+    if troubles:
+        raise HostError(_all_troubles(wanted, troubles))
+    return hellos
 
 
 def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
@@ -137,9 +132,10 @@ def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
     last = next((line.strip() for line in reversed(lines) if line.strip()), f"no answer within {limit:g} s").rstrip(".")
     if wanted.job is not None:
         return f"{last}. `squeue` shows the queue, and `sinfo` the partitions. queue_timeout=600 waits longer."
-    if wanted.hosts[number].command is not None:
-        return f"{last}."
-    return f"{last}. `ssh {wanted.hosts[number].name} {wanted.python} -V` must work without a question."
+    host = wanted.hosts[number]
+    if host.command == by_ssh(host.name):
+        return f"{last}. `ssh {host.name} {wanted.python} -V` must work without a question."
+    return f"{last}."
 
 
 def _what_differs(hello: Hello) -> str:
@@ -151,20 +147,14 @@ def _what_differs(hello: Hello) -> str:
         return f"it has {found}; here is {want}. They must be the same: install them there, or give python=."
     here = [address for some in rendezvous.addresses().values() for address in some]
     if hello.notebook not in here:
-        return (
-            f"it sees this machine as {hello.notebook or 'nothing'}, which is no address here ({', '.join(here)}): "
-            "its ranks could not call back. Start Jupyter on a machine of the hosts' network."
-        )
+        return f"it sees this machine as {hello.notebook}, which is no address here: its ranks could not call back."
     return ""
 
 
-def check(wanted: Hosts, troubles: Mapping[int, str]) -> None:
-    """HostError where there are troubles."""
-    if not troubles:
-        return
+def _all_troubles(wanted: Hosts, troubles: Mapping[int, str]) -> str:
     if wanted.job is not None:
-        raise HostError("; ".join(dict.fromkeys(troubles.values())))
+        return "; ".join(dict.fromkeys(troubles.values()))
     names = {number: wanted.hosts[number].name for number in sorted(troubles)}
     lines = "".join(f"\n  {name}: {troubles[number]}" for number, name in names.items())
     what = f"{len(troubles)} of {len(wanted.hosts)} host{'s'[: len(wanted.hosts) > 1]} cannot be used:{lines}"
-    raise HostError(f"{what}\n`python -m distlab doctor --hosts {','.join(names.values())}` looks again.")
+    return f"{what}\n`python -m distlab doctor --hosts {','.join(names.values())}` looks again."

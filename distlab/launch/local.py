@@ -38,18 +38,16 @@ def check(n: int, engines: str) -> None:
     Without it, a start that is refused a file somewhere in a library hangs.
     """
     free, each = psutil.virtual_memory().available / 1e6, MEGABYTES_FORKED if engines == "fork" else MEGABYTES
-    cure = f"A rank takes about {each} MB: close other programs."
-    _check_limit(n, max(2, int(free // each)), f"{free / 1000:.0f} GB of free memory", cure)
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files != resource.RLIM_INFINITY:
-        common, each = NEEDED_FILES
-        cure = "For more, run `ulimit -n 4096` in the shell that starts Python or Jupyter."
-        _check_limit(n, max(0, (files - common) // each), f"{files} open files for each process", cure)
-
-
-def _check_limit(n: int, most: int, limit: str, cure: str) -> None:
+    most = max(2, int(free // each))
     if n > most:
-        refuse("n", f"at most {most} on this machine", n, f"It allows {limit}. {cure}")
+        limit = f"{free / 1000:.0f} GB of free memory. A rank takes about {each} MB: close other programs."
+        refuse("n", f"at most {most} on this machine", n, f"It allows {limit}")
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    common, each = NEEDED_FILES
+    most = max(0, (files - common) // each)
+    if n > most and files != resource.RLIM_INFINITY:
+        cure = "For more, run `ulimit -n 4096` in the shell that starts Python or Jupyter."
+        refuse("n", f"at most {most} on this machine", n, f"It allows {files} open files for each process. {cure}")
 
 
 # --- what a host reports of itself ---
@@ -90,8 +88,7 @@ def _address(interface: str | None, notebook: str) -> str:
         return rendezvous.address_towards(notebook)
     found = rendezvous.addresses()
     if interface not in found:
-        there = ", ".join(f"{name} ({some[0]})" for name, some in found.items())
-        raise OSError(f"it has no interface {interface!r} with an IPv4 address, but {there}")
+        raise OSError(f"it has no interface {interface!r} with an IPv4 address, but {', '.join(found)}")
     return found[interface][0]
 
 

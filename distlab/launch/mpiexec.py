@@ -55,18 +55,6 @@ def arguments(ranks: Mapping[str, int] | None = None, address: str = "", environ
     return words
 
 
-def read_hostfile(path: str) -> dict[str, int]:
-    """Names and numbers of ranks from a file for mpiexec: lines such as "nodeA:4", "nodeA slots=4" or "nodeA"."""
-    found: dict[str, int] = {}
-    with open(path) as file:
-        for line in file:
-            if words := line.partition("#")[0].split():
-                name, _, count = words[0].partition(":")
-                slots = re.search(r"slots\s*=\s*(\d+)", line)
-                found[name] = found.get(name, 0) + int(slots[1] if slots else count or 1)
-    return found
-
-
 def first_to_end(log: str) -> int | None:
     """The engine that ended first, from what its processes have written; None when they have not written it.
 

@@ -141,7 +141,7 @@ class Watchdog(threading.Thread):
         if want == messages.CLOCK:
             return {"clock": time.time_ns()}
         if want == messages.MEMORY:
-            return {"megabytes": used_megabytes(os.getpid())}
+            return {"megabytes": used_megabytes()}
         if want == messages.STATUS:
             return {"status": status.summary(self._main, self._ours, self.connections.traffic, self._loop)}
         if want == messages.VARIABLES:

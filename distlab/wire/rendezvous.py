@@ -159,14 +159,12 @@ def this_machine() -> tuple[str, str]:
     return started, ""
 
 
-def used_megabytes(pid: int) -> float | None:
-    """The memory of a process in megabytes; None where the system does not report it, or it has ended."""
+def used_megabytes() -> float:
+    """The memory of this process in megabytes; shared pages count in proportion where the system reports that."""
     import psutil
 
-    with contextlib.suppress(psutil.Error):
-        memory = psutil.Process(pid).memory_full_info()
-        return getattr(memory, "pss", memory.rss) / 1e6
-    return None
+    memory = psutil.Process().memory_full_info()
+    return getattr(memory, "pss", memory.rss) / 1e6
 
 
 def serve(listener: socket.socket) -> Any:
@@ -192,12 +190,11 @@ def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
     They lie below the range of outgoing connections, in the first free block of an order that is this process's own:
     clusters of several notebooks that start at the same moment hardly ever meet.
     """
-    first, blocks = 10_000, 22_000 // count
-    for block in random.Random(os.getpid()).sample(range(blocks), blocks):
-        start = first + block * count
-        ports = range(start, start + count)
+    order = random.Random(os.getpid())
+    while True:
+        first = order.randrange(10_000, 32_000 - count)
+        ports = range(first, first + count)
         with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
             for port in ports:
                 probes.enter_context(socket.socket()).bind((address, port))
             return list(ports)
-    return []

@@ -5,13 +5,12 @@ import os
 import distlab
 from tests.cluster.conftest import sum_of_ranks
 from tests.network.programs import place
-from tests.refused import raised, refused
+from tests.refused import raised
 
 
-def test_ranks_by_a_hostfile(mpi_hosts, tmp_path):
+def test_ranks_that_mpiexec_starts_on_hosts(mpi_hosts):
     """They are ranks of MPI, too, and gloo has an interface; nothing is lost by a mistake."""
-    (tmp_path / "hostfile").write_text("# two hosts\nnodeA:1\nnodeB slots=2\n")
-    with distlab.Cluster(engines="mpi", hosts=tmp_path / "hostfile", timeout=20) as cluster:
+    with distlab.Cluster(engines="mpi", hosts={"nodeA": 1, "nodeB": 2}, timeout=20) as cluster:
         assert [(where[0], *where[3:]) for where in cluster.run(place)] == [
             ("nodeA", "0", "1", "0", "eth0"),
             ("nodeB", "0", "2", "1", "eth0"),
@@ -34,7 +33,3 @@ def test_a_host_that_mpiexec_would_not_reach(mpi_hosts):
     """It is looked at first, because mpiexec does not say what is wrong."""
     words = str(raised(distlab.HostError, distlab.Cluster, engines="mpi", hosts={"nodeA": 1, "closed": 1}))
     assert words.startswith("1 of 2 hosts cannot be used:\n  closed: ssh: connect to host ")
-    words = str(refused(distlab.Cluster, engines="mpi", hosts="/no/hostfile"))
-    assert words.startswith(
-        "hosts must be a mapping of names to numbers of ranks, or the path of a hostfile, got '/no/"
-    )

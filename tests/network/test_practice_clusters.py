@@ -4,7 +4,7 @@ import distlab
 from distlab_course.practice import PracticeHosts, practice_hosts
 from tests.cluster.conftest import stuck, sum_of_ranks
 from tests.network.programs import place
-from tests.refused import raised, refused
+from tests.refused import raised
 
 
 def test_a_cluster_on_namespaces(hosts):
@@ -38,4 +38,3 @@ def test_a_cluster_on_loopback_addresses(monkeypatch):
         ]
         assert cluster.run(sum_of_ranks) == [3.0] * 3
         assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith("3 of 3 ranks wait")
-    assert str(refused(distlab.Cluster, engines="mpi", hosts=hosts)).startswith("hosts must be reached by ssh")

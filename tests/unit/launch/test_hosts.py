@@ -74,12 +74,6 @@ def test_the_arguments_of_srun(monkeypatch):
     assert slurm.nodes_of_allocation() == 3
 
 
-def test_a_hostfile(tmp_path):
-    """As MPICH and Open MPI write them; a host that is named twice has both numbers."""
-    (tmp_path / "hosts").write_text("# here\n\nnodeA:2\nnodeB slots=3 # fast\nnodeC\nnodeA:1\n")
-    assert mpiexec.read_hostfile(str(tmp_path / "hosts")) == {"nodeA": 3, "nodeB": 3, "nodeC": 1}
-
-
 @pytest.mark.parametrize(
     ("version", "words"),
     [

@@ -36,15 +36,6 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, 
     )
 
 
-def test_mpi4py_is_no_backend():
-    """The error names the module that makes one of it, however it is written."""
-    for backend in ("mpi4py", "MPI4PY"):
-        assert str(refused(distlab.Cluster, 2, engines="mpi", backend=backend)).endswith(
-            "That is the package by which one is made. "
-            'Call Cluster(n, engines="mpi", backend="distlab_course.mpi_backend").'
-        )
-
-
 def test_mpiexec_beside_python_comes_first(monkeypatch, tmp_path):
     """An environment that is not activated still finds its own mpiexec, before another one on PATH."""
     other = tmp_path / "elsewhere"
