@@ -115,25 +115,6 @@ def test_a_cable_is_pulled_and_put_back(hosts, port, latency):
     client.communicate()
 
 
-def test_two_networks_side_by_side(hosts):
-    """A second network has other addresses and any names."""
-    name = "a" * 63
-    with practice_hosts({"nodeA": 1, name: 1}) as others:
-        assert others.here != hosts.here
-        assert output(others, name, "hostname") == f"{name}\n"
-
-
-def test_close_ends_what_runs_on_the_hosts(hosts):
-    """Programs, the slow link's among them; a second close() does nothing."""
-    hosts.shape("nodeB", latency=0.01)
-    sleeper = subprocess.Popen([*hosts.command("nodeA"), "sleep", "100"])
-    hosts.close()
-    hosts.close()
-    assert sleeper.wait(5) < 0
-    assert networks_left() == []
-    assert not [p for p in psutil.Process().children() if "slow_link" in " ".join(p.cmdline())]
-
-
 PROGRAM = """
 import os, subprocess, sys
 from distlab_course import practice_hosts

@@ -6,32 +6,37 @@ from types import SimpleNamespace
 
 import pytest
 
+from distlab.errors import HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, slurm
 from distlab.launch.hosts import Host, Hosts
 from distlab.wire.orders import Hello, HostPlan
-from tests.refused import refused
+from tests.refused import raised, refused
 
 ONE = Hosts((Host("nodeA", 2),), python="/opt/python")
 OURS = local.installed()
 HELLO = Hello(0, "nodeA", 4, OURS, "127.0.0.1", "127.0.0.2")
 
 
+def answers(folder, **differs):
+    """What a host reports that differs from this machine in this way."""
+    hello = replace(HELLO, **differs)
+    servers = SimpleNamespace(to=lambda number: SimpleNamespace(hellos={0: hello}))
+    return hosts.answers(servers, ONE, [0], str(folder))
+
+
 @pytest.mark.parametrize(
     ("differs", "words"),
     [
-        ({}, None),
         ({"versions": OURS | {"torch": "1.0.0"}}, "it has torch 1.0.0; here is torch "),
         ({"versions": {}}, "it has Python not installed, distlab not installed"),
-        ({"notebook": "203.0.113.5"}, "it sees this machine as 203.0.113.5, which is no address here (127.0.0.1"),
+        ({"notebook": "203.0.113.5"}, "it sees this machine as 203.0.113.5, which is no address here: its ranks"),
     ],
 )
-def test_a_host_that_reports_what_it_is(tmp_path, differs, words):
-    """Everything that ranks need is there, or what is not."""
-    hello = replace(HELLO, **differs)
-    servers = SimpleNamespace(to=lambda number: SimpleNamespace(hellos={0: hello}))
-    found, troubles = hosts.answers(servers, ONE, [0], str(tmp_path))
-    assert found == {0: hello}
-    assert (troubles == {}) if words is None else troubles[0].startswith(words)
+def test_a_host_that_differs(tmp_path, differs, words):
+    """What ranks need, and is not there, is named."""
+    assert answers(tmp_path) == {0: HELLO}
+    error = raised(HostError, answers, tmp_path, **differs)
+    assert str(error).startswith(f"1 of 1 host cannot be used:\n  nodeA: {words}")
 
 
 def test_what_a_host_reports_of_itself(tmp_path, monkeypatch):
