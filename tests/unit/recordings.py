@@ -1,5 +1,7 @@
 """What a rank records for a trace, written by hand, with times in milliseconds."""
 
+from functools import partialmethod
+
 from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.payload import Recorded, RecordedCall, Row
 
@@ -29,9 +31,8 @@ class Rank:
 
     def call(self, op, method, start, end=None, blocking=True, waited=None, group=0, num_bytes=4, **what):
         """A call; posting takes 0.01 ms. One that does not block is waited for from `waited` until its end."""
-        posted = start + 0.01
         waits = [] if waited is None else [(self.clock(waited), self.clock(end))]
-        what |= {"start": self.clock(start), "posted": self.clock(posted), "waits": waits, "blocking": blocking}
+        what |= {"start": self.clock(start), "posted": self.clock(start + 0.01), "waits": waits, "blocking": blocking}
         if blocking or waits:
             what["end"] = self.clock(end)
         self.recorded.calls.append(RecordedCall(op, method, self.groups[group], num_bytes, **what))
@@ -55,11 +56,7 @@ class Rank:
         self.recorded.calls[-1].blocking = False
         return self
 
-    def send(self, peer, start, end, **what):
-        return self.message("send", peer, start, end, **what)
-
-    def recv(self, peer, start, end, **what):
-        return self.message("recv", peer, start, end, **what)
+    send, recv = partialmethod(message, "send"), partialmethod(message, "recv")
 
     def all_reduce(self, start, end, gloo=None, **what):
         """An all_reduce; `gloo` is when gloo's own thread worked on it."""
