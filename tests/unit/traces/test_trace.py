@@ -230,7 +230,7 @@ def test_a_trace_that_is_being_recorded():
     """It says so, and looking at it is an error that says when it can be looked at."""
     trace = Trace([0, 1])
     assert (repr(trace), trace._repr_png_()) == ("Trace: ranks 0-1, still being recorded", None)
-    with pytest.raises(distlab.ClusterError, match="still being recorded. Look at it after the with block.$"):
+    with pytest.raises(distlab.ClusterError, match=r"still being recorded. Look at it after the with block.$"):
         trace.plot()
 
 
@@ -248,5 +248,5 @@ def test_the_repr_counts():
 @pytest.mark.parametrize("window", [(2, 1), (9, 12)])
 def test_bad_windows(window):
     """A window is two times in milliseconds that overlap the trace."""
-    with pytest.raises(distlab.ArgumentError, match="^window must be two times"):
+    with pytest.raises(distlab.ArgumentError, match=r"^window must be two times"):
         traced(Rank(1).all_reduce(0, 8)).plot(window=window)
