@@ -116,7 +116,11 @@ def find_waits(events: Sequence[Event], main: Sequence[Row]) -> None:
 
     If it had done nothing since the call, the call itself was blocking. Functional collectives have their own wait.
     """
-    starts, ends = busy(main)
+    outer: list[Row] = []  # in which the main thread was in a torch call, whatever the program named
+    for row in main:
+        if not row.annotated and (not outer or row.start >= outer[-1].end):
+            outer.append(row)
+    starts, ends = [row.start for row in outer], [row.end for row in outer]
     functional = [row for row in main if row.name.startswith(FUNCTIONAL)]
     for event in events:
         call = event.call
@@ -131,15 +135,6 @@ def find_waits(events: Sequence[Event], main: Sequence[Row]) -> None:
             event.blocking = idle_since < call.posted + SOON
             if not event.blocking:
                 call.waits = [(idle_since, starts[after] if after < len(starts) else event.end)]
-
-
-def busy(main: Sequence[Row]) -> tuple[list[float], list[float]]:
-    """Starts and ends of the times in which the main thread was in a torch call, whatever the program named."""
-    outer: list[Row] = []
-    for row in main:
-        if not row.annotated and (not outer or row.start >= outer[-1].end):
-            outer.append(row)
-    return [row.start for row in outer], [row.end for row in outer]
 
 
 # --- the computation of one rank, as a person thinks of it: forward, backward, optimizer ---

@@ -22,8 +22,8 @@ ROOTED = ("broadcast", "scatter", "reduce", "gather")
 def read(result: simulated.Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
     begun = (simulated.Operation(rank, *one, inf) for rank, rest in enumerate(result.unfinished) for one in rest)
-    operations = [one for one in (*result.operations, *begun) if one.rank in ranks]
-    operations = [one for one in operations if not isinstance(one.event, Callback)]
+    known = (one for one in (*result.operations, *begun) if one.rank in ranks)
+    operations = [one for one in known if not isinstance(one.event, Callback)]
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
     zero = min((one.begin for one in (*operations, *spans)), default=0.0)
     last = max((span.end for span in (*spans, *result.transfers)), default=zero)
@@ -66,12 +66,11 @@ def _messages(
         send, recv = alone.pop((one.src, one.send), None), alone.pop((one.dst, one.recv), None)
         if send is None and recv is None:
             continue  # of a collective, or between ranks that were not recorded
-        for half in filter(None, (send, recv)):
+        halves = [half for half in (send, recv) if half is not None]
+        for half in halves:
             half.ready = one.begin - zero
-        both = send is not None and recv is not None
-        messages.append(Message(one.src, one.dst, (send or recv).tag, (), one.num_bytes, send, recv, both))
+        messages.append(Message(one.src, one.dst, halves[0].tag, (), one.num_bytes, send, recv, len(halves) == 2))
     for call in alone.values():
-        src, dst = call.ends
         ends = (call, None) if call.kind == "send" else (None, call)
-        messages.append(Message(src, dst, call.tag, (), call.num_bytes, *ends))
+        messages.append(Message(*call.ends, call.tag, (), call.num_bytes, *ends))
     return sorted(messages, key=lambda message: message.left)
