@@ -167,8 +167,8 @@ class Cell:
         died = lost if failures.WITH_ANOTHER in lost.values() else self._died
         if died:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
-            how = self._ranks.plan.forks, self._ranks.last_lines, self._ranks.host_is_lost
-            served = any(state.serves for state in self._ranks.states(survivors).values())
+            how = self._ranks.plan.forks, self._ranks.host_is_lost, self._ranks.last_lines
+            served = any(state.threads for state in self._ranks.states(survivors).values())
             raise failures.rank_died(died, survivors, *how, failures.gone_with_group(False, served))
 
     def _raise_failed(self, raised: list[Failure]) -> None:

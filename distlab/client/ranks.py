@@ -187,7 +187,8 @@ class Ranks:
         self.channel.unwaited = False
         states = self.states(range(self.plan.n), patient=True)
         if left := report.left(states):
-            stays = report.why_it_stays(states, self.plan.network is not None)
+            # virtual time goes on, and an operation that a rank may still wait for has to end
+            stays = self.plan.network is not None or any(state.kept for state in states.values())
             gone = "" if stays else self.rebuild()
             if reports:
                 print(report.words_of_left(left, stays, gone), file=sys.stderr)
@@ -260,7 +261,7 @@ class Ranks:
         sent.result.wait(seconds.END)
         for rank in hopeless:
             self.note_death(rank)
-        return {rank: failures.loss(names[rank].variables if rank in names else None) for rank in hopeless}
+        return {rank: failures.loss(names[rank].variables if rank in names else ()) for rank in hopeless}
 
     def free(self, ranks: Iterable[int], want: str = messages.FREE_WAITING) -> None:
         """Have watchdogs end the waits of their ranks in communication; with FREE, all that they send and receive."""
@@ -280,7 +281,7 @@ class Ranks:
         if died:  # a cell that nobody waits for now may wait for them
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.plan.forks:
-            print(failures.died_between_cells(died, self.host_is_lost))
+            print(failures.died_between_cells(died))
 
     def unnoted_deaths(self) -> list[int]:
         """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""

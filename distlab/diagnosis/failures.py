@@ -15,8 +15,6 @@ from distlab.errors import RankDied, RankError
 from distlab.text import grouped, rank_list
 from distlab.wire.messages import Failure, Line, RankStatus
 
-# the words of gloo, and of distlab_course.mpi_backend, for a wait that nothing ended; other messages are shown
-PLAIN_WAIT = re.compile(r"Timed out waiting (\d+)ms for \w+ operation to complete")
 MOST_LINES = 10  # of one rank's way to its error
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
 RPC_ENDED = "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
@@ -29,10 +27,6 @@ ADVICE = {
     r"Invalid process group specified|roup -100": (  # torch's mark of a group that the rank is not in
         "This rank is not in that group: make the call on its members alone (if rank in ...)."
     ),
-    r"rank \S+ is not part of group": (
-        "src, dst and peer are ranks of the world that dist.get_process_group_ranks(group) lists; group_src, group_dst "
-        "and group_peer count them from 0."
-    ),
     r"Pair is not connected": (
         "On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."
     ),
@@ -41,36 +35,17 @@ ADVICE = {
         "this call: move the tensors with to(...), or add the method."
     ),
     r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't pickle (<func|local)": (
-        "A new process looks for its function in a file, and a cell is no file: write the function into one with "
-        "%%writefile work.py, and import it (from work import f)."
+        "A new process looks for its function in a file: write it into one with %%writefile work.py, and import it."
     ),
     r"Mesh should not be bigger than default world size": (
         "The sizes of a mesh must multiply to the number of ranks: init_device_mesh('cpu', (world_size,)), or "
         "(2, world_size // 2)."
     ),
-    r"(?s)same reduction dim.*Sharding propagation failed": (
-        "Tensor parallel needs parts of equal size: the dimension that it shards, such as out_features of a "
-        "ColwiseParallel layer and in_features of the RowwiseParallel layer after it, must be a multiple of the "
-        "number of ranks."
-    ),
     r"outputShape\[0\] \* worldSize == inputShape\[0\]|invalid output tensor list at index 0 \(expected length": (
         "The larger tensor of this call must be exactly world_size times as long as the smaller one: cut it, or pad it."
     ),
-    r"Failed to run stage backward": (
-        "The stages of a pipeline keep the shapes of their first step: give every step a batch of the same size, or "
-        "make the stages and the schedule again."
-    ),
-    r"RPC has not been initialized": (
-        "RPC begins with rpc.init_rpc(...) on every rank, and ends when a cell is freed, when a rank dies, and with "
-        "cluster.heal(): call rpc.init_rpc(...) again on every rank."
-    ),
-    r"asyncio.run\(\) cannot be called from a running event loop": (
-        "Cells run in an event loop already, here as in any notebook: write await main() in the place of "
-        "asyncio.run(main())."
-    ),
-    r"'NoneType' object has no attribute 'wait'": (
-        "Only with async_op=True, and only on a rank of its group, does a collective return a Work to wait for."
-    ),
+    r"RPC has not been initialized": "Call rpc.init_rpc(...) on every rank, and again after a cell that was freed.",
+    r"'NoneType' object has no attribute 'wait'": "Only with async_op=True is there a Work to wait for.",
 }
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"  # how a rank died that MPI ended
 CAUSES = {
@@ -125,16 +100,13 @@ def rank_error(
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
     parts = raised_words(culprits)
     parts += dict.fromkeys(filter(None, [cause, *map(_advice, culprits)]))
-    if victims:
-        waited = rank_list([f.rank for f in victims])
-        lines = "\n".join(_where(alike) for alike in _fold(victims, by_message=False))
-        if parts:
-            parts.append(f"{waited} waited in communication and could not go on" + (f":\n{lines}" if lines else "."))
-        elif timed_out := [int(found[1]) for f in victims if (found := PLAIN_WAIT.fullmatch(f.message))]:
-            what = "for each other" if len(victims) > 1 else "for another rank"
-            parts.append(f"{waited} waited {what}, and nothing came for {max(timed_out) / 1000:g} s.\n{lines}")
-        else:
-            parts += raised_words(victims)
+    if not parts:
+        parts = raised_words(victims)
+    elif victims:
+        alike = grouped((f.lines, f.rank) for f in victims)
+        lines = "\n".join(_where(ranks, lines) for lines, ranks in alike.items())
+        waited = f"{rank_list([f.rank for f in victims])} waited in communication and could not go on"
+        parts.append(f"{waited}:\n{lines}" if lines else f"{waited}.")
     if finished:
         parts.append(f"{rank_list(finished).capitalize()} finished.")
     if healed:
@@ -145,22 +117,20 @@ def rank_error(
 
 def raised_words(raised: Sequence[Failure]) -> list[str]:
     """What ranks raised, each with the learner's lines; those that read the same together."""
-    return [_raised(alike) for alike in _fold(raised)]
+    words = []
+    for (kind, message, lines), ranks in grouped(((f.kind, f.message, f.lines), f.rank) for f in raised).items():
+        what = f"{kind}: {message}" if message else kind
+        words.append(f"{rank_list(ranks)} raised {what}\n{_where(ranks, lines)}".rstrip())
+    return words
 
 
 def destroyed(states: Mapping[int, RankStatus]) -> str:
     """Which ranks have destroyed the process group, and where; "" where none has."""
-    calls = [(rank, with_text(state.destroyed.lines[-1])) for rank, state in states.items() if state.destroyed]
+    calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed}
     if not calls:
         return ""
-    rows = [_where([Failure(rank, "", "", (line,))]) for rank, line in calls]
-    return "\n".join([f"{rank_list([rank for rank, _ in calls])} destroyed the process group", *rows])
-
-
-def _raised(alike: list[Failure]) -> str:
-    first = alike[0]
-    message = f": {first.message}" if first.message else ""
-    return f"{rank_list([f.rank for f in alike])} raised {first.kind}{message}\n{_where(alike)}".rstrip()
+    rows = [_where([rank], [with_text(call.lines[-1])]) for rank, call in calls.items()]
+    return "\n".join([f"{rank_list([*calls])} destroyed the process group", *rows])
 
 
 def _advice(failed: Failure) -> str:
@@ -168,22 +138,17 @@ def _advice(failed: Failure) -> str:
     return next((advice for pattern, advice in ADVICE.items() if re.search(pattern, text)), "")
 
 
-def _where(alike: list[Failure]) -> str:
-    label = rank_list([f.rank for f in alike])
+def _where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
+    """Lines of the learner's, outermost first, with the ranks beside the first one."""
+    label = rank_list(ranks)
     rows = []
-    for line in alike[0].lines:
+    for line in lines:
         place = f" in {line.place}" if line.place else ""
         rows.append(f"  {label}   line {line.number}{place}   {line.text}".rstrip())
         label = " " * len(label)
     if len(rows) > MOST_LINES:  # a recursion
         rows[MOST_LINES // 2 : -MOST_LINES // 2] = [f"  {label}   ... {len(rows) - MOST_LINES} calls more ..."]
     return "\n".join(rows)
-
-
-def _fold(failures: Sequence[Failure], by_message: bool = True) -> list[list[Failure]]:
-    """Failures that read the same, together; in the order of their first ranks."""
-    alike = grouped(((f.kind, f.message, f.lines) if by_message else f.lines, f) for f in failures)
-    return list(alike.values())
 
 
 def late(ranks: Sequence[int], timeout: float | None) -> str:
@@ -214,9 +179,9 @@ def rank_died(
     died: Mapping[int, str],
     others: Sequence[int],
     respawn: bool,
+    host_lost: bool,
     last_lines: Mapping[int, str],
-    host_lost: bool = False,
-    gone: str = "",
+    gone: str,
 ) -> RankDied:
     """The error for ranks whose processes ended in a cell.
 
@@ -224,47 +189,41 @@ def rank_died(
         died: how, in words, by rank.
         others: the ranks that live.
         respawn: whether new ranks take their place by themselves.
-        last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
         host_lost: whether a host of theirs is not reached any more.
+        last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
         gone: what went with them, in sentences.
     """
-    who, keep = rank_list(others).capitalize() if others else "", "keep their" if len(others) > 1 else "keeps its"
     first = {rank: how for rank, how in sorted(died.items()) if how != WITH_ANOTHER}
-    rest = f"{who} {keep} variables until then."
+    who, several = rank_list(others).capitalize() if others else "", len(others) > 1
     if host_lost:
+        keep = "keep their" if several else "keeps its"
+        kept = f"{who} {keep} variables: until then ranks={list(others)} uses them without a group."
         advice = "cluster.heal(), and the next cell for all ranks, look for the host again."
-        rest = f"{who} {keep} variables: until then ranks={list(others)} uses them without a group."
     elif respawn:
+        kept = f"{who} {'keep theirs' if several else 'keeps its own'}."
         places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
         advice = f"The next cell starts {places} variables, and rebuilds the process group."
-        rest = f"{who} {'keep theirs' if len(others) > 1 else 'keeps its own'}."
-    elif len(first) < len(died):
-        ended = rank_list([rank for rank in died if rank not in first])
-        advice = f"MPI ends a whole program when one of its processes ends: mpiexec has ended {ended} too.\n"
-        advice += "All variables are lost: call cluster.restart() for new ranks."
     else:
-        advice = "The cluster is not whole: call cluster.restart() for new ranks."
-    words = " ".join(filter(None, [advice, rest if others else "", gone]))
-    failures = tuple(
-        Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in {**first, **died}.items()
-    )
-    return RankDied(f"{deaths(first)}.\n{words}", failures, tuple(others))
+        kept, why = "", "The cluster is not whole"
+        if ended := [rank for rank in died if rank not in first]:
+            why = (
+                f"MPI ends a whole program when one of its processes ends: mpiexec has ended {rank_list(ended)} too.\n"
+            )
+            why += "All variables are lost"
+        advice = f"{why}: call cluster.restart() for new ranks."
+    words = " ".join(filter(None, [advice, kept if others else "", gone]))
+    raised = [Failure(r, "RankDied", how, traceback=last_lines.get(r, "")) for r, how in {**first, **died}.items()]
+    return RankDied(f"{deaths(first)}.\n{words}", tuple(raised), tuple(others))
 
 
-def died_between_cells(died: Mapping[int, str], host_lost: bool = False) -> str:
-    """One line about ranks that died while no cell was waited for, and are replaced before the next one."""
-    who, several = deaths(died), len(died) > 1
-    if host_lost:
-        return f"Since the last cell {who}."
-    places = "new processes take their places, and their" if several else "a new process takes its place, and its"
-    return f"{who[:1].upper()}{who[1:]} since the last cell: {places} variables are lost."
+def died_between_cells(died: Mapping[int, str]) -> str:
+    """One line about ranks that died while no cell was waited for."""
+    return f"Since the last cell {deaths(died)}. A new process begins without variables."
 
 
-def loss(variables: Sequence[str] | None) -> str:
-    """What is lost with a rank, in words; None where its variables are not known."""
-    if variables is None:
-        return "and its variables are lost"
-    return f"and its variables are lost: {', '.join(variables)}" if variables else "and it had no variables"
+def loss(variables: Sequence[str]) -> str:
+    """What is lost with a rank, in words, by the names of its variables as far as they are known."""
+    return "and its variables are lost" + (f": {', '.join(variables)}" if variables else "")
 
 
 def deaths(died: Mapping[int, str]) -> str:

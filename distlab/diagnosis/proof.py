@@ -76,10 +76,11 @@ def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
 
 def serving(state: RankStatus) -> list[RankStatus]:
     """The remote calls that a rank has taken, each as if it were all that the rank does."""
-    return [
-        replace(state, doing=messages.COMMUNICATING, call=one.call, lines=one.lines, serving=())
-        for one in state.serving
-    ]
+    found = []
+    for one in state.serving:
+        doing = messages.COMMUNICATING if one.call else messages.COMPUTING
+        found.append(replace(state, doing=doing, call=one.call, lines=one.lines, serving=()))
+    return found
 
 
 def _beside(state: RankStatus) -> list[RankStatus]:
@@ -103,11 +104,10 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
     others = [s for r, s in states.items() if r in call.members and r != state.rank]
     if call.op == "new_group" and call.sequence:
         return _need_of_new_group(state, others)
-    elsewhere = tuple(s.rank for s in others if s.call is None or s.call.op != call.op)
-    if elsewhere or call.op in ("new_group", "init_rpc", "shutdown"):
-        return Need(elsewhere) if elsewhere else None
-    what = "backward() for the others' gradients" if call.op == "backward" else f"{call.op} for the others"
-    return Need(clash=f"Every rank waits in {what}.")
+    if elsewhere := tuple(s.rank for s in others if s.call is None or s.call.op != call.op):
+        return Need(elsewhere)
+    ends = call.op in ("new_group", "init_rpc", "shutdown")  # once all have called it
+    return None if ends else Need(clash=f"Every rank waits in {call.op} for the others.")
 
 
 def _need_of_functional(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
@@ -120,22 +120,18 @@ def _need_of_functional(state: RankStatus, states: Mapping[int, RankStatus]) -> 
 
 
 def _need_of_new_group(state: RankStatus, others: Sequence[RankStatus]) -> Need | None:
-    """The members that have made fewer groups, or none when others are at a later one, which has another name."""
-    call, made = state.call, state.call.sequence
-    missing, ahead = [s.rank for s in others if s.groups < made], [s.rank for s in others if s.groups > made]
-    if missing:
-        return Need(tuple(missing))
-    rule = "every rank must call new_group, also for a group that it is not in, and in the same order"
-    for other in others:
-        theirs = other.call
-        if theirs is None or theirs.op != "new_group" or theirs.sequence != made:
-            continue
-        if theirs.members != call.members:
-            groups = f"of {rank_list(call.members)}, but in rank {other.rank}'s of {rank_list(theirs.members)}"
-            return Need(clash=f"In rank {state.rank}'s new_group number {made - 1} is a group {groups}: {rule}.")
-    if not ahead:
+    """The members that have made fewer groups, or none where another one has gone past this group, or makes another."""
+    made, members = state.call.sequence, state.call.members
+    if missing := tuple(s.rank for s in others if s.groups < made):
+        return Need(missing)
+    ahead = [s.rank for s in others if s.groups > made]
+    here = [s for s in others if s.call and (s.call.op, s.call.sequence) == ("new_group", made)]
+    elsewhere = [s.rank for s in here if s.call.members != members]
+    if not ahead and not elsewhere:
         return None
-    further = f"{rank_list(ahead)} {'have' if len(ahead) > 1 else 'has'} made more of them"
+    has = "have" if len(ahead or elsewhere) > 1 else "has"
+    further = f"{rank_list(ahead or elsewhere)} {has} made {'more of them' if ahead else 'another one'}"
+    rule = "every rank must call new_group, also for a group that it is not in, and in the same order"
     return Need(clash=f"Rank {state.rank} waits in its new_group number {made - 1}, and {further}: {rule}.")
 
 
@@ -166,7 +162,7 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
         return None
     whose = rank_list([r for r in (members if peer is None else peers) if kept[r] < sent[r]]).capitalize()
     lost = f"{whose} did not keep what isend returned, and the message to rank {state.rank} went with it"
-    return Need(peers, clash=f"{lost}: keep it, and call its wait().")
+    return Need(clash=f"{lost}: keep it, and call its wait().")
 
 
 def messages_begun(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None, dropped: bool = False) -> int:
@@ -195,21 +191,12 @@ def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> 
 
 def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus]) -> str:
     """Why nothing matches an operation that a rank has begun: the other side has begun fewer; "" where it has not."""
-    if call.kind != messages.MESSAGE:
-        others = [other for other in call.members if other != rank and other in states]
-        begun = {r: max((o.sequence for o in states[r].history if o.group == call.group), default=0) for r in others}
-        missing = [other for other in others if begun[other] < call.sequence]
-        return f"was not called by {rank_list(missing)}" if missing else ""
-    if call.is_send:
-        to = states.get(call.peer)
-        received = to and messages_begun(to, False, call, rank) + messages_begun(to, False, call, None)
-        return "was never received" if to and received < call.sequence else ""
-    if call.peer is None:
-        here, others = states[rank], [states[other] for other in call.members if other in states]
-        came = sum(messages_begun(o, True, call, rank) - messages_begun(here, False, call, o.rank) for o in others)
-        return "nothing was sent for it" if came < messages_begun(here, False, call, None) else ""
-    source = states.get(call.peer)
-    return "nothing was sent for it" if source and messages_begun(source, True, call, rank) < call.sequence else ""
+    missing = need(replace(states[rank], call=call), states)
+    if missing is None or not missing.ranks:
+        return ""
+    if call.kind == messages.MESSAGE:
+        return "was never received" if call.is_send else "nothing was sent for it"
+    return f"was not called by {rank_list(missing.ranks)}"
 
 
 # --- whether the calls of one collective, or the two ends of a message, fit together ---
@@ -224,8 +211,7 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
     if len({call.collective for call in calls.values()}) > 1:
         differ = len({call.op for call in calls.values()}) > 1  # full_tensor may be one collective or the other
         names = {rank: call.op if differ else f"{call.op} ({call.collective})" for rank, call in calls.items()}
-        ops = _by_value(names, ("calls", "call"))
-        return f"the ranks do not call the same collective: {ops}."
+        return f"the ranks do not call the same collective: {_by_value(names, ('calls', 'call'))}."
     aspects: list[Callable[[CallRecord], str]] = [
         lambda call: f"op={call.reduce_op}" if call.reduce_op else "",
         lambda call: f"the root {call.root}" if call.root is not None else "",

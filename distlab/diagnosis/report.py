@@ -9,7 +9,7 @@ import html
 import linecache
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.proof import Need, need, serving, tensor_words, why_unmatched
@@ -19,7 +19,6 @@ from distlab.wire.messages import CallRecord, Line, RankStatus
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
 MOST_SENTENCES = 4
-MESSAGE_FROM = "waits for a message from"
 WITHOUT_CALL = {  # what a rank does that is in no call
     messages.IDLE: "finished",
     messages.COMPUTING: "computes",
@@ -38,7 +37,7 @@ class MarkedLine:
 
 
 def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], targets: Sequence[int] | None = None) -> str:
-    """Why no rank can go on, in one to three sentences.
+    """Why no rank can go on, in one to four sentences.
 
     Args:
         targets: the ranks that run the cell; None for all.
@@ -47,18 +46,17 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
         return " ".join(clashes[:2])
     waiting = [states[rank] for rank in sorted(needs)]
     if any(state.call.kind == messages.REMOTE for state in waiting):
-        return _remote(waiting, states, targets)
+        return _remote(waiting, states)
     if tags := [words for state in waiting if (words := _wrong_tag(state, states))]:
         return " ".join(tags[:2])
-    finished = {rank: _finished(need, states) for rank, need in needs.items()}
+    finished = {rank: [r for r in need.ranks if states[r].doing == messages.IDLE] for rank, need in needs.items()}
     if not any(finished.values()):
         return _circle(needs, states)
-    alike = grouped((_complaint(states[rank], gone, states, targets), rank) for rank, gone in finished.items() if gone)
-    return " ".join(_sentence(ranks, words) for words, ranks in list(alike.items())[:3])
-
-
-def _finished(need: Need, states: Mapping[int, RankStatus]) -> list[int]:
-    return [rank for rank in need.ranks if states[rank].doing == messages.IDLE]
+    alike = grouped((_complaint(states[rank], gone, states), rank) for rank, gone in finished.items() if gone)
+    sentences = [_sentence(ranks, words) for words, ranks in list(alike.items())[:3]]
+    if targets is not None and any(set(gone) - set(targets) for gone in finished.values()):
+        sentences.append(f"This cell runs on {rank_list(targets)} only.")
+    return " ".join(sentences)
 
 
 def _sentence(ranks: Sequence[int], words: str, within: str = "") -> str:
@@ -66,7 +64,7 @@ def _sentence(ranks: Sequence[int], words: str, within: str = "") -> str:
     return f"{rank_list(ranks).capitalize()}{within} {words.replace('s ', ' ', 1) if len(ranks) > 1 else words}"
 
 
-def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus], targets: Sequence[int] | None) -> str:
+def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus]) -> str:
     """Why remote calls never end: which call waits for which rank, and what that waits for where it serves the call."""
     places, served = [("", state) for state in waiting], Counter()
     for rank, state in sorted(states.items()):
@@ -80,10 +78,9 @@ def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus], tar
             callees = [states[callee] for callee in call.members if callee in states]
             why = "".join(_unserved(states[state.rank], call, callee, served) for callee in callees)
             words = f"waits for {_callee(call)}{why}."
-        elif gone := _finished(others := need(state, states), states):
-            words = _complaint(state, gone, states, targets)
         else:
-            words = f"waits in {call_words(call)}{f' for {rank_list(others.ranks)}' if others.ranks else ''}."
+            others = need(state, states).ranks
+            words = f"waits in {call_words(call)}{f' for {rank_list(others)}' if others else ''}."
         found.append(((within, words), state.rank))
     sentences = [_sentence(sorted(set(ranks)), words, within) for (within, words), ranks in grouped(found).items()]
     return " ".join(sentences[:MOST_SENTENCES])
@@ -104,20 +101,14 @@ def _unserved(caller: RankStatus, call: CallRecord, callee: RankStatus, served: 
     served[callee.rank, caller.rank, call.function] -= 1
     if served[callee.rank, caller.rank, call.function] >= 0:
         return ""
-    if not callee.serves:
+    if not callee.threads:
         return f", but rank {callee.rank} has no RPC agent any more"
-    if len(callee.serving) >= callee.threads > 0:
-        return f", but {_threads(callee)}"
-    if len(caller.serving) >= caller.threads > 0:  # C++ takes an answer in on one of these, too
-        return f", whose answer cannot come in, because {_threads(caller)}"
+    for busy in (callee, caller):  # C++ takes an answer in on one of these threads, too
+        if len(busy.serving) >= busy.threads > 0:
+            one = busy.threads == 1
+            threads = "the one thread" if one else f"all {busy.threads} threads"
+            return f", but {threads} of rank {busy.rank} that {'serves calls waits' if one else 'serve calls wait'}"
     return ", which has returned a Future that nobody completes" if call.function else ""
-
-
-def _threads(state: RankStatus) -> str:
-    """A pool of threads that is full: "all 2 threads of rank 1 that serve calls wait"."""
-    if state.threads == 1:
-        return f"the one thread of rank {state.rank} that serves calls waits"
-    return f"all {state.threads} threads of rank {state.rank} that serve calls wait"
 
 
 def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
@@ -131,17 +122,14 @@ def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
     return f"Rank {state.rank} sends with tag {sent.tag}, but rank {sent.peer} waits for tag {got.tag}."
 
 
-def _complaint(
-    state: RankStatus, gone: list[int], states: Mapping[int, RankStatus], targets: Sequence[int] | None
-) -> str:
+def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]) -> str:
     """What a rank waits for that cannot come, after its name."""
-    call, who = state.call, rank_list(gone)
-    has, does = ("has", "does") if len(gone) == 1 else ("have", "do")
-    asked = targets is None or set(gone) & set(targets)
-    finished = f"{who}, which {has} finished" if asked else f"{who}, which {does} not run this cell"
+    call = state.call
+    finished = f"{rank_list(gone)}, which {'have' if len(gone) > 1 else 'has'} finished"
+    if call.kind == messages.MESSAGE and call.is_send:
+        return f"sends a message to {finished} without receiving it."
     if call.kind == messages.MESSAGE:
-        verb, left_out = ("sends a message to", "receiving") if call.is_send else (MESSAGE_FROM, "sending")
-        return f"{verb} {finished}{f' without {left_out} it' if asked else ''}."
+        return f"waits for a message from {finished} without sending it."
     if call.kind == messages.WAITING:
         return f"waits {call.function} for {finished}."
     if call.op == "backward":
@@ -149,7 +137,7 @@ def _complaint(
     callers = "every rank" if call.sequence else "every member of the group"
     rule = f", which {callers} must call," if call.op == "new_group" else ""
     again = " once more" if any(_called_before(call, states[r]) for r in gone) else ""
-    return f"waits in {call.op}{rule} for {finished}{f' without calling it{again}' if asked else ''}."
+    return f"waits in {call.op}{rule} for {finished} without calling it{again}."
 
 
 def _called_before(call: CallRecord, state: RankStatus) -> bool:
@@ -196,29 +184,25 @@ def call_words(call: CallRecord) -> str:
 
 def rows(states: Mapping[int, RankStatus]) -> list[tuple[list[int], str, str, Line | None]]:
     """What the ranks do as rows of ranks that do the same: (ranks, call or activity, tensors, line)."""
-    alike = grouped((row, rank) for rank, state in sorted(states.items()) for row in (_row(state), *_served(state)))
+    alike = grouped((row, rank) for rank, state in sorted(states.items()) for row in dict.fromkeys(_does(state)))
     return [(ranks, *row) for row, ranks in alike.items()]
 
 
-def _served(state: RankStatus) -> list[tuple[str, str, Line | None]]:
-    """What one rank does for others, by their remote calls, in the form of `_row`."""
-    found = {}
-    for one, handler in zip(state.serving, serving(state), strict=True):
-        what, tensors, line = _row(handler if one.call else replace(handler, doing=messages.COMPUTING))
-        found[f"serves rank {one.caller}, {one.function}(...): {what}", tensors, line] = None
-    return [*found]
-
-
-def _row(state: RankStatus) -> tuple[str, str, Line | None]:
-    """What one rank does: call or activity, tensors, line."""
+def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
+    """What one rank does, by itself and then in each remote call that it serves: call or activity, tensors, line."""
     call, line = state.call, with_text(state.lines[-1]) if state.lines else None
-    if call is None:  # the lines of an idle rank mean nothing
-        if state.doing == messages.IDLE and state.serves:
-            return "finished, and serves remote calls", "", None
-        return WITHOUT_CALL[state.doing], "", line if state.doing == messages.COMPUTING else None
-    begun = with_text(call.lines[-1]) if call.lines else line
-    posted = f" of line {begun.number}" if line and begun != line else ""  # and waited for in another one
-    return f"{call_words(call)}{posted}", tensor_words(call), line
+    if call is not None:
+        begun = with_text(call.lines[-1]) if call.lines else line
+        posted = f" of line {begun.number}" if line and begun != line else ""  # and waited for in another one
+        found = [(f"{call_words(call)}{posted}", tensor_words(call), line)]
+    elif state.doing == messages.IDLE and state.threads:
+        found = [("finished, and serves remote calls", "", None)]
+    else:  # the lines of an idle rank mean nothing
+        found = [(WITHOUT_CALL[state.doing], "", line if state.doing == messages.COMPUTING else None)]
+    for one, handler in zip(state.serving, serving(state), strict=True):
+        what, tensors, line = _does(handler)[0]
+        found.append((f"serves rank {one.caller}, {one.function}(...): {what}", tensors, line))
+    return found
 
 
 def table(states: Mapping[int, RankStatus]) -> str:
@@ -234,11 +218,9 @@ def table(states: Mapping[int, RankStatus]) -> str:
 
 def activity(state: RankStatus) -> str:
     """What one rank does now: "idle", "computes, line 4", "recv(src=1), line 3"."""
-    if state.doing == messages.IDLE and state.serving:
-        return _served(state)[0][0]
-    if state.doing == messages.IDLE:
-        return "serves remote calls" if state.serves else "idle"
-    what, _, line = _row(state)
+    if state.doing == messages.IDLE and not state.serving:
+        return "serves remote calls" if state.threads else "idle"
+    what, _, line = _does(state)[1 if state.doing == messages.IDLE else 0]
     return f"{what}, line {line.number}" if line else what
 
 
@@ -262,19 +244,11 @@ def left(states: Mapping[int, RankStatus]) -> list[str]:
     return [f"  {_what(rank, call)}, {why}" for rank, call in calls if (why := why_unmatched(rank, call, states))]
 
 
-def why_it_stays(states: Mapping[int, RankStatus], is_simulated: bool) -> str:
-    """Why the group is not rebuilt without them, in words; "" where it can be."""
-    if is_simulated:
-        return "this cluster is simulated, and virtual time goes on"
-    keep = [rank for rank, state in states.items() if state.kept]
-    return f"{rank_list(keep)} may still wait for what an operation has returned" if keep else ""
-
-
-def words_of_left(lines: Sequence[str], stays: str, gone: str) -> str:
-    """What to show of `left` and `why_it_stays`; `gone`: what else went with the old group, in sentences."""
+def words_of_left(lines: Sequence[str], stays: bool, gone: str) -> str:
+    """What to show of `left`, where the old group stays or is rebuilt; `gone`: what went with it, in sentences."""
     done = f"The process group is rebuilt, so that the next cell begins without them. {gone}".rstrip()
     if stays:
-        done = f"They may meet the next cell, because {stays}: cluster.heal() builds a new group."
+        done = "They may meet the next cell: cluster.heal() builds a new group."
     return "\n".join(["This cell has begun operations and not waited for them:", *lines, done])
 
 
@@ -329,7 +303,7 @@ def source_text(marked: Sequence[MarkedLine]) -> str:
     for line in marked:
         notes = "; ".join(f"{rank_list(ranks)}: {what}" for ranks, what in line.notes)
         head = f"{'>' if notes else ' '} {line.number or '':>3}  "
-        texts.append(f"{head}{line.text:<{width}}   {notes}".rstrip() if notes else f"{head}{line.text}".rstrip())
+        texts.append(f"{head}{line.text:<{width}}   {notes}".rstrip())
     return "\n".join(texts)
 
 

@@ -174,8 +174,7 @@ class RankStatus:
         mark: equal in two statuses when nothing happened between them.
         quiet: nothing is under way, and nothing else computes or may act.
         rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
-        serves: whether it takes remote calls.
-        threads: how many remote calls it runs at a time.
+        threads: how many remote calls it runs at a time; 0 where it takes none.
         serving: the remote calls that it has taken.
         beside: the calls that other threads than the one of `call` wait in.
         destroyed: the learner's call that destroyed a group.
@@ -195,7 +194,6 @@ class RankStatus:
     mark: tuple[int, ...] = ()
     quiet: bool = False
     rounds: tuple[int, ...] = ()
-    serves: bool = False
     threads: int = 0
     serving: tuple[ServedCall, ...] = ()
     beside: tuple[CallRecord, ...] = ()

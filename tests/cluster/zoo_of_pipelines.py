@@ -56,14 +56,6 @@ def a_stage_that_gets_another_shape(rank, n):
     step(ScheduleGPipe(stage, n_microbatches=4, loss_fn=F.mse_loss), rank, n)
 
 
-@breaks(2, error="RankError")
-def a_batch_of_another_size_in_a_later_step(rank, n):
-    """give every step a batch of the same size, or make the stages and the schedule again."""
-    schedule = pipeline(rank, n)
-    step(schedule, rank, n)
-    step(schedule, rank, n, BATCH[:4])
-
-
 # --- correct ---
 
 

@@ -56,7 +56,7 @@ def receive(src):
 
 @breaks_remotely(3, on=[0])
 def a_served_recv_without_a_send(rank, n):
-    """Rank 1, in receive(...) for rank 0, waits for a message from rank 2, which has finished without sending it."""
+    """Rank 1, in receive(...) for rank 0, waits in recv(src=2) for rank 2."""
     rpc.rpc_sync("w1", receive, (2,))
 
 

@@ -144,12 +144,6 @@ def a_row_of_a_mesh_that_is_left_alone(rank, n):
         tensor.redistribute(placements=[Replicate(), Replicate()]).to_local().sum().item()
 
 
-@breaks(3, error="RankError")
-def features_that_do_not_divide(rank, n):
-    """such as out_features of a ColwiseParallel layer and in_features of the RowwiseParallel layer after it, must be"""
-    in_parallel(layers(features=7), mesh(n))(BATCH)
-
-
 @breaks(2, error="RankError")
 def a_mesh_of_more_ranks_than_there_are(rank, n):
     """must multiply to the number of ranks: init_device_mesh('cpu', (world_size,)), or (2, world_size // 2)."""

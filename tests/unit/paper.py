@@ -37,9 +37,8 @@ class Paper:
     def __init__(self, text: str):
         size, *steps = text.split("; ")
         everyone = range(int(size.split()[0]))
-        self._statuses = {
-            rank: RankStatus(rank, messages.IDLE, groups=1, serves=" for " in text, threads=1) for rank in everyone
-        }
+        threads = 1 if " for " in text else 0
+        self._statuses = {rank: RankStatus(rank, messages.IDLE, groups=1, threads=threads) for rank in everyone}
         self._begun: dict[int, list[CallRecord]] = {rank: [] for rank in everyone}
         for step in steps:
             ranks, what, *rest = step.split()

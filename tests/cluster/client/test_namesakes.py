@@ -45,9 +45,7 @@ def test_with_the_stock_launcher_a_death_needs_a_restart(beside_files):
     with beside_files(names, n=2, timeout=30, engines="local") as cluster:
         assert cluster.run(helper_and_safe_path) == [(7, None)] * 2
         assert str(raised(distlab.RankDied, cluster.run, dies)) == (
-            f"{killed}.\n"
-            "The cluster is not whole: call cluster.restart() for new ranks. "
-            "Rank 0 keeps its variables until then."
+            f"{killed}.\nThe cluster is not whole: call cluster.restart() for new ranks."
         )
         advice = "Call cluster.restart(): it starts new ranks, without the variables."
         for call in (lambda: cluster.run(pid_on_rank), cluster.heal):

@@ -120,7 +120,7 @@ HEADLINES = {  # what is hard to reach with real ranks
         "5 of 5 ranks wait for each other: rank 0 in recv for rank 1, rank 1 in recv for rank 2, "
         "rank 2 in recv for rank 3, rank 3 in recv for rank 4, and so on."
     ),
-    "2 ranks; 0-1 backward": "Every rank waits in backward() for the others' gradients.",
+    "2 ranks; 0-1 backward": "Every rank waits in backward for the others.",
     "3 ranks; 0-1 calls 2 add": "Ranks 0-1 wait for rank 2: add(...), but rank 2 has no RPC agent any more.",
 }
 
@@ -137,7 +137,8 @@ def test_ranks_that_do_not_run_the_cell_are_named_as_that():
     states = Paper("4 ranks; 0-1 all_reduce; 1 recv 3").states()
     assert report.headline(proof(states), states, [0, 1, 2]) == (
         "Rank 0 waits in all_reduce for ranks 2-3, which have finished without calling it. "
-        "Rank 1 waits for a message from rank 3, which does not run this cell."
+        "Rank 1 waits for a message from rank 3, which has finished without sending it. "
+        "This cell runs on ranks 0-2 only."
     )
 
 
