@@ -52,7 +52,7 @@ def right(cluster):
 def ended(cluster):
     """Whether a call says what to do, on every rank, and RPC works when that was done."""
     error = raised(RankError, cluster.run, add_up)
-    told = "call rpc.init_rpc(...) again on every rank." in str(error) and len(error.failures) == cluster.n
+    told = "Call rpc.init_rpc(...) on every rank" in str(error) and len(error.failures) == cluster.n
     cluster.run(start)
     return told and right(cluster)
 
