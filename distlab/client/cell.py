@@ -129,7 +129,7 @@ class Cell:
 
     def _show(self) -> None:
         whole = not self._sent.unfinished() and not any(map(_is_death, self._sent.so_far().values()))
-        limit = seconds.OUTPUT if whole else seconds.OUTPUT_OF_DEAD
+        limit = seconds.OUTPUT if whole else seconds.AFTER_DEATH
         with waiting.allowed():
             display.show(self._result, self._targets, self._place, limit, self._ranks.printed())
 

@@ -228,9 +228,7 @@ class Cluster:
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank."""
         listed, targets = isinstance(names, (list, tuple)), self.check_ranks(ranks)
-        wanted = list(names) if listed else [names]
-        found = payload.unpack(self._ask(targets, Options(), entry.pull, wanted))
-        values = payload.pick(found, wanted, targets)
+        values = payload.unpack(self._ask(targets, Options(), entry.pull, list(names) if listed else [names]))
         return values if listed else [value[0] for value in values]
 
     def export(self, path: str | os.PathLike, force: bool = False, slurm: bool = False) -> Export:

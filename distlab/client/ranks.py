@@ -258,7 +258,7 @@ class Ranks:
         names = self.patience(hopeless).ask(seconds.ANSWER_FOR_REPORT, messages.VARIABLES)
         for rank in hopeless:
             self._processes.signal(rank, signal.SIGKILL)
-        sent.result.wait(seconds.END)
+        sent.result.wait(seconds.LAST_FAILURE)
         for rank in hopeless:
             self.note_death(rank)
         return {rank: failures.loss(names[rank].variables if rank in names else ()) for rank in hopeless}
@@ -309,7 +309,7 @@ class Ranks:
 
     def _how_ended(self, rank: int, pid: int) -> str:
         """How a process of a rank has ended, in words; the launcher may see it later than ipyparallel reports it."""
-        deadline = time.monotonic() + seconds.HOW_ENDED
+        deadline = time.monotonic() + seconds.AFTER_DEATH
         while not (how := self._processes.how_ended(rank, pid)) and time.monotonic() < deadline:
             time.sleep(0.02)
         return how or failures.exit_words(None)

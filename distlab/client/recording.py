@@ -69,10 +69,10 @@ def _gather(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -
         return {}, missing
     sent = ranks.send(there, function)
     with waiting.allowed():
-        received = sent.within(seconds.RECORDING)
+        received = sent.within(seconds.BUILD)
     for rank in there:
         if rank not in received:
-            missing[rank] = f"no answer came within {seconds.RECORDING:g} s"
+            missing[rank] = f"no answer came within {seconds.BUILD:g} s"
         elif isinstance(error := received[rank], Exception):  # a RuntimeError has the words of rank/recording.py
             missing[rank] = getattr(error, "evalue", f"{type(error).__name__}: {error}")
     return {rank: reply for rank, reply in received.items() if rank not in missing}, missing

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
-from distlab.wire.messages import Answer, Begun, CallRecord, RankStatus
+from distlab.wire.messages import Answer, CallRecord, RankStatus
 
 
 def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> RankStatus:
@@ -112,10 +112,11 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
 
 def _need_of_functional(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
     """The members of a group that have begun fewer of its collectives; of several such groups, any may be meant."""
+    begun = {(rank, one.group): one.sequence for rank, other in states.items() for one in other.begun}
     missing = set()
-    for group, begun in state.begun.items():
-        others = [r for r in begun.members if r in states and r != state.rank]
-        missing |= {r for r in others if states[r].begun.get(group, Begun(0, ())).count < begun.count}
+    for own in state.begun:
+        others = [r for r in own.members if r in states and r != state.rank]
+        missing |= {r for r in others if begun.get((r, own.group), 0) < own.sequence}
     return Need(tuple(sorted(missing))) if missing else None
 
 
@@ -173,7 +174,7 @@ def messages_begun(state: RankStatus, is_send: bool, call: CallRecord, peer: int
     """
     key = (is_send, call.group, peer, call.tag)
     alike = [one for one in state.traffic if (one.is_send, one.group, one.peer, one.tag) == key]
-    return sum(one.dropped if dropped else one.count for one in alike)
+    return sum(one.dropped if dropped else one.sequence for one in alike)
 
 
 def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:

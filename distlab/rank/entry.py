@@ -95,9 +95,11 @@ def push(header: bytes, buffers: list[Any]) -> list[Any]:
 
 
 def pull(names: list[str]) -> list[Any]:
-    """Those of `names` that are defined, and their values, a dict as [Reply, *buffers]."""
+    """The values of names, a list as [Reply, *buffers]; the failure is a NameError where one is not defined."""
     namespace = _namespace()
-    return _packed({name: namespace[name] for name in names if name in namespace}, ", ".join(names))
+    if missing := [name for name in names if name not in namespace]:
+        return [Reply(failure=describe_failure(NameError(f"name {missing[0]!r} is not defined")))]
+    return _packed([namespace[name] for name in names], ", ".join(names))
 
 
 def _packed(value: Any, what: str) -> list[Any]:

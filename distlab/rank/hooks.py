@@ -25,7 +25,7 @@ from distlab.rank import rpc_calls as remote
 from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, waits
 from distlab.rank.waits import in_store, wait_elsewhere, wait_until
 from distlab.text import refuse
-from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_shown
+from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
 
 # a class, a module or an operator, the name of one of its functions, and what is called in its place, with the original
 # before the arguments
@@ -316,7 +316,7 @@ def _note_of_operator(name: str, group: str, args: tuple) -> Note:
 def _of_dtensor(frame: FrameType | None) -> str:
     """The function of DTensor's that the learner's line calls; "" where it calls a model, a matrix product, ..."""
     inner = None
-    while frame is not None and not is_shown(frame.f_code.co_filename):
+    while frame is not None and not is_learners(frame.f_code.co_filename):
         inner, frame = frame, frame.f_back
     is_dtensors = inner is not None and inner.f_globals.get("__name__") == private.DTENSOR_MODULE
     return inner.f_code.co_name if is_dtensors and not inner.f_code.co_name.startswith("_") else ""

@@ -23,7 +23,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord, Failure, is_learners, is_shown, line_of
+from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord, Failure, is_learners, line_of
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
@@ -276,7 +276,7 @@ def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
     op, lines = "", []
     while frame is not None:
         code = frame.f_code
-        if is_shown(code.co_filename):
+        if is_learners(code.co_filename):
             lines.append((code.co_filename, frame.f_lineno, code.co_name))
         elif lines:
             break

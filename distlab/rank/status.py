@@ -25,7 +25,7 @@ from distlab.compat import torch as private
 from distlab.rank.log import C10D, LOG, REMEMBERED, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Line, RankStatus, ServedCall, is_learners, is_shown, line_of
+from distlab.wire.messages import CallRecord, Line, RankStatus, ServedCall, is_learners, line_of
 
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
 CELLS = {ipython.CELL, ipyparallel.CALL}
@@ -109,13 +109,14 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
     return CallRecord(op, messages.OTHER, everyone, may_end or not in_training)
 
 
-def _begun() -> dict[str, messages.Begun]:
-    """By group, how many collectives this rank has begun, also those that C++ makes, and the members."""
-    return {
-        name: messages.Begun(count, tuple(dist.get_process_group_ranks(group)))
-        for group, name in private.group_names()
-        if (count := private.collectives_begun(group)) is not None
-    }
+def _begun() -> tuple[CallRecord, ...]:
+    """The newest collective of each group, by its number; C++ counts also those that it makes."""
+    found = []
+    for group, name in private.group_names():
+        if (count := private.collectives_begun(group)) is not None:
+            members = tuple(dist.get_process_group_ranks(group))
+            found.append(CallRecord("", messages.FUNCTIONAL, members, group=name, sequence=count))
+    return tuple(found)
 
 
 def _history() -> tuple[CallRecord, ...]:
@@ -123,19 +124,20 @@ def _history() -> tuple[CallRecord, ...]:
     return tuple(note.record(with_lines=False) for notes in list(LOG.collectives.values()) for note in list(notes))
 
 
-def _traffic() -> tuple[messages.MessageCount, ...]:
-    """Numbers of messages, of the newest kinds."""
+def _traffic() -> tuple[CallRecord, ...]:
+    """The newest message of each kind, by its number; of the newest kinds."""
     rows = []
     for key, count in list(LOG.traffic.items())[-2 * REMEMBERED :]:
         is_send, group, peer, tag = key
-        rank = dict(enumerate(members_of(group)[0])).get(peer)
-        rows.append(messages.MessageCount(is_send, group, rank, tag, count, LOG.dropped.get(key, 0)))
+        ends = {"is_send": is_send, "peer": dict(enumerate(members_of(group)[0])).get(peer), "tag": tag}
+        dropped = LOG.dropped.get(key, 0)
+        rows.append(CallRecord("", messages.MESSAGE, group=group, sequence=count, dropped=dropped, **ends))
     return tuple(rows)
 
 
 def _lines(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
-    learners = [frame for frame in frames(thread) if is_shown(frame.f_code.co_filename)]
+    learners = [frame for frame in frames(thread) if is_learners(frame.f_code.co_filename)]
     return tuple(line_of(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in reversed(learners))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.rank.log import LOG, Note, waits
-from distlab.wire.messages import OTHER, WAITING, is_shown
+from distlab.wire.messages import OTHER, WAITING, is_learners
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds from one look whether a wait is over or freed to the next
 
@@ -91,7 +91,7 @@ def in_store(name: str, original: Callable[..., Any], store: dist.Store, *args: 
     Any process may write them, also a program that is no rank. What torch asks a store for passes unchanged.
     """
     caller = sys._getframe(1).f_back  # frames 0 and 1 are this function's and the wrapper's; C++ calls from none
-    if not args or caller is None or not is_shown(caller.f_code.co_filename):
+    if not args or caller is None or not is_learners(caller.f_code.co_filename):
         return original(store, *args, **kwargs)
     with waits(Note(f"store.{name}", OTHER, words=repr(args[0]), has_limit=True)):
         return original(store, *args, **kwargs)

@@ -25,6 +25,8 @@ WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.wait
 STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
 FREE, FREE_WAITING, COME_BACK = "free", "free waiting", "come back"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+LIBRARY = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+NOT_LEARNERS = (PACKAGE + os.sep, PACKAGE + "_", *LIBRARY)  # distlab_course has a name that begins with distlab's
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class CallRecord:
         is_send: whether it is a message that this rank sends.
         peer: rank at the other end of a message, None for any.
         tag: of a message.
+        dropped: of messages that are counted, how many are sends whose Work is gone, so that no rank can wait for it.
         root: rank of a collective that has one.
         reduce_op: "" without one.
         sends, receives: elements by rank, of a collective with splits.
@@ -107,37 +110,12 @@ class CallRecord:
     is_send: bool = False
     peer: int | None = None
     tag: int = 0
+    dropped: int = 0
     root: int | None = None
     reduce_op: str = ""
     sends: tuple[int, ...] | None = None
     receives: tuple[int, ...] | None = None
     function: str = ""
-
-
-@dataclass(frozen=True)
-class MessageCount:
-    """How many messages of one kind a rank has begun.
-
-    Attributes:
-        is_send, group, peer, tag: what the messages have in common.
-        count: how many there are.
-        dropped: how many of them are sends whose Work is gone, so that no rank can wait for it.
-    """
-
-    is_send: bool
-    group: str
-    peer: int | None
-    tag: int
-    count: int
-    dropped: int = 0
-
-
-@dataclass(frozen=True)
-class Begun:
-    """How many collectives of a group a rank has begun, also those that C++ makes, and the group's members."""
-
-    count: int
-    members: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -167,10 +145,10 @@ class RankStatus:
         call: the call that it waits in.
         lines: the learner's, outermost first.
         idle: whether its main thread is.
-        begun: collectives by group.
+        begun: of each group the newest collective, also of those that C++ makes, and of which only C++ knows more.
         groups: how many groups were made.
         history: the newest collectives that Python called.
-        traffic: numbers of messages.
+        traffic: the newest message of each group, direction, peer and tag.
         mark: equal in two statuses when nothing happened between them.
         quiet: nothing is under way, and nothing else computes or may act.
         rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
@@ -187,10 +165,10 @@ class RankStatus:
     call: CallRecord | None = None
     lines: tuple[Line, ...] = ()
     idle: bool = False
-    begun: dict[str, Begun] = field(default_factory=dict)
+    begun: tuple[CallRecord, ...] = ()
     groups: int = 0
     history: tuple[CallRecord, ...] = ()
-    traffic: tuple[MessageCount, ...] = ()
+    traffic: tuple[CallRecord, ...] = ()
     mark: tuple[int, ...] = ()
     quiet: bool = False
     rounds: tuple[int, ...] = ()
@@ -247,22 +225,15 @@ class Answer:
 def is_learners(filename: str | None) -> bool:
     """Whether a source file is the learner's: a cell, a script, a module beside the notebook.
 
+    A program that is given with -c, as what starts a rank, is not.
+
     Runs on: anywhere.
     """
-    if not filename or filename.startswith("<frozen"):
+    if not filename or filename.startswith(("<frozen", "<string>")):
         return False
     path = os.path.realpath(filename)
     installed = {"site-packages", "dist-packages"} & set(path.split(os.sep))  # also of another environment
-    return not installed and not path.startswith(_library_folders())
-
-
-@functools.lru_cache(maxsize=4096)
-def is_shown(filename: str) -> bool:
-    """Whether a report shows lines of this source: the learner's, and no program given with -c, as what starts a rank.
-
-    Runs on: anywhere.
-    """
-    return filename != "<string>" and is_learners(filename)
+    return not installed and not path.startswith(NOT_LEARNERS)
 
 
 def line_of(filename: str, number: int, function: str) -> Line:
@@ -278,15 +249,6 @@ def line_of(filename: str, number: int, function: str) -> Line:
     if f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input"):
         return Line(number + 1, text, place)  # of a cell, whose %%px line is not compiled
     return Line(number, text, place, filename)
-
-
-@functools.cache
-def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {os.path.realpath(folder) for folder in folders} | {PACKAGE}
-    beside = f"{PACKAGE}_"  # packages that belong to distlab have names that begin so
-    return (beside, *(folder + os.sep for folder in folders))
 
 
 # --- JSON ---

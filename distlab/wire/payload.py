@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from distlab.errors import SerializationError
-from distlab.text import rank_list, refuse
 from distlab.wire.messages import Failure, is_learners
 
 MOST_BUFFERS = 32  # ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
@@ -99,18 +98,6 @@ def unpack(replies: list[Any]) -> list[Any]:
         if reply.unsendable:
             raise SerializationError(reply.unsendable)
     return [loads(reply.header, buffers) for reply, *buffers in replies]
-
-
-def pick(found: list[dict[str, Any]], names: list[str], targets: list[int]) -> list[list[Any]]:
-    """The values of `names` by rank, in what each rank has found; ArgumentError where one is not defined.
-
-    Runs on: the notebook's kernel.
-    """
-    for name in names:
-        if missing := [rank for rank, values in zip(targets, found, strict=True) if name not in values]:
-            advice = f'It is not on {rank_list(missing)}. Define it there: cluster.push({{"{name}": ...}}).'
-            refuse("names", "defined on every rank that is asked", name, advice)
-    return [[values[name] for name in names] for values in found]
 
 
 def bring_own_module(function: Any) -> None:

@@ -8,13 +8,12 @@ it unmoved for UNMOVED, which the next TICK rounds up, and the ranks are free wi
 """
 
 # a cell
-AFTER_DEATH = 1.0  # before ranks that go on computing are interrupted because another rank of the cell has died
+AFTER_DEATH = 1.0  # before ranks that go on are interrupted, and for what is yet to come of the dead one
 TICK = 0.25  # between two looks at the ranks of a cell that has not ended
 UNMOVED = 0.7  # for how long nothing has moved on any rank before a proof of a deadlock counts
 LIVE_AFTER = 1.0  # before the newest lines of a cell are shown while it runs
 OUTPUT = 60.0  # for what ranks have written, which may be much, to arrive
-OUTPUT_OF_DEAD = 1.0  # the same where a rank has died, which sends no end of it
-LAST_FAILURE = 10.0  # for a rank whose %%px cell has raised to describe the exception
+LAST_FAILURE = 10.0  # for a rank to describe the exception of a %%px cell, or for its end to be reported
 
 # a question over the control channel
 ANSWER = 0.25  # a rank that does not answer is stopped, or compiled code holds Python's lock
@@ -28,8 +27,5 @@ GIVE_UP_LATE = 10.0  # the same for one that was idle, its message under way, or
 LIMIT = 60.0  # by the clock, for every rank
 
 # processes and the group
-BUILD = 60.0  # for all ranks to build the process group
-END = 10.0  # for ipyparallel to report the end of a rank that was killed
-HOW_ENDED = 1.0  # for the launcher to see how a process has ended, after ipyparallel has reported it
+BUILD = 60.0  # for all ranks to build the process group, to begin a trace, and to send what they recorded
 DEATH = 0.2  # for the launcher to see the end of a process whose connections are lost
-RECORDING = 30.0  # for a rank to begin a trace, and to send what it recorded

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlab.wire import messages
-from distlab.wire.messages import Begun, CallRecord, Line, MessageCount, RankStatus, ServedCall
+from distlab.wire.messages import CallRecord, Line, RankStatus, ServedCall
 
 DOES = {
     "computes": messages.COMPUTING,
@@ -72,8 +72,8 @@ class Paper:
         elif what == "waits":
             self._wait(rank, self._begun[rank][0])
         elif what == "has_begun":
-            begun = {**self._statuses[rank].begun, group: Begun(int(words[0]), members)}
-            self._change(rank, begun=begun)
+            begun = CallRecord("", messages.FUNCTIONAL, members, group=group, sequence=int(words[0]))
+            self._change(rank, begun=(*self._statuses[rank].begun, begun))
         elif what in IN_C:
             self._wait(rank, call)
         elif what == "new_group":
@@ -106,11 +106,11 @@ class Paper:
         peer = None if words[0] == "any" else int(words[0])
         key = ("send" in call.op, call.group, peer, int(options.get("tag", 0)))
         traffic = {(one.is_send, one.group, one.peer, one.tag): one for one in self._statuses[rank].traffic}
-        before = traffic.get(key, MessageCount(*key, 0))
-        traffic[key] = replace(before, count=before.count + 1, dropped=before.dropped + ("dropped" in words))
+        call = replace(call, is_send=key[0], peer=peer, tag=key[3], tensors=(("float32", (1,)),))
+        before = traffic.get(key, call)
+        call = replace(call, sequence=before.sequence + 1)
+        traffic[key] = replace(call, dropped=before.dropped + ("dropped" in words))
         self._change(rank, traffic=tuple(traffic.values()))
-        call = replace(call, is_send=key[0], peer=peer, tag=key[3], sequence=traffic[key].count)
-        call = replace(call, tensors=(("float32", (1,)),))
         if "gone" in words:
             call = replace(call, members=(), peer=None)
         if call.op in ("send", "recv"):

@@ -126,10 +126,6 @@ def test_what_cannot_be_pickled_is_refused(usable):
 
 RANKS = "ranks must be a list of different ranks from 0 to 3, got {}. Leave ranks out to mean all of them."
 CALL = "Call cluster.run(fn, *args) with the function itself."
-ABSENT = (
-    "names must be defined on every rank that is asked, got 'never_defined'. It is not on ranks 0-3. "
-    'Define it there: cluster.push({"never_defined": ...}).'
-)
 REFUSED = [
     (TypeError, f"fn must be callable, got 3. {CALL}", lambda c: c.run(3)),
     (
@@ -143,8 +139,14 @@ REFUSED = [
         "timeout must be above 0, got -1. Give for example timeout=5.",
         lambda c: c.run(stuck, timeout=-1),
     ),
-    (ValueError, ABSENT, lambda c: c.pull("never_defined")),
 ]
+
+
+def test_a_name_that_is_not_defined_cannot_be_pulled(usable):
+    """As in Python."""
+    usable.push({"here": 1}, ranks=[0])
+    words = str(raised(distlab.RankError, usable.pull, ["here"]))
+    assert words.startswith("ranks 1-3 raised NameError: name 'here' is not defined\n")
 
 
 @pytest.mark.parametrize(("kind", "message", "call"), REFUSED)
