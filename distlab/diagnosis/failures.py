@@ -24,12 +24,9 @@ ADVICE = {
         "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "
         "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them."
     ),
-    r"Invalid process group specified|roup -100": (  # torch's mark of a group that the rank is not in
-        "This rank is not in that group: make the call on its members alone (if rank in ...)."
-    ),
-    r"Pair is not connected": (
-        "On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."
-    ),
+    # torch's mark of a group that the rank is not in
+    r"Invalid process group|roup -100": "This rank is not in that group: make the call on its members alone.",
+    r"Pair is not": "On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_().",
     r"No backend type associated with device type": (
         "The backend of this group takes no tensors of that device, or, if it is a class in Python, has no method for "
         "this call: move the tensors with to(...), or add the method."

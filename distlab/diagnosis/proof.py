@@ -68,24 +68,10 @@ def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
     if any(s.doing not in (messages.IDLE, messages.COMMUNICATING) for s in states.values()):
         return None
     needs = {r: need(s, states) for r, s in states.items() if s.doing == messages.COMMUNICATING}
-    others = [need(one, states) for state in states.values() for one in (*serving(state), *_beside(state))]
+    others = [need(one, states) for state in states.values() for one in (*state.serving, *state.beside)]
     if not needs or any(n is None for n in (*needs.values(), *others)):
         return None
     return needs
-
-
-def serving(state: RankStatus) -> list[RankStatus]:
-    """The remote calls that a rank has taken, each as if it were all that the rank does."""
-    found = []
-    for one in state.serving:
-        doing = messages.COMMUNICATING if one.call else messages.COMPUTING
-        found.append(replace(state, doing=doing, call=one.call, lines=one.lines, serving=()))
-    return found
-
-
-def _beside(state: RankStatus) -> list[RankStatus]:
-    """The calls in which a rank's other threads wait, each as if it were all that the rank does."""
-    return [replace(state, doing=messages.COMMUNICATING, call=call, lines=call.lines) for call in state.beside]
 
 
 def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
@@ -114,7 +100,7 @@ def _need_of_functional(state: RankStatus, states: Mapping[int, RankStatus]) -> 
     """The members of a group that have begun fewer of its collectives; of several such groups, any may be meant."""
     begun = {(rank, one.group): one.sequence for rank, other in states.items() for one in other.begun}
     missing = set()
-    for own in state.begun:
+    for own in states[state.rank].begun:
         others = [r for r in own.members if r in states and r != state.rank]
         missing |= {r for r in others if begun.get((r, own.group), 0) < own.sequence}
     return Need(tuple(sorted(missing))) if missing else None

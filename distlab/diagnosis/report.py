@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distlab.diagnosis.failures import with_text
-from distlab.diagnosis.proof import Need, need, serving, tensor_words, why_unmatched
+from distlab.diagnosis.proof import Need, need, tensor_words, why_unmatched
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Line, RankStatus
@@ -68,8 +68,8 @@ def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus]) -> 
     """Why remote calls never end: which call waits for which rank, and what that waits for where it serves the call."""
     places, served = [("", state) for state in waiting], Counter()
     for rank, state in sorted(states.items()):
-        for one, handler in zip(state.serving, serving(state), strict=True):
-            places.append((f", in {one.function}(...) for rank {one.caller},", handler))
+        for one in state.serving:
+            places.append((f", in {one.function}(...) for rank {one.caller},", one))
             served[rank, one.caller, one.function] += 1
     found = []
     for within, state in places:
@@ -136,13 +136,9 @@ def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, Rank
         return f"waits in backward() for gradients of {finished}: does the loss of every rank use every parameter?"
     callers = "every rank" if call.sequence else "every member of the group"
     rule = f", which {callers} must call," if call.op == "new_group" else ""
-    again = " once more" if any(_called_before(call, states[r]) for r in gone) else ""
+    before = [(old.group, old.op, old.place) for r in gone for old in states[r].history]  # in a loop, for example
+    again = " once more" if (call.group, call.op, call.place) in before else ""
     return f"waits in {call.op}{rule} for {finished} without calling it{again}."
-
-
-def _called_before(call: CallRecord, state: RankStatus) -> bool:
-    """Whether a rank has come to the same collective of the group in the same line before, as in a loop."""
-    return any((old.group, old.op, old.place) == (call.group, call.op, call.place) for old in state.history)
 
 
 def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
@@ -199,8 +195,8 @@ def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
         found = [("finished, and serves remote calls", "", None)]
     else:  # the lines of an idle rank mean nothing
         found = [(WITHOUT_CALL[state.doing], "", line if state.doing == messages.COMPUTING else None)]
-    for one, handler in zip(state.serving, serving(state), strict=True):
-        what, tensors, line = _does(handler)[0]
+    for one in state.serving:
+        what, tensors, line = _does(one)[0]
         found.append((f"serves rank {one.caller}, {one.function}(...): {what}", tensors, line))
     return found
 

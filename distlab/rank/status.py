@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -22,10 +23,10 @@ import torch.distributed as dist
 
 from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
-from distlab.rank.log import C10D, LOG, REMEMBERED, members_of
+from distlab.rank.log import C10D, LOG, REMEMBERED, Note, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Line, RankStatus, ServedCall, is_learners, line_of
+from distlab.wire.messages import CallRecord, Line, RankStatus, is_learners, line_of
 
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
 CELLS = {ipython.CELL, ipyparallel.CALL}
@@ -78,14 +79,20 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         left=tuple(note.record() for note in LOG.left()),
         kept=tuple(note.record() for note in LOG.kept()),
         destroyed=LOG.destroyed and LOG.destroyed.record(),
-        beside=tuple(LOG.now[other].record() for other in waiting_threads() if other not in (main, thread)),
+        beside=tuple(_thread(other, LOG.now[other]) for other in waiting_threads() if other not in (main, thread)),
     )
 
 
-def _serving() -> tuple[ServedCall, ...]:
+def _serving() -> tuple[RankStatus, ...]:
     """What this rank runs for others, by remote calls."""
-    found = [(thread, served, LOG.now.get(thread)) for thread, served in list(AGENT.serving.items())]
-    return tuple(ServedCall(s.caller, s.function, note and note.record(), _lines(thread)) for thread, s, note in found)
+    found = [(_thread(thread, LOG.now.get(thread)), served) for thread, served in list(AGENT.serving.items())]
+    return tuple(replace(status, caller=served.caller, function=served.function) for status, served in found)
+
+
+def _thread(thread: int, note: Note | None) -> RankStatus:
+    """What a thread besides the main one does."""
+    doing = messages.COMPUTING if note is None else messages.COMMUNICATING
+    return RankStatus(LOG.rank, doing, note and note.record(), _lines(thread))
 
 
 def _what_is_known(thread: int, op: str) -> CallRecord:

@@ -119,25 +119,8 @@ class CallRecord:
 
 
 @dataclass(frozen=True)
-class ServedCall:
-    """A function that a rank runs for another one.
-
-    Attributes:
-        caller: the other rank.
-        function: its name.
-        call: what it waits in; None while it computes.
-        lines: the learner's, outermost first.
-    """
-
-    caller: int
-    function: str
-    call: CallRecord | None = None
-    lines: tuple[Line, ...] = ()
-
-
-@dataclass(frozen=True)
 class RankStatus:
-    """What one rank does.
+    """What one rank does, or one of its threads.
 
     Attributes:
         rank: the rank.
@@ -153,8 +136,9 @@ class RankStatus:
         quiet: nothing is under way, and nothing else computes or may act.
         rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
         threads: how many remote calls it runs at a time; 0 where it takes none.
-        serving: the remote calls that it has taken.
-        beside: the calls that other threads than the one of `call` wait in.
+        serving: what its threads do for other ranks, by remote calls.
+        caller, function: the rank for which such a thread works, and what it runs.
+        beside: what further threads do that wait in a call.
         destroyed: the learner's call that destroyed a group.
         left: calls that returned at once and whose Work is gone, so that no rank can wait for it.
         kept: such calls of earlier cells whose Work a rank still has.
@@ -173,8 +157,10 @@ class RankStatus:
     quiet: bool = False
     rounds: tuple[int, ...] = ()
     threads: int = 0
-    serving: tuple[ServedCall, ...] = ()
-    beside: tuple[CallRecord, ...] = ()
+    serving: tuple[RankStatus, ...] = ()
+    caller: int = -1
+    function: str = ""
+    beside: tuple[RankStatus, ...] = ()
     destroyed: CallRecord | None = None
     left: tuple[CallRecord, ...] = ()
     kept: tuple[CallRecord, ...] = ()

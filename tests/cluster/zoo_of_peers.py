@@ -159,7 +159,7 @@ def a_root_that_is_not_in_the_group(rank, n):
 
 @breaks(3, error="RankError")
 def a_send_in_a_group_without_this_rank(rank, n):
-    """This rank is not in that group: make the call on its members alone (if rank in ...)."""
+    """This rank is not in that group: make the call on its members alone."""
     group = dist.new_group([0, 1])
     if rank == 2:
         dist.send(ones(), dst=0, group=group)

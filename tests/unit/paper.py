@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Line, RankStatus, ServedCall
+from distlab.wire.messages import CallRecord, Line, RankStatus
 
 DOES = {
     "computes": messages.COMPUTING,
@@ -93,7 +93,10 @@ class Paper:
         if does:
             self._step(rank, does[0], does[1:], options)
         inner = self._statuses[rank]
-        serving = (*before.serving, ServedCall(caller, function, inner.call if does else None, inner.lines))
+        served = RankStatus(
+            rank, inner.doing if does else messages.COMPUTING, inner.call if does else None, inner.lines
+        )
+        serving = (*before.serving, replace(served, caller=caller, function=function))
         self._statuses[rank] = replace(inner, doing=before.doing, call=before.call, serving=serving)
 
     def _new_group(self, rank: int, call: CallRecord, is_local: bool, options: dict[str, str]) -> None:

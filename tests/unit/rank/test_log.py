@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -22,7 +22,8 @@ def newest():
 
 def traffic():
     """The numbers of messages, as tuples of (is a send, group, peer, tag, count, dropped)."""
-    return [astuple(one) for one in status._traffic()]
+    newest = status._traffic()
+    return [(one.is_send, one.group, one.peer, one.tag, one.sequence, one.dropped) for one in newest]
 
 
 def ones(*shape, dtype=torch.float32):
