@@ -68,17 +68,6 @@ def _ring(rank, n, shared):
     assert got.tolist() == [(rank - 1) % n] * 2
 
 
-def _batch(rank, n, shared):
-    got = torch.empty(1)
-    pair = [
-        dist.P2POp(dist.isend, torch.tensor([float(rank)]), (rank + 1) % n),
-        dist.P2POp(dist.irecv, got, (rank - 1) % n),
-    ]
-    for work in dist.batch_isend_irecv(pair):
-        work.wait()
-    assert got.item() == (rank - 1) % n
-
-
 def _all_reduce(rank, n, shared):
     tensor = torch.full((shared.choice([1, 7, 100_000]),), float(rank))
     dist.all_reduce(tensor)
@@ -100,27 +89,6 @@ def _broadcast(rank, n, shared):
     assert tensor.tolist() == [root] * 4
 
 
-def _all_gather(rank, n, shared):
-    parts = [torch.empty(2) for _ in range(n)]
-    dist.all_gather(parts, torch.full((2,), float(rank)))
-    assert [part[0].item() for part in parts] == list(range(n))
-
-
-def _gather_and_scatter(rank, n, shared):
-    root = shared.randrange(n)
-    parts = [torch.empty(1) for _ in range(n)] if rank == root else None
-    dist.gather(torch.tensor([float(rank)]), parts, dst=root)
-    got = torch.empty(1)
-    dist.scatter(got, parts, src=root)
-    assert got.item() == rank
-
-
-def _all_to_all(rank, n, shared):
-    got = torch.empty(n)
-    dist.all_to_all_single(got, torch.arange(n) + 10.0 * rank)
-    assert got.tolist() == [10.0 * other + rank for other in range(n)]
-
-
 def _group(rank, n, shared):
     members = sorted(shared.sample(range(n), 2))
     group = dist.new_group(members)
@@ -128,16 +96,6 @@ def _group(rank, n, shared):
         tensor = torch.tensor([float(rank)])
         dist.all_reduce(tensor, group=group)
         assert tensor.item() == sum(members)
-
-
-def _objects(rank, n, shared):
-    got = [None] * n
-    dist.all_gather_object(got, {"rank": rank})
-    assert got == [{"rank": r} for r in range(n)]
-
-
-def _barrier(rank, n, shared):
-    dist.barrier()
 
 
 STEPS = [one for name, one in [*globals().items()] if name.startswith("_") and inspect.isfunction(one)]

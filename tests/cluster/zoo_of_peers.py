@@ -97,14 +97,6 @@ def a_recv_from_oneself(rank, n):
 
 
 @breaks(2, error="RankError")
-def an_isend_to_oneself(rank, n):
-    """On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."""
-    works = [dist.isend(ones(), dst=rank), dist.irecv(ones(), src=rank)]
-    for work in works:
-        work.wait()
-
-
-@breaks(2, error="RankError")
 def a_send_to_oneself(rank, n):
     """destination rank should not be the same as the rank of the current process."""
     dist.send(ones(), dst=rank)
@@ -231,14 +223,6 @@ def a_group_without_this_rank(rank, n):
     return total.item() == (2 if rank < 2 else 1)
 
 
-def batches_without_the_missing_neighbours(rank, n):
-    peers = [peer for peer in (rank - 1, rank + 1) if 0 <= peer < n]
-    ops = [dist.P2POp(op, ones(1), peer) for peer in peers for op in (dist.isend, dist.irecv)]
-    for work in dist.batch_isend_irecv(ops):
-        work.wait()
-    return True
-
-
 def a_batch_in_a_group(rank, n):
     """P2POp takes ranks of the world, or of the group."""
     group, received = dist.new_group([1, 3]), torch.zeros(1)
@@ -268,14 +252,3 @@ def methods_of_the_group_itself(rank, n):
     work.wait()
     world.broadcast(received, root=n - 1).wait()
     return received.item() == 1
-
-
-def objects_around(rank, n):
-    received = [None]
-    for sender in range(n):
-        if rank == sender:
-            dist.send_object_list([rank], dst=(rank + 1) % n)
-        elif rank == (sender + 1) % n:
-            dist.recv_object_list(received, src=sender)
-    dist.gather_object(rank, [None] * n if rank == n - 1 else None, dst=n - 1)
-    return received == [(rank - 1) % n]

@@ -33,16 +33,6 @@ def a_served_function_that_sleeps(rank, n):
     return rank > 0 or rpc.rpc_sync("w1", time.sleep, (LONG,)) is None
 
 
-def a_served_function_that_computes(rank, n):
-    def count():
-        until = time.monotonic() + LONG
-        while time.monotonic() < until:
-            pass
-        return dist.get_rank()
-
-    return rank > 0 or rpc.rpc_sync("w1", count) == 1
-
-
 def a_served_function_that_sends_later(rank, n):
     """The rank that called it has finished, its own has, too, and a third waits for the message."""
 
@@ -138,15 +128,6 @@ def served_collectives_of_all_ranks(rank, n):
         return int(total)
 
     return rank > 0 or torch.futures.wait_all([rpc.rpc_async(f"w{r}", of_all) for r in range(n)]) == [n] * n
-
-
-def a_timeout_that_is_expected(rank, n):
-    if rank == 0:
-        try:
-            rpc.rpc_sync("w1", time.sleep, (0.3,), timeout=0.1)
-        except RuntimeError as error:
-            return "timeout" in str(error)
-    return True
 
 
 def an_exception_that_is_expected(rank, n):

@@ -16,14 +16,12 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
-    SequenceParallel,
     loss_parallel,
     parallelize_module,
 )
 
 from tests.cluster.zoo import breaks, ones
-
-BATCH = torch.arange(64.0).view(8, 8) / 64  # the whole batch, the same on every rank
+from tests.cluster.zoo_of_pipelines import BATCH
 
 
 def mesh(n):
@@ -142,6 +140,12 @@ def a_row_of_a_mesh_that_is_left_alone(rank, n):
     tensor = distribute_tensor(torch.ones(4, 4), square(n), [Replicate(), Shard(0)])
     if rank == 2:
         tensor.redistribute(placements=[Replicate(), Replicate()]).to_local().sum().item()
+
+
+@breaks(3, error="RankError")
+def features_that_do_not_divide(rank, n):
+    """must have same reduction dim"""
+    in_parallel(layers(features=7), mesh(n))(BATCH)
 
 
 @breaks(2, error="RankError")
@@ -274,24 +278,6 @@ def a_result_that_nobody_uses(rank, n):
 
 def columns_then_rows(rank, n):
     return close(trained(in_parallel(layers(features=2 * n), mesh(n))), trained(layers(features=2 * n)))
-
-
-def a_sequence_in_parallel(rank, n):
-    torch.manual_seed(0)
-    model, alone = (nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2 * n), nn.Linear(2 * n, 8)) for _ in range(2))
-    model.load_state_dict(alone.state_dict())
-    for parameter in model.parameters():
-        dist.broadcast(parameter.data, src=0)
-    alone.load_state_dict(model.state_dict())
-    plan = {
-        "0": SequenceParallel(sequence_dim=0),
-        "1": ColwiseParallel(input_layouts=Shard(0)),
-        "2": RowwiseParallel(output_layouts=Shard(0)),
-    }
-    model = parallelize_module(model, mesh(n), plan)
-    tokens = torch.arange(16.0 * n).view(2 * n, 8).sin()
-    out = model(distribute_tensor(tokens, mesh(n), [Shard(0)]))
-    return close([torch.cat(functional.all_gather_tensor(out, 0, mesh(n)).chunk(n))], [alone(tokens)])
 
 
 def a_loss_in_parallel(rank, n):

@@ -90,22 +90,6 @@ def processes_that_only_answer(rank, n):
         child.kill()
 
 
-@breaks(3)
-def a_circle_after_messages_from_anybody(rank, n):
-    """rank 0 in recv for rank 1, rank 1 in recv for rank 2, rank 2 in send for rank 0."""
-    for _ in range(n - 1) if rank == 0 else ():
-        dist.recv(ones())
-    if rank > 0:
-        dist.send(ones(), dst=0)
-    dist.barrier()
-    if rank == 0:
-        dist.recv(ones(), src=1)
-    elif rank == 1:
-        dist.recv(ones(), src=2)
-    else:
-        dist.send(ones(), dst=0)
-
-
 @breaks(2)
 def a_dropped_isend_whose_sender_goes_on_to_receive(rank, n):
     """Rank 0 did not keep what isend returned, and the message to rank 1 went with it: keep it, and call its wait()."""

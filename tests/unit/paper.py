@@ -61,6 +61,7 @@ class Paper:
     def _step(self, rank: int, what: str, words: list[str], options: dict[str, str]) -> None:
         group = options.get("group", "0")
         members = ranks_of(group.partition(":")[2]) if ":" in group else tuple(self._statuses)
+        members = () if "gone" in words else members
         kind = messages.FUNCTIONAL if what == "full_tensor" else messages.OTHER
         call = CallRecord(what, kind, members, "own_limit" in words)
         if what == "for":
@@ -114,8 +115,6 @@ class Paper:
         call = replace(call, sequence=before.sequence + 1)
         traffic[key] = replace(call, dropped=before.dropped + ("dropped" in words))
         self._change(rank, traffic=tuple(traffic.values()))
-        if "gone" in words:
-            call = replace(call, members=(), peer=None)
         if call.op in ("send", "recv"):
             self._wait(rank, call)
         else:
@@ -126,10 +125,7 @@ class Paper:
         turn = 1 + sum(old.group == call.group for old in status.history)
         root = int(options["root"]) if "root" in options else None
         tensors = () if call.op == "barrier" else (("float32", (2,)),)
-        call = replace(call, sequence=turn, tensors=tensors, root=root)
-        call = replace(call, reduce_op=options.get("reduce_op", ""))
-        if "gone" in words:
-            call = replace(call, members=())
+        call = replace(call, sequence=turn, tensors=tensors, root=root, reduce_op=options.get("reduce_op", ""))
         self._change(rank, history=(*status.history, call))
         if "async" in words:
             self._begun[rank].append(call)

@@ -1,21 +1,24 @@
 """Every broken program of the zoo ends by itself, with its sentence; no correct program is called stuck."""
 
+import importlib
+import pathlib
 import sys
 
 import pytest
 
 import distlab
-from tests.cluster import zoo_of_peers, zoo_of_pipelines, zoo_of_right_calls, zoo_of_sharding, zoo_of_waits
+from tests.cluster import zoo_of_right_calls
 from tests.cluster.conftest import sum_of_ranks
 from tests.cluster.programs import STEPS, correct_programs
 from tests.cluster.zoo import ZOO, right_programs
 from tests.cluster.zoo_of_remote_calls import remotely
 from tests.refused import raised
 
+NAMES = sorted(path.stem for path in pathlib.Path(__file__).parents[1].glob("zoo_of_*.py"))
+MODULES = [importlib.import_module(f"tests.cluster.{name}") for name in NAMES]
+RIGHT = [program for one in MODULES if one is not zoo_of_right_calls for program in right_programs(one)]
 # for each size first those whose ranks live: a new rank has to import torch's sharding
 ROWS = sorted(ZOO, key=lambda row: (row[0], row[2] == "RankDied"))
-MODULES = (zoo_of_peers, zoo_of_pipelines, zoo_of_sharding, zoo_of_waits)
-RIGHT = [program for module in MODULES for program in right_programs(module)]
 LONG = 0.8  # seconds: longer than it takes to report a deadlock here
 
 pytestmark = pytest.mark.usefixtures("quick_watch")

@@ -11,7 +11,7 @@ from torch import nn
 import distlab
 from distlab_course import data_parallel
 from distlab_course.algorithms import ALL_REDUCE
-from tests.cluster.zoo import a_parameter_unused_on_one_rank
+from tests.cluster.zoo_of_collectives import a_parameter_unused_on_one_rank
 
 STEPS = 6
 

@@ -17,7 +17,8 @@ from distlab.launch import mpiexec
 from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import dies, kill, stuck, sum_of_ranks, wait_until_gone
 from tests.cluster.programs import correct_programs
-from tests.cluster.zoo import from_any_source_but_nobody_sends, the_last_rank_never_comes
+from tests.cluster.zoo_of_collectives import the_last_rank_never_comes
+from tests.cluster.zoo_of_messages import from_any_source_but_nobody_sends
 from tests.refused import raised
 
 CLUSTER = {"n": 3, "engines": "mpi", "backend": "distlab_course.mpi_backend", "timeout": 60}

@@ -12,7 +12,7 @@ from distlab.simulated.network import Device, Link, Network
 from distlab_course import algorithms
 from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import dies, outcome
-from tests.cluster.zoo import a_recv_without_a_send, from_any_source_but_nobody_sends
+from tests.cluster.zoo_of_messages import a_recv_without_a_send, from_any_source_but_nobody_sends
 
 ALPHA, BETA = 5e-6, 1 / 25e9
 NETWORK = Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"})

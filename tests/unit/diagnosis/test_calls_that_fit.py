@@ -40,13 +40,6 @@ def test_tensors_that_differ(tensors, words):
     assert disagreement({0: call(), 1: call(), 2: call(tensors=tensors)}) == words
 
 
-def test_types_of_an_all_to_all_have_to_be_the_same():
-    """Its shapes may differ, its types may not."""
-    calls = {0: all_to_all([1, 1], [1, 1], members=(0, 1)), 1: all_to_all([1, 1], [1, 1], "int64", members=(0, 1))}
-    words = "the ranks do not agree in all_to_all_single: rank 0 has float32, rank 1 has int64."
-    assert disagreement(calls) == words
-
-
 @pytest.mark.parametrize(
     ("sent", "received"),
     [([2, 3], [2, 3]), ([2, 3], [6]), ([], [1])],

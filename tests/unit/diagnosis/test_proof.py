@@ -24,33 +24,23 @@ CAN_GO_ON = {
     # messages
     "a message from a rank that has finished since": "2 ranks; 0 isend 1; 1 recv 0",
     "a message to a rank that has begun to receive": "2 ranks; 1 irecv 0; 0 send 1; 1 all_reduce",
-    "the first of two messages": "2 ranks; 0 isend 1; 1 irecv 0; 1 irecv 0; 1 waits",
-    "more messages than are received": "3 ranks; 0 isend 1; 0 isend 1; 0 isend 1; 1 recv 0",
-    "a ring": "3 ranks; 0 irecv 2; 1 irecv 0; 2 irecv 1; 0 isend 1; 1 isend 2; 2 isend 0; 0-2 waits",
     "a dropped isend beside one that was kept": "2 ranks; 0 isend 1 dropped; 0 isend 1; 1 recv 0",
     # from any source
     "from any source, while others exchange": "3 ranks; 0 recv any; 1 recv 2; 2 send 1",
     "from any source, and one has sent": "3 ranks; 2 isend 0; 0 recv any",
-    "two senders, one of them served": "3 ranks; 0 recv any; 1-2 send 0",
     "a send to a recv from any source": "2 ranks; 0 irecv any; 1 send 0",
     "a message beside the one that any source took": "2 ranks; 0 irecv any; 1 isend 0; 1 isend 0; 0 recv 1",
-    "a message beside a directed recv": "3 ranks; 0 irecv 2; 1 isend 0; 0 recv any",
     "a sender with a recv of its own": "4 ranks; 0 irecv any; 0 irecv 1; 1-3 send 0; 0 all_reduce",
     # collectives
     "a collective that all have called": "3 ranks; 0-2 all_reduce",
-    "a collective that was begun before": "2 ranks; 0 all_reduce async; 0 recv 1; 1 all_reduce",
     "a collective that a rank has left, and its cell": "2 ranks; 0 all_reduce; 0 finishes; 1 all_reduce",
     "a collective of a group that a rank has destroyed since": "2 ranks; 0 all_reduce gone; 0 finishes; 1 all_reduce",
-    "another part of an object collective": "2 ranks; 0-1 all_gather_object; 0 all_gather_object",
-    "a collective of a group": "4 ranks; 0-3 all_reduce; 0,2 finishes; 1,3 barrier group=b:1,3",
     "new_group on all ranks": "2 ranks; 0-1 new_group",
     "new_group on its members alone": "3 ranks; 0-1 new_group members=0,1 local",
-    "new_group with a limit": "2 ranks; 0 new_group own_limit",
     "a functional collective that all have begun": "2 ranks; 0-1 has_begun 3; 0 full_tensor",
     # remote calls
     "a function that computes for another rank": "2 ranks; 0 calls 1 add; 1 for 0 add",
     "a function that may send": "3 ranks; 0 recv 2; 1 for 2 add",
-    "a remote call with a limit": "2 ranks; 0 calls 1 add own_limit",
     "a function that waits for a rank that computes": "3 ranks; 0 calls 1 add; 1 for 0 add recv 2; 2 computes",
     "a start of RPC on all ranks": "2 ranks; 0-1 init_rpc",
 }
@@ -65,9 +55,7 @@ def test_what_can_go_on_is_no_deadlock(steps):
 # --- deadlocks ---
 
 DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that cannot be; the words are in the zoo
-    "8 ranks; 0 recv 4; 1 recv 5; 2 recv 6; 3 recv 7": "0<4 1<5 2<6 3<7",  # three waits are named and no more
     "2 ranks; 0 isend 1 tag=1; 1 recv 0 tag=2": "1<0",  # another tag was sent
-    "2 ranks; 0 irecv 1 tag=1; 1 send 0 tag=2": "1<0",  # another tag is received
     "2 ranks; 0 isend 1 group=b:0,1; 1 recv 0": "1<0",  # the same tag, in another group
     "2 ranks; 0 isend 1 dropped; 1 irecv 0; 1 recv 0": "1<0",  # a dropped isend is not blamed for another
     "3 ranks; 0 irecv any; 2 isend 0; 1 send 0": "1<0",  # any source took one of two
@@ -84,8 +72,6 @@ DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that
     + "0 all_reduce async; " * 10
     + "0 waits; 1 broadcast root=1": "0<! 1<!",  # a rank that is ten collectives ahead
     "3 ranks; 0 all_reduce group=b:0,1; 2 recv 0": "0<1 2<0",  # a rank outside of the group is not needed
-    # a circle of messages and a collective
-    "5 ranks; 0 recv 1; 1 recv 2; 2 recv 3; 3 recv 4; 4 barrier": "0<1 1<2 2<3 3<4 4<0,1,2,3",
     "3 ranks; 0 new_group members=0,1; 1 new_group members=0-2": "0<! 1<2",  # two groups under one number
     # a group that its members make alone, which is not counted, needs them only
     "3 ranks; 0 new_group members=0,1 local": "0<1",
@@ -93,12 +79,9 @@ DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that
     "3 ranks; 0-2 has_begun 3; 0 has_begun 1 group=b:0,2; 2 has_begun 0 group=b:0,2; 0 full_tensor": "0<2",
     # any of two functional collectives
     "3 ranks; 0 has_begun 1 group=b:0,1; 0 has_begun 1 group=c:0,2; 0 full_tensor": "0<1,2",
-    "2 ranks; 0-1 backward": "0<! 1<!",  # backward on all ranks
     "2 ranks; 0 DistributedDataParallel": "0<1",  # a model that one rank wraps
-    "2 ranks; 0-1 DistributedDataParallel": "0<! 1<!",  # a model that all wrap
     # remote calls
     "3 ranks; 0,2 calls 1 add; 1 for 0 add calls 2 twice; 2 for 1 twice calls 1 add": "0<1 2<1",
-    "3 ranks; 0-1 calls 2 add": "0<2 1<2",
 }
 
 

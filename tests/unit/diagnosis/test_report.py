@@ -23,12 +23,10 @@ def at_lines(steps, *lines):
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        ("recv 1", "recv(src=1)"),
         ("recv any tag=3", "recv(src=any, tag=3)"),
         ("send 2 group=b:0,2", "send(dst=2, group of ranks 0 and 2)"),
         ("all_reduce reduce_op=SUM", "all_reduce()"),
         ("reduce reduce_op=MAX root=0", "reduce(dst=0, op=MAX)"),
-        ("scatter root=1 group=b:0,2", "scatter(src=1, group of ranks 0 and 2)"),
     ],
 )
 def test_a_call_as_the_learner_would_write_it(step, words):
@@ -51,14 +49,6 @@ def test_a_table_of_what_ranks_do():
         "  rank 0  does not answer: it is stopped, or compiled code holds Python's lock",
         "  rank 1  has not begun, or its answer is on its way",
     ]
-
-
-def test_an_asynchronous_call_has_the_line_where_it_was_begun():
-    """A rank that waits in another line for it names both lines."""
-    status = at_lines("1 rank; 0 irecv 1; 0 waits", WAITS)[0]
-    assert report.activity(status) == "irecv(src=1), line 9"
-    begun = replace(status.call, lines=(Line(7, "w = dist.irecv(t)"),))
-    assert report.activity(replace(status, call=begun)) == "irecv(src=1) of line 7, line 9"
 
 
 # --- what a person reads meanwhile, and at the end ---
@@ -116,15 +106,6 @@ def test_ranks_without_a_line_are_not_in_the_source():
     gone = RankStatus(0, COMPUTING, lines=(Line(3, "f()", file="/nowhere/gone.py"),))
     for states in (Paper("2 ranks; 0 is_silent").states(), {0: gone}):
         assert report.marked_source(states, "%%px\nf()\n") == []
-
-
-def test_the_marked_source_as_html():
-    """Source and notes are escaped; chips come before each note."""
-    states = at_lines("2 ranks; 0 computes", Line(2, "a = b < c"))
-    html = report.source_html(report.marked_source(states, "%%px\na = b < c"), lambda ranks: f"<b>{ranks}</b>")
-    assert "a = b &lt; c" in html
-    assert "<b>[0]</b>rank 0: computes" in html
-    assert html.count("#d55e00") == 1
 
 
 @pytest.mark.parametrize(("other", "lines"), [("finishes", 1), ("is_silent", 0)])

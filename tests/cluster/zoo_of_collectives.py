@@ -1,0 +1,155 @@
+"""Broken programs whose ranks do not all make the same collectives, in the same groups."""
+
+import torch
+import torch.distributed as dist
+
+from tests.cluster.zoo import breaks, ones
+
+
+@breaks(3)
+def the_last_rank_never_comes(rank, n):
+    """in all_reduce for rank LAST, which has finished without calling it."""
+    if rank < n - 1:
+        dist.all_reduce(ones())
+
+
+@breaks(2, on=[0])
+def only_rank_0_comes_to_the_barrier(rank, n):
+    """Rank 0 waits in barrier for rank"""
+    dist.barrier()
+
+
+@breaks(2, on=[1])
+def a_broadcast_without_its_root(rank, n):
+    """in broadcast for rank 0, which has finished without calling it."""
+    dist.broadcast(ones(), src=0)
+
+
+@breaks(2, on=[0])
+def a_gather_without_rank_1(rank, n):
+    """Rank 0 waits in gather for rank 1, which has finished without calling it."""
+    dist.gather(ones(), [ones(), ones()])
+
+
+@breaks(2)
+def one_all_reduce_too_many(rank, n):
+    """finished without calling it once more."""
+    for _ in range(4 if rank == 0 else 3):
+        dist.all_reduce(ones())
+
+
+@breaks(2)
+def different_collectives(rank, n):
+    """The ranks do not call the same collective:"""
+    if rank == 0:
+        dist.broadcast(ones(), src=1)
+    else:
+        dist.all_reduce(ones())
+
+
+@breaks(2)
+def two_collectives_in_another_order(rank, n):
+    """The ranks do not call the same collective:"""
+    calls = [lambda: dist.all_reduce(ones()), lambda: dist.barrier()]
+    for call in calls if rank == 0 else reversed(calls):
+        call()
+
+
+@breaks(2)
+def a_recv_against_a_collective(rank, n):
+    """{n} of {n} ranks wait for each other: rank 0 in recv for rank 1, rank 1 in barrier for rank 0"""
+    if rank == 0:
+        dist.recv(ones(), src=1)
+    dist.barrier()
+
+
+@breaks(3)
+def roots_that_differ(rank, n):
+    """The ranks do not agree in broadcast: rank 0 has the root 0,"""
+    dist.broadcast(ones(), src=0 if rank == 0 else 1)
+    dist.barrier()
+    dist.recv(ones(), src=(rank + 1) % n)
+
+
+@breaks(3)
+def shapes_that_differ(rank, n):
+    """The ranks do not agree in all_reduce: rank 2 has float32[5], ranks 0-1 have float32[4]."""
+    dist.all_reduce(ones(5 if rank == 2 else 4))
+
+
+@breaks(2, on=[0])
+def an_async_all_reduce_nobody_joins(rank, n):
+    """Rank 0 waits in all_reduce for rank 1, which has finished without calling it."""
+    work = dist.all_reduce(ones(), async_op=True)
+    work.wait()
+
+
+@breaks(2, on=[0])
+def a_future_nobody_completes(rank, n):
+    """Rank 0 waits in all_reduce for rank 1, which has finished without calling it."""
+    dist.all_reduce(ones(), async_op=True).get_future().wait()
+
+
+@breaks(2)
+def objects_that_one_rank_does_not_gather(rank, n):
+    """in all_gather_object for rank 1, which has finished without calling it."""
+    if rank != 1:
+        dist.all_gather_object([None] * n, rank)
+
+
+# --- groups ---
+
+
+@breaks(2, on=[0])
+def new_group_on_one_rank(rank, n):
+    """Rank 0 waits in new_group, which every rank must call, for rank"""
+    dist.new_group(list(range(n)))
+
+
+@breaks(3, on=[0, 1])
+def new_group_on_some_members(rank, n):
+    """Ranks 0-1 wait in new_group, which every rank must call, for rank 2, which has finished without calling it."""
+    dist.new_group([0, 1, 2])
+
+
+@breaks(3)
+def a_group_made_one_call_too_late(rank, n):
+    """Rank 0 waits in its new_group number 1, and rank LAST has made more of them: every rank must call new_group,"""
+    if rank == n - 1:
+        dist.new_group([rank])
+    dist.new_group([0, n - 1])
+
+
+@breaks(3)
+def the_same_collective_in_different_groups(rank, n):
+    """ranks wait for each other: they call all_reduce in different groups."""
+    first, second = dist.new_group(list(range(n))), dist.new_group(list(range(n)))
+    dist.all_reduce(ones(), group=first if rank == 0 else second)
+
+
+@breaks(3)
+def a_group_that_one_member_does_not_use(rank, n):
+    """Rank 0 waits in all_reduce for rank 2, which has finished without calling it."""
+    group = dist.new_group([0, 2])
+    if rank == 0:
+        dist.all_reduce(ones(), group=group)
+
+
+# --- training ---
+
+
+@breaks(2)
+def a_parameter_unused_on_one_rank(rank, n):
+    """in backward() for gradients of rank 1, which has finished: does the loss of every rank use every parameter?"""
+    layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x):
+            return self.layers[0](x) if rank == 1 else self.layers[1](self.layers[0](x))
+
+    model = torch.nn.parallel.DistributedDataParallel(Model())
+    model(torch.ones(1, 2)).sum().backward()

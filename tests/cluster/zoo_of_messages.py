@@ -1,0 +1,113 @@
+"""Broken programs whose messages have no other end, or are in the wrong order."""
+
+import torch.distributed as dist
+
+from tests.cluster.zoo import breaks, message, ones
+
+
+@breaks(4)
+def everybody_receives_first(rank, n):
+    """{n} of {n} ranks wait for each other; nobody will send."""
+    dist.recv(ones(), src=(rank - 1) % n)
+    dist.send(ones(), dst=(rank + 1) % n)
+
+
+@breaks(3)
+def everybody_sends_first(rank, n):
+    """{n} of {n} ranks wait for each other; nobody will receive, and a send waits for its receiver."""
+    dist.send(ones(), dst=(rank + 1) % n)
+    dist.recv(ones(), src=(rank - 1) % n)
+
+
+@breaks(2, on=[1])
+def a_recv_without_a_send(rank, n):
+    """Rank 1 waits for a message from rank 0, which has finished without sending it."""
+    dist.recv(ones(), src=0)
+
+
+@breaks(2, on=[0])
+def a_send_without_a_recv(rank, n):
+    """Rank 0 sends a message to rank 1, which has finished without receiving it."""
+    dist.send(ones(), dst=1)
+
+
+@breaks(2)
+def two_sends_one_recv(rank, n):
+    """Rank 0 sends a message to rank 1, which has finished without receiving it."""
+    message(rank, ones(), ones())
+    if rank == 0:
+        dist.send(ones(), dst=1)
+
+
+@breaks(2)
+def one_send_two_recvs(rank, n):
+    """Rank 1 waits for a message from rank 0, which has finished without sending it."""
+    message(rank, ones(), ones())
+    if rank == 1:
+        dist.recv(ones(), src=0)
+
+
+@breaks(2)
+def tags_that_differ(rank, n):
+    """Rank 0 sends with tag 1, but rank 1 waits for tag 2."""
+    message(rank, ones(), ones(), tags=(1, 2))
+
+
+@breaks(3)
+def a_message_for_somebody_else(rank, n):
+    """Rank 0 sends a message to rank 2, which has finished without receiving it."""
+    if rank == 0:
+        dist.send(ones(), dst=2)
+    elif rank == 1:
+        dist.recv(ones(), src=0)
+
+
+@breaks(2, on=[0])
+def an_irecv_nobody_sends_to(rank, n):
+    """Rank 0 waits for a message from rank 1, which has finished without sending it."""
+    work = dist.irecv(ones(), src=1)
+    work.wait()
+
+
+@breaks(2, on=[1])
+def an_isend_nobody_receives(rank, n):
+    """Rank 1 sends a message to rank 0, which has finished without receiving it."""
+    dist.isend(ones(), dst=0).wait()
+
+
+@breaks(3, on=[0])
+def from_any_source_but_nobody_sends(rank, n):
+    """Rank 0 waits for a message from ranks 1-LAST, which have finished without sending it."""
+    dist.recv(ones())
+
+
+@breaks(3)
+def sends_in_a_circle_after_messages_from_any_source(rank, n):
+    """2 of {n} ranks wait for each other; nobody will receive, and a send waits for its receiver."""
+    if rank == 0:
+        for _ in range(n - 1):
+            dist.recv(ones())
+    else:
+        dist.send(ones(), dst=0)
+    dist.barrier()  # else a message of the circle could be taken for one of the first
+    if rank < 2:
+        dist.send(ones(), dst=1 - rank)
+
+
+@breaks(2)
+def batches_without_a_partner(rank, n):
+    """2 of 2 ranks wait for each other; nobody will send."""
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, ones(), 1 - rank)]):
+        work.wait()
+
+
+@breaks(2, on=[0])
+def an_object_nobody_receives(rank, n):
+    """Rank 0 sends a message to rank 1, which has finished without receiving it."""
+    dist.send_object_list([{"a": 1}], dst=1)
+
+
+@breaks(3, on=[1, 2])
+def a_chain_that_ends_at_a_finished_rank(rank, n):
+    """Rank 1 waits for a message from rank 0, which has finished without sending it."""
+    dist.recv(ones(), src=rank - 1)
