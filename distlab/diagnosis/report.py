@@ -18,7 +18,6 @@ from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Line, RankStatus
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
-MOST_SENTENCES = 4
 WITHOUT_CALL = {  # what a rank does that is in no call
     messages.IDLE: "finished",
     messages.COMPUTING: "computes",
@@ -83,7 +82,7 @@ def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus]) -> 
             words = f"waits in {call_words(call)}{f' for {rank_list(others)}' if others else ''}."
         found.append(((within, words), state.rank))
     sentences = [_sentence(sorted(set(ranks)), words, within) for (within, words), ranks in grouped(found).items()]
-    return " ".join(sentences[:MOST_SENTENCES])
+    return " ".join(sentences[:4])
 
 
 def _callee(call: CallRecord) -> str:
@@ -134,8 +133,7 @@ def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, Rank
         return f"waits {call.function} for {finished}."
     if call.op == "backward":
         return f"waits in backward() for gradients of {finished}: does the loss of every rank use every parameter?"
-    callers = "every rank" if call.sequence else "every member of the group"
-    rule = f", which {callers} must call," if call.op == "new_group" else ""
+    rule = ", which every rank must call," if call.op == "new_group" and call.sequence else ""
     before = [(old.group, old.op, old.place) for r in gone for old in states[r].history]  # in a loop, for example
     again = " once more" if (call.group, call.op, call.place) in before else ""
     return f"waits in {call.op}{rule} for {finished} without calling it{again}."
