@@ -96,6 +96,8 @@ def push(header: bytes, buffers: list[Any]) -> list[Any]:
 
 def pull(names: list[str]) -> list[Any]:
     """The values of names, a list as [Reply, *buffers]; the failure is a NameError where one is not defined."""
+    from distlab.rank.log import describe_failure
+
     namespace = _namespace()
     if missing := [name for name in names if name not in namespace]:
         return [Reply(failure=describe_failure(NameError(f"name {missing[0]!r} is not defined")))]

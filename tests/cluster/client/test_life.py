@@ -31,7 +31,7 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     assert not set(old) & set(first.run(pid_on_rank))
     assert first.timeout == 7
     assert first.run(lambda rank, world_size: torch.get_num_threads()) == [2, 2]  # noqa: F821
-    raised(distlab.ArgumentError, first.pull, "x")
+    raised(distlab.RankError, first.pull, "x")
     second = distlab.Cluster(1)
     assert not set(old) & set(psutil.pids())
     assert repr(first) == "Cluster(2) was replaced by Cluster(1)"
