@@ -72,8 +72,7 @@ def readable(message: str) -> str:
 
     Ends of a connection that have no address go as well: gloo writes the one that is not there, or not, as it comes.
     """
-    message = re.sub(r"^\[rank\d+\]:\[\w[^\]]*\]\s*", "", message)
-    message = re.sub(r"\[(enforce fail at )?[^\]\s]*\.(cc|cpp|h):\d+\]\s*", "", message)
+    message = re.sub(r"(\[rank\d+\]:)?\[[^\]]*\.(cc|cpp|h):\d+\]\s*", "", message)
     message = re.sub(r" at 0x[0-9a-f]+>", ">", message)
     message = re.sub(r",?\s*(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
     message = re.sub(r"\s*\(\s*<-->\s*(\[none\])?\s*\)", "", message)
