@@ -91,8 +91,9 @@ def rank_error(
         gone: what went with the old group, in sentences.
         cause: why ranks could not go on where none is at fault.
     """
-    culprits = [f for f in failures if not f.consequence]
-    victims = [f for f in failures if f.consequence]
+    # where none is at fault, a wait that timed out comes first: it has closed the others' connections
+    culprits = [f for f in failures if not f.consequence] or [f for f in failures if "Timed out" in f.message]
+    victims = [f for f in failures if f not in culprits]
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
     parts = raised_words(culprits)
     parts += dict.fromkeys(filter(None, [cause, *map(_advice, culprits)]))

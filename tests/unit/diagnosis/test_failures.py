@@ -1,5 +1,7 @@
 """From what ranks report to one paragraph, without any process; tests/cluster/client/test_faults.py has whole ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from distlab.diagnosis.failures import ADVICE, outcome, rank_error, readable
@@ -19,6 +21,14 @@ def test_a_recursion_is_shown_in_a_few_lines():
     assert lines[1] == "  rank 0   line 0   f(0)"
     assert lines[6:8] == ["           ... 190 calls more ...", "           line 195   f(195)"]
     assert len(lines) == 13  # rank 1 finished
+
+
+def test_a_wait_that_timed_out_comes_before_those_that_it_ended():
+    """It has closed the connection that another rank waited on, and that one says less."""
+    closed = Failure(0, "RuntimeError", "Connection closed by peer", consequence=True)
+    timed_out = Failure(1, "RuntimeError", TIMED_OUT, consequence=True)
+    assert lines_of(closed, timed_out)[0] == f"rank 1 raised RuntimeError: {TIMED_OUT}"
+    assert lines_of(closed, replace(timed_out, message="Socket closed"))[0].startswith("rank 0 raised")
 
 
 @pytest.mark.parametrize(
