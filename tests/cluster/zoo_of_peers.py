@@ -97,6 +97,14 @@ def a_recv_from_oneself(rank, n):
 
 
 @breaks(2, error="RankError")
+def an_isend_to_oneself(rank, n):
+    """On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."""
+    works = [dist.isend(ones(), dst=rank), dist.irecv(ones(), src=rank)]
+    for work in works:
+        work.wait()
+
+
+@breaks(2, error="RankError")
 def a_send_to_oneself(rank, n):
     """destination rank should not be the same as the rank of the current process."""
     dist.send(ones(), dst=rank)
