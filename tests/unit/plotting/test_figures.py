@@ -112,9 +112,8 @@ def test_bars_that_overlap_are_one_below_the_other():
 
 def test_a_theory_has_the_colour_of_its_curve():
     """The points that it explains are not joined, and it may go on beyond them."""
-    ax = figures.time_against_ranks(
-        {"ring": ([2, 4], *[[1, 2]] * 3)}, title="", theory={"ring": ([2, 4, 64], [1, 2, 3])}
-    )
+    theory = {"ring": ([2, 4, 64], [1, 2, 3])}
+    ax = figures.time_against_ranks({"ring": ([2, 4], *[[1, 2]] * 3)}, "", theory)
     points, line = ax.containers[0].lines[0], ax.lines[-1]
     assert (points.get_linestyle(), line.get_linestyle()) == ("None", "--")
     assert points.get_color() == line.get_color()
