@@ -68,8 +68,11 @@ class Lab:
     def stop(self) -> list[psutil.Process]:
         """End the server as Ctrl-C does, wait, and return the processes that it left behind, however far down."""
         self.process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         return wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", self.mark), 60)
 
 
