@@ -94,15 +94,6 @@ def test_a_deadlock_is_proven(steps, needs):
 
 
 HEADLINES = {  # what is hard to reach with real ranks
-    "8 ranks; 0 recv 4; 1 recv 5; 2 recv 6; 3 recv 7": (
-        "Rank 0 waits for a message from rank 4, which has finished without sending it. "
-        "Rank 1 waits for a message from rank 5, which has finished without sending it. "
-        "Rank 2 waits for a message from rank 6, which has finished without sending it."
-    ),
-    "5 ranks; 0 recv 1; 1 recv 2; 2 recv 3; 3 recv 4; 4 barrier": (
-        "5 of 5 ranks wait for each other: rank 0 in recv for rank 1, rank 1 in recv for rank 2, "
-        "rank 2 in recv for rank 3, rank 3 in recv for rank 4, and so on."
-    ),
     "2 ranks; 0-1 backward": "Every rank waits in backward for the others.",
     "3 ranks; 0-1 calls 2 add": "Ranks 0-1 wait for rank 2: add(...), but rank 2 has no RPC agent any more.",
 }
