@@ -29,7 +29,7 @@ from distlab.client.plan import STOCK, ControllerEndedError, Plan
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
-from distlab.launch import fork_server, hosts, local, mpiexec, reaper
+from distlab.launch import fork_server, hosts, local, mpiexec, reaper, slurm
 from distlab.launch.connection import Servers
 from distlab.rank import entry
 from distlab.wire.channel import ControlChannel
@@ -325,7 +325,10 @@ class Processes:
             self._guard.terminate()  # it would take the folder away from launchers that still look for its logs
         self.servers.close()
         # nothing that forks hold outlives them: no need to ask politely for long
-        reaper.end(reaper.find(self.tag), patience=0.2 if self._plan.forks else mpiexec.END_SECONDS)
+        patience = 0.2 if self._plan.forks else mpiexec.END_SECONDS
+        if self._plan.engines == slurm.NAME:
+            patience = slurm.END_SECONDS
+        reaper.end(reaper.find(self.tag), patience)
         for connection in self.servers.connections:
             connection.process.wait()
         self._ends.close()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from distlab.text import refuse
 
 NAME = "slurm"
+END_SECONDS = 10.0  # that srun has to give back the nodes, which stay allocated where it is killed
 
 
 @dataclass(frozen=True)
