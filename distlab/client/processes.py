@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ class Processes:
     def __init__(self, plan: Plan):
         self._plan, self.threads, self.names = plan, plan.threads, ()
         self._host_of_rank = plan.hosts.host_of_rank if plan.hosts is not None else ()
-        self.servers = Servers(self._host_of_rank or (0,) * plan.n, self._note_end)
+        # without hosts all are here, those that are added later too
+        self.servers = Servers(self._host_of_rank or defaultdict(int), self._note_end)
         self.client: Any = None
         self.launcher: Any = None
         self.changes = 0 if plan.forks else None

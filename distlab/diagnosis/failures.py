@@ -41,6 +41,9 @@ ADVICE = {
     r"outputShape\[0\] \* worldSize == inputShape\[0\]|invalid output tensor list at index 0 \(expected length": (
         "The larger tensor of this call must be exactly world_size times as long as the smaller one: cut it, or pad it."
     ),
+    r"asyncio.run\(\) cannot be called from a running": (
+        "Cells run in an event loop already: write await main() in the place of asyncio.run(main())."
+    ),
     r"RPC has not been initialized": "Call rpc.init_rpc(...) on every rank, and again after a cell that was freed.",
     r"'NoneType' object has no attribute 'wait'": "Only with async_op=True is there a Work to wait for.",
 }

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from distlab.launch.fork_server import BEAT_SECONDS
 from distlab.wire import orders
@@ -45,7 +45,7 @@ class Connection:
         process: subprocess.Popen,
         end: socket.socket,
         hosts: Sequence[int],
-        host_of_engine: Sequence[int],
+        host_of_engine: Sequence[int] | Mapping[int, int],
         when_ended: Callable[[int], None],
     ):
         self.process, self._end, self.hosts = process, end, hosts
@@ -125,7 +125,7 @@ class Servers:
         connections: in the order in which they were made; of several to a host the newest counts.
     """
 
-    def __init__(self, host_of_engine: Sequence[int], when_ended: Callable[[int], None]):
+    def __init__(self, host_of_engine: Sequence[int] | Mapping[int, int], when_ended: Callable[[int], None]):
         self.host_of_engine, self._when_ended = host_of_engine, when_ended
         self.connections: list[Connection] = []
 

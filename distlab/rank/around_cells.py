@@ -1,7 +1,8 @@
 """What runs around each cell and each call on a rank: restores what an engine needs and a cell may have replaced.
 
 Runs on every rank, on its main thread; watchdog.watch puts it in place. It restores handlers of signals, stdout and
-stderr, the environment variables that say which rank this is, and Python's builtins.
+stderr, the environment variables that say which rank this is, and Python's builtins. A process that a cell has forked
+ends where the cell does.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
 
 def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[], None]) -> None:
     """Call `restore` around every message, and both before an engine reports how a cell or a call has ended."""
+    rank = os.getpid()
 
     def around(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -69,6 +71,8 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
                 return method(*args, **kwargs)
             finally:
                 restore()
+                if os.getpid() != rank:
+                    _end(failed=method is show)
                 if method is apply:
                     at_end()
 
@@ -79,6 +83,8 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
             return await run(*args, **kwargs)
         finally:
             restore()
+            if os.getpid() != rank:
+                _end(failed=False)
             at_end()
 
     shell = kernel.shell
@@ -122,3 +128,12 @@ def _make_children_plain(numbers: list[int]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
 
     os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+
+
+def _end(failed: bool) -> None:
+    """End this process, which is not the rank, but was forked by the cell that ends here."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(failed)

@@ -3,6 +3,7 @@
 import builtins
 import multiprocessing
 import os
+import signal
 import time
 
 import psutil
@@ -38,9 +39,29 @@ def load(rank, world_size):
     return [batch.tolist() for batch in DataLoader(torch.arange(4), batch_size=2, num_workers=2)]
 
 
+def fork_a_child_that_returns(rank, world_size):
+    child = os.fork()
+    if child == 0:
+        return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
 def test_a_pool_of_processes_ends(usable):
     assert usable.run(square_in_a_pool, timeout=20) == [[1, 2]] * 2
     assert usable.run(load, timeout=20) == [[[0, 1], [2, 3]]] * 2
+    assert usable.run(children) == [[], []]
+
+
+def test_a_child_ends_with_the_call_or_the_cell(usable):
+    """Also where it raises."""
+    assert usable.run(fork_a_child_that_returns, timeout=20) == [0, 0]
+    for code, status in (("pass", 0), ("1 / 0", 1)):
+        usable.client[:].execute(
+            f"import os\nchild = os.fork()\nif child == 0:\n    {code}\nelse:\n    left = os.waitpid(child, 0)[1]",
+            block=True,
+        )
+        assert [os.waitstatus_to_exitcode(left) for left in usable.pull("left")] == [status] * 2
     assert usable.run(children) == [[], []]
 
 

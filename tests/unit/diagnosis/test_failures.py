@@ -53,6 +53,7 @@ def test_messages_are_made_readable(raw, message):
     [
         ("process 0 terminated with signal SIGKILL", ""),
         ("a and b must have same reduction dim, but got", ""),
+        ("asyncio.run() cannot be called from a running event loop", "write await main()"),
         ("Check failed: outputShape[0] * worldSize == inputShape[0] (8 vs. 5).", "world_size times"),
         ("invalid output tensor list at index 0 (expected length 4, got 3)", "world_size times"),
     ],
