@@ -204,12 +204,10 @@ def check_backend(backend: Any, n: int) -> str:
         return backend
     import torch.distributed as dist
 
-    known = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
-    here = [name for name in known if dist.is_backend_available(name)]
+    here = [b for b in dist.Backend.backend_list if b not in ("undefined", "fake") and dist.is_backend_available(b)]
     if asked not in here:
         rule = f"a backend that this torch has ({', '.join(map(repr, here))}), or a module that registers one"
-        not_built = f"This torch was built without it. {GLOO}" if asked in known else GLOO
-        refuse("backend", rule, backend, FROM_SOURCE.get(asked, not_built))
+        refuse("backend", rule, backend, FROM_SOURCE.get(asked, GLOO))
     return asked
 
 

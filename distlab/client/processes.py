@@ -168,16 +168,23 @@ class Processes:
     def _fork(self, engines: Iterable[int], threads: int) -> None:
         self.servers.fork(engines, {**self._connection, **local.thread_variables(threads)})
 
-    def _reach(self, numbers: Sequence[int], here: str) -> dict[int, Hello]:
+    def _reach(self, numbers: Sequence[int], here: str, until: float = 0.0) -> dict[int, Hello]:
         """Start fork servers on the hosts of these numbers, and wait for what they report.
 
         Args:
             here: the address of this machine that they reach; "" where they find it.
+            until: when a host that may be coming back is tried for the last time, by time.monotonic().
         """
-        self._end_servers(numbers)
-        hosts.connect(self.servers, self._plan.hosts, numbers, self._server_plan, self.folder, here)
-        with waiting.allowed():
-            return hosts.answers(self.servers, self._plan.hosts, numbers, self.folder)
+        while True:
+            self._end_servers(numbers)
+            hosts.connect(self.servers, self._plan.hosts, numbers, self._server_plan, self.folder, here)
+            try:
+                with waiting.allowed():
+                    return hosts.answers(self.servers, self._plan.hosts, numbers, self.folder)
+            except HostError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
 
     def _reach_all(self, wanted: hosts.Hosts) -> str:
         """Start a fork server on each host; the address of this machine that they reach."""
@@ -263,7 +270,8 @@ class Processes:
         except HostError as error:
             left = [rank for rank in all_ids if not self.servers.why_lost(rank)]
             advice = f"Other ranks keep their variables, without a group: pull and run with ranks={left} work."
-            raise HostError(f"{error} {advice} heal() tries again, and restart() starts all ranks anew.") from error
+            again = f"heal() tries again, for up to {hosts.RETURN_SECONDS:g} s, and restart() starts all ranks anew."
+            raise HostError(f"{error} {advice} {again}") from error
         except ClusterError as error:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
 
@@ -272,7 +280,7 @@ class Processes:
         wanted = self._plan.hosts
         if wanted is None or wanted.job is not None:
             raise ClusterError("What forks the ranks was lost, and is not started again by itself.")
-        self._reach(lost, self.channel.address[0])
+        self._reach(lost, self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS)
         self._wait(lambda: self.servers.to(0).store, old=self.servers.pids.items())
         self.rendezvous.address = self.servers.to(0).store
 

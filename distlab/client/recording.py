@@ -41,7 +41,9 @@ def recorded(cluster: Any, targets: list[int]) -> Iterator[Trace]:
         if trace.simulated:
             trace.finish(virtual.read(cluster.call(simulated.settle)[0], targets), {})
         else:
-            _finish(ranks, targets, trace)
+            received, missing = _gather(ranks, targets, entry.stop_recording)
+            offsets = clock_offsets(ranks, received)
+            trace.finish(read.read(received, offsets), missing, offsets)
 
 
 def _start(ranks: Ranks, targets: list[int]) -> None:
@@ -50,13 +52,6 @@ def _start(ranks: Ranks, targets: list[int]) -> None:
     for rank, why in missing.items():
         _gather(ranks, {*targets} - {*missing}, entry.stop_recording)
         raise ClusterError(f"rank {rank} cannot be traced: {why}. End what keeps it, or call cluster.restart().")
-
-
-def _finish(ranks: Ranks, targets: list[int], trace: Trace) -> None:
-    """End the recording, and give the trace what was recorded."""
-    received, missing = _gather(ranks, targets, entry.stop_recording)
-    offsets = clock_offsets(ranks, received)
-    trace.finish(read.read(received, offsets), missing, offsets)
 
 
 def _gather(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> tuple[dict[int, Any], dict[int, str]]:

@@ -128,7 +128,7 @@ class Patience:
     def __init__(self, channel: ControlChannel, pids: Mapping[int, int | None]):
         self._channel, self._pids, self._began = channel, pids, time.monotonic()
         self._before = {rank: _queued(pid) for rank, pid in pids.items()}
-        self._excused: dict[int, float] = {}  # by rank, its own time when it was last seen idle
+        self._excused: dict[int, float] = {}  # by rank, its own time when it was last seen idle or in an import
 
     def own_time(self, rank: int) -> float:
         """Seconds of the rank's own time. Its main thread and the one that answers take turns: both queues count."""
@@ -156,7 +156,7 @@ class Patience:
         own = {rank: self.own_time(rank) for rank in busy}
         late = {rank: self._pids[rank] for rank in own if own[rank] >= seconds.ASK_WHY}
         for rank, answer in Patience(self._channel, late).ask(seconds.ANSWER).items():
-            if answer.status is not None and answer.status.doing == IDLE:
+            if answer.status is not None and (answer.status.doing == IDLE or answer.status.importing):
                 self._excused[rank] = own[rank]
         if self._clock() >= seconds.LIMIT:
             return set(own)

@@ -206,10 +206,8 @@ def rank_died(
     else:
         kept, why = "", "The cluster is not whole"
         if ended := [rank for rank in died if rank not in first]:
-            why = (
-                f"MPI ends a whole program when one of its processes ends: mpiexec has ended {rank_list(ended)} too.\n"
-            )
-            why += "All variables are lost"
+            why = "MPI ends a whole program when one of its processes ends: mpiexec has ended"
+            why += f" {rank_list(ended)} too.\nAll variables are lost"
         advice = f"{why}: call cluster.restart() for new ranks."
     words = " ".join(filter(None, [advice, kept if others else "", gone]))
     raised = [Failure(r, "RankDied", how, traceback=last_lines.get(r, "")) for r, how in {**first, **died}.items()]

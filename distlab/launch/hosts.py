@@ -23,6 +23,7 @@ from distlab.wire.orders import Hello, HostPlan, ServerPlan
 SSH_NAME = "ssh"
 HELLO_SECONDS = 20.0  # for a host to report what it is
 CONNECT_SECONDS = 10  # for a host to answer ssh
+RETURN_SECONDS = 20.0  # for a host that was lost to be reached again
 SHELL = ("sh", "-c")
 LOCALHOST = "localhost"  # as a host it is this machine, without ssh
 
@@ -106,24 +107,20 @@ def answers(servers: Servers, wanted: Hosts, numbers: Sequence[int], folder: str
     """What each of these hosts reports of itself, by number; HostError where one does not, or cannot be used."""
     limit = HELLO_SECONDS + (wanted.job.queue_timeout if wanted.job is not None else 0.0)
     deadline = time.monotonic() + limit
-    hellos: dict[int, Hello] = {}
     troubles: dict[int, str] = {}
     for number in numbers:
         connection = servers.to(number)
         while number not in connection.hellos and number not in connection.lost and time.monotonic() < deadline:
             time.sleep(0.01)
-        if number in connection.hellos:
-            hellos[number] = connection.hellos[number]
-            words = _what_differs(hellos[number])
+        if number in connection.lost:
+            connection.process.wait()  # so that all that it has written is in its log
+        if hello := connection.hellos.get(number):
+            troubles[number] = _what_differs(hello)
         else:
-            if number in connection.lost:
-                connection.process.wait()  # so that all that it has written is in its log
-            words = _why_silent(wanted, number, Path(_log_of(folder, connection.hosts[0])), limit)
-        if words:
-            troubles[number] = words
-    if troubles:
+            troubles[number] = _why_silent(wanted, number, Path(_log_of(folder, connection.hosts[0])), limit)
+    if troubles := {number: words for number, words in troubles.items() if words}:
         raise HostError(_all_troubles(wanted, troubles))
-    return hellos
+    return {number: servers.to(number).hellos[number] for number in numbers}
 
 
 def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
@@ -145,8 +142,7 @@ def _what_differs(hello: Hello) -> str:
         found = ", ".join(f"{name} {hello.versions.get(name, 'not installed')}" for name in different)
         want = ", ".join(f"{name} {ours[name]}" for name in different)
         return f"it has {found}; here is {want}. They must be the same: install them there, or give python=."
-    here = [address for some in rendezvous.addresses().values() for address in some]
-    if hello.notebook not in here:
+    if not any(hello.notebook in some for some in rendezvous.addresses().values()):
         return f"it sees this machine as {hello.notebook}, which is no address here: its ranks could not call back."
     return ""
 

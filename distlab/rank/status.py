@@ -66,6 +66,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         call=call,
         lines=_lines(thread) or _lines(main),
         idle=not executing(of_main),
+        importing=importing(of_main),
         begun=_begun(),
         groups=dist.get_pg_count(),
         history=() if doing == messages.COMPUTING else _history(),
@@ -202,6 +203,20 @@ def executing(frame: FrameType | None) -> bool:
         if place(outer) in CELLS:
             return inner is not None and inner.f_code.co_name.startswith("<")  # the code that exec runs
         inner = outer
+    return False
+
+
+def importing(frame: FrameType | None) -> bool:
+    """Whether a library is being imported, which must not be torn: half imported it stays broken.
+
+    A module of the learner's own may be torn: it may compute or communicate for as long as it likes.
+    """
+    imported = ""
+    for outer in outwards(frame):
+        if not outer.f_code.co_filename.startswith("<frozen importlib."):
+            imported = outer.f_code.co_filename
+        elif not is_learners(imported):
+            return True
     return False
 
 

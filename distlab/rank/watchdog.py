@@ -254,7 +254,7 @@ def interruptible(frame: Any) -> bool:
     """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook's runs there.
 
     It must not hit what the engine does between two of them, or a message is lost and the rank waits for ever; nor the
-    report of an exception, which would be lost with it.
+    report of an exception, which would be lost with it; nor an import. The notebook orders it again until it is done.
 
     Runs on: a rank, in any thread.
     """
@@ -262,4 +262,4 @@ def interruptible(frame: Any) -> bool:
         outer.f_code in (describe_failure.__code__, Watchdog.settle.__code__) or status.place(outer) == SHOWS_ERROR
         for outer in status.outwards(frame)
     )
-    return status.executing(frame) and not reports
+    return status.executing(frame) and not status.importing(frame) and not reports

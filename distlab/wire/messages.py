@@ -134,6 +134,7 @@ class RankStatus:
         traffic: the newest message of each group, direction, peer and tag.
         mark: equal in two statuses when nothing happened between them.
         quiet: nothing is under way, and nothing else computes or may act.
+        importing: the main thread imports a library, and is not interrupted before it has.
         rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
         threads: how many remote calls it runs at a time; 0 where it takes none.
         serving: what its threads do for other ranks, by remote calls.
@@ -155,6 +156,7 @@ class RankStatus:
     traffic: tuple[CallRecord, ...] = ()
     mark: tuple[int, ...] = ()
     quiet: bool = False
+    importing: bool = False
     rounds: tuple[int, ...] = ()
     threads: int = 0
     serving: tuple[RankStatus, ...] = ()

@@ -6,13 +6,11 @@ import subprocess
 import sys
 
 import pytest
-import torch
-import torch.distributed as dist
 
 import distlab
 from tests.cluster.conftest import sum_of_ranks
 from tests.network.programs import place
-from tests.processes import wait_until_gone
+from tests.processes import python, wait_until_gone
 from tests.refused import raised, refused
 
 
@@ -48,10 +46,13 @@ def test_inside_of_an_allocation_its_nodes_are_used(slurm, no_job_left, tmp_path
     assert (tmp_path / "out").read_text().startswith("[0, 1, 2, 3]\nCluster(4) on nodeA and nodeB")
 
 
-def print_sum(rank, world_size):
-    tensor = torch.tensor([float(rank)])
-    dist.all_reduce(tensor)
-    print(f"rank {rank}: {tensor.item()}")
+SESSION = """\
+import distlab
+cell = "t = torch.tensor([float(rank)]); dist.all_reduce(t); print(f'rank {rank}: {t.item()}')"
+with distlab.Cluster(4, engines="slurm", nodes=2, time="5:00", timeout=20) as cluster:
+    get_ipython().run_cell_magic("px", "", cell)
+    print(cluster.export("train.py"))
+"""
 
 
 def test_an_exported_script_runs_by_sbatch(slurm, no_job_left, tmp_path, monkeypatch):
@@ -59,9 +60,9 @@ def test_an_exported_script_runs_by_sbatch(slurm, no_job_left, tmp_path, monkeyp
     folder = tmp_path / "my folder"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    with distlab.Cluster(4, engines="slurm", nodes=2, time="5:00", timeout=20) as cluster:
-        cluster.run(print_sum)
-        assert str(cluster.export("train.py")) == "train.py: 1 cell\nRun it: sbatch train.sbatch"
+    (folder / "session.ipy").write_text(SESSION)
+    session = python("-m", "IPython", "--colors=nocolor", "session.ipy")
+    assert session.stdout.endswith("train.py: 1 cell\nRun it: sbatch train.sbatch\n"), session.stdout + session.stderr
     assert "#SBATCH --nodes=2\n" in (folder / "train.sbatch").read_text()
     subprocess.run(["sbatch", "--wait", "--output=out", "train.sbatch"], timeout=100, capture_output=True)
     printed = re.findall(r"^rank \d: .*", (folder / "out").read_text(), re.M)

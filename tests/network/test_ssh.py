@@ -12,7 +12,7 @@ import torch
 import zmq
 
 import distlab
-from distlab.launch import reaper
+from distlab.launch import hosts, reaper
 from tests.cluster.conftest import pid_on_rank, stop_what_runs, stuck, sum_of_ranks
 from tests.network.programs import place
 from tests.processes import marked, python, python_that_goes_on, until, wait_until_gone
@@ -109,19 +109,21 @@ def test_only_one_interface_is_listened_on_and_nothing_without_a_key(usable, ssh
         assert not stranger.poll(1000)
 
 
-def test_a_host_that_dies_is_reported_and_comes_back(cluster, ssh_hosts):
+def test_a_host_that_dies_is_reported_and_comes_back(cluster, ssh_hosts, monkeypatch):
     """Ranks of the others keep their variables and can be used meanwhile."""
     cluster.push({"kept": 1})
     threading.Timer(0.5, ssh_hosts.kill, ["nodeB"]).start()
     words = str(raised(distlab.RankDied, cluster.run, lambda rank, n: time.sleep(1.0)))
     assert words.startswith("ranks 2-3 were lost with host nodeB, whose connection has ended.\ncluster.heal(), and the")
     assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
+    monkeypatch.setattr(hosts, "RETURN_SECONDS", 1.0)
     words = str(raised(distlab.HostError, cluster.heal))
     assert words.startswith("1 of 2 hosts cannot be used:\n  nodeB: ssh: connect to host ")
-    advice = "heal() tries again, and restart() starts all ranks anew."
+    advice = "heal() tries again, for up to 1 s, and restart() starts all ranks anew."
     assert words.endswith(f"pull and run with ranks=[0, 1] work. {advice}")
-    ssh_hosts.boot("nodeB")
-    cluster.heal()
+    monkeypatch.undo()
+    threading.Timer(1.0, ssh_hosts.boot, ["nodeB"]).start()
+    cluster.heal()  # which waits for it
     assert cluster.run(sum_of_ranks) == [6.0] * 4
     assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
 
