@@ -53,7 +53,9 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
         return _circle(needs, states)
     alike = grouped((_complaint(states[rank], gone, states), rank) for rank, gone in finished.items() if gone)
     sentences = [_sentence(ranks, words) for words, ranks in list(alike.items())[:3]]
-    if targets is not None and any(set(gone) - set(targets) for gone in finished.values()):
+    # of a backward pass it is not known for which ranks it waits
+    awaited = {r for rank, gone in finished.items() if states[rank].call.op != "backward" for r in gone}
+    if targets is not None and awaited - set(targets):
         sentences.append(f"This cell runs on {rank_list(targets)} only.")
     return " ".join(sentences)
 
