@@ -236,7 +236,8 @@ class Log:
     def kept(self) -> list[Note]:
         """The calls of earlier cells that have not ended, and that somebody may still wait for."""
         earlier = [(note, work()) for note, (work, cell) in list(self.unwaited.items()) if cell < self.cells]
-        return [note for note, work in earlier if work is not None and not work.is_completed()]
+        # a Future, in the place of the Work that it came from, says `done` for it
+        return [n for n, work in earlier if work and not getattr(work, "is_completed", getattr(work, "done", None))()]
 
     def free(self) -> None:
         """Begin no more calls of the group, and end the waits that are Python code. Runs on: any thread."""

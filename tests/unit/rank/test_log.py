@@ -129,6 +129,20 @@ def test_a_send_whose_work_is_dropped_is_told(four):
 # --- stores ---
 
 
+def test_what_an_earlier_cell_has_begun_is_kept_until_it_ends():
+    """A Work and a Future have different names for their end."""
+    notes, note = log.Log(), log.Note("all_reduce", COLLECTIVE)
+    note.options = dist.AllreduceOptions()
+    note.options.asyncOp = True
+    future = torch.futures.Future()
+    notes.tie(future, note)
+    assert notes.kept() == []
+    notes.end_cell()
+    assert notes.kept() == [note]
+    future.set_result(None)
+    assert notes.kept() == []
+
+
 def test_a_wait_in_a_store_is_noted():
     """C++ waits; the note says for which key, and that any process may write it."""
     noted = []
