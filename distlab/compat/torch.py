@@ -53,9 +53,11 @@ def members_of(group: dist.ProcessGroup) -> dict[int, int] | None:
     return c10d._world.pg_group_ranks.get(group)
 
 
-def set_default_group(group: dist.ProcessGroup) -> None:
-    """Make a group the one that calls without a group mean. Not documented: that it can be set."""
-    dist.group.WORLD = group
+def leave_all_groups() -> None:
+    """Destroy every group, also where a program has put another one, or none, in the default one's place."""
+    if GROUP_NAMES:
+        dist.group.WORLD = next(iter(GROUP_NAMES))  # the first one is the default one
+        dist.destroy_process_group()
 
 
 def destroy_group(group: dist.ProcessGroup) -> None:

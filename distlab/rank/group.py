@@ -41,8 +41,7 @@ def join(rank: int, meeting: Meeting) -> Joined:
     LOG.rank, LOG.world_size = rank, meeting.world_size
     hooks.install()
     private.quiet_loggers()
-    if dist.is_initialized():  # by a notebook that has left an engine that was not its own
-        dist.destroy_process_group()
+    private.leave_all_groups()  # of a notebook that has left an engine that was not its own
     LOG.forget()
     watcher = watchdog.Watchdog(meeting)
     build(rank, meeting)
@@ -101,8 +100,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:
     left_rpc = not whole and rpc.leave(watcher.connections.shut)
     checks.end()
     has_subgroups = len(private.group_names()) > 1
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    private.leave_all_groups()
     around_cells.restore_environment()
     private.forget_group_numbers()  # a learner's init_process_group that failed has used one up, on this rank alone
     LOG.forget()

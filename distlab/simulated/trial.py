@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distlab.checking import Exercise, Seen, outcome
-from distlab.compat.torch import destroy_group, forget_group_numbers, group_names, name_of, set_default_group
+from distlab.compat.torch import destroy_group, forget_group_numbers, group_names, name_of
 from distlab.rank.entry import lend_names
 from distlab.rank.log import LOG
 from distlab.simulated import backend, notes
@@ -64,7 +64,7 @@ def enter(rank: int, world_size: int, n: int) -> None:
     _WORLDS.add(outer)
     if rank < n:
         group.outer = outer
-        set_default_group(group)
+        dist.group.WORLD = group
 
 
 def leave(rank: int, world_size: int) -> bool:
@@ -78,7 +78,7 @@ def leave(rank: int, world_size: int) -> bool:
     group = dist.group.WORLD
     if hasattr(group, "outer"):
         groups, number = [own for own, _ in group_names()], int(name_of(group))
-        set_default_group(group.outer)
+        dist.group.WORLD = group.outer
         for own in groups[groups.index(group) :]:
             LOG.forget_group(name_of(own))
             destroy_group(own)

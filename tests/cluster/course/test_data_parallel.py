@@ -3,6 +3,8 @@
 And our all-reduce as DistributedDataParallel's communication hook: the same gradients, on any group, and its errors.
 """
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,6 +14,8 @@ import distlab
 from distlab_course import data_parallel
 from distlab_course.algorithms import ALL_REDUCE
 from tests.cluster.zoo_of_collectives import a_parameter_unused_on_one_rank
+from tests.processes import TORCHRUN, python
+from tests.tool import ROOT
 
 STEPS = 6
 
@@ -89,6 +93,41 @@ def test_a_hooks_gradients_are_ddps_own(usable):
         assert torch.allclose(found, own[0], atol=1e-7)
         assert found.abs().max() > 1e-3  # the tolerance is far below
         assert torch.equal(found, by_rank[0])
+
+
+# The first optimizer imports torch._dynamo. In torch 2.13, that import keeps a process group that is there already:
+# its gloo threads outlive destroy_process_group, and one that frees a tensor while Python ends aborts the process.
+TORCHRUN_SCRIPT = """
+import sys, torch._dynamo, torch.distributed as dist
+from torch import nn
+from distlab_course import algorithms, checkpoints, data, data_parallel
+dist.init_process_group("gloo")
+images, labels = data.load().train.batch(slice(dist.get_rank(), 100, 2))
+model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+algorithms.ALL_REDUCE["best"](model[1].weight.data)
+average, optimizer = data_parallel.OverlappedAverage(model), torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for step in range(20):
+    optimizer.zero_grad()
+    losses.append(nn.functional.cross_entropy(model(images), labels))
+    losses[-1].backward()
+    average.wait()
+    optimizer.step()
+checkpoints.save(sys.argv[1], model, step=step)
+print("learned:", bool(losses[-1] < losses[0] / 2), checkpoints.load(sys.argv[1], model)["step"])
+dist.destroy_process_group()
+"""
+
+
+def test_the_course_runs_under_plain_torchrun(tmp_path):
+    """A script without a cluster uses every part of the package."""
+    (tmp_path / "train.py").write_text(TORCHRUN_SCRIPT)
+    variables = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = python(*TORCHRUN, tmp_path / "train.py", tmp_path / "model.pt", variables=variables)
+    assert done.stdout.count("learned: True 19") == 2, done.stderr[-2000:]
 
 
 def test_averages_in_a_subgroup(usable):

@@ -85,9 +85,14 @@ def lose_the_interface(rank, world_size):
     os.environ.update(GLOO_SOCKET_IFNAME="nowhere", RANK="7")
 
 
-def test_a_group_is_rebuilt_from_the_first_state(usable):
+def lose_the_group(rank, world_size):
+    dist.group.WORLD = None
+
+
+@pytest.mark.parametrize("lose", [lose_the_interface, lose_the_group])
+def test_a_group_is_rebuilt_from_the_first_state(usable, lose):
     usable.push({"kept": 1})
-    usable.run(lose_the_interface)
+    usable.run(lose)
     usable.heal()
     assert usable.pull("kept") == [1, 1]
     assert usable.run(lambda rank, world_size: os.environ["RANK"]) == ["0", "1"]

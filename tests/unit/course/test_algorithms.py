@@ -2,7 +2,7 @@
 
 import importlib
 import itertools
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -40,6 +40,7 @@ def test_every_schedule_adds_each_rank_once_everywhere(name):
                     state[m.dst][chunk] = carried + (state[m.dst][chunk] if m.operation == "reduce" else 0)
         assert state == [[sum(own)] * plan.num_chunks] * n, (name, n)
         states = holdings(plan)
+        assert len(states) == len(plan.steps) + 1
         assert states[0] == [[{rank}] * plan.num_chunks for rank in range(n)]
         assert states[-1] == [[set(range(n))] * plan.num_chunks] * n
 
@@ -81,9 +82,14 @@ def together(n, work):
         return list(threads.map(lambda rank: work(Segment(memory, rank, range(n), 30.0)), range(n)))
 
 
+def number_of(rank, size, dtype, seed):
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    return torch.randint(0, 3, (size,), generator=generator).to(dtype)
+
+
 @pytest.mark.parametrize("slow", range(3))
 def test_a_slow_rank_reads_what_was_meant_for_it(slow, short_slots):
-    """One rank looks at the memory only when the others have had time to write for the next meeting.
+    """One rank looks at the memory only when the others have written all that they can for the next meeting.
 
     Calls of sizes around every boundary follow each other, so that a write into what a slow rank has yet to read shows.
     """
@@ -91,22 +97,31 @@ def test_a_slow_rank_reads_what_was_meant_for_it(slow, short_slots):
     large, small = slot_bytes(n)
     numels = [1, n - 1, small // 4, small // 4 + 1, large // 8, large // 4, large // 4 + n + 1, 3 * large // 4]
     calls = [numel for pair in itertools.product(numels, repeat=2) for numel in pair]
+    entered, change = [0] * n, threading.Condition()
 
     def work(view):
         original = view.meet
 
         def meet():
+            with change:
+                entered[view.rank] += 1
+                change.notify_all()
             original()
-            time.sleep(0.002 * (view.rank == slow))
+            if view.rank == slow:
+                others = [rank for rank in range(n) if rank != slow]
+                with change:
+                    change.wait_for(lambda: all(entered[rank] > entered[slow] for rank in others), 20)
 
         view.meet = meet
         wrong = []
         for seed, numel in enumerate(calls):
-            numbers = torch.arange(numel) + 1000.0 * seed
-            mine = numbers * 10**view.rank
+            mine = number_of(view.rank, numel, torch.float32, seed)
             reduce_in(view, mine, torch.add)
-            if not torch.equal(mine, numbers * 111):
+            if not torch.equal(mine, sum(number_of(rank, numel, torch.float32, seed) for rank in range(n))):
                 wrong.append((seed, numel))
+        with change:
+            entered[view.rank] += 1
+            change.notify_all()
         return wrong
 
     assert together(n, work) == [[]] * n

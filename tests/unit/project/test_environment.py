@@ -1,5 +1,7 @@
 """pyproject.toml, constraints.txt and environment.yml name the same packages, and agree on their versions."""
 
+from importlib.metadata import version as installed_version
+
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -66,3 +68,22 @@ def test_the_pins_lie_in_the_range_that_both_files_give():
 def test_an_editable_install_puts_the_clone_on_the_path():
     """Else Python takes a clone called distlab for the package, an empty one, when it runs in the folder above."""
     assert PYPROJECT["tool"]["setuptools"]["package-dir"] == {"": "."}
+
+
+def test_packages_whose_private_parts_are_used_have_a_bound():
+    """A next major version may change what is not public; torch has no bound, because the newest one is to work."""
+    for name in ("ipyparallel", "ipykernel", "nbval"):
+        assert "<" in {specifier.operator for specifier in WANTED[name].specifier}
+    assert {specifier.operator for specifier in WANTED["torch"].specifier} == {">="}
+
+
+def test_the_pins_are_what_is_installed():
+    """The tests run with the versions of constraints.txt, but for torch, of which make matrix tries several.
+
+    make bench installs the peers that it adds.
+    """
+    of_bench = named(PROJECT["optional-dependencies"]["bench"])
+    for name, requirement in PINS.items():
+        here = requirement.marker is None or requirement.marker.evaluate()
+        if here and name != "torch" and name not in of_bench:
+            assert installed_version(name).split("+")[0] == pinned_version(requirement), name
