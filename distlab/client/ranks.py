@@ -281,7 +281,7 @@ class Ranks:
         if died:  # a cell that nobody waits for now may wait for them
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.plan.forks:
-            print(failures.died_between_cells(died))
+            print(f"Since the last cell {failures.deaths(died)}. A new process begins without variables.")
 
     def unnoted_deaths(self) -> list[int]:
         """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""

@@ -214,11 +214,6 @@ def rank_died(
     return RankDied(f"{deaths(first)}.\n{words}", tuple(raised), tuple(others))
 
 
-def died_between_cells(died: Mapping[int, str]) -> str:
-    """One line about ranks that died while no cell was waited for."""
-    return f"Since the last cell {deaths(died)}. A new process begins without variables."
-
-
 def loss(variables: Sequence[str]) -> str:
     """What is lost with a rank, in words, by the names of its variables as far as they are known."""
     return "and its variables are lost" + (f": {', '.join(variables)}" if variables else "")

@@ -64,11 +64,6 @@ class Connection:
         with contextlib.suppress(OSError):
             self._end.sendall(to_json(order).encode() + b"\n")
 
-    def hang_up(self) -> None:
-        """Have the servers end."""
-        with contextlib.suppress(OSError):
-            self._end.shutdown(socket.SHUT_WR)
-
     def _listen(self) -> None:
         with contextlib.suppress(OSError), self._end:
             for line in self._lines():
@@ -170,6 +165,7 @@ class Servers:
         """Have all servers end, and wait for it."""
         deadline = time.monotonic() + END_SECONDS
         for connection in self.connections:
-            connection.hang_up()
+            with contextlib.suppress(OSError):  # it has ended
+                connection._end.shutdown(socket.SHUT_WR)
         for connection in self.connections:
             connection.thread.join(max(0.0, deadline - time.monotonic()))

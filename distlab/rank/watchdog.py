@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import os
 import select
 import signal
@@ -92,7 +93,13 @@ class Watchdog(threading.Thread):
             select.select([self._channel], [], [])
             with self._acting:
                 around_cells.restore_builtins()
+                # A collection while a frame object is made for another thread lets that thread run on and leave the
+                # frame: Python 3.10 and 3.11, which collect at any allocation, then read freed memory (SIGSEGV).
+                collects = gc.isenabled()
+                gc.disable()
                 connected = self._answer()
+                if collects:
+                    gc.enable()
 
     def settle(self) -> None:
         """Return when every order has been carried out: one that was meant for a call must not break a new group.
@@ -233,10 +240,9 @@ def free(thread: int, connections: Connections, gently: bool = False) -> None:
     moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
     while moved != (moved := connections.traffic()) and time.monotonic() < deadline:
         time.sleep(0.01)
-    if gently:
-        if LOG.now.get(thread) is not call:  # it did not wait; where it does later, the order comes again
-            return
-        LOG.free()
+    if gently and LOG.now.get(thread) is not call:  # it did not wait; where it does later, the order comes again
+        return
+    LOG.free()
     connections.shut(socket.SHUT_RD)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (waits := _position(thread) == before) and time.monotonic() < deadline:

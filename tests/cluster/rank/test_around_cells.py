@@ -1,6 +1,7 @@
 """What a cell replaces or leaves on its rank does not outlive it: signals, builtins, environment, torch's tables."""
 
 import builtins
+import gc
 import multiprocessing
 import os
 import signal
@@ -109,6 +110,29 @@ def break_status(rank, world_size, broken):
 
 def fail(*_):
     raise ZeroDivisionError("a fault of the watchdog")
+
+
+def note_collection(rank, world_size):
+    import __main__
+    from distlab.rank import status
+
+    summary, __main__.seen = status.summary, []
+
+    def noting(*args):
+        __main__.seen.append(gc.isenabled())
+        return summary(*args)
+
+    status.summary = noting
+    time.sleep(0.6)
+    status.summary = summary
+    return __main__.seen, gc.isenabled()
+
+
+def test_nothing_is_collected_while_the_watchdog_reads_frames(usable):
+    """A collection would let the thread run on whose frame is being read; Python 3.11 then ends by SIGSEGV."""
+    for seen, enabled in usable.run(note_collection):
+        assert set(seen) == {False}
+        assert enabled
 
 
 def test_a_watchdog_that_fails_is_reported_once(usable, capsys):
