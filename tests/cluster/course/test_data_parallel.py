@@ -114,7 +114,8 @@ for step in range(20):
     average.wait()
     optimizer.step()
 checkpoints.save(sys.argv[1], model, step=step)
-print("learned:", bool(losses[-1] < losses[0] / 2), checkpoints.load(sys.argv[1], model)["step"])
+learned, step = bool(losses[-1] < losses[0] / 2), checkpoints.load(sys.argv[1], model)["step"]
+sys.stdout.write(f"learned: {learned} {step}\\n")  # print writes in pieces, which two processes may mix
 dist.destroy_process_group()
 """
 
