@@ -14,6 +14,7 @@ def raised(kind, call, *args, **kwargs):
 
 def refused(call, *args, kind=distlab.ArgumentError, **kwargs):
     """The error with which a call is refused; no cluster was started for it."""
+    before = distlab.Cluster.current
     error = raised(kind, call, *args, **kwargs)
-    assert distlab.Cluster.current is None
+    assert distlab.Cluster.current is before
     return error

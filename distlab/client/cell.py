@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,15 +161,16 @@ class Cell:
             self._died = self._ranks.just_died()
         return raised
 
-    def _raise_if_dead(self) -> None:
-        """Raise RankDied when the process of a rank of this cell has ended."""
-        lost = self._ranks.lost
+    def _raise_if_dead(self, replaced: Mapping[int, str] | None = None) -> None:
+        """Raise RankDied when the process of a rank of this cell has ended, by itself and not as one of `replaced`."""
+        lost, replaced = self._ranks.lost, replaced or {}
         died = lost if failures.WITH_ANOTHER in lost.values() else self._died
-        if died:
+        if died := {rank: how for rank, how in died.items() if rank not in replaced}:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
             how = self._ranks.plan.forks, self._ranks.host_is_lost, self._ranks.last_lines
             served = any(state.threads for state in self._ranks.states(survivors).values())
-            raise failures.rank_died(died, survivors, *how, failures.gone_with_group(False, served))
+            gone = " ".join([*failures.not_freed(replaced), failures.gone_with_group(False, served)]).rstrip()
+            raise failures.rank_died(died, survivors, *how, gone)
 
     def _raise_failed(self, raised: list[Failure]) -> None:
         """Raise RankError, after the group was rebuilt where it may be damaged."""
@@ -194,8 +195,7 @@ class Cell:
         """
         everyone, needs = self._watch.states, self._watch.needs
         raised, busy = self._raised(), self._sent.unfinished()
-        if not replaced:
-            self._raise_if_dead()
+        self._raise_if_dead(replaced)
         gone = "" if busy else self._ranks.rebuild()
         in_time = [f for f in raised if f.rank not in late and not f.consequence]
         if in_time and timeout is not None and not busy and not replaced:  # it is at fault for those that are late

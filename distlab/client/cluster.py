@@ -18,6 +18,7 @@ from distlab.client.plan import Engines, check_network, connect, make_plan
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
 from distlab.compat.versions import warn_of_newer_torch
+from distlab.diagnosis import failures
 from distlab.errors import ClusterError
 from distlab.launch import local
 from distlab.rank import entry
@@ -161,8 +162,8 @@ class Cluster:
         replaced = self.ranks.free_all()
         if gone := self.ranks.rebuild():
             print(gone)
-        for rank, lost in replaced.items():
-            print(f"Rank {rank} could not be freed: a new process took its place, {lost}.")
+        for sentence in failures.not_freed(replaced):
+            print(sentence)
 
     def __enter__(self) -> Cluster:
         return self

@@ -171,8 +171,12 @@ def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], go
     kept = "Variables are kept and the process group is rebuilt: change the cell and run it again."
     if replaced:
         kept = "Other ranks keep their variables, and the process group is rebuilt."
-    ended = [f"Rank {r} could not be freed: a new process took its place, {what}." for r, what in replaced.items()]
-    return " ".join([f"Freed after {seconds:.1f} s.", *ended, kept, gone]).rstrip()
+    return " ".join([f"Freed after {seconds:.1f} s.", *not_freed(replaced), kept, gone]).rstrip()
+
+
+def not_freed(replaced: Mapping[int, str]) -> list[str]:
+    """A sentence for each rank that could not be freed: who takes its place, and what is lost with it."""
+    return [f"Rank {r} could not be freed: a new process took its place, {what}." for r, what in replaced.items()]
 
 
 def rank_died(

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
-from distlab.rank.log import C10D, LOG, REMEMBERED, Note, members_of
+from distlab.rank.log import C10D, LOG, REMEMBERED, Note, describe_failure, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Line, RankStatus, is_learners, line_of
@@ -196,10 +196,12 @@ def communication(thread: int) -> str:
 def executing(frame: FrameType | None) -> bool:
     """Whether this frame, or one that it was called from, is code of a cell or of a call of the notebook's.
 
-    What the engine does around that code, such as unpacking a message or sending a reply, does not count.
+    What the engine does around that code, such as unpacking a message or telling of an exception, does not count.
     """
     inner = None
     for outer in outwards(frame):
+        if outer.f_code is describe_failure.__code__ or place(outer) == ipython.SHOWS_ERROR:
+            return False
         if place(outer) in CELLS:
             return inner is not None and inner.f_code.co_name.startswith("<")  # the code that exec runs
         inner = outer

@@ -32,9 +32,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from distlab.compat.ipython import SHOWS_ERROR
 from distlab.rank import around_cells, status
-from distlab.rank.log import LOG, describe_failure
+from distlab.rank.log import LOG
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
 from distlab.wire.channel import hello, receive
@@ -264,8 +263,5 @@ def interruptible(frame: Any) -> bool:
 
     Runs on: a rank, in any thread.
     """
-    reports = any(
-        outer.f_code in (describe_failure.__code__, Watchdog.settle.__code__) or status.place(outer) == SHOWS_ERROR
-        for outer in status.outwards(frame)
-    )
-    return status.executing(frame) and not status.importing(frame) and not reports
+    settles = any(outer.f_code is Watchdog.settle.__code__ for outer in status.outwards(frame))
+    return status.executing(frame) and not status.importing(frame) and not settles

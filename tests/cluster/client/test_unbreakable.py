@@ -13,6 +13,7 @@ import pytest
 import torch.distributed as dist
 
 import distlab
+from distlab.wire import seconds
 from tests.cluster.conftest import processes_of, spin, stuck, sum_of_ranks
 from tests.processes import until, wait_until_gone
 from tests.refused import raised
@@ -74,6 +75,43 @@ def test_a_rank_that_cannot_be_freed_is_reported_and_replaced(usable, program, w
     text = str(raised(distlab.RankTimeout, usable.run, program, timeout=1))
     assert [word for word in words if word not in text] == [], text
     assert usable.pull("model", ranks=[0, 2]) == [1, 1]
+
+
+def dies_beside_a_stubborn_one(rank, world_size):
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    stubborn(rank, world_size)
+
+
+def test_a_death_is_what_is_reported_when_another_rank_cannot_be_freed(usable):
+    """The other is replaced, too, and the error says so."""
+    usable.push({"model": 1})
+    error = raised(distlab.RankDied, usable.run, dies_beside_a_stubborn_one)
+    assert str(error).startswith("rank 2 was killed by SIGKILL")
+    assert LOST in str(error)
+    assert error.finished == (0,)
+    assert usable.run(sum_of_ranks) == [3.0] * 3
+    assert usable.pull("model", ranks=[0]) == [1]
+
+
+class SlowToTell(Exception):
+    def __str__(self):
+        time.sleep(1.5 * seconds.GIVE_UP / 2)  # it is asked for twice
+        return "slow"
+
+
+def is_slow_to_tell(rank, world_size):
+    if rank == 1:
+        raise SlowToTell
+    dist.barrier()
+
+
+def test_a_rank_that_tells_of_an_exception_has_time_for_it(usable):
+    """What makes the words may wait, as the end of a DataLoader does that goes with the exception."""
+    usable.push({"model": 1})
+    error = raised(distlab.RankTimeout, usable.run, is_slow_to_tell, timeout=0.5)
+    assert "rank 1 raised SlowToTell: slow" in str(error)
+    assert usable.pull("model") == [1] * 3
 
 
 def interrupt_after(seconds):
