@@ -160,14 +160,14 @@ class Checker:
 
     def _compare(self, call: Deferred, lane: Lane) -> None:
         """Raise a MismatchError where a call does not fit to what the other ranks have said."""
-        keys, left = self._keys(call, lane), self._key(lane, self._compared[lane] + 1, "left")
+        keys, is_collective = self._keys(call, lane), len(lane) == 1
+        readers = [self._key(lane, self._compared[lane] + 1, "read")] if is_collective else []
         self._compared[lane] += 1
-        said = list(map(from_json, self._store.multi_get(keys)))
-        if self._store.add(left, 1) == len(keys):  # the last one deletes all that was written for the call
-            for key in (*keys, left):
+        said, members = list(map(from_json, self._store.multi_get(keys))), call.record.members
+        if not readers or self._store.add(*readers, 1) == len(keys):  # the last one deletes what was written
+            for key in (*keys, *readers):
                 self._store.delete_key(key)
-        members = call.record.members
-        if len(lane) == 1:
+        if is_collective:
             differ = disagreement(dict(zip(members, said, strict=True)))
             words = differ[:1].upper() + differ[1:]
         else:
