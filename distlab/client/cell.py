@@ -168,9 +168,9 @@ class Cell:
         if died := {rank: how for rank, how in died.items() if rank not in replaced}:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
             how = self._ranks.plan.forks, self._ranks.host_is_lost, self._ranks.last_lines
-            served = any(state.threads for state in self._ranks.states(survivors).values())
-            gone = " ".join([*failures.not_freed(replaced), failures.gone_with_group(False, served)]).rstrip()
-            raise failures.rank_died(died, survivors, *how, gone)
+            seen = self._watch.states or self._ranks.states(survivors)
+            ended = failures.gone_with_group(False, any(seen[rank].threads for rank in survivors))
+            raise failures.rank_died(died, survivors, *how, " ".join([*failures.not_freed(replaced), ended]).rstrip())
 
     def _raise_failed(self, raised: list[Failure]) -> None:
         """Raise RankError, after the group was rebuilt where it may be damaged."""
