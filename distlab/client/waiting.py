@@ -138,7 +138,7 @@ class Patience:
         return self._clock() - of_main - max(waits.values(), default=0.0)
 
     def ask(self, limit: float, want: str = STATUS) -> dict[int, Answer]:
-        """As ControlChannel.ask, and again, longer each time, while a rank is silent that mostly waits for a CPU.
+        """As ControlChannel.ask, and again, longer each time, while a silent rank often waits for a CPU.
 
         Args:
             limit: seconds of its own time that each rank has to answer.
@@ -146,7 +146,7 @@ class Patience:
         """
         received = self._channel.ask(self._pids, limit, want)
         while (silent := set(self._pids) - set(received)) and self._clock() < seconds.LIMIT:
-            if all(self.own_time(rank) >= min(limit, self._clock() / 2) for rank in silent):
+            if all(self.own_time(rank) >= min(limit, 0.75 * self._clock()) for rank in silent):
                 break
             received |= self._channel.ask(silent, min(2 * self._clock(), seconds.LIMIT), want)
         return received
