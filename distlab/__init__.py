@@ -4,7 +4,7 @@
     cluster = distlab.Cluster(4)
     cluster.run(lambda rank, world_size: rank)
 
-Names are loaded when they are first used: `import distlab` alone costs nothing, on a rank or in the guard.
+Names are loaded when they are first used: `import distlab` alone costs nothing.
 """
 
 from __future__ import annotations

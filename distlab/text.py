@@ -56,7 +56,7 @@ def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bo
     raise (ArgumentTypeError if wrong_type else ArgumentError)(f"{message} {advice}".rstrip())
 
 
-# --- rules of arguments: each returns the value, or raises ---
+# --- rules of arguments: each raises where the value does not fit ---
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None, advice: str = "") -> int:

@@ -50,7 +50,7 @@ def practice_hosts(hosts: Mapping[str, int]) -> PracticeHosts:
     They and all that runs on them are taken away by close(), at the interpreter's exit, and, where the process that
     made them was killed, by the next call of practice_hosts() on this machine.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         hosts: number of ranks by the host's name.

@@ -176,13 +176,13 @@ class Cell:
         """Raise RankError, after the group was rebuilt where it may be damaged."""
         n = self._ranks.plan.n
         alike = len(raised) == n and len({(f.kind, f.message, f.lines) for f in raised}) == 1
-        healed, gone, cause = False, "", ""
+        rebuilt, gone, cause = False, "", ""
         if all(failure.consequence for failure in raised):
             cause = failures.destroyed(self._ranks.states(range(n)))
         if n > 1 and (not alike or any(f.communicated for f in raised)):
             # a message that one rank sent and no rank received would be taken by the next cell's recv
-            healed, gone = True, self._ranks.rebuild()
-        raise failures.rank_error(raised, self._targets, healed, gone, cause)
+            rebuilt, gone = True, self._ranks.rebuild()
+        raise failures.rank_error(raised, self._targets, rebuilt, gone, cause)
 
     def _raise_late(self, late: list[int], replaced: dict[int, str], timeout: float | None, duration: float) -> None:
         """Raise for ranks that were freed or replaced, or could not be.

@@ -1,4 +1,4 @@
-"""`Cluster`: code that runs on ranks with a process group. Runs on the notebook's kernel; entry.py answers."""
+"""`Cluster`: code that runs on ranks with a process group. Runs on the notebook's kernel; entry.py replies."""
 
 from __future__ import annotations
 

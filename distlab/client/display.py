@@ -1,6 +1,6 @@
 """What a person sees of the ranks: a sign of life while they start or work, what they wrote, what they are.
 
-Runs on the notebook's kernel, called by cluster.py, ranks.py, cell.py and magics.py.
+Runs on the notebook's kernel, called by cluster.py, ranks.py and cell.py.
 
 Every output names its ranks, sorted, and identical outputs are folded ("ranks 0-3: ..."). While a cell runs and
 somebody sits at a notebook, the newest lines are shown in place; what stays, and is saved, is the sorted form, equal

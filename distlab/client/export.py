@@ -98,11 +98,12 @@ def write(steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequ
         hosts: name of each rank's host; none where all are here.
         slurm: whether to write a file for sbatch; of a cluster that Slurm has started in any case.
     """
-    if path.suffix != ".py" or not path.parent.is_dir() or path.is_dir() or (path.exists() and not force):
-        advice = "Choose another name, or replace the file: --force, in a call force=True."
-        refuse("path", "the name of a new .py file in a directory that is there", str(path), advice)
     job = (plan.hosts.job if plan.hosts else None) or (Job(1, plan.n) if slurm else None)
-    command = _command(path, plan, len({*hosts}) or 1, job)
+    there = [file for file in (path, *[path.with_suffix(".sbatch")] * bool(job)) if file.exists() and not force]
+    if path.suffix != ".py" or not path.parent.is_dir() or path.is_dir() or there:
+        advice = "Choose another name, or replace the file: --force, in a call force=True."
+        refuse("path", "the name of a new .py file in a directory that is there", str([*there, path][0]), advice)
+    command = _command_and_batch_file(path, plan, len({*hosts}) or 1, job)
     # with nccl, objects and barriers travel through the current GPU, which is 0 at first
     backend, gpu = ("nccl", SET_GPU) if plan.backend == "nccl" else ("gloo", "")
     notes = [f"left out: the backend {plan.backend}; the script uses gloo"] if backend != plan.backend else []
@@ -144,7 +145,7 @@ def indented(source: str) -> str:
     return "\n".join(f"    {line}" if line.strip() and i not in inside else line for i, line in enumerate(lines, 1))
 
 
-def _command(path: Path, plan: Any, nodes: int, job: Any) -> str:
+def _command_and_batch_file(path: Path, plan: Any, nodes: int, job: Any) -> str:
     """The command that starts a script with as many ranks on each node; for Slurm its batch file is written here."""
     ranks, threads, meet = -(-plan.n // nodes), plan.threads or 1, "--standalone"
     if job is None:

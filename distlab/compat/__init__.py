@@ -1,1 +1,1 @@
-"""The private parts of other libraries, one module for each, and the newest torch that was tested."""
+"""On both sides: the private parts of torch, ipyparallel and IPython, and the newest torch that was tested."""

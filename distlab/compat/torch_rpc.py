@@ -44,7 +44,7 @@ def _count(name: str) -> int:
     return int(rpc.api._get_current_rpc_agent().get_debug_info().get(name, 0)) if there() else 0
 
 
-def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -> Any:
+def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -> None:
     """Start the agent of a worker, whose others meet at the same new store, with threads and timeout as given.
 
     Its transports are those that can be freed: shared memory would keep a core busy and hide deadlocks.

@@ -1,1 +1,4 @@
-"""Who waits for whom, which calls disagree, and the words for it: pure functions over what the ranks report."""
+"""On the kernel, and in checked mode on ranks: who waits for whom, which calls disagree, and the words for it.
+
+Pure functions over what the ranks report.
+"""

@@ -83,36 +83,36 @@ def readable(message: str) -> str:
 
 
 def rank_error(
-    failures: Sequence[Failure], targets: Sequence[int], healed: bool, gone: str, cause: str = ""
+    failures: Sequence[Failure], targets: Sequence[int], rebuilt: bool, gone: str, cause: str = ""
 ) -> RankError:
     """One error for all that the ranks of a cell raised: culprits first, those that only waited for them in a line.
 
     Args:
         failures: of each rank that failed.
         targets: the ranks that ran the cell.
-        healed: whether the group was rebuilt afterwards.
+        rebuilt: whether the group was built anew afterwards.
         gone: what went with the old group, in sentences.
         cause: why ranks could not go on where none is at fault.
     """
     # where none is at fault, a wait that timed out comes first: it has closed the others' connections
     culprits = [f for f in failures if not f.consequence] or [f for f in failures if "Timed out" in f.message]
-    victims = [f for f in failures if f not in culprits]
+    consequences = [f for f in failures if f not in culprits]
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
     parts = raised_words(culprits)
     parts += dict.fromkeys(filter(None, [cause, *map(_advice, culprits)]))
     if not parts:
-        parts = raised_words(victims)
-    elif victims:
-        alike = grouped((f.lines, f.rank) for f in victims)
+        parts = raised_words(consequences)
+    elif consequences:
+        alike = grouped((f.lines, f.rank) for f in consequences)
         lines = "\n".join(_where(ranks, lines) for lines, ranks in alike.items())
-        waited = f"{rank_list([f.rank for f in victims])} waited in communication and could not go on"
+        waited = f"{rank_list([f.rank for f in consequences])} waited in communication and could not go on"
         parts.append(f"{waited}:\n{lines}" if lines else f"{waited}.")
     if finished:
         parts.append(f"{rank_list(finished).capitalize()} finished.")
-    if healed:
+    if rebuilt:
         kept = "The process group is rebuilt and variables are kept: change the cell and run it again."
         parts.append(f"{kept} {gone}".rstrip())
-    return RankError("\n".join(parts), (*culprits, *victims), finished)
+    return RankError("\n".join(parts), (*culprits, *consequences), finished)
 
 
 def raised_words(raised: Sequence[Failure]) -> list[str]:

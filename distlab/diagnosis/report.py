@@ -21,7 +21,7 @@ CONTEXT_LINES = 2  # of source around a line where a rank is
 WITHOUT_CALL = {  # what a rank does that is in no call
     messages.IDLE: "finished",
     messages.COMPUTING: "computes",
-    messages.BETWEEN: "has not begun, or its answer is on its way",
+    messages.BETWEEN: "has not begun, or its reply is pending",
     messages.SILENT: "does not answer: it is stopped, or compiled code holds Python's lock",
 }
 

@@ -1,8 +1,8 @@
 """mpiexec as the program that starts the ranks: where it is, its arguments, what it writes when a rank ends.
 
-Called by processes.py in the notebook's kernel, for `Cluster(n, engines="mpi")`. The rest is ipyparallel's own
-launcher for MPI, which runs `mpiexec -n 4 python -m ipyparallel.engine --mpi`: rank r is MPI's rank r. MPI ends all
-processes of a program when one of them ends badly, so a rank that dies takes the others with it.
+Called by plan.py, processes.py and local.py in the notebook's kernel, for `Cluster(n, engines="mpi")`. The rest is
+ipyparallel's own launcher for MPI, which runs `mpiexec -n 4 python -m ipyparallel.engine --mpi`: rank r is MPI's rank
+r. MPI ends all processes of a program when one of them ends badly, so a rank that dies takes the others with it.
 """
 
 from __future__ import annotations

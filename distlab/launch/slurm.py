@@ -1,8 +1,8 @@
 """Slurm as the program that reaches hosts: what it is asked for, and srun's arguments.
 
-Runs on the notebook's kernel, called by hosts.py. One srun starts one fork server on each node; its stdin goes to all
-of them, and their reports come over its stdout. ipyparallel's own launcher submits a batch file that starts every
-engine by itself, and drops `options`.
+Runs on the notebook's kernel, called by plan.py and processes.py. One srun starts one fork server on each node; its
+stdin goes to all of them, and their reports come over its stdout. ipyparallel's own launcher submits a batch file that
+starts every engine by itself, and drops `options`.
 """
 
 from __future__ import annotations

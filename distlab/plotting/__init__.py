@@ -1,7 +1,7 @@
-"""Figures of distributed programs: functions that take plain data and return a matplotlib figure or axes, in one style.
+"""On the notebook's kernel: figures of distributed programs from plain data, in one style.
 
-Called in the notebook's kernel, by lessons and by results that draw themselves. A module is imported when one of its
-functions is first used: `import distlab` must not cost the import of matplotlib.
+Each function returns a matplotlib figure or axes; lessons call them, and results that draw themselves. A module
+is imported when one of its functions is first used: `import distlab` must not cost the import of matplotlib.
 """
 
 from importlib import import_module

@@ -58,7 +58,7 @@ def before_after(
     A value in `after` has the colour of the one rank that had this value before, light grey where several ranks had
     it, and dark grey where none had it (a sum). So give the ranks different values, whose sums are not among them.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         before: by rank, what it held: None, a number, a text, a tensor of any shape, or lists of these. Rows of
@@ -103,7 +103,7 @@ def draw_panels(
 
     A slot is as wide as the longest value or slot name in both panels; as its height for up to three digits.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Returns:
         The figure, its axes, where the gap begins and where the second panel begins, which is left of that where there
@@ -186,7 +186,7 @@ def text_width(text: str, size: float, family: str = FONT) -> float:
 def canvas(width: float, height: float, title: str = "", family: str = FONT) -> tuple[Figure, Axes]:
     """An empty figure with that much space below its title, and its axes with y pointing down from there.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
     """
     lines = title.splitlines()
     width = max([width] + [text_width(line, TITLE, family) + 0.04 for line in lines])
@@ -204,7 +204,7 @@ def canvas(width: float, height: float, title: str = "", family: str = FONT) -> 
 def draw_text(ax: Axes, x: float, y: float, text: str, **options: object) -> None:
     """Write a text centred on (x, y); matplotlib's text options change that.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
     """
     # All that the user's settings could change is given: style() here would take longer than all the rest.
     look = {"family": FONT, "fontsize": TEXT, "color": INK, "usetex": False, "parse_math": False}
@@ -216,7 +216,7 @@ def draw_lane(
 ) -> None:
     """Draw a lane: a band with a tint of its colour and, where it has a name, that and an edge at the left.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
     """
     ax.add_patch(Rectangle((x, y), width, height, facecolor=color, alpha=HAZE, edgecolor="none"))
     if name:
@@ -227,7 +227,7 @@ def draw_lane(
 def draw_box(ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str, size: float) -> None:
     """Draw a rectangle with its left upper corner at (x, y), and a text in its middle.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
     """
     ax.add_patch(Rectangle((x, y), width, height, facecolor=color, edgecolor="none"))
     draw_text(ax, x + width / 2, y + height / 2, text, va="center_baseline", fontsize=size, color=text_color(color))
@@ -236,7 +236,7 @@ def draw_box(ax: Axes, x: float, y: float, width: float, height: float, text: st
 def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: Cell, size: float = TEXT) -> None:
     """Draw a cell with its left upper corner at (x, y), coloured by the rank that its value came from.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
     """
     if isinstance(cell.origin, int):
         fill, edge = rank_color(cell.origin), curve_color(cell.origin)
@@ -254,7 +254,7 @@ def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: C
 def draw_plus(ax: Axes, x: float, y: float, radius: float, size: float) -> None:
     """Draw the sign at the end of an arrow whose numbers are added to what is there.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
     """
     ax.add_patch(Circle((x, y), radius, facecolor=MIXED, edgecolor="none", zorder=3))
     draw_text(ax, x, y, "+", color="#FFFFFF", va="center_baseline", fontsize=size, zorder=4)

@@ -54,7 +54,7 @@ def draw_curves(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line
 def badge(ax: Axes, text: str) -> None:
     """Write between the title and the axes what times are virtual; nothing for "".
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         text: on which machines: `cluster.simulated`.
@@ -74,7 +74,7 @@ def time_against_size(
 ) -> Axes:
     """Draw times against message size, with a label at the end of each curve.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         curves: by name, sizes in bytes and the median, low and high time of each, in seconds.
@@ -105,7 +105,7 @@ def draw_sizes(panels: Mapping[Axes, Mapping[str, Curve]], theory: Mapping[str, 
 def size_panels(panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, Line], simulated: str) -> Figure:
     """Draw times against message size in panels, one below the other on the same scales.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         panels: by title, what was measured, as `time_against_size` takes it.
@@ -132,7 +132,7 @@ def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", x
 
     The n-th line of a panel has the colour of rank n.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         panels: by quantity, for example "loss", by name of the line, its x and y. A quantity whose name ends in "%" is
@@ -176,7 +176,7 @@ class LivePlot:
                 picture.add("loss", "rank 0", epoch, 0.5)
                 picture.update()
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         title: what is measured.

@@ -76,7 +76,7 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
 
     Bars of a lane that overlap are drawn one below the other. The time is counted from the first start.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         lanes: by name, bars: (start, end, text), times in seconds, in the colour of the lane, which is that of rank n
@@ -104,7 +104,7 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
 def time_shares(bars: Mapping[str, Sequence[float]], title: str = "", relative: bool = False) -> Axes:
     """Draw where time went, a bar for each name from the top down; its parts add up to its length.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         bars: by name, for example "rank 0", the values of `Trace.shares()`.
@@ -129,7 +129,7 @@ def time_shares(bars: Mapping[str, Sequence[float]], title: str = "", relative: 
 def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "") -> Axes:
     """Draw how long a step takes, done in several ways, as bars from the top down.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         steps: by name of the way, the median time of a step, and a low and a high one, in seconds.

@@ -102,7 +102,7 @@ def steps(states: Sequence[State], messages: Sequence[Sequence[Message]], title:
     are added up in it. An arrow with a plus adds to what is there, a plain one takes its place. The last picture is the
     end.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         states: the state before the first step and after each one; a state is a list by rank of lists by chunk of sets
@@ -213,7 +213,7 @@ class Player:
 def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = "") -> Player:
     """As `steps`, one picture at a time: with a slider, buttons, and the messages moving when it is played.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         states, messages, title: see `steps`.

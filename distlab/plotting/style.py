@@ -97,7 +97,7 @@ def curve_color(place: int) -> str:
 def new_figure(width: float, height: float, layout: str = "none", shown: bool = False) -> Figure:
     """An empty figure, transparent.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         width: in inches.
@@ -123,7 +123,7 @@ def style() -> AbstractContextManager[None]:
     It starts from matplotlib's defaults, so that a figure looks the same whatever the user's own settings are, and
     restores those at the end. A figure that you draw yourself with matplotlib gets the look in the same way.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
     """
     import matplotlib.style  # rank_color must not cost this import
 

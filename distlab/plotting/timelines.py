@@ -46,7 +46,7 @@ def space_time(
     message without a partner is red. Calls that do not block are thin bars below the others. Too many messages to be
     told apart are not drawn, and the figure says so.
 
-    Runs on: client.
+    Runs on: the notebook's kernel.
 
     Args:
         ranks: the lanes, from the top.

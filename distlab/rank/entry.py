@@ -90,7 +90,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
 
 def push(header: bytes, buffers: list[Any]) -> list[Any]:
     """Define the names of the payload, a dict, on this rank; [Reply]."""
-    _namespace().update(payload.loads(header, buffers))
+    namespace_of_cells().update(payload.loads(header, buffers))
     return [Reply()]
 
 
@@ -98,7 +98,7 @@ def pull(names: list[str]) -> list[Any]:
     """The values of names, a list as [Reply, *buffers]; the failure is a NameError where one is not defined."""
     from distlab.rank.log import describe_failure
 
-    namespace = _namespace()
+    namespace = namespace_of_cells()
     if missing := [name for name in names if name not in namespace]:
         return [Reply(failure=describe_failure(NameError(f"name {missing[0]!r} is not defined")))]
     return _packed([namespace[name] for name in names], ", ".join(names))
@@ -124,7 +124,7 @@ def last_failure() -> Failure | None:
     return None if error is None else describe_failure(error)
 
 
-def _namespace() -> dict[str, Any]:
+def namespace_of_cells() -> dict[str, Any]:
     """Where %%px cells run: the rank's __main__."""
     return sys.modules["__main__"].__dict__
 
@@ -135,6 +135,6 @@ def lend_names(fn: Any, **names: Any) -> None:
     own = getattr(getattr(fn, "__func__", fn), "__globals__", {})
     home = sys.modules.get(own.get("__name__", ""))
     if home is None or vars(home) is not own:
-        for name, value in _namespace().items():
+        for name, value in namespace_of_cells().items():
             own.setdefault(name, value)
         own.update(names)

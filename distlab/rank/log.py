@@ -144,7 +144,7 @@ class Log:
         freed: how often the watchdog has freed this rank.
         checker: a checks.Checker while a cell is checked.
         tracer: a recording.Recording while a trace is recorded.
-        simulator: backend.Simulator on a simulated cluster, which notes waits for Futures.
+        simulator: backend.Futures on a simulated cluster, which notes waits for Futures.
         report_left: tells the notebook that a cell has left calls that nobody can wait for.
         generation: how often the groups were built; their names come again.
         cells: how many cells and calls of the notebook's have ended.

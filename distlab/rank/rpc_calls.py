@@ -23,6 +23,7 @@ import cloudpickle
 from torch.distributed import autograd, rpc
 
 from distlab.compat import torch_rpc as private
+from distlab.rank.entry import namespace_of_cells
 from distlab.rank.log import LOG, Note, describe_failure, waits
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, MEETINGS, Served, init_rpc, shutdown
@@ -257,7 +258,7 @@ class Pickler(cloudpickle.Pickler):
             return NotImplemented  # by its name
         if not isinstance(obj, types.FunctionType):
             return super().reducer_override(obj)
-        main = _namespace()
+        main = namespace_of_cells()
         of_cell = obj.__globals__ is main
         if of_cell:
             self.globals_ref[id(main)] = _Namespace()
@@ -278,11 +279,7 @@ class _Namespace:
     """Stands for the __main__ of the rank that unpickles it."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple]:
-        return _namespace, ()
-
-
-def _namespace() -> dict[str, Any]:
-    return vars(sys.modules["__main__"])
+        return namespace_of_cells, ()
 
 
 def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
@@ -291,7 +288,7 @@ def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
     for name, value in come.items():
         function.__globals__.setdefault(name, value)
     set_state(function, (attributes, slots))
-    for name, value in _namespace().items():
+    for name, value in namespace_of_cells().items():
         function.__globals__.setdefault(name, value)
 
 

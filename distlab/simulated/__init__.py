@@ -1,4 +1,4 @@
-"""A cluster you do not have: the learner's program runs on real ranks, and virtual clocks measure how long it takes.
+"""On ranks and kernel, a cluster you do not have: programs run on real ranks, virtual clocks measure their time.
 
 network.py describes links, hosts and devices. backend.py is the process group that notes what each rank does (notes.py,
 events.py). From these notes simulation.py finds every rank's virtual time, with the steps of collectives from

@@ -1,6 +1,6 @@
 """A backend for torch.distributed in Python, over gloo, that notes what its rank does.
 
-Runs on every rank; torch only, so that it also serves a script under torchrun:
+Runs on every rank, and needs no cluster: it also serves a script under torchrun:
 
     from distlab.simulated import backend, notes
     backend.register()

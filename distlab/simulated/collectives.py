@@ -1,7 +1,7 @@
 """What each member of a collective sends and receives, step by step, as data.
 
-Runs on the ranks, called by simulation.py. A member goes on to its next step when all that it sends and receives in
-this one has ended. The all-reduces are the ones of schedules.py.
+Runs on the ranks and, for the checks of exercises, on the kernel; called by simulation.py. A member goes on to its next
+step when all that it sends and receives in this one has ended. The all-reduces are the ones of schedules.py.
 """
 
 from __future__ import annotations

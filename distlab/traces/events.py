@@ -1,7 +1,7 @@
 """What a trace consists of: events of the ranks, messages between them, collectives that they did together.
 
-Plain values, made by read.py and drawn by plotting/timelines.py. Times are in seconds since the first event of the
-trace, on one clock.
+Plain values, made by read.py and virtual.py, drawn by plotting/timelines.py. Times are in seconds since the first
+event of the trace, on one clock.
 """
 
 from __future__ import annotations

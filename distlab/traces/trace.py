@@ -99,7 +99,7 @@ class Trace:
         A bar of communication is hatched while a partner that the call needs has not come. Where nothing is drawn, the
         rank ran plain Python or was idle. gloo reports that an irecv is complete only when wait() is called.
 
-        Runs on: client.
+        Runs on: the notebook's kernel.
 
         Args:
             window: first and last millisecond to draw; all of it without one.
@@ -123,7 +123,7 @@ class Trace:
     def table(self) -> Table:
         """Add up calls that are alike, of the same op, ranks and bytes; those that took longest first.
 
-        Runs on: client.
+        Runs on: the notebook's kernel.
         """
 
         def what(event: Event) -> tuple[str, str, str]:
@@ -143,14 +143,14 @@ class Trace:
     def shares(self) -> dict[int, Shares]:
         """Where the time of each rank went, by rank: computing, communicating, waiting for others.
 
-        Runs on: client. `plotting.time_shares` draws it.
+        Runs on: the notebook's kernel. `plotting.time_shares` draws it.
         """
         return {rank: shares_of(self.events, rank) for rank in self.ranks}
 
     def to_chrome(self, path: str | Path) -> Path:
         """Write a file that Perfetto (ui.perfetto.dev) opens, with a process for each rank, and arrows for messages.
 
-        Runs on: client.
+        Runs on: the notebook's kernel.
 
         Args:
             path: of the file.

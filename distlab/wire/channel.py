@@ -1,6 +1,6 @@
 """The control channel: the kernel's questions to the ranks' watchdogs, which answer while their ranks are blocked.
 
-`ControlChannel` runs on the notebook's kernel, used by ranks.py; `hello` and `receive` run on every rank, too.
+`ControlChannel` runs on the notebook's kernel, made by processes.py; `hello` runs on every rank, `receive` on both.
 It listens at one address, of the loopback interface where all ranks are on this machine, on a port that the system
 chose, and has no thread: connections and answers are read when a question is asked. A rank proves that it knows a token
 that only this cluster's ranks know.

@@ -1,9 +1,9 @@
 """Where the ranks meet: one TCPStore, and the addresses and the identity of this machine.
 
-Runs on the notebook's kernel (ranks.py), in the process that forks the ranks, and on every rank. The store listens on
-the loopback interface only, or with several hosts on one interface of the first, on a port that the system chose: any
-number of clusters run side by side. Every (re)build of the process group is a *generation* with keys of its own: gloo
-reads stale addresses, and hangs, when a group is rebuilt under used keys.
+Runs on the notebook's kernel (processes.py), in the process that forks the ranks, and on every rank. The store listens
+on the loopback interface only, or with several hosts on one interface of the first, on a port that the system chose:
+any number of clusters run side by side. Every (re)build of the process group is a *generation* with keys of its own:
+gloo reads stale addresses, and hangs, when a group is rebuilt under used keys.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All-reduce, nine times: the algorithms that notebook 03 builds, finished.
 
-    from distlab import algorithms
+    from distlab_course import algorithms
     algorithms.ALL_REDUCE["ring"](tensor)                 # on every rank, in place, like dist.all_reduce(tensor)
     algorithms.schedule("ring", 4).steps                  # who sends which chunk to whom, step by step
     algorithms.cost("ring", 1 << 20, 4, alpha, beta)      # seconds by the cost model

@@ -60,13 +60,16 @@ def test_what_only_the_notebook_has_is_asked_for(tmp_path):
 
 
 def test_a_path_that_cannot_be_a_script_is_refused(tmp_path):
-    """A script ends in .py, in a directory that is there, and replaces nothing by itself."""
-    path = tmp_path / "there.py"
+    """A script ends in .py, in a directory that is there, and replaces nothing by itself, no file for sbatch either."""
+    path, batch, plan = tmp_path / "there.py", tmp_path / "other.sbatch", SimpleNamespace(n=2, hosts=None)
     path.write_text("mine")
-    for wrong in (path, tmp_path / "not_there" / "a.py", tmp_path / "a.txt"):
-        words = f"path must be the name of a new .py file in a directory that is there, got {str(wrong)!r}. "
-        assert str(refused(export.write, [], wrong, False, None, [], False)).startswith(words)
-    assert path.read_text() == "mine"
+    batch.write_text("mine")
+    paths = {path: path, tmp_path / "other.py": batch}
+    paths |= {wrong: wrong for wrong in (tmp_path / "not_there" / "a.py", tmp_path / "a.txt")}
+    for given, named in paths.items():
+        words = f"path must be the name of a new .py file in a directory that is there, got {str(named)!r}. "
+        assert str(refused(export.write, [], given, False, plan, [], True)).startswith(words)
+    assert path.read_text() == batch.read_text() == "mine"
 
 
 def test_the_command(tmp_path):

@@ -47,7 +47,7 @@ def test_a_table_of_what_ranks_do():
     ]
     assert report.table(at_lines("2 ranks; 0 is_silent; 1 has_not_begun")).splitlines() == [
         "  rank 0  does not answer: it is stopped, or compiled code holds Python's lock",
-        "  rank 1  has not begun, or its answer is on its way",
+        "  rank 1  has not begun, or its reply is pending",
     ]
 
 
