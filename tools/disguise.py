@@ -36,7 +36,7 @@ SAYS = {
 
 def put_on(folder: Path) -> dict[str, str]:
     """Make the other machine's directories in `folder`, and return the environment of a process that lives there."""
-    ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", "artifacts", ".distlab_progress.json")
+    ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".distlab_progress.json")
     places = {name: folder / name for name in ("bin", "course", "home", "scratch")}
     for place in places.values():
         place.mkdir()

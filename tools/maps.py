@@ -47,22 +47,22 @@ RANKS = [
 KERNEL_LINES = (
     "client/  Cluster, %%px, waiting, display",
     "diagnosis/  who waits for whom",
-    "measure/  timing, sweeps, traces",
+    "measure/, traces/  times and timelines",
     "plotting/  every figure",
 )
 RANK_LINES = (
     "rank/  log of calls, status,",
     "the watchdog that frees it",
     "simulated/  virtual clocks",
-    "course/  what learners",
-    "read and build",
+    "distlab_course/  what",
+    "learners read and build",
 )
 HOUSE = (
     Process(0, 12, 34, 26, CYCLE[0], "the notebook's kernel", KERNEL_LINES),
     Process(44, 29, 21, 9, CYCLE[4], "the controller", ("of ipyparallel",)),
     Process(44, 17, 21, 9, CYCLE[1], "the fork server", ("launch/  imports torch",)),
     Process(75, 12, 25, 26, CYCLE[2], "rank 0 ... rank n - 1", RANK_LINES),
-    Process(0, 0, 34, 9, CYCLE[5], "the reaper", ("launch/  ends what has lost its notebook",)),
+    Process(0, 0, 34, 9, CYCLE[5], "the guard", ("launch/  ends what has lost its notebook",)),
 )
 
 

@@ -195,8 +195,8 @@ class Cluster:
             ranks: those that call it, and may communicate in `fn`; None for all.
             timeout: seconds before ranks that have not returned are freed; None for no limit but the cluster's own,
                 which ends only communication calls.
-            check: compare op, shape, dtype, root and reduce op of each collective, and size and dtype of each message,
-                between the ranks before data moves; a rank's call raises MismatchError where they do not fit.
+            check: compare op, shape, dtype, root and reduce op of each collective that is not functional, and size and
+                dtype of each message, before data moves; a rank's call raises MismatchError where they do not fit.
 
         Raises:
             RankError: the function raised on some rank. RankDied: a rank's process ended. DeadlockError: no rank can

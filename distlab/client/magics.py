@@ -33,7 +33,7 @@ class PxMagics(Magics):
     @argument("--targets", metavar="RANKS", help="only some ranks: 2, a list such as 0,2 or a slice such as ::2")
     @argument("--local", action="store_true", help="also run the cell in the notebook")
     @argument("--timeout", type=float, help="seconds before the cell is judged stuck and its ranks are freed")
-    @argument("--check", action="store_true", help="compare the arguments of each communication call between the ranks")
+    @argument("--check", action="store_true", help="compare the arguments of messages and collectives on the ranks")
     @argument("--trace", action="store_true", help="record and show what the ranks do; it stays as cluster.last_trace")
     @argument("--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun")
     @argument("--force", action="store_true", help="with --export: replace a file that is there")

@@ -99,7 +99,7 @@ def test_a_device_mesh_is_made_again_after_heal(usable, capsys):
 
 @pytest.mark.parametrize("pause", [0.0, 0.3], ids=["not begun", "blocked"])
 def test_interrupt_from_outside(usable, pause):
-    """cluster.interrupt() frees a cell that was sent with --noblock, also one that has yet to begin; variables stay."""
+    """cluster.interrupt() frees what ipyparallel's client sent, also what has yet to begin; variables stay."""
     usable.push({"kept": 5})
     pending = usable.client[:].execute("dist.recv(torch.zeros(1), src=(rank + 1) % 4)", block=False)
     time.sleep(pause)

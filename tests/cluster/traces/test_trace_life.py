@@ -37,7 +37,7 @@ def test_px_trace(notebook):
 
 
 def test_px_trace_of_a_cell_that_fails(notebook):
-    """The picture comes before the error; a cell that is not waited for cannot be traced."""
+    """The picture comes before the error."""
     messages = notebook.run("%%px --trace\ndist.barrier()\n1 / 0")
     assert [message["type"] for message in messages] == ["display_data", "error"]
     assert messages[0]["data"]["text/plain"].startswith("Trace: 2 ranks, 1 collective, ")

@@ -17,7 +17,6 @@ EXAMPLES = {
     "<rate>": [RATES, ("  12.3 GB/s", " 9 GB/s"), ("940 MB/s", "87.1 kB/s")],
     "<memory>": [("65 MB", "180.2 MB"), ("1.2 GB", "640 MB")],
     "<pid>": [("pid=1", "pid=99999"), ("(PID: 12)", "(PID: 345)"), ("pid 4711     -", "pid 52       -")],
-    "<percent>": [("typical error 7 %", "typical error 12 %")],
     "<address>": [("<function ring at 0x7f3a5c0d1e20>", "<function ring at 0x7f0011223344>")],
     "<port>": [("[127.0.0.1]:28549$0", "[127.0.0.1]:1$0"), ("localhost:8888", "localhost:1")],
     "<size>": [("<Figure size 239.844x300 with 1 Axes>", "<Figure size 240.1x301.5 with 1 Axes>")],
