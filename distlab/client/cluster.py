@@ -160,9 +160,7 @@ class Cluster:
     def interrupt(self) -> None:
         """Free every rank now and rebuild the process group; variables are kept, but those of ranks that must end."""
         replaced = self.ranks.free_all()
-        if gone := self.ranks.rebuild():
-            print(gone)
-        for sentence in failures.not_freed(replaced):
+        for sentence in filter(None, [self.ranks.rebuild(), *failures.not_freed(replaced)]):
             print(sentence)
 
     def __enter__(self) -> Cluster:

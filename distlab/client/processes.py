@@ -232,17 +232,19 @@ class Processes:
 
     def _wait(self, condition: Callable[[], bool], old: Collection[tuple[int, int]] = ()) -> None:
         """Wait for a change of the registered engines; `old` are the engines and processes that may end meanwhile."""
-        deadline = time.monotonic() + START_SECONDS
+        began = asked = time.monotonic()
         while not condition():
             self.check_controller()
+            if not old and time.monotonic() > asked + 1:
+                compat.ask_for_engines(self.client)
+                asked = time.monotonic()
             for rank, pid in self.servers.pids.items():
                 if (how := self.how_ended(rank, pid)) and (rank, pid) not in old:
-                    last = "\n".join(["", *self.log_of(rank).splitlines()[-5:]])
-                    raise ClusterError(f"rank {rank} {how} before it was ready.{last}")
+                    raise ClusterError(f"rank {rank} {how} before it was ready.\n{self.log_of(rank)[-500:]}".rstrip())
             lost = self._plan.forks and any(map(self.servers.why_lost, range(self._plan.n)))
             if lost or (self.launcher is not None and not self.launcher.running):
                 raise ClusterError("a process ended before all engines were there.")
-            if time.monotonic() > deadline:
+            if time.monotonic() > began + START_SECONDS:
                 raise ClusterError(f"only the engines {self.client.ids} were there after {START_SECONDS:g} s.")
             time.sleep(0.002)
 

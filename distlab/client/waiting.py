@@ -134,8 +134,7 @@ class Patience:
         """Seconds of the rank's own time. Its main thread and the one that answers take turns: both queues count."""
         pid, before = self._pids[rank], self._before[rank]
         waits = {task: queued - before.get(task, 0.0) for task, queued in _queued(pid).items()}
-        of_main = waits.pop(str(pid), 0.0)
-        return self._clock() - of_main - max(waits.values(), default=0.0)
+        return self._clock() - waits.pop(str(pid), 0.0) - max(waits.values(), default=0.0)
 
     def ask(self, limit: float, want: str = STATUS) -> dict[int, Answer]:
         """As ControlChannel.ask, and again, longer each time, while a silent rank often waits for a CPU.

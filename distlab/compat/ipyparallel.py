@@ -35,6 +35,15 @@ def forget_engine(client: Any, engine_id: int) -> None:
     client._io_loop.add_callback(client.session.send, client._query_socket, "unregistration_request", {"id": engine_id})
 
 
+def ask_for_engines(client: Any) -> None:
+    """Have a client ask the hub which engines are there: it misses what is published while it connects.
+
+    Private: how a client sends, and its table of engines.
+    """
+    asked = client._send(client._query_stream, "connection_request")
+    asked.add_done_callback(lambda reply: client._update_engines(reply.result()["content"]["engines"]))
+
+
 def drop_late_replies(client: Any) -> None:
     """Have a client pass over replies that are not waited for, as of a host that was lost and is back: it prints them.
 
@@ -97,8 +106,7 @@ def end_threads(cluster: Any, limit: float) -> None:
     launchers = [cluster.controller, *cluster.engines.values()]
     launchers += [part for launcher in launchers for part in getattr(launcher, "launchers", {}).values()]
     for launcher in launchers:
-        thread = getattr(launcher, "_wait_thread", None)
-        if thread is not None:
+        if (thread := getattr(launcher, "_wait_thread", None)) is not None:
             thread.join(limit)
 
 

@@ -23,7 +23,7 @@ import cloudpickle
 from torch.distributed import autograd, rpc
 
 from distlab.compat import torch_rpc as private
-from distlab.rank.entry import namespace_of_cells
+from distlab.rank.entry import lend_names, namespace_of_cells
 from distlab.rank.log import LOG, Note, describe_failure, waits
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, MEETINGS, Served, init_rpc, shutdown
@@ -288,8 +288,7 @@ def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
     for name, value in come.items():
         function.__globals__.setdefault(name, value)
     set_state(function, (attributes, slots))
-    for name, value in namespace_of_cells().items():
-        function.__globals__.setdefault(name, value)
+    lend_names(function)
 
 
 # --- what is wrapped ---

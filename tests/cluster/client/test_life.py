@@ -5,6 +5,7 @@ import socket
 import textwrap
 import time
 
+import ipyparallel
 import psutil
 import pytest
 
@@ -145,3 +146,10 @@ def test_a_port_that_another_program_takes_first(monkeypatch):
         with distlab.Cluster(1) as cluster:
             assert cluster.run(sum_of_ranks) == [0.0]
     assert len(attempts) == 2
+
+
+def test_an_engine_that_registers_while_the_client_connects(monkeypatch):
+    """ipyparallel's client never hears of it: its subscription is not there yet."""
+    monkeypatch.setattr(ipyparallel.Client, "_register_engine", lambda client, message: None)
+    with distlab.Cluster(2) as cluster:
+        assert cluster.run(sum_of_ranks) == [1, 1]
