@@ -101,6 +101,8 @@ class Cell:
         if not done:
             if not self._watch.needs:
                 self._watch.states = self._ranks.states(range(self._ranks.plan.n), patient=True)
+            # nothing comes of what was sent to a rank that had just died
+            self._died |= {rank: self._ranks.note_death(rank) for rank in {*late} & {*self._ranks.unnoted_deaths()}}
             replaced = self._ranks.bring_back(self._sent, self._watch.states)
         duration = time.monotonic() - self._began
         self._show()
@@ -116,8 +118,7 @@ class Cell:
                     return True
             self._ranks.check()
             duration = time.monotonic() - self._began
-            died = self._ranks.unnoted_deaths()
-            if died or any(map(_has_failed, self._sent.so_far().values())):
+            if (died := self._ranks.unnoted_deaths()) or any(map(_has_failed, self._sent.so_far().values())):
                 self._ranks.free(self._sent.unfinished())
                 limit = min(limit, duration + seconds.AFTER_DEATH) if died else limit
             elif duration < limit and self._watch.look():
@@ -194,7 +195,7 @@ class Cell:
             duration: seconds that the cell ran until its ranks were free.
         """
         everyone, needs = self._watch.states, self._watch.needs
-        raised, busy = self._raised(), self._sent.unfinished()
+        raised, busy = self._raised(), [*{*self._sent.unfinished()} - {*self._ranks.lost}]
         self._raise_if_dead(replaced)
         gone = "" if busy else self._ranks.rebuild()
         in_time = [f for f in raised if f.rank not in late and not f.consequence]

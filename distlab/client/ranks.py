@@ -246,13 +246,13 @@ class Ranks:
         with contextlib.suppress(KeyboardInterrupt), waiting.allowed():
             patience, given_up = self.patience(sent.unfinished()), set()
             communicating = {rank for rank, state in states.items() if state.doing == messages.COMMUNICATING}
-            while busy := set(sent.unfinished()) - given_up:
+            while busy := set(sent.unfinished()) - given_up - set(self.lost):
                 self.free(busy & communicating, messages.FREE)
                 self.channel.ask(busy - communicating, 0, messages.COME_BACK)
                 communicating = set()
                 sent.result.wait(seconds.AGAIN)
                 given_up |= patience.given_up(busy)
-        hopeless = sent.unfinished() if self.plan.forks else []
+        hopeless = sorted(set(sent.unfinished()) - set(self.lost)) if self.plan.forks else []
         if not hopeless:
             return {}
         names = self.patience(hopeless).ask(seconds.ANSWER_FOR_REPORT, messages.VARIABLES)

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+import torch.distributed as dist
 
 import distlab
 from tests.cluster.conftest import dies, kill, pid_on_rank, sum_of_ranks
@@ -58,6 +59,25 @@ def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
     assert usable.pull("kept", ranks=[0, 2]) == [6, 6]
     assert usable.client.ids == [0, 1, 2]
+
+
+def test_a_rank_that_dies_just_before_it_is_sent_its_cell(usable, monkeypatch):
+    """ipyparallel has named it by then, and waits for ever for its reply."""
+    usable.push({"kept": 7})
+    pid, engine = usable.run(pid_on_rank)[1], usable.client._engines[1]
+    send = usable.client.send_apply_request
+
+    def send_late(*args, ident, **options):
+        if ident.decode() == engine:
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: 1 not in usable.client.ids)
+        return send(*args, ident=ident, **options)
+
+    monkeypatch.setattr(usable.client, "send_apply_request", send_late)
+    error = raised(distlab.RankDied, usable.run, lambda rank, n: dist.barrier())
+    assert str(error).startswith(f"rank 1 was {KILLED}.\n")
+    assert usable.run(sum_of_ranks) == [3.0] * 3
+    assert usable.pull("kept", ranks=[0, 2]) == [7, 7]
 
 
 def test_a_death_is_reported_though_other_ranks_sleep(usable):
