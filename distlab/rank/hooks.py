@@ -115,7 +115,7 @@ def destroying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
 def noting(name: str, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a process group, with a note of each call."""
-    note = note_of(name, private.name_of(group), args, kwargs)
+    note = note_of(name, private.GROUP_NAMES.get(group, ""), args, kwargs)
     if name in ROOTED or name in ("send", "recv"):
         _check_rank(group, note)
     begin = functools.partial(_begin, note, group, functools.partial(original, group, *args, **kwargs))
