@@ -21,8 +21,8 @@ from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.errors import RanksFailed, SweepError
 from distlab.measure.timing import Timing, bus_factor, measure_each
 from distlab.plotting.units import Table, count, format_bandwidth, format_bytes, format_seconds
-from distlab.rank.entry import lend_names
 from distlab.text import grouped, mapping, refuse, whole_number
+from distlab.wire.payload import lend_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

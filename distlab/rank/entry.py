@@ -12,7 +12,7 @@ from typing import Any
 from distlab.rank.around_cells import restore_builtins
 from distlab.wire import payload
 from distlab.wire.messages import Failure
-from distlab.wire.payload import Recorded, Reply
+from distlab.wire.payload import Recorded, Reply, lend_names, namespace_of_cells
 from distlab.wire.rendezvous import Joined, Meeting, Rebuilt
 
 
@@ -122,19 +122,3 @@ def last_failure() -> Failure | None:
 
     error = getattr(sys, "last_value", None)
     return None if error is None else describe_failure(error)
-
-
-def namespace_of_cells() -> dict[str, Any]:
-    """Where %%px cells run: the rank's __main__."""
-    return sys.modules["__main__"].__dict__
-
-
-def lend_names(fn: Any, **names: Any) -> None:
-    """Give a function that came by value the names of this rank that its notebook did not have, and `names`."""
-    fn = getattr(fn, "func", fn)
-    own = getattr(getattr(fn, "__func__", fn), "__globals__", {})
-    home = sys.modules.get(own.get("__name__", ""))
-    if home is None or vars(home) is not own:
-        for name, value in namespace_of_cells().items():
-            own.setdefault(name, value)
-        own.update(names)

@@ -23,12 +23,12 @@ import cloudpickle
 from torch.distributed import autograd, rpc
 
 from distlab.compat import torch_rpc as private
-from distlab.rank.entry import lend_names, namespace_of_cells
 from distlab.rank.log import LOG, Note, describe_failure, waits
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, MEETINGS, Served, init_rpc, shutdown
 from distlab.text import rank_list, refuse
 from distlab.wire.messages import REMOTE, SERVED, from_json, line_of, to_json
+from distlab.wire.payload import lend_names, namespace_of_cells
 
 CODE = (types.FunctionType, type, types.ModuleType)  # what comes along with a function of a cell that uses it
 ENDING = "EOF: RPC is being ended on this rank."

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from distlab.checking import Exercise, Seen, outcome
 from distlab.compat.torch import destroy_group, forget_group_numbers, group_names, name_of
-from distlab.rank.entry import lend_names
 from distlab.rank.log import LOG
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
+from distlab.wire.payload import lend_names
 
 MOST_PRINTED = 160  # characters of what a function prints that are shown
 ANOTHER_ORDER = "These are the right values in another order."

@@ -219,3 +219,22 @@ class Recorded:
     calls: list[RecordedCall]
     rows: list[Row]
     main: int
+
+
+# --- the names of a rank ---
+
+
+def namespace_of_cells() -> dict[str, Any]:
+    """Where %%px cells run: the rank's __main__."""
+    return sys.modules["__main__"].__dict__
+
+
+def lend_names(fn: Any, **names: Any) -> None:
+    """Give a function that came by value the names of this rank that its notebook did not have, and `names`."""
+    fn = getattr(fn, "func", fn)
+    own = getattr(getattr(fn, "__func__", fn), "__globals__", {})
+    home = sys.modules.get(own.get("__name__", ""))
+    if home is None or vars(home) is not own:
+        for name, value in namespace_of_cells().items():
+            own.setdefault(name, value)
+        own.update(names)
