@@ -195,7 +195,7 @@ class Cell:
             duration: seconds that the cell ran until its ranks were free.
         """
         everyone, needs = self._watch.states, self._watch.needs
-        raised, busy = self._raised(), [*{*self._sent.unfinished()} - {*self._ranks.lost}]
+        raised, busy = self._raised(), sorted({*self._sent.unfinished()} - {*self._ranks.lost})
         self._raise_if_dead(replaced)
         gone = "" if busy else self._ranks.rebuild()
         in_time = [f for f in raised if f.rank not in late and not f.consequence]

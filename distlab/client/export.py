@@ -101,8 +101,8 @@ def write(steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequ
     job = (plan.hosts.job if plan.hosts else None) or (Job(1, plan.n) if slurm else None)
     there = [file for file in (path, *[path.with_suffix(".sbatch")] * bool(job)) if file.exists() and not force]
     if path.suffix != ".py" or not path.parent.is_dir() or path.is_dir() or there:
-        advice = "Choose another name, or replace the file: --force, in a call force=True."
-        refuse("path", "the name of a new .py file in a directory that is there", str([*there, path][0]), advice)
+        advice = f"Choose another name, or replace {there[0].name if there else 'it'}: --force, in a call force=True."
+        refuse("path", "the name of a new .py file in a directory that is there", str(path), advice)
     command = _command_and_batch_file(path, plan, len({*hosts}) or 1, job)
     # with nccl, objects and barriers travel through the current GPU, which is 0 at first
     backend, gpu = ("nccl", SET_GPU) if plan.backend == "nccl" else ("gloo", "")

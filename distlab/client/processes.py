@@ -240,7 +240,7 @@ class Processes:
                 asked = time.monotonic()
             for rank, pid in self.servers.pids.items():
                 if (how := self.how_ended(rank, pid)) and (rank, pid) not in old:
-                    raise ClusterError(f"rank {rank} {how} before it was ready.\n{self.log_of(rank)[-500:]}".rstrip())
+                    raise ClusterError(f"rank {rank} {how} at its start.\n{self.servers.log_of(rank)[-500:]}".rstrip())
             lost = self._plan.forks and any(map(self.servers.why_lost, range(self._plan.n)))
             if lost or (self.launcher is not None and not self.launcher.running):
                 raise ClusterError("a process ended before all engines were there.")
@@ -323,11 +323,6 @@ class Processes:
             time.sleep(0.02)
         first = mpiexec.first_to_end(self.launcher.get_output())
         return otherwise if first is None else first
-
-    def log_of(self, engine_id: int) -> str:
-        """The end of what an engine that has ended has written outside of cells, where this is known."""
-        ended = [one for c in self.servers.connections for (engine, _), one in c.ended.items() if engine == engine_id]
-        return ended[-1].log if ended else ""
 
     def stop(self) -> None:
         """End every process of the cluster and remove its folder. Safe to repeat."""

@@ -304,7 +304,7 @@ class Ranks:
             self.lost[self._processes.first_to_end(rank)] = failures.exit_words(None)
         if rank not in self.lost:
             self.lost[rank] = self._how_ended(rank, self.pids[rank])
-            self.last_lines[rank] = self._processes.log_of(rank)
+            self.last_lines[rank] = self._processes.servers.log_of(rank)
         return self.lost[rank]
 
     def _how_ended(self, rank: int, pid: int) -> str:

@@ -149,6 +149,11 @@ class Servers:
         """Process number of each engine that runs or ran, the newest."""
         return {engine: pid for connection in self.connections for engine, pid in connection.pids.items()}
 
+    def log_of(self, number: int) -> str:
+        """The end of what an engine that has ended has written outside of cells, where this is known."""
+        ended = [one for c in self.connections for (engine, _), one in c.ended.items() if engine == number]
+        return ended[-1].log if ended else ""
+
     def fork(self, engines: Iterable[int], environment: dict[str, str]) -> None:
         """Have engines forked, with additions to their environment; returns at once."""
         for engine in engines:
