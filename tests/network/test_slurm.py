@@ -65,7 +65,7 @@ def test_an_exported_script_runs_by_sbatch(slurm, no_job_left, tmp_path, monkeyp
     assert session.stdout.endswith("train.py: 1 cell\nRun it: sbatch train.sbatch\n"), session.stdout + session.stderr
     assert "#SBATCH --nodes=2\n" in (folder / "train.sbatch").read_text()
     subprocess.run(["sbatch", "--wait", "--output=out", "train.sbatch"], timeout=100, capture_output=True)
-    printed = re.findall(r"^rank \d: .*", (folder / "out").read_text(), re.M)
+    printed = re.findall(r"rank \d: \d+\.\d", (folder / "out").read_text())  # lines of two processes may mix
     assert sorted(printed) == [f"rank {r}: 6.0" for r in range(4)]
 
 
