@@ -25,7 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 from distlab.compat.torch import flight_record, profiled_range, profiling, sender_of
 from distlab.rank.log import IMMEDIATE, LOG, ROOTED, Note, members_of
 from distlab.wire.messages import REMOTE
-from distlab.wire.payload import GroupKey, Recorded, RecordedCall, Row
+from distlab.wire.payload import GroupKey, Recorded, RecordedCall, TorchRow
 
 MAIN = "distlab main"  # a range of the profiler's that tells the thread of the cells
 NEAR = 20_000  # ns by which the clocks of the flight recorder and of Python may differ
@@ -177,7 +177,7 @@ def stop() -> Recorded:
             main = thread
         else:
             times = (event.start_ns(), event.end_ns())
-            rows.append(Row(name, event.is_user_annotation(), thread, *times, event.sequence_nr()))
+            rows.append(TorchRow(name, event.is_user_annotation(), thread, *times, event.sequence_nr()))
     calls = recording.calls_by_python()
     if dispatched > sum(not call.elsewhere for call in calls):
         calls += recording.calls_by_cpp(calls)

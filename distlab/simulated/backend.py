@@ -31,7 +31,7 @@ from torch import Tensor
 from distlab.compat import torch as private
 from distlab.rank import hooks
 from distlab.rank.log import LOG
-from distlab.simulated.events import Collective, Message, Wait
+from distlab.simulated.events import Collective, PointToPoint, Wait
 from distlab.simulated.notes import NOTES, Program
 
 NAME = "simulated"
@@ -187,7 +187,7 @@ class Group(dist.ProcessGroup):
 
     def _note_message(self, sends: bool, peer: int, tensors: list[Tensor], tag: int) -> int:
         op = next(NOTES.numbers)
-        NOTES.add(Message(op, sends, self._members[peer], _bytes(tensors), (self._name, tag)))
+        NOTES.add(PointToPoint(op, sends, self._members[peer], _bytes(tensors), (self._name, tag)))
         return op
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from distlab.simulated.events import Collective, Message
+from distlab.simulated.events import Collective, PointToPoint
 from distlab.simulated.network import Network
 from distlab.simulated.schedules import cost, schedule
 
@@ -17,7 +17,7 @@ from distlab.simulated.schedules import cost, schedule
 Step = Sequence[tuple[int, int, int]]
 
 
-def messages(event: Collective, rank: int, network: Network) -> Iterator[list[Message]]:
+def messages(event: Collective, rank: int, network: Network) -> Iterator[list[PointToPoint]]:
     """What a rank receives and sends in a collective, step by step.
 
     Args:
@@ -29,7 +29,7 @@ def messages(event: Collective, rank: int, network: Network) -> Iterator[list[Me
     members, me, channel = event.members, event.members.index(rank), (f"{event.group} {event.name}", event.count)
     for step in _steps(event, me, len(members), network):
         yield [
-            Message(event.op, src == me, members[dst if src == me else src], num_bytes, channel)
+            PointToPoint(event.op, src == me, members[dst if src == me else src], num_bytes, channel)
             for src, dst, num_bytes in step
         ]
 
@@ -75,13 +75,13 @@ def _algorithm(n: int, num_bytes: int, network: Network) -> str:
 @cache
 def _all_reduce(name: str, me: int, n: int, num_bytes: int, element: int) -> tuple[Step, ...]:
     """The schedule's messages but for those of empty chunks; chunks are cut between elements."""
-    plan = _schedule(name, n)
-    least, more = divmod(num_bytes // element, plan.num_chunks)
+    made = _schedule(name, n)
+    least, more = divmod(num_bytes // element, made.num_chunks)
 
     def size(chunks: range) -> int:
         return element * (len(chunks) * least + len(range(chunks.start, min(chunks.stop, more))))
 
-    steps = [[(m.src, m.dst, size(m.chunks)) for m in messages if size(m.chunks)] for messages in plan.steps]
+    steps = [[(m.src, m.dst, size(m.chunks)) for m in messages if size(m.chunks)] for messages in made.steps]
     return _of_member(me, steps)
 
 

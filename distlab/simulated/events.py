@@ -17,7 +17,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Message:
+class PointToPoint:
     """The rank begins to send to `peer`, or to receive from it; `channel` is the group and the tag."""
 
     op: int
@@ -75,4 +75,4 @@ class Align:
     number: tuple[int, int]
 
 
-Event = Compute | Message | Collective | Callback | Wait | Align
+Event = Compute | PointToPoint | Collective | Callback | Wait | Align

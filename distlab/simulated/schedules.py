@@ -13,7 +13,7 @@ from distlab.text import one_of, whole_number
 
 SEGMENT_BYTES = 1 << 21  # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 Steps = list[list["Message"]]
-Plan = Callable[[int], tuple[int, Steps]]
+Maker = Callable[[int], tuple[int, Steps]]
 Shares = Callable[[int], tuple[int, float]]
 
 
@@ -59,8 +59,8 @@ def schedule(name: str, world_size: int) -> Schedule:
     Raises:
         ArgumentError: no such algorithm, or no such number.
     """
-    plan, _ = _found(name, world_size)
-    num_chunks, steps = plan(world_size) if world_size > 1 else (1, [])
+    make, _ = _found(name, world_size)
+    num_chunks, steps = make(world_size) if world_size > 1 else (1, [])
     return Schedule(name, world_size, num_chunks, tuple(tuple(step) for step in steps))
 
 
@@ -109,7 +109,7 @@ def segments_of(num_bytes: int, world_size: int) -> int:
     return max(1, -(-num_bytes // (world_size * SEGMENT_BYTES)))
 
 
-def _found(name: str, world_size: int) -> tuple[Plan, Shares]:
+def _found(name: str, world_size: int) -> tuple[Maker, Shares]:
     """The schedule and the cost of an algorithm, for a number of ranks."""
     whole_number("world_size", world_size, 1)
     return ALGORITHMS[one_of("name", name, ALGORITHMS)]
@@ -199,7 +199,7 @@ def _log(n: int) -> int:
 
 _RING = (_ring, lambda n: (2 * (n - 1), 2 * (n - 1) / n))
 # by name: the schedule for n ranks, and its cost
-ALGORITHMS: dict[str, tuple[Plan, Shares]] = {
+ALGORITHMS: dict[str, tuple[Maker, Shares]] = {
     "naive": (_naive, lambda n: (2 * (n - 1), 2 * (n - 1))),
     "whole ring": (_whole_ring, lambda n: (n - 1, n - 1)),
     "ring": _RING,

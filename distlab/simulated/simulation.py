@@ -35,7 +35,7 @@ from functools import partial
 from typing import Any
 
 from distlab.simulated import collectives
-from distlab.simulated.events import Align, Callback, Collective, Compute, Event, Message, Wait
+from distlab.simulated.events import Align, Callback, Collective, Compute, Event, PointToPoint, Wait
 from distlab.simulated.network import Network
 
 
@@ -73,7 +73,7 @@ class Operation:
     """What a rank began, a message or a collective, and when it ended; never, for infinity."""
 
     rank: int
-    event: Message | Collective
+    event: PointToPoint | Collective
     begin: float
     end: float
 
@@ -90,7 +90,7 @@ class Result:
     """
 
     clocks: list[float]
-    unfinished: list[list[tuple[Message | Collective | Callback, float]]]
+    unfinished: list[list[tuple[PointToPoint | Collective | Callback, float]]]
     operations: list[Operation] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
@@ -138,7 +138,7 @@ Process = Generator["tuple[float, Any] | _Moment", float, None]
 class _Exchange:
     """One message, by its sides (True is the one that sends): since when it may leave for each, and when each ends."""
 
-    begun: dict[bool, tuple[Message, float]] = field(default_factory=dict)
+    begun: dict[bool, tuple[PointToPoint, float]] = field(default_factory=dict)
     ends: dict[bool, _Moment] = field(default_factory=lambda: {True: _Moment(), False: _Moment()})
 
 
@@ -241,17 +241,17 @@ class _Run:
         else:
             self._end(rank, callback.op, now)
 
-    def _call(self, rank: int, event: Message | Collective | Callback, now: float) -> None:
+    def _call(self, rank: int, event: PointToPoint | Collective | Callback, now: float) -> None:
         """The rank begins an operation, or a callback that follows one."""
         if isinstance(event, Callback):
             self._go_on(self._program(rank, event.events, now, event))
         else:
             self._go_on(self._operation(rank, event, now))
 
-    def _operation(self, rank: int, event: Message | Collective, now: float) -> Process:
+    def _operation(self, rank: int, event: PointToPoint | Collective, now: float) -> Process:
         """A message, or all steps of one member of a collective when its turn has come."""
         self.begun[rank, event.op] = event, now
-        steps: Iterable[Sequence[Message]] = [[event]]
+        steps: Iterable[Sequence[PointToPoint]] = [[event]]
         if isinstance(event, Collective):
             now = max(now, (yield self.turns[rank, event.op]))
             self.begun[rank, event.op] = event, now
@@ -271,7 +271,7 @@ class _Run:
 
     # --- the network ---
 
-    def _post(self, rank: int, message: Message, now: float) -> _Moment:
+    def _post(self, rank: int, message: PointToPoint, now: float) -> _Moment:
         """A message's send or receive begins; when it ends."""
         src, dst = (rank, message.peer) if message.sends else (message.peer, rank)
         waiting = self.posted[src, dst, message.channel]
@@ -304,10 +304,10 @@ class _Run:
             exchange.ends[True].come(now)
 
 
-def _operations(events: Sequence[Event]) -> Iterator[Message | Collective | Callback]:
+def _operations(events: Sequence[Event]) -> Iterator[PointToPoint | Collective | Callback]:
     """All of them, those that callbacks begin too."""
     for event in events:
-        if isinstance(event, (Message, Collective, Callback)):
+        if isinstance(event, (PointToPoint, Collective, Callback)):
             yield event
         if isinstance(event, Callback):
             yield from _operations(event.events)

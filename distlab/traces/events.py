@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from distlab.wire.payload import RecordedCall, Row
+from distlab.wire.payload import RecordedCall, TorchRow
 
 COMPUTING = ("compute", "forward", "backward", "optimizer", "serve")
 COMMUNICATING = ("send", "recv", "collective", "remote")
@@ -146,7 +146,7 @@ class Collective:
         return last if self.complete and all(event.ready == last for event in self.events) else None
 
 
-Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[Row]]]  # the rows by rank
+Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[TorchRow]]]  # the rows by rank
 
 
 def pack(events: Iterable[Any], most: int | None = None) -> list[list[Any]]:

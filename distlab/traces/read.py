@@ -15,7 +15,7 @@ from math import inf
 from distlab.text import grouped
 from distlab.traces.events import Collective, Contents, Event, Message, Offset
 from distlab.wire.messages import REMOTE, SERVED
-from distlab.wire.payload import GroupKey, Recorded, RecordedCall, Row
+from distlab.wire.payload import GroupKey, Recorded, RecordedCall, TorchRow
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back
@@ -25,7 +25,7 @@ BACKWARD = ("autograd::engine::evaluate_function", "torch.distributed.ddp.reduce
 OPAQUE = {"DistributedDataParallel.forward": "forward", "Optimizer.": "optimizer"}  # shown whole, by how they begin
 FUNCTIONAL = "_c10d_functional::"  # collectives that return new tensors, as DTensor makes them, and waits for these
 
-Block = tuple[str, list[Row]]  # torch calls of one kind that follow each other
+Block = tuple[str, list[TorchRow]]  # torch calls of one kind that follow each other
 Clock = Callable[[float], float]  # from ns of a rank's clock to seconds of the trace
 
 
@@ -34,7 +34,7 @@ def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None 
     ahead = {rank: round(1e9 * offset.seconds) for rank, offset in (offsets or {}).items()}
     starts = [i.start - ahead.get(rank, 0) for rank, own in recorded.items() for i in (*own.rows, *own.calls)]
     zero = min(starts, default=0)
-    rows: dict[int, list[Row]] = {}
+    rows: dict[int, list[TorchRow]] = {}
     calls: list[Event] = []
     computation: list[Event] = []
 
@@ -65,10 +65,10 @@ def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None 
 # --- the calls of one rank ---
 
 
-def rows_of(recorded: Recorded, clock: Clock) -> list[Row]:
+def rows_of(recorded: Recorded, clock: Clock) -> list[TorchRow]:
     """The profiler's rows in the order of their starts, outer ones first; the thread of the cells is number 0."""
     rows = [
-        Row(name, annotated, 0 if thread == recorded.main else thread, clock(start), clock(end), number)
+        TorchRow(name, annotated, 0 if thread == recorded.main else thread, clock(start), clock(end), number)
         for name, annotated, thread, start, end, number in recorded.rows
     ]
     return sorted(rows, key=lambda row: (row.start, -row.end))
@@ -93,7 +93,7 @@ def family(name: str) -> str:
     return re.sub(r"^gloo:|_|base|coalesced|single|into|tensor|sparse", "", name)
 
 
-def find_ends(events: Sequence[Event], rows: Sequence[Row]) -> None:
+def find_ends(events: Sequence[Event], rows: Sequence[TorchRow]) -> None:
     """When collectives that did not block were complete: gloo's threads take the calls of a group in their order.
 
     gloo makes a reduce_scatter out of all_reduces; its end is taken to be the end of the first one.
@@ -111,12 +111,12 @@ def find_ends(events: Sequence[Event], rows: Sequence[Row]) -> None:
             queue.remove(event)
 
 
-def find_waits(events: Sequence[Event], main: Sequence[Row]) -> None:
+def find_waits(events: Sequence[Event], main: Sequence[TorchRow]) -> None:
     """Waits of torch's for collectives that it called: where the main thread did nothing until one was complete.
 
     If it had done nothing since the call, the call itself was blocking. Functional collectives have their own wait.
     """
-    outer: list[Row] = []  # in which the main thread was in a torch call, whatever the program named
+    outer: list[TorchRow] = []  # in which the main thread was in a torch call, whatever the program named
     for row in main:
         if not row.annotated and (not outer or row.start >= outer[-1].end):
             outer.append(row)
@@ -140,7 +140,7 @@ def find_waits(events: Sequence[Event], main: Sequence[Row]) -> None:
 # --- the computation of one rank, as a person thinks of it: forward, backward, optimizer ---
 
 
-def computation_of(rank: int, main: Sequence[Row], calls: Sequence[Event]) -> list[Event]:
+def computation_of(rank: int, main: Sequence[TorchRow], calls: Sequence[Event]) -> list[Event]:
     """The computation of the main thread as blocks.
 
     Args:
@@ -154,7 +154,7 @@ def computation_of(rank: int, main: Sequence[Row], calls: Sequence[Event]) -> li
     return [Event(rank, kind, op_of(kind, block), block[0].start, block[-1].end) for kind, block in blocks]
 
 
-def op_of(kind: str, rows: Sequence[Row]) -> str:
+def op_of(kind: str, rows: Sequence[TorchRow]) -> str:
     """The one torch call that a block is made of, if there is one; else its kind."""
     lengths: Counter[str] = Counter()
     for row in rows:
@@ -163,10 +163,10 @@ def op_of(kind: str, rows: Sequence[Row]) -> str:
     return name.removeprefix("aten::") if kind == "compute" and length >= 0.8 * lengths.total() else kind
 
 
-def outermost(main: Sequence[Row], calls: Sequence[Event]) -> list[Row]:
+def outermost(main: Sequence[TorchRow], calls: Sequence[Event]) -> list[TorchRow]:
     """The torch calls that are in no other one, without those that communicate, and without ranges that are named."""
     inside = [event.call for event in calls if not event.call.elsewhere]
-    rows: list[Row] = []
+    rows: list[TorchRow] = []
     covered, place = -1.0, 0
     for row in main:
         while place < len(inside) and inside[place].posted < row.start:
@@ -181,7 +181,7 @@ def outermost(main: Sequence[Row], calls: Sequence[Event]) -> list[Row]:
     return rows
 
 
-def kinds_of(rows: Sequence[Row], main: Sequence[Row]) -> list[str]:
+def kinds_of(rows: Sequence[TorchRow], main: Sequence[TorchRow]) -> list[str]:
     """What each call is: a forward one is one whose gradient was computed later, as autograd's numbers tell."""
     backward = {row.number for row in main if row.name.startswith(BACKWARD) and row.number >= 0}
     # a call that leaves nothing for backward has the number of the next one
@@ -194,7 +194,7 @@ def kinds_of(rows: Sequence[Row], main: Sequence[Row]) -> list[str]:
     return kinds
 
 
-def merge(rows: Sequence[Row], kinds: Sequence[str], held: Sequence[float]) -> list[Block]:
+def merge(rows: Sequence[TorchRow], kinds: Sequence[str], held: Sequence[float]) -> list[Block]:
     """Calls of one kind that follow each other closely, as one block; never across a time in `held`, of waiting."""
     merged: list[Block] = []
     for row, kind in zip(rows, kinds, strict=True):

@@ -17,7 +17,7 @@ from distlab.errors import ClusterError
 from distlab.plotting.units import Table, count, format_seconds
 from distlab.text import grouped, rank_list, refuse
 from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, Offset, pack
-from distlab.wire.payload import Row
+from distlab.wire.payload import TorchRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -248,6 +248,6 @@ def chrome(trace: Trace) -> dict[str, Any]:
     return {"traceEvents": items, "displayTimeUnit": "ms"}
 
 
-def _slice(rank: int, track: int, name: str, what: Event | Row) -> dict[str, Any]:
+def _slice(rank: int, track: int, name: str, what: Event | TorchRow) -> dict[str, Any]:
     times = {"ts": what.start * 1e6, "dur": (what.end - what.start) * 1e6}
     return {"ph": "X", "pid": rank, "tid": track, "name": name, **times}

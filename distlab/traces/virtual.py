@@ -48,7 +48,7 @@ def read(result: simulated.Result, ranks: Sequence[int]) -> Contents:
 
 def _event(one: simulated.Operation, blocking: bool, zero: float, last: float) -> Event:
     start, end, event = one.begin - zero, min(one.end, last) - zero, one.event
-    if isinstance(event, simulated.Message):
+    if isinstance(event, simulated.PointToPoint):
         kind = "send" if event.sends else "recv"
         op, tag = kind if blocking else f"i{kind}", event.channel[1]
         return Event(one.rank, kind, op, start, end, blocking, inf, (), event.peer, tag, event.num_bytes)
@@ -58,7 +58,7 @@ def _event(one: simulated.Operation, blocking: bool, zero: float, last: float) -
 
 
 def _messages(
-    transfers: Sequence[simulated.Transfer], calls: dict[tuple[int, int], Event], zero: float
+    transfers: Sequence[simulated.PointToPoint], calls: dict[tuple[int, int], Event], zero: float
 ) -> list[Message]:
     """What was sent and received, and what only one of them was; `ready` of both is when the message left."""
     messages, alone = [], {key: call for key, call in calls.items() if call.kind in ("send", "recv")}

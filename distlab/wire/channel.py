@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable
 
 from distlab.wire import seconds
-from distlab.wire.messages import STATUS, Answer, Question, from_json, to_json
+from distlab.wire.messages import STATUS, Answer, Query, from_json, to_json
 from distlab.wire.rendezvous import listen
 
 HELLO_BYTES = 200  # more than a hello has
@@ -69,7 +69,7 @@ class ControlChannel:
         """
         deadline = time.monotonic() + limit
         self._number += 1
-        question = to_json(Question(self._number, want)).encode() + b"\n"
+        question = to_json(Query(self._number, want)).encode() + b"\n"
         ranks, asked, answers = set(ranks), set(), {}
         while True:
             self._accept()

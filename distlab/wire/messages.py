@@ -172,7 +172,7 @@ class RankStatus:
 
 
 @dataclass(frozen=True)
-class Question:
+class Query:
     """What the notebook wants of a rank's watchdog: `want` is one of the questions and orders above."""
 
     number: int

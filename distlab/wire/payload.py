@@ -150,7 +150,7 @@ def _rebuild_tensor(memory: Any, dtype: Any, shape: tuple[int, ...], requires_gr
 GroupKey = tuple[str, int, tuple[int, ...]]  # the same on every rank: name, how often all were rebuilt, its ranks
 
 
-class Row(NamedTuple):
+class TorchRow(NamedTuple):
     """One row of torch's profiler.
 
     Attributes:
@@ -217,7 +217,7 @@ class Recorded:
     """
 
     calls: list[RecordedCall]
-    rows: list[Row]
+    rows: list[TorchRow]
     main: int
 
 

@@ -3,7 +3,7 @@
 from functools import partialmethod
 
 from distlab.wire.messages import REMOTE, SERVED
-from distlab.wire.payload import Recorded, RecordedCall, Row
+from distlab.wire.payload import Recorded, RecordedCall, TorchRow
 
 BEGIN = 1_700_000_000_000_000_000  # ns of a machine's clock
 MAIN, WORKER = 1, 2
@@ -26,7 +26,7 @@ class Rank:
 
     def row(self, name, start, end, thread=MAIN, number=-1, annotated=False):
         """A row of the profiler's."""
-        self.recorded.rows.append(Row(name, annotated, thread, self.clock(start), self.clock(end), number))
+        self.recorded.rows.append(TorchRow(name, annotated, thread, self.clock(start), self.clock(end), number))
         return self
 
     def call(self, op, method, start, end=None, blocking=True, waited=None, group=0, num_bytes=4, **what):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from distlab.simulated import schedules
-from distlab.simulated.events import Align, Callback, Collective, Compute, Message, Wait
+from distlab.simulated.events import Align, Callback, Collective, Compute, PointToPoint, Wait
 from distlab.simulated.network import Link, Network
 from distlab.simulated.simulation import simulate
 
@@ -23,11 +23,11 @@ def network(**others):
 
 
 def send(op, peer, num_bytes=M):
-    return Message(op, True, peer, num_bytes, ("0", 0))
+    return PointToPoint(op, True, peer, num_bytes, ("0", 0))
 
 
 def recv(op, peer, num_bytes=M):
-    return Message(op, False, peer, num_bytes, ("0", 0))
+    return PointToPoint(op, False, peer, num_bytes, ("0", 0))
 
 
 def collective(name, n, size, op=0, count=0, element=1, group="0"):

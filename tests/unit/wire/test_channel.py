@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distlab.wire.channel import HELLO_BYTES, ControlChannel, hello
-from distlab.wire.messages import STATUS, VARIABLES, Answer, Question, from_json, to_json
+from distlab.wire.messages import STATUS, VARIABLES, Answer, Query, from_json, to_json
 
 LONG = 10.0  # seconds for a rank that will answer
 
@@ -63,7 +63,7 @@ def test_ranks_answer_by_rank(channel):
         watchdog(channel, rank, lambda question, rank=rank: f"rank {rank}")
     assert answers(channel, 0, 1, 2) == {0: "rank 0", 1: "rank 1", 2: "rank 2"}
     assert answers(channel, 1, want=VARIABLES) == {1: "rank 1"}
-    assert questions[1:] == [Question(2, VARIABLES)]
+    assert questions[1:] == [Query(2, VARIABLES)]
 
 
 def test_a_rank_that_does_not_answer_is_left_out_in_time(channel):
