@@ -156,8 +156,8 @@ def ring() -> Figure:
     for number, step in enumerate(steps):
         for message in step:
             sends, receives = 2 * number, 2 * number + 1
-            programs[message.src].append(events.Message(sends, True, message.dst, size, ("ring", 0)))
-            programs[message.dst].append(events.Message(receives, False, message.src, size, ("ring", 0)))
+            programs[message.src].append(events.PointToPoint(sends, True, message.dst, size, ("ring", 0)))
+            programs[message.dst].append(events.PointToPoint(receives, False, message.src, size, ("ring", 0)))
         for program in programs:
             program += [events.Wait(2 * number + 1), events.Wait(2 * number)]
     trace = Trace(RANKS, f"simulated: {len(RANKS)} ranks, {network}")
