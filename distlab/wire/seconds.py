@@ -17,7 +17,7 @@ LAST_FAILURE = 10.0  # for a rank to describe the exception of a %%px cell, or f
 
 # a question over the control channel
 ANSWER = 0.25  # a rank that does not answer is stopped, or compiled code holds Python's lock
-ANSWER_FOR_REPORT = 0.5  # the same when its state is to be reported
+ANSWER_FOR_REPORT = 1.0  # the same for a report; the watchdog of a rank that spins in Python waits for its turn
 
 # ranks that are to be freed; own time leaves out the time that a rank waits for a CPU
 AGAIN = 0.2  # before a rank that is not free is asked again
