@@ -224,7 +224,7 @@ def importing(frame: FrameType | None) -> bool:
 
 def waiting_threads() -> list[int]:
     """The threads that wait in a call of the log, those left out that serve remote calls: these are reported apart."""
-    running = sys._current_frames()
+    running = {*sys._current_frames()}  # without the frames: this one would keep all the others
     return [
         thread for thread, note in list(LOG.now.items()) if note and thread in running and thread not in AGENT.serving
     ]
