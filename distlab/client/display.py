@@ -90,10 +90,8 @@ def as_text(items: Sequence[Item]) -> str:
     width = max((len(item.label) for item in items), default=0)
     lines = []
     for item in items:
-        label = item.label
-        for line in item.text.rstrip("\n").split("\n"):
-            lines.append(f"{label:<{width}} {line}".rstrip())
-            label = ""
+        for number, line in enumerate(item.text.rstrip("\n").split("\n")):
+            lines.append(f"{'' if number else item.label:<{width}} {line}".rstrip())
     return "\n".join(lines)
 
 

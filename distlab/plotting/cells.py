@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextPath
 
-from distlab.plotting.style import FAINT, HAZE, INK, MIXED, curve_color, new_figure, rank_color, style, text_color
+from distlab.plotting.style import FAINT, HAZE, INK, MIXED, line_color, new_figure, rank_color, style, text_color
 
 FONT = "DejaVu Sans"
 TITLE, TEXT = 13, 12  # font sizes, in points
@@ -239,7 +239,7 @@ def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: C
     Runs on: the notebook's kernel.
     """
     if isinstance(cell.origin, int):
-        fill, edge = rank_color(cell.origin), curve_color(cell.origin)
+        fill, edge = rank_color(cell.origin), line_color(cell.origin)
     else:
         fill, edge = {"mixed": MIXED, "shared": FAINT}.get(cell.origin, "none"), INK
     scale = size / TEXT

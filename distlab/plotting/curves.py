@@ -41,8 +41,8 @@ def draw_curves(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line
         x, medians, lows, highs = map(np.asarray, curve)
         spread = (medians - lows).clip(0), (highs - medians).clip(0)
         look = {"fmt": "o" if name in theory else "o-", "markersize": 5, "elinewidth": 1.4, "capsize": 3}
-        ax.errorbar(x, medians, yerr=spread, color=curve_color(place), **look)
-        ends[name] = (*max(zip(*curve[:2], strict=True)), name, curve_color(place))
+        ax.errorbar(x, medians, yerr=spread, color=curve_color(place, name), **look)
+        ends[name] = (*max(zip(*curve[:2], strict=True)), name, curve_color(place, name))
     for name, (x, y) in theory.items():
         end = (x[-1], y[-1], name, ends[name][-1] if name in ends else INK)
         ax.plot(x, y, color=end[-1], linewidth=1.2, linestyle="--")
@@ -94,7 +94,7 @@ def draw_sizes(panels: Mapping[Axes, Mapping[str, Curve]], theory: Mapping[str, 
     """Draw curves and theory on logarithmic axes, which may share their scales."""
     ends = {}
     for ax, curves in panels.items():
-        ax.set(xscale="log", yscale="log", xlabel="message size")
+        ax.set(xscale="log", yscale="log", xlabel="tensor size")
         ends[ax] = draw_curves(ax, curves, theory)
     for ax in panels:  # now that all is drawn, the scales are known
         log_ticks(ax.xaxis, "B")
@@ -130,7 +130,7 @@ def size_panels(panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, 
 def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", xlabel: str = "epoch") -> Figure:
     """Draw what changed during training, a panel for each quantity, with a label at the end of each line.
 
-    The n-th line of a panel has the colour of rank n.
+    A line that is named for a rank, "rank 2", has its colour.
 
     Runs on: the notebook's kernel.
 
@@ -148,9 +148,8 @@ def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", x
     with new_panels(4.8 if columns == 1 else 7.5, 3.4 * rows, rows, columns, title) as (figure, axes):
         for ax in axes[len(panels) :]:
             ax.remove()
-        ends = [draw_lines(*panel, xlabel) for panel in zip(axes, panels, panels.values(), strict=False)]
-        for ax, labels in zip(axes, ends, strict=False):
-            label_ends(ax, labels)
+        for ax, (quantity, lines) in zip(axes, panels.items(), strict=False):
+            label_ends(ax, draw_lines(ax, quantity, lines, xlabel))
     return figure
 
 
@@ -160,8 +159,8 @@ def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line], xlabel: str) 
     for place, (name, (x, y)) in enumerate(lines.items()):
         if len(x):
             marks = "o-" if len(x) <= MOST_MARKERS else "-"
-            ax.plot(x, y, marks, color=curve_color(place), linewidth=1.6, markersize=4)
-            ends.append((x[-1], y[-1], name, curve_color(place)))
+            ax.plot(x, y, marks, color=curve_color(place, name), linewidth=1.6, markersize=4)
+            ends.append((x[-1], y[-1], name, curve_color(place, name)))
     low, high = ax.get_ylim()
     ax.set(xlabel=xlabel, ylabel=quantity, ylim=(min(0, low), max(105, high) if quantity.endswith("%") else high))
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))

@@ -25,7 +25,7 @@ from matplotlib.path import Path as Curve
 
 from distlab.plotting import cells
 from distlab.plotting.cells import Cell, draw_text
-from distlab.plotting.style import curve_color, rank_color, style
+from distlab.plotting.style import line_color, rank_color, style
 from distlab.plotting.units import count
 from distlab.simulated.schedules import Message
 
@@ -179,7 +179,7 @@ def draw_message(ax: Axes, shown: Pictures, picture: int, message: Message, chun
     bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(dst - src))
     tip = edge + side * (0.05 if adds else 0.015)
     curve = Curve([(edge, start), (bulge, start), (bulge, end), (tip, end)], [Curve.MOVETO, *[Curve.CURVE4] * 3])
-    color = curve_color(src if message.origin is None else message.origin)
+    color = line_color(src if message.origin is None else message.origin)
     head = "-" if adds else "-|>,head_length=4,head_width=2.2"
     ax.add_patch(FancyArrowPatch(path=curve, arrowstyle=head, shrinkA=0, shrinkB=0, color=color, linewidth=1.2))
     if adds:

@@ -1,8 +1,7 @@
 """The one look of every figure: a colour for each rank, and matplotlib settings that no user setting can change.
 
-A figure has no background of its own, so it looks the same in a light theme and in a dark one. What is written or drawn
-on the page itself is of middle brightness: no colour has a contrast above 4.35 on white and on JupyterLab's dark page
-(#111111) alike. What is written on a filled shape is black or white.
+A figure brings its own white page, in a light theme and in a dark one: no colour has a contrast above 4.35 on white and
+on JupyterLab's dark page (#111111) alike, and a word needs 7. What is written on a filled shape is black or white.
 
 Called by every module of `distlab.plotting`, and wherever else ranks are drawn. Runs in the notebook's kernel.
 """
@@ -10,7 +9,6 @@ Called by every module of `distlab.plotting`, and wherever else ranks are drawn.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,12 +17,14 @@ if TYPE_CHECKING:
 # Okabe and Ito, "Color Universal Design" (2008), in an order that keeps neighbours apart. Its yellow is lost on white
 # paper and its black is too near to the grey of reduced values: indigo and sand of P. Tol, "Colour Schemes" (2021).
 CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#332288", "#DDCC77")
-PAGES = ("#FFFFFF", "#111111")  # JupyterLab's themes; Colab, VS Code and GitHub have a dark page that is near
-INK = "#797979"  # the grey with the highest contrast on both pages
+PAGE = "#FFFFFF"
+INK = "#4D4D4D"
+WORD = 7  # the contrast that a word on the page has at least
+# of what is no rank: algorithms, settings, quantities
+CURVES = ("#1A1A1A", "#8F1D5A", "#00626B", "#6B4400", "#5B2DA8", "#4F5A00", "#8A1F11", "#2B4A6F")
 FAINT = "#B4B4B4"
 MIXED = "#62626A"
 HAZE = 0.13  # how opaque a tint of the page is
-SETTINGS = Path(__file__).with_name("distlab.mplstyle")
 
 
 def blend(color: str, other: str, share: float) -> str:
@@ -85,17 +85,26 @@ def text_color(background: str) -> str:
     return INK if background == "none" else max("#FFFFFF", "#000000", key=lambda color: contrast(color, background))
 
 
-def curve_color(place: int) -> str:
-    """The colour of the rank with that number for lines and words: as far to black or white as both pages need.
+def line_color(rank: int, least: float = 4) -> str:
+    """The colour of a rank, dark enough for a line on the page: `least` is its contrast with it.
 
     Runs on: anywhere.
     """
-    shades = (blend(rank_color(place), end, share / 20) for share in range(20) for end in ("#000000", "#FFFFFF"))
-    return next(shade for shade in shades if min(contrast(shade, page) for page in PAGES) >= 4)
+    shades = (blend(rank_color(rank), "#000000", share / 20) for share in range(20))
+    return next(shade for shade in shades if contrast(shade, PAGE) >= least)
+
+
+def curve_color(place: int, name: str = "") -> str:
+    """The colour of a curve and of its name, by its place in the figure: no rank's, but where its name is "rank 2".
+
+    Runs on: anywhere.
+    """
+    is_rank = name.startswith("rank ") and name[5:].isdigit()
+    return line_color(int(name[5:]), WORD) if is_rank else CURVES[place % len(CURVES)]
 
 
 def new_figure(width: float, height: float, layout: str = "none", shown: bool = False) -> Figure:
-    """An empty figure, transparent.
+    """An empty figure on a white page.
 
     Runs on: the notebook's kernel.
 
@@ -109,7 +118,7 @@ def new_figure(width: float, height: float, layout: str = "none", shown: bool = 
     import matplotlib.pyplot as plt
 
     # Not inside style(): pyplot's first figure turns the notebook's display on, and the end of style() would undo it.
-    figure = plt.figure(figsize=(width, height), dpi=100, facecolor="none", layout=layout)
+    figure = plt.figure(figsize=(width, height), dpi=100, facecolor=PAGE, layout=layout)
     if layout == "constrained":
         figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
     if not shown:
@@ -127,4 +136,4 @@ def style() -> AbstractContextManager[None]:
     """
     import matplotlib.style  # rank_color must not cost this import
 
-    return matplotlib.style.context(SETTINGS, after_reset=True)
+    return matplotlib.style.context("distlab.plotting.distlab", after_reset=True)  # distlab.mplstyle

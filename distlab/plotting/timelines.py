@@ -15,7 +15,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting.axes import new_panels
 from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below, used
-from distlab.plotting.style import INK, curve_color, rank_color
+from distlab.plotting.style import INK, line_color, rank_color
 from distlab.plotting.units import format_bytes
 from distlab.traces.events import Collective, Event, Message, pack
 
@@ -134,7 +134,7 @@ def legend_lines(events: Iterable[Event], sent: Sequence[Message], met: Sequence
     flying = any(not event.blocking and event.kind != "serve" for event in events)
     lines = (
         ("in flight, not blocking", flying, LOOKS["move"].fill, {"lw": 4}),
-        ("message, coloured by sender", sent, curve_color(0), {"lw": 1.4, "marker": ">", "ms": 5}),
+        ("message, coloured by sender", sent, line_color(0), {"lw": 1.4, "marker": ">", "ms": 5}),
         ("everybody has come", met, INK, {"lw": 1, "ls": DOTS}),
     )
     return [Line2D([], [], color=color, label=words, **look) for words, there, color, look in lines if there]
@@ -147,4 +147,4 @@ def draw_arrows(ax: Axes, sent: Sequence[Message], places: Spans) -> None:
         upper, lower = places[message.recv]
         edge = upper if places[message.send] < (upper, lower) else lower
         tail, head = (message.left, sum(places[message.send]) / 2), (message.arrived, edge)
-        ax.add_patch(FancyArrowPatch(tail, head, color=curve_color(message.src), **look))
+        ax.add_patch(FancyArrowPatch(tail, head, color=line_color(message.src), **look))

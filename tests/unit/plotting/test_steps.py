@@ -11,7 +11,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangl
 
 from distlab import plotting
 from distlab.plotting.stepping import CELL
-from distlab.plotting.style import curve_color, rank_color
+from distlab.plotting.style import line_color, rank_color
 from tests.unit.plotting.conftest import visible_texts
 from tests.unit.plotting.gallery import played
 
@@ -65,7 +65,7 @@ def test_the_pictures_and_the_player_show_the_messages(states, messages):
             (_, tail), *_, (_, tip) = arrow.get_path().vertices[:4]  # of its curve; a head is behind it
             assert start[1] < tail < start[1] + CELL
             assert end[1] < tip < end[1] + CELL
-            assert to_hex(arrow.get_edgecolor()).upper() == curve_color(message.src if origin is None else origin)
+            assert to_hex(arrow.get_edgecolor()).upper() == line_color(message.src if origin is None else origin)
     assert list(arrows) == []
     adding = [message for step in messages for message in step if message.operation == "reduce"]
     assert len(patches_of(player.figure, Circle)) == len(adding)

@@ -9,7 +9,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting import space_time
 from distlab.plotting.lanes import LOOKS
-from distlab.plotting.style import curve_color
+from distlab.plotting.style import line_color
 from distlab.plotting.timelines import FLYING, MOST_ARROWS, bars_of, lay_out
 from distlab.traces.events import Collective, Event, Message
 from tests.unit.plotting.conftest import assert_tidy, texts
@@ -56,7 +56,7 @@ def test_an_arrow_leaves_when_data_can_move():
     (arrow,) = artists(figure, FancyArrowPatch)
     middle = figure.axes[0].get_yticks()[1]  # of the sender's lane
     assert [*arrow._posA_posB[0], *arrow._posA_posB[1]] == pytest.approx([0.02, middle, 0.04, 1])
-    assert to_hex(arrow.get_facecolor()).upper() == curve_color(1)
+    assert to_hex(arrow.get_facecolor()).upper() == line_color(1)
     assert {"Each message is 4 kB.", "send → 0", "recv ← 1", "all_reduce, 1 MB"} <= {*texts(figure)}
     legend = ["communicating", "waiting for a partner", "message, coloured by sender"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == legend
