@@ -94,7 +94,7 @@ def told_of_a_loss(made: Any, repeat: int) -> dict[str, list[float]]:
         time.sleep(30 if rank >= 2 else 0)
         dist.barrier()
 
-    ways = {"its cable is pulled": (made.hosts.cut, made.hosts.mend), "it is killed": (made.kill, made.boot)}
+    ways = {"its cable is pulled": (made.hosts.cut, made.hosts.repair), "it is killed": (made.kill, made.boot)}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for way, (lose, bring_back) in ways.items():
         for _ in range(repeat):

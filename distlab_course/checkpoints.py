@@ -1,6 +1,6 @@
 """Checkpoints: a training that was stopped, or killed, continues where it was.
 
-Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Notebook 05 builds the core of it.
+Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Lab 22 builds the core of it.
 
 Rank 0 writes for all. It writes beside the old file and puts the new one in its place at the end, so that a rank
 that is killed in between leaves the old one whole. Random numbers are each rank's own, so every rank's are saved.

@@ -213,7 +213,7 @@ def partition(samples: Any, parts: int, seed: int = 1234) -> list[Subset]:
     """Shuffled parts of a data set for the ranks, of which each takes its own: `partition(samples, world_size)[rank]`.
 
     Every sample is in exactly one part, and the sizes differ by one at most. The same seed gives the same parts on
-    every rank, so that no rank has to send any. Notebook 04 builds it.
+    every rank, so that no rank has to send any. Lab 06 builds it.
 
     Runs on: anywhere; no rank waits for another.
 

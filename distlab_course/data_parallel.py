@@ -1,9 +1,8 @@
 """Data parallelism: every rank has the whole model and a part of the batch, and averages gradients with the others.
 
-Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Notebook 04 builds an all-reduce for each
-parameter after backward, then for a few large buckets, then while backward still runs; here is the last one, finished,
-for any model with dense gradients. `averaging_hook`, which notebook 05 builds, gives DistributedDataParallel an
-all-reduce of yours.
+Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Lab 06 builds an all-reduce for each
+parameter after backward, then for a few large buckets, and lab 20 one that runs beside backward: here it is finished,
+for any model with dense gradients. `averaging_hook` gives DistributedDataParallel an all-reduce of yours.
 
 A parameter without a gradient on some rank counts as zero there, and has the average on every rank afterwards.
 """
@@ -23,6 +22,32 @@ from distlab.text import refuse
 
 BUCKET_BYTES = 25 << 20  # both as DistributedDataParallel has them
 FIRST_BUCKET_BYTES = 1 << 20
+
+
+def average_gradients(model: nn.Module, group: Any = None) -> None:
+    """Replace the gradient of every parameter by its mean over the ranks, an all-reduce for each.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest).
+    """
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+
+
+def average_buckets(buckets: Iterable[Iterable[nn.Parameter]], group: Any = None) -> None:
+    """Replace the gradient of every parameter by its mean over the ranks, an all-reduce for each bucket.
+
+    Runs on: every rank of the group (a rank that skips it hangs the rest).
+
+    Args:
+        buckets: as `make_buckets` returns them.
+    """
+    for bucket in map(list, buckets):
+        flat = torch.cat([parameter.grad.flatten() for parameter in bucket])
+        dist.all_reduce(flat, group=group)
+        flat /= dist.get_world_size(group)
+        for parameter, mean in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+            parameter.grad.copy_(mean.view_as(parameter))
 
 
 class OverlappedAverage:

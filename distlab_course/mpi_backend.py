@@ -1,4 +1,4 @@
-"""A backend for torch.distributed in Python, over mpi4py, registered when it is imported: what notebook 06 leads to.
+"""A backend for torch.distributed in Python, over mpi4py, registered when it is imported: what lab 31 leads to.
 
 Runs on every rank: `Cluster(4, engines="mpi", backend="distlab_course.mpi_backend")`, and in a script:
 

@@ -166,7 +166,7 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         return [*PROGRAMS, "cable", self.here, *enter, "--"] if enter else []
 
     def shape(self, name: str, bandwidth: float | str | None = None, latency: float | str | None = None) -> None:
-        """Make the link of a host slow, each way, instead of how it was before; `mend` takes it back.
+        """Make the link of a host slow, each way, instead of how it was before; `repair` undoes it.
 
         Args:
             bandwidth: bytes a second, or a text such as "100 Mbit/s"; the kernel's token bucket (tc tbf) keeps it.
@@ -179,7 +179,7 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         """
         rate = None if bandwidth is None else quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "100 Mbit/s")
         seconds = None if latency is None else quantity("latency", latency, SECONDS, "5 ms", zero=True)
-        self.mend(name)
+        self.repair(name)
         ends = (self._link(name), "eth0") if seconds is None else self._carry_slowly(name, seconds)
         if rate is not None:
             burst = max(4000, round(rate * BURST_SECONDS))
@@ -209,11 +209,11 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         return ends
 
     def cut(self, name: str) -> None:
-        """Pull the cable of a host: what is sent over it is lost. `mend` puts it back. Raises as `shape` does."""
-        self.mend(name)
+        """Pull the cable of a host: what is sent over it is lost. `repair` puts it back. Raises as `shape` does."""
+        self.repair(name)
         _call("ip", "link", "set", self._link(name), "down")
 
-    def mend(self, name: str) -> None:
+    def repair(self, name: str) -> None:
         """Put the cable of a host back, as quick as it was at first. Raises as `shape` does."""
         self.address(name)
         if self.kind == "loopback addresses":
@@ -224,6 +224,8 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
             self._slow.pop(name).communicate()
         _call("ip", "link", "set", self._link(name), "master", self._bridge, "up")
         self._queue(name, (self._link(name), "eth0"), "noqueue")
+
+    mend = repair  # its first name
 
 
 def processes_in(namespace: Path) -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""What every function of torch.distributed does here, tried out instead of looked up. Notebook 06 shows the result.
+"""What every function of torch.distributed does here, tried out instead of looked up. Lab 31 shows the result.
 
 `probe` runs in the notebook's kernel, `try_case` on every rank, each case in a `run` of its own: what hangs is freed.
 """
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import distlab
 
-Outcomes = dict[str, dict[str, str]]  # by backend and device, by case: a word of `figures.heat.WORDS`
+Outcomes = dict[str, dict[str, str]]  # by backend and device, by case: "yes", "no", "WRONG", "HANGS" or "DIES"
 SECONDS = 30.0  # that a case has: long, because a busy machine can stop a process for a while
 DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64"]
 DTYPES += ["int64", "int32", "int16", "int8", "uint8", "bool"]
@@ -106,7 +106,7 @@ FUNCTIONS = {
 
 @dataclass(frozen=True, repr=False)
 class Probe:
-    """What came of every case, as a table and as a heat map.
+    """What came of every case; it shows itself as tables.
 
     Attributes:
         outcomes: a word for each case, by backend and device.
@@ -116,23 +116,18 @@ class Probe:
     outcomes: Outcomes
     messages: Outcomes
 
-    def plot(self) -> Any:
-        """Draw the tables as heat maps: functions by column, and for each column reductions by dtype."""
-        from distlab_course.figures.heat import heat_maps
-
-        functions = {head: {name: words[name] for name in FUNCTIONS} for head, words in self.outcomes.items()}
-        panels = {f"torch {torch.__version__}": functions}
-        for head, words in self.outcomes.items():
-            by_op = {op: {dtype: words[f"{op} {dtype}"] for dtype in DTYPES} for op in REDUCED}
-            panels[f"all_reduce on {head}"] = by_op
-        return heat_maps(panels)
-
     def __repr__(self) -> str:
-        """The words of the messages, each with the cases that it was raised for."""
-        lines = []
-        for head, messages in self.messages.items():
-            for message in dict.fromkeys(messages.values()):
-                cases = ", ".join(case for case, other in messages.items() if other == message)
+        """The functions by backend; the dtypes that each op reduces; the messages, each with its cases."""
+        rows = [
+            ["", *self.outcomes],
+            *([name, *(words[name] for words in self.outcomes.values())] for name in FUNCTIONS),
+        ]
+        lines = ["".join(f"{word:24}" for word in row).rstrip() for row in rows]
+        for head, words in self.outcomes.items():
+            lines += ["", f"all_reduce on {head} works with"]
+            lines += [f"  {op:8} {' '.join(d for d in DTYPES if words[f'{op} {d}'] == 'yes')}" for op in REDUCED]
+            for message in dict.fromkeys(self.messages[head].values()):
+                cases = ", ".join(case for case, other in self.messages[head].items() if other == message)
                 lines.append(f"{head}: {cases}\n    {message}")
         return "\n".join(lines)
 

@@ -1,8 +1,8 @@
 """Builds dist/colab/: every notebook as one file that runs where nothing of this project is installed.
 
-Called by: make colab. Each file carries the package's wheel in its first code cell and its diagrams inside its text, so
-that uploading the one file to Colab (or to any Jupyter with torch) is enough. Links to files that do not travel with it
-become plain words.
+Called by: make colab. Each file carries the package's wheel in its first code cell, its diagrams in its text, and in
+cells the scripts that it runs, so that uploading the one file to Colab (or to any Jupyter with torch) is enough. Links
+to files that do not travel with it become plain words.
 """
 
 import argparse
@@ -123,6 +123,10 @@ def convert(path: Path, wheel: Path, requirements: str) -> nbformat.NotebookNode
             cell.source = carry(cell.source, path.parent)
     first_code = next(index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code")
     extras = "[course,mpi]" if any('engines="mpi"' in cell.source for cell in notebook.cells) else "[course]"
+    for script in sorted(path.parent.glob("*.py")):
+        if any(script.name in cell.source for cell in notebook.cells):
+            source = f"%%writefile {script.name}\n{script.read_text()}"
+            notebook.cells.insert(first_code, nbformat.v4.new_code_cell(source.rstrip("\n")))
     notebook.cells.insert(first_code, install_cell(wheel, requirements, extras))
     notebook.metadata["colab"] = {"name": path.name, "provenance": []}
     return notebook

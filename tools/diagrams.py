@@ -16,7 +16,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from distlab.plotting import cells
 from distlab.plotting.cells import INSET, LANE, PITCH, Rows, Values, draw_panels, traced
-from distlab.plotting.style import FAINT, INK, MIXED, curve_color, rank_color, style, text_color
+from distlab.plotting.style import FAINT, INK, MIXED, line_color, rank_color, style, text_color
 from distlab.simulated import events
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate
@@ -111,7 +111,7 @@ def draw_flows(
                 down = (dst > src) - (dst < src)
                 begin = (gap[0] - (slots - dst - 0.5) * LANE, lanes[src] + down * (LANE / 2 - INSET))
             points = {"posA": begin, "posB": (end, lanes[dst] + spread), "shrinkA": 0, "shrinkB": 0}
-            look = {"color": curve_color(src), "linewidth": 1.6, "zorder": 0.9}
+            look = {"color": line_color(src), "linewidth": 1.6, "zorder": 0.9}
             alpha = FAINT_LINE if lists and dst != STRONG else 1.0
             ax.add_patch(FancyArrowPatch(**points, arrowstyle=head, alpha=alpha, **look))
     for dst in sums:
@@ -139,7 +139,7 @@ def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
         if name == "monitored_barrier" and rank > 0:
             points = {"posA": (left + came, box[0]), "posB": (left + came, middles[0] + LANE / 2 - INSET)}
             arrow = "-|>,head_length=3.2,head_width=1.8"
-            ax.add_patch(FancyArrowPatch(**points, arrowstyle=arrow, color=curve_color(rank), linewidth=1.6, shrinkA=0))
+            ax.add_patch(FancyArrowPatch(**points, arrowstyle=arrow, color=line_color(rank), linewidth=1.6, shrinkA=0))
     ax.plot([left + END] * 2, [head, middles[-1] + LANE / 2], color=INK, linewidth=1.6, linestyle=(0, (3, 2)))
     last = "after the timeout" if name == "monitored_barrier" else "the last one has come"
     cells.draw_text(ax, left + END, head / 2, last)

@@ -1,7 +1,8 @@
-"""Draws the two maps, as .svg and .png in figs/. Called by: make figs.
+"""Draws the maps, as .svg and .png in figs/. Called by: make figs.
 
-ranks, for notebook 00: the driver, four ranks and what travels between them. house, for CONTRIBUTING.md: the processes
-of a cluster, the folders that run in each of them, and what travels between them.
+ranks, for lab 00: the driver, four ranks and what travels between them. agents, for lab 08: two torchrun and their
+ranks. init_methods, for lab 30: who serves the store. backends, for lab 31: from a call to the wire. house, for
+CONTRIBUTING.md: the processes of a cluster, the folders that run in each of them, and what travels between them.
 """
 
 from itertools import combinations
@@ -119,9 +120,64 @@ def draw_house(ax: Axes) -> None:
     ax.text(44, 4, "in all of them: wire/  errors.py  compat/", color=INK, fontsize=7.5)
 
 
+def draw_agents(ax: Axes) -> None:
+    """Two machines, on each a torchrun and the two ranks that it has started."""
+    for number, (x, machine) in enumerate(((0, "node-a"), (54, "node-b"))):
+        box(ax, x, -0.5, 46, 40, ec=INK, lw=1, linestyle="--")
+        words(ax, x + 23, 38.6, f"machine {machine}", va="top")
+        lines = (f"GROUP_RANK {number}", "serves the store" if number == 0 else "a client of the store")
+        Process(x + 3, 21, 40, 13, INK, "torchrun, an agent", lines).draw(ax)
+        for local in (0, 1):
+            rank, left = 2 * number + local, x + 3 + 22 * local
+            inside = (f"LOCAL_RANK {local},", f"uses cuda:{local}")
+            Process(left, 1, 18, 13, rank_color(rank), f"RANK {rank}", inside).draw(ax)
+            arrow(ax, left + 9, 21, left + 9, 14)
+        words(ax, x + 23, 16.8, "starts")
+    arrow(ax, 57, 27.5, 43, 27.5)
+    words(ax, 50, 28.2, "rendez-\nvous")
+
+
+def draw_init_methods(ax: Axes) -> None:
+    """For each init method: where the store is, who serves it, and who numbers the ranks."""
+    for x, method, store, number in (
+        (0, "env://", ("MASTER_ADDR:MASTER_PORT,", "served by rank 0, or", "by the agent of torchrun"), "RANK=1"),
+        (34.5, "tcp://10.0.0.7:29500", ("host and port are in the URL,", "served by rank 0"), "rank=1"),
+        (69, "file:///shared/name", ("all ranks open it;", "nobody serves it"), "rank=1"),
+    ):
+        words(ax, x + 15.5, 39.5, method, va="top")
+        Process(x, 19, 31, 17, INK, "the file" if "file" in method else "the store", store).draw(ax)
+        for rank, left in enumerate((x, x + 17)):
+            told = number.replace("1", str(rank)), "a variable" if number[0] == "R" else "an argument"
+            Process(left, 0, 14, 12.5, rank_color(rank), f"rank {rank}", told).draw(ax)
+            arrow(ax, left + 7, 12.5, left + 7, 19)
+
+
+def draw_backends(ax: Axes) -> None:
+    """From dist.all_reduce to what carries the bytes."""
+    Process(0, 11.5, 20, 14, INK, "dist.all_reduce", ("(tensor, group=...)", "your call")).draw(ax)
+    has = ("a list of ranks, and", "a backend for each", "kind of device")
+    Process(27, 10, 21, 17, INK, "ProcessGroup", has).draw(ax)
+    for y, name, work, carrier in (
+        (27, "ProcessGroupGloo", "allreduce, in C++", "TCP,\nby the CPU"),
+        (13, "ProcessGroupNCCL", "allreduce, in C++", "NVLink, PCIe,\nInfiniBand, TCP"),
+        (-1, "a class of yours", "allreduce, in Python", "MPI, a store,\nanything else"),
+    ):
+        Process(57, y, 23, 11, INK, name, (work,)).draw(ax)
+        box(ax, 86, y, 14, 11, ec=INK, lw=1.6)
+        words(ax, 93, y + 5.5, carrier, va="center")
+        arrow(ax, 48, 18.5, 57, y + 5.5)
+        arrow(ax, 80, y + 5.5, 86, y + 5.5)
+    arrow(ax, 20, 18.5, 27, 18.5)
+    words(ax, 68.5, 41, "backends", va="top")
+    words(ax, 93, 41, "transports", va="top")
+    words(ax, 51, 26.5, "cpu")
+    words(ax, 53.2, 18.9, "cuda")
+
+
 def main() -> None:
-    """Draw both."""
-    for name, draw in (("ranks", draw_ranks), ("house", draw_house)):
+    """Draw all of them."""
+    maps = {"ranks": draw_ranks, "agents": draw_agents, "init_methods": draw_init_methods, "backends": draw_backends}
+    for name, draw in (maps | {"house": draw_house}).items():
         with style():
             figure = new_figure(7.4, 3.1)
             ax = figure.add_axes((0, 0, 1, 1))
@@ -129,7 +185,7 @@ def main() -> None:
             ax.axis("off")
             draw(ax)
             for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
-                figure.savefig(FIGS / f"{name}.{kind}", transparent=True, dpi=150, metadata=metadata)
+                figure.savefig(FIGS / f"{name}.{kind}", dpi=150, metadata=metadata)
 
 
 if __name__ == "__main__":

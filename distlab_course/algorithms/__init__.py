@@ -1,4 +1,4 @@
-"""All-reduce, nine times: the algorithms that notebook 03 builds, finished.
+"""All-reduce, nine times: the algorithms that labs 05 and 11 build, finished.
 
     from distlab_course import algorithms
     algorithms.ALL_REDUCE["ring"](tensor)                 # on every rank, in place, like dist.all_reduce(tensor)
@@ -19,6 +19,7 @@ import torch
 
 from distlab.simulated.schedules import Message, Schedule, cost, holdings, schedule
 from distlab_course.algorithms import by_messages
+from distlab_course.algorithms.by_host import two_level
 from distlab_course.algorithms.call import Peers, all_reduce
 from distlab_course.algorithms.shared_memory import Segment, segment_of, shared_memory
 
@@ -47,4 +48,4 @@ ALL_REDUCE: dict[str, Callable[..., Any]] = {
     "best": best,
 }
 
-__all__ = ["ALL_REDUCE", "Message", "Schedule", "cost", "holdings", "schedule"]
+__all__ = ["ALL_REDUCE", "Message", "Schedule", "cost", "holdings", "schedule", "two_level"]

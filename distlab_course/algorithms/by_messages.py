@@ -3,7 +3,7 @@
 Runs on every rank. The naive way and the tree send 2(n - 1) messages of the whole buffer, the fewest there can be; the
 tree sends them in 2 log2(n) steps, the naive way in 2(n - 1). Doubling and halving take few steps between 2^k ranks.
 In a ring each rank sends to the next rank only. The whole ring and the pipelined one have no schedule to follow: they
-keep messages on their way while they add. Notebook 03 writes each of them out.
+keep messages on their way while they add. Labs 05 and 11 write each of them out.
 
 Source of the ring of chunks: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations
 (2009); for deep learning, Baidu's and DeepSpeech's allreduce (2017).

@@ -1,12 +1,11 @@
-"""The exercises of notebook 04: parts of a data set, averaged gradients, and what more ranks bring."""
-
-from unittest import mock
+"""The exercises of lab 06: parts of a data set, and averaged gradients."""
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import Limits, Seen, exercise, formula, numbers, question
+from distlab.checking import Limits, exercise, formula, numbers, question
+from distlab_course import data_parallel
 
 SHAPES = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
 
@@ -17,7 +16,7 @@ def _gradients(rank, world_size, shapes):
     return tuple(tensor.reshape(shape) for tensor, shape in zip(flat, shapes, strict=True))
 
 
-def _averaged(fn, *gradients):
+def averaged(fn, *gradients):
     """The gradients of a model, whose parameters are zero, after `fn(model)`."""
     model = nn.ParameterList(torch.zeros_like(gradient) for gradient in gradients)
     for parameter, gradient in zip(model, gradients, strict=True):
@@ -27,38 +26,11 @@ def _averaged(fn, *gradients):
 
 
 def _weighted(fn, samples, *gradients):
-    return _averaged(lambda model: fn(model, samples), *gradients)
+    return averaged(lambda model: fn(model, samples), *gradients)
 
 
 def _in_two_buckets(fn, *gradients):
-    return _averaged(lambda model: fn([[model[-1]], list(model)[-2::-1]]), *gradients)
-
-
-def _while_backward_runs(fn, images):
-    """The gradients, and whether all-reduces began in backward and went on beside it."""
-    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    for parameter in model.parameters():
-        nn.init.constant_(parameter, 0.5)
-    begun, all_reduce = [], dist.all_reduce
-
-    def noted(*args, **kwargs):
-        begun.append(bool(kwargs.get("async_op") or args[3:]))
-        return all_reduce(*args, **kwargs)
-
-    with mock.patch.object(dist, "all_reduce", noted):
-        finish = fn(model)
-        model(images.reshape(-1, 4)).sum().backward()
-        early = list(begun)
-        if callable(finish):
-            finish()
-    how = "after backward" if not early else "beside backward" if all(early) else "that backward waits for"
-    return Seen(f"all-reduces {how}"), [parameter.grad for parameter in model.parameters()]
-
-
-def _rounded(fn, gradient):
-    """The dtype of the gradient, and the gradient in so few digits that those of bfloat16 do."""
-    (average,) = _averaged(fn, gradient)
-    return average.dtype, average.to(torch.bfloat16)
+    return averaged(lambda model: fn([[model[-1]], list(model)[-2::-1]]), *gradients)
 
 
 def _measured(fn, *weights):
@@ -85,7 +57,7 @@ def _images(rank, world_size, more):
     return labels, torch.where(torch.arange(length) % 4 == rank, (labels + 1) % 3, labels), 3
 
 
-@formula("04", (12, 0, 3), (7, 0, 3), (7, 2, 3), (7, 0, 1), (2, 3, 4), (1437, 3, 4))
+@formula("06", (12, 0, 3), (7, 0, 3), (7, 2, 3), (7, 0, 1), (2, 3, 4), (1437, 3, 4))
 def deal(total, rank, world_size):
     """Return a list of the numbers of a rank's samples, dealt like cards: rank, rank + world_size, and so on.
 
@@ -97,20 +69,18 @@ def deal(total, rank, world_size):
     return list(range(rank, total, world_size))
 
 
-@exercise("04", cases=SHAPES, given=_gradients, trial=_averaged)
+@exercise("06", cases=SHAPES, given=_gradients, trial=averaged)
 def average_gradients(model):
     """Replace the gradient of every parameter of `model` by its mean over all ranks.
 
     Hint: `for parameter in model.parameters():` and its `parameter.grad` is a tensor.
     Hint: `dist.all_reduce(parameter.grad)` leaves the sum there, and a mean is a sum divided by a number.
     """
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
+    data_parallel.average_gradients(model)
 
 
 @exercise(
-    "04",
+    "06",
     cases=((10, SHAPES[0]), (1, SHAPES[1]), (0, SHAPES[2])),
     given=lambda rank, n, case: ((rank + 1) * 10 if case[0] else 5, *_gradients(rank, n, case[1])),
     trial=_weighted,
@@ -130,23 +100,7 @@ def average_weighted(model, samples):
         dist.all_reduce(parameter.grad)
 
 
-@question("04", 8)
-def micro_batches(answer):
-    """A recipe asks for a global batch of 1024 images. You have 8 ranks, and 16 images at a time fit into each one's
-    memory. How many micro-batches does a rank add up in its gradients before each step?
-
-    Hint: How many images do the 8 ranks look at in one backward?
-
-    Not 64: One rank alone would need so many.
-    Not 128: Those are the images of a rank: how many micro-batches?
-
-    Otherwise: 8 ranks look at 16 x 8 = 128 images in one backward.
-
-    Why: Global batch = micro-batch x accumulation x ranks: 16 x 8 x 8 = 1024.
-    """
-
-
-@question("04", [12, 11, 11, 11])
+@question("06", [12, 11, 11, 11])
 def batches_by_rank(answer):
     """Four ranks have 353, 352, 352 and 352 images, in batches of 32, and the last batch may be smaller
     (`drop_last=False`). How many batches does each rank have? Give a list of four numbers.
@@ -160,21 +114,7 @@ def batches_by_rank(answer):
     """
 
 
-@exercise("04", cases=(5, 1, 0), given=_images)
-def confusion(labels, predicted, classes):
-    """Return, on every rank, the table of all ranks' images: how many with label i were taken for j, at [i, j].
-
-    `labels` and `predicted` are this rank's own, as int64. The table is int64, `classes` x `classes`.
-
-    Hint: Count your own images first, and then add up the tables of all ranks.
-    Hint: `table[label, guess] += 1` in a loop is right, and so is `torch.bincount` of `classes * labels + predicted`.
-    """
-    table = torch.bincount(classes * labels + predicted, minlength=classes**2).reshape(classes, classes)
-    dist.all_reduce(table)
-    return table
-
-
-@exercise("04", cases=("equal", "rising", "both ways"), given=_apart, trial=_measured)
+@exercise("06", cases=("equal", "rising", "both ways"), given=_apart, trial=_measured)
 def spread(model):
     """Return, on every rank, the largest difference between two ranks in any parameter of `model`.
 
@@ -191,7 +131,7 @@ def spread(model):
     return (highest - lowest).max().item()
 
 
-@exercise("04", worlds=(2, 3, 4), cases=SHAPES[1:], given=_gradients, trial=_in_two_buckets, limits=Limits(calls=2))
+@exercise("06", worlds=(2, 3, 4), cases=SHAPES[1:], given=_gradients, trial=_in_two_buckets, limits=Limits(calls=2))
 def average_buckets(buckets):
     """Replace every gradient by its mean over all ranks, with one all-reduce for each bucket.
 
@@ -202,84 +142,18 @@ def average_buckets(buckets):
 
     Limit: There are two buckets: does each travel as one tensor?
     """
-    for parameter in [parameter for bucket in buckets for parameter in bucket]:
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
+    data_parallel.average_buckets(buckets)
 
 
-@exercise("04", cases=(8, 4, 12), trial=_while_backward_runs)
-def average_in_backward(model):
-    """From now on, have each backward average the gradients of `model`: every all-reduce begins as soon as its gradient
-    is there, and backward goes on. Return a function without arguments, called after backward, that ends the averages.
+@exercise("06", cases=(5, 1, 0), given=_images)
+def confusion(labels, predicted, classes):
+    """Return, on every rank, the table of all ranks' images: how many with label i were taken for j, at [i, j].
 
-    Hint: `parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when its gradient is there.
-    Hint: In the hook, `dist.all_reduce(parameter.grad, async_op=True)` returns a Work: keep it for later.
-    Hint: The function that you return waits for each Work, and only then divides that gradient by `world_size`.
+    `labels` and `predicted` are this rank's own, as int64. The table is int64, `classes` x `classes`.
+
+    Hint: Count your own images first, and then add up the tables of all ranks.
+    Hint: `table[label, guess] += 1` in a loop is right, and so is `torch.bincount` of `classes * labels + predicted`.
     """
-    begun = []
-
-    def hook(parameter):
-        begun.append((parameter, dist.all_reduce(parameter.grad, async_op=True)))
-
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(hook)
-
-    def finish():
-        for parameter, work in begun:
-            work.wait()
-            parameter.grad /= dist.get_world_size()
-        begun.clear()
-
-    return finish
-
-
-@exercise(
-    "04",
-    cases=((8, 1), (1000, 1), (10, 10**5)),
-    given=lambda rank, n, case: (numbers(rank, n, case[0])[0] * case[1],),
-    trial=_rounded,
-    limits=lambda n, length, item: Limits((n - 1).bit_length() * length * item // 2),
-)
-def average_in_halves(model):
-    """Replace every gradient by its mean over all ranks, and send 16 bits a number: `torch.bfloat16`.
-
-    The gradients are float32 before and afterwards. No average may be wrong by more than 1 %.
-
-    Hint: `parameter.grad.to(torch.bfloat16)` is a new tensor.
-    Hint: Divide, convert, all-reduce, and `parameter.grad.copy_(...)` converts back.
-
-    Limit: Which dtype does the tensor have that travels?
-    """
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
-
-
-@formula("04", (1e-3, 50e-6, 2e-3), (0.0, 1e-4, 5e-3), (2e-3, 1e-5, 1e-3))
-def smallest_batch(a, b, c):
-    """Return the global batch from which on 2 ranks take at least 1.6 times the images of one rank in a second.
-
-    A step of one rank takes a + b * images seconds, and with 2 ranks averaging takes c seconds more. It need not be a
-    whole number. With a = 1 ms, b = 50 µs and c = 2 ms it is 380.
-
-    Hint: What does a step of 2 ranks take, if each has half of the images?
-    Hint: Solve a + b x = 1.6 (a + b x / 2 + c) for x.
-    """
-    return (3 * a + 8 * c) / b
-
-
-@question("04", 16)
-def replica_gigabytes(answer):
-    """A model of 1 billion parameters in float32 is trained with Adam on 8 ranks. How many GB (1e9 bytes) do its
-    weights, their gradients and the optimizer's state take on each rank?
-
-    Hint: Each number takes 4 bytes. Which numbers does Adam keep for each parameter?
-
-    Not 4: Those are the weights only.
-    Not 8: Adam keeps something of each parameter, too.
-    Not 12: Adam keeps two numbers of each parameter.
-    Not 2: Data parallelism divides the data, not the model.
-    Not 0.5: Data parallelism divides the data, not the model.
-
-    Why: Weights, gradients, and Adam's two means: 4 x 4 GB on every rank, however many there are.
-    """
+    table = torch.bincount(classes * labels + predicted, minlength=classes**2).reshape(classes, classes)
+    dist.all_reduce(table)
+    return table

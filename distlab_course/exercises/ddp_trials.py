@@ -1,10 +1,13 @@
-"""How the answers of notebook 05 are tried: facts about what a training, a backward or a file leaves behind.
+"""How the answers of labs 07, 21 and 22 are tried: facts about what a training, a backward or a file leaves behind.
 
-Runs on every rank of the small world, called by distlab's check; the exercises are in distributed_data_parallel.py.
+Runs on every rank of the small world, called by distlab's check; the exercises are in distributed_data_parallel.py,
+fewer_bytes.py and stop_and_go_on.py.
 """
 
 import os
+import shutil
 import tempfile
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -19,7 +22,7 @@ from torch.utils.data import Dataset
 from distlab.checking import Seen, gathered
 from distlab_course import checkpoints
 
-RATE, BATCH, EPOCHS = 0.1, 3, 2
+RATE, BATCH, EPOCHS, ROUNDS = 0.1, 3, 2, 8
 
 
 class Watched(nn.Linear):
@@ -144,26 +147,44 @@ def to_the_end(fn, count):
     return Seen(f"{len(ddp.module.history)} used"), flat(ddp.parameters())
 
 
-def with_hook(fn, width):
-    """Go backward through DDP with the hook: how it has sent its buckets, and the gradients, exact if they are near."""
-    everyone, calls, all_reduce = gathered(Numbered(4, seed=dist.get_rank()).images), [], dist.all_reduce
-
-    def noted(tensor, *args, async_op=False, **kwargs):
-        calls.append((tensor.nbytes, async_op))
-        return all_reduce(tensor, *args, async_op=async_op, **kwargs)
-
+def with_hook(hook, state, width):
+    """Go backward through DDP with a hook: the gradients, exact if they are near."""
+    everyone = gathered(Numbered(4, seed=dist.get_rank()).images)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, width), nn.Linear(width, 2))
     net(torch.cat(everyone)).square().mean().backward()
     exact = gradient(net)
     net.zero_grad()
     ddp = DistributedDataParallel(net)
-    ddp.register_comm_hook(None, fn)
+    ddp.register_comm_hook(state, hook)
+    ddp(everyone[dist.get_rank()]).square().mean().backward()
+    return within_2_percent(gradient(ddp), exact, exact.abs().max())
+
+
+def with_half(fn, width):
+    """How a hook has sent its buckets, and the gradients."""
+    calls, all_reduce = [], dist.all_reduce
+
+    def noted(tensor, *args, async_op=False, **kwargs):
+        calls.append((tensor.nbytes, async_op))
+        return all_reduce(tensor, *args, async_op=async_op, **kwargs)
+
     with mock.patch.object(dist, "all_reduce", noted):
-        ddp(everyone[dist.get_rank()]).square().mean().backward()
+        found = with_hook(fn, None, width)
     waits = "" if all(async_op for _, async_op in calls) else " and waits"
-    sent = Seen(f"sends {sum(size for size, _ in calls)} bytes{waits}")
-    return sent, within_2_percent(gradient(ddp), exact, exact.abs().max())
+    return Seen(f"sends {sum(size for size, _ in calls)} bytes{waits}"), found
+
+
+def with_own_sum(fn, width):
+    """How many numbers a hook has added up with the all-reduce that it was given, and the gradients."""
+    sizes = []
+
+    def own_sum(tensor):
+        sizes.append(tensor.numel())
+        dist.all_reduce(tensor)
+
+    found = with_hook(fn, own_sum, width)
+    return Seen(f"{sum(sizes)} numbers added up with `state`"), found
 
 
 def noise(rank, n, length):
@@ -173,9 +194,40 @@ def noise(rank, n, length):
 
 def in_bytes(fn, tensor):
     """Average a tensor; the exact average, if the result is near it."""
+    return over_rounds(lambda one, residual: fn(one), tensor, rounds=1)
+
+
+def over_rounds(fn, tensor, rounds=ROUNDS):
+    """Average the same tensor in several rounds with one residual; the exact sum of the averages, if it is near."""
     everyone = torch.stack([noise(rank, None, len(tensor))[0] for rank in range(dist.get_world_size())])
-    fn(tensor)
-    return within_2_percent(tensor, everyone.mean(0), everyone.abs().max())
+    residual, averages = torch.zeros_like(tensor), tensor.repeat(rounds, 1)
+    for one in averages:
+        fn(one, residual)
+    return within_2_percent(averages.sum(0), rounds * everyone.mean(0), everyone.abs().max())
+
+
+def saved(fn, epoch):
+    """Save a checkpoint, slowly: how often and where it was written, whether all have waited, and what is in it."""
+    written, save, ddp = [], torch.save, DistributedDataParallel(Watched(0))
+    folder = gathered(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]
+    path = Path(folder, "run.pt")
+
+    def slowly(state, file, **options):
+        time.sleep(0.1)
+        save(state, file, **options)
+        written.append("over the old one" if str(file) == str(path) else "beside the old one")
+
+    with mock.patch.object(torch, "save", slowly):
+        fn(path, ddp, torch.optim.SGD(ddp.parameters(), lr=RATE), epoch)
+    waited, places = all(gathered(path.exists())), [place for places in gathered(written) for place in places]
+    state = torch.load(path) if path.exists() else {}
+    dist.barrier()
+    shutil.rmtree(folder, ignore_errors=True)
+    return {
+        "file": Seen(f"written {len(places)} times, {', '.join(sorted(set(places)))}"),
+        "end": Seen("is there when every rank returns" if waited else "is not there yet when a rank returns"),
+        "content": Seen(f"{', '.join(sorted(state))}; weights: {', '.join(state.get('model', ()))}"),
+    }
 
 
 def in_a_folder(fn, *files):

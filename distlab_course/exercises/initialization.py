@@ -1,4 +1,4 @@
-"""The exercises of notebook 06: how ranks find each other, and what carries their tensors."""
+"""The exercises of lab 30: how ranks find each other."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from distlab.checking import Exercise, Question, gathered, nothing
 
-question, exercise = partial(Question, "06"), partial(Exercise, "06", worlds=(1, 2, 3), cases=(None,), given=nothing)
+question, exercise = partial(Question, "30"), partial(Exercise, "30", worlds=(1, 2, 3), cases=(None,), given=nothing)
 
 LOGS = {"A": "rank missing", "B": "world size", "C": "port taken", "D": "stale keys", "E": "interface"}
 
@@ -44,25 +44,13 @@ class _Once(dist.Store):
         self.store.wait(keys, *timeout)
 
 
-def _new_store(kind=dist.FileStore):
+def new_store(kind=dist.FileStore):
     """A store for the ranks of this world, with no key in it; it waits for 2 seconds."""
     path = [os.path.join(tempfile.gettempdir(), f"distlab-{uuid.uuid4().hex}")]
     dist.broadcast_object_list(path, src=0)
     store = kind(path[0], dist.get_world_size())
     store.set_timeout(timedelta(seconds=2))
     return store
-
-
-@question(4096)
-def store_reads(answer):
-    """How many keys do the ranks read, all together, when 64 of them call `init_process_group` over gloo?
-
-    Hint: Look at the picture of 3 ranks. How many keys does each of them read?
-
-    Otherwise: With 3 ranks there are 9 reads, 3 by each rank.
-
-    Why: Each rank reads the address of every rank, its own included: 64 * 64 are 4096 reads, of only 64 keys.
-    """
 
 
 def _wait_for(store, other):
@@ -75,7 +63,7 @@ def _wait_for(store, other):
 
 def _came_before_leaving(barrier):
     """How many ranks had come when this one left, in each of three rounds."""
-    rank, n, store, came = dist.get_rank(), dist.get_world_size(), _new_store(), []
+    rank, n, store, came = dist.get_rank(), dist.get_world_size(), new_store(), []
     for turn in range(3):
         dist.barrier()
         if (rank + turn) % n:
@@ -90,9 +78,9 @@ def _came_before_leaving(barrier):
 
 @exercise(trial=_came_before_leaving)
 def store_barrier(store, rank, world_size, name):
-    """Return only when all ranks have called it with this name, made of `add`, `set` and `wait` of a store.
+    """Block until every rank has called this function with the same name; use only the store's `add`, `set` and `wait`.
 
-    It is called in three rounds, each with another name; compared is how many ranks had come when a rank left.
+    It is called in three rounds, each under another name; compared is how many ranks had come when a rank left.
 
     Hint: `store.add(key, 1)` counts the ranks that have come. Which rank knows that it is the last one?
     Hint: The last one to come sets a key for which all ranks wait: `store.wait([key])`.
@@ -101,16 +89,28 @@ def store_barrier(store, rank, world_size, name):
     dist.barrier()
 
 
+@question(4096)
+def store_reads(answer):
+    """How many reads of a key do the ranks make, all together, when 64 of them call `init_process_group` over gloo?
+
+    Hint: Look at the picture of 3 ranks. How many keys does each of them read?
+
+    Otherwise: With 3 ranks there are 9 reads, 3 by each rank.
+
+    Why: Each rank reads the address of every rank, its own included: 64 * 64 are 4096 reads, of only 64 keys.
+    """
+
+
 def _all_numbers(take):
     """What two calls on each rank have given, sorted."""
-    store = _new_store(_Late)
+    store = new_store(_Late)
     numbers = sorted(str(number) for numbers in gathered([take(store), take(store)]) for number in numbers)
     return ", ".join(numbers) + ("" if len(set(numbers)) == len(numbers) else " (the same number twice)")
 
 
 @exercise(trial=_all_numbers)
 def take_number(store):
-    """Return the next number, from 0 on, that no other call on any rank has got from this store.
+    """Return the next unused number, counting from 0; no two calls on any rank may get the same one.
 
     Each rank calls it twice; compared are the numbers of all ranks, sorted.
 
@@ -141,7 +141,7 @@ def five_logs(answer):
 def _sums_of_groups(build):
     """The sum over the ranks in each of three groups, and how many keys these have written, as far as they have to."""
     rank, n, sums = dist.get_rank(), dist.get_world_size(), []
-    store = _new_store()
+    store = new_store()
     for cycle in range(3):
         build(_Once(store), rank, n, cycle)
         dist.all_reduce(total := torch.tensor(10**rank))
@@ -149,11 +149,11 @@ def _sums_of_groups(build):
     return f"sums {sums} with {min(store.num_keys(), 3 * n)} keys"
 
 
-@Exercise("06", worlds=(1, 2), cases=(None,), given=nothing, trial=_sums_of_groups)
+@Exercise("30", worlds=(1, 2), cases=(None,), given=nothing, trial=_sums_of_groups)
 def build_again(store, rank, world_size, cycle):
-    """Leave the default group and build it anew on `store`, which is the same one each time.
+    """Leave the default group and build it anew on `store`, which is the same store each time.
 
-    `cycle` counts the calls from 0. Three groups in a row must add up, and none may write a key of another one.
+    `cycle` counts the calls from 0. Three groups in a row must add up, and none may write a key that another one wrote.
 
     Hint: `dist.destroy_process_group()` leaves it; `dist.init_process_group("gloo", store=..., rank=..., ...)` joins.
     Hint: `dist.PrefixStore(prefix, store)` puts a prefix before every key. Which prefix has no other cycle?
@@ -161,55 +161,3 @@ def build_again(store, rank, world_size, cycle):
     dist.destroy_process_group()
     own = dist.PrefixStore(f"cycle {cycle}", store)
     dist.init_process_group("gloo", store=own, rank=rank, world_size=world_size)
-
-
-@question()
-def both_devices(answer):
-    """Which `backend` for a program that adds up gradients on GPUs with NCCL, and counts samples on the CPU with gloo?
-
-    Give the text for `init_process_group(backend=...)`.
-
-    Hint: It names a backend for each device, with a comma between them.
-
-    Why: torch looks at the tensor's device: "cpu:gloo,cuda:nccl" makes a group with both, and NCCL never sees the CPU.
-    """
-    if ":" not in str(answer):
-        return f"{answer!r} does not say for which device each backend is."
-    right = sorted(str(answer).replace(" ", "").split(",")) == ["cpu:gloo", "cuda:nccl"]
-    return right or 'NCCL is for tensors on a GPU, which torch calls "cuda", and gloo here for those on the "cpu".'
-
-
-def _trained(make):
-    """What `make`'s group makes of a broadcast and an all-reduce, and weights after two steps of DDP on it."""
-    rank, name, tensor = dist.get_rank(), f"own{len(dist.Backend.backend_list)}", torch.tensor([dist.get_rank() + 1.0])
-    dist.Backend.register_backend(name, make, devices=["cpu"])
-    group = dist.new_group(backend=name)
-    for call, options in ((dist.broadcast, {"src": 0}), (dist.all_reduce, {})):
-        work = call(tensor, group=group, async_op=True, **options)
-        if not isinstance(work, dist.Work):  # DDP would call its methods in C++, whatever it is
-            raise TypeError(f"{call.__name__} on this group must return a Work, got {work!r}")
-        work.wait()
-    torch.manual_seed(rank)  # DDP has to give all ranks the weights of rank 0
-    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), process_group=group)
-    for step in range(2):
-        ddp.zero_grad()
-        ddp(torch.full((4, 3), 1.0 + rank + step)).square().mean().backward()
-        for weights in ddp.parameters():
-            weights.data -= 0.1 * weights.grad
-    weights = torch.nn.utils.parameters_to_vector(ddp.parameters()).detach()
-    return f"after broadcast and all_reduce: {tensor.item():g}", weights
-
-
-@exercise(trial=_trained, seconds=60)
-def own_backend(store, rank, size, timeout):
-    """Return a process group, of a class of your own, on which DistributedDataParallel trains.
-
-    The class derives from `dist.ProcessGroup`; its methods `broadcast(tensors, opts)`, `allreduce(tensors, opts)` and
-    `allgather(outputs, inputs, opts)` carry the tensors through `store`, and return a Work that is done.
-
-    Hint: A tensor is bytes: `store.set(key, tensor.numpy().tobytes())`, and
-    `torch.frombuffer(bytearray(store.get(key)), dtype=tensor.dtype)` is the way back.
-    Hint: Write `allgather` first: each rank sets its tensor under its number and gets all. The others follow from it.
-    Hint: No key may be used twice: count the calls, and put the number into the key.
-    """
-    return dist.ProcessGroupGloo(store, rank, size, timeout)

@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: how ranks are started, get their numbers, and are started again."""
+"""The exercises of lab 08: how ranks are started, get their numbers, and are started again."""
 
 import contextlib
 import os
@@ -22,10 +22,22 @@ def train(rank):
     dist.all_reduce(total := torch.tensor(10**rank))
     print(f"rank {rank} of {dist.get_world_size()}: {total}\\n", end="", flush=True)
 """
+# stands in for resnet_ddp.py, and trains nothing
+TOLD = """import argparse, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--checkpoint", default="")
+parser.add_argument("--resume", action="store_true")
+for name in ("--batch-size", "--lr", "--data", "--workers", "--seed"):
+    parser.add_argument(name)
+told = parser.parse_args()
+rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+print(f"{rank} of {size}: {told.epochs}|{told.checkpoint}|{told.resume}\\n", end="", flush=True)
+"""
 
 
 @formula(
-    "07",
+    "08",
     ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},),
     ({"HOME": "/root"},),
     ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"},),
@@ -33,7 +45,7 @@ def train(rank):
 def where_am_i(environment):
     """Return (rank, world_size, local_rank), three integers, from a mapping such as `os.environ`.
 
-    A script that `python` alone has started finds none of the variables: it is rank 0 of 1, with local rank 0.
+    Plain `python` sets none of the variables; the process is then rank 0 of 1, with local rank 0.
 
     Hint: `RANK`, `WORLD_SIZE` and `LOCAL_RANK`; every value is a text.
     Hint: `environment.get("RANK", "0")` is "0" where the variable is missing.
@@ -41,47 +53,51 @@ def where_am_i(environment):
     return tuple(int(environment.get(name, one)) for name, one in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
 
 
-@question("07", (15, 7))
-def second_machine(answer):
-    """Two machines with 8 GPUs run one rank for each. What are (RANK, LOCAL_RANK) of the rank on the last GPU?
+@formula("08", (None, 0), (None, 3), ("2,3", 0), ("2,3", 1), ("5,1,4", 2))
+def physical_gpu(visible, local_rank):
+    """Return the number by which `nvidia-smi` knows the GPU of a rank that uses the device `cuda:<local_rank>`.
 
-    Hint: The ranks of the first machine are 0 to 7.
+    `visible` is the value of CUDA_VISIBLE_DEVICES, such as "2,3", or None where it is not set: all GPUs are visible.
 
-    Otherwise: RANK counts the 16 ranks of both machines, LOCAL_RANK the 8 ranks of one, and both begin with 0.
-
-    Why: RANK counts through all machines, to 15, and chooses the data; LOCAL_RANK begins anew on each, and chooses the
-    GPU: 7.
+    Hint: The process numbers the GPUs that it can see from 0, in the order of the list.
+    Hint: `"2,3".split(",")` is a list of two texts.
     """
+    return local_rank if visible is None else int(visible.split(",")[local_rank])
+
+
+def _words(line):
+    """The words after torchrun in a command line."""
+    words = shlex.split(line)
+    begin = next((i for i, word in enumerate(words) if word.endswith(("torchrun", "torch.distributed.run"))), None)
+    if begin is None:
+        raise ValueError(f"`{line.split()[0]}` alone starts one process; the command must call torchrun")
+    return words[begin + 1 :]
 
 
 def _parsed(line):
     """The options of a command line, as torchrun reads them; ValueError with what it says."""
     from torch.distributed.run import get_args_parser
 
-    words = shlex.split(line)
-    begin = next((i for i, word in enumerate(words) if word.endswith(("torchrun", "torch.distributed.run"))), None)
-    if begin is None:
-        raise ValueError(f"{words[0]} starts one process, and not torchrun")
     parser = get_args_parser()
 
     def refuse(message):
         raise ValueError(f"torchrun would say: {message}")
 
     parser.error = refuse
-    return parser.parse_args(words[begin + 1 :])
+    return parser.parse_args(_words(line))
 
 
-@question("07")
+@question("08")
 def two_nodes(answer):
-    """Start train.py on two machines, node-a and node-b, with 8 ranks on each; node-a is to be the meeting point.
+    """Start train.py on two machines, node-a and node-b, with 8 ranks on each; node-a is the meeting point.
 
     Give the command line, one text, if it is the same on both machines; else a list of two, first that of node-a.
 
     Hint: `--nnodes` is the number of machines, and `--nproc-per-node` the number of ranks on each of them.
-    Hint: One command for both: `--rdzv-backend c10d --rdzv-endpoint HOST:PORT`. With `--master-addr`, each machine has
-    to be told its number by `--node-rank`.
+    Hint: One command for both: `--rdzv-backend c10d --rdzv-endpoint HOST:PORT`. With `--master-addr`, you number the
+    machines yourself, by `--node-rank`.
 
-    Why: torchrun on each machine has to know how many machines there are, how many ranks to start, and where to meet.
+    Why: Each torchrun needs to know how many machines there are, how many ranks to start, and where to meet.
     """
     try:
         first, second = map(_parsed, [answer] * 2 if isinstance(answer, str) else answer)
@@ -93,17 +109,20 @@ def two_nodes(answer):
         (first.standalone or second.standalone, "--standalone is for one machine: each would have a world of its own."),
         ({first.nnodes, second.nnodes} != {"2"}, "Each machine waits for --nnodes machines, itself included: 2."),
         ({first.nproc_per_node, second.nproc_per_node} != {"8"}, "--nproc-per-node counts ranks on one machine: 8."),
-        (len(places) > 1, f"They would not meet: one goes to {' and the other to '.join(sorted(places))}."),
-        (not min(places).startswith("node-a"), f"They are to meet at node-a, and this leads to {min(places)}."),
-        (static and (first.node_rank, second.node_rank) != (0, 1), "Which machine is 0, which is 1? See --node-rank."),
-        ({first.training_script, second.training_script} != {"train.py"}, "At the end stands the script, train.py."),
+        (len(places) > 1, f"They would not meet: one goes to {', the other to '.join(sorted(places))}."),
+        (not min(places).startswith("node-a"), f"They must meet at node-a, but this leads to {min(places)}."),
+        (
+            static and (first.node_rank, second.node_rank) != (0, 1),
+            "Which machine is 0, which is 1? See --node-rank.",
+        ),
+        ({first.training_script, second.training_script} != {"train.py"}, "The script, train.py, comes at the end."),
     ):
         if wrong:
             return words
     return True
 
 
-@formula("07", (2, 8, 8), (1, 2, 2), (3, 1, 4))
+@formula("08", (2, 8, 8), (1, 2, 2), (3, 1, 4))
 def count_demos(machines, per_machine, spawned):
     """Return (processes that call demo, those of them that believe they are rank 0).
 
@@ -131,16 +150,16 @@ def _printed(folder, *arguments):
                 one.kill()
 
 
-@question("07")
+@question("08")
 def repair_spawning(answer):
-    """Repair `spawning.py`, so that torchrun runs it on 2 ranks, and `python` alone still does, too.
+    """Repair `spawning.py`, so that torchrun can run it on 2 ranks and plain `python` still starts 2 ranks.
 
-    Give the path of the repaired file. Both ways are tried for real, with the argument 10, the timeout in seconds.
+    Give the path of the repaired file. Both ways are really tried, with the argument 10, the timeout in seconds.
 
     Hint: Only one program may start ranks. Under torchrun, `RANK` is in the environment of the script.
     Hint: Under torchrun: `dist.init_process_group("gloo")`, without a port or a rank of your own. Otherwise: spawn.
 
-    Why: `RANK` in the environment says that a launcher has started this process, and that it is one rank.
+    Why: `RANK` in the environment means that a launcher started this process, as one rank.
     """
     if not Path(answer).is_file():
         return f"There is no file {answer}."
@@ -157,34 +176,40 @@ def repair_spawning(answer):
     return True
 
 
-def _failures(*stamps):
-    """Error files by rank, as torchrun's ranks leave them."""
-    return {rank: {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}} for rank, stamp in stamps}
+def shown_by(line, script):
+    """Run a torchrun command line on this script: (what the terminal shows, the texts of the log files by path)."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, _parsed(line).training_script).write_text(script)
+        shown = _printed(folder, *TORCHRUN, *_words(line))
+        files = {path.relative_to(folder): path.read_text() for path in Path(folder).rglob("*.log")}
+    return shown, files
 
 
-@formula(
-    "07",
-    (_failures((0, "1795296044"), (3, "1795296043")),),
-    (_failures((0, "1795296044"), (3, "1795296043"), (7, "999999999")),),
-    (_failures((5, "17")),),
-)
-def culprit(files):
-    """Return the rank that failed first. `files` maps a rank to what `json.loads` made of its error file.
+@question("08")
+def resume_command(answer):
+    """`resnet_ddp.py` was stopped after 2 epochs, and its checkpoint is `run.pt`: train on until 5 epochs are done.
 
-    Hint: The time is under "message", "extraInfo", "timestamp": seconds, as a text.
-    Hint: Texts are compared letter by letter: "999" comes after "1000". `min(files, key=...)` finds the smallest.
+    Give the command line, for 2 ranks on this machine. It is run for real, in a directory where a stand-in for the
+    script prints the options that it received.
+
+    Hint: What follows the script's name is for the script: `--epochs`, `--checkpoint` and `--resume`.
+    Hint: `--epochs` counts from the first epoch of all.
+
+    Why: torchrun takes the options before the script, and the script those after it.
     """
-    return min(files, key=lambda rank: float(files[rank]["message"]["extraInfo"]["timestamp"]))
-
-
-@formula("07", (10, 86_400), (1, 100), (30, 3600))
-def best_interval(c, m):
-    """Return the seconds between two checkpoints with which the least time is lost.
-
-    Saving takes `c` seconds, and a rank dies every `m` seconds on average. Saving every t seconds costs the share
-    c / t, and a failure loses t / 2 seconds on average, which is the share t / (2 m).
-
-    Hint: Where is the derivative of c / t + t / (2 m) zero?
-    Hint: -c / t**2 + 1 / (2 m) = 0.
-    """
-    return (2 * c * m) ** 0.5
+    try:
+        ranks = re.findall(r"^(\d+) of 2: (.*)", (shown := shown_by(answer, TOLD)[0]), re.MULTILINE)
+    except ValueError as error:
+        return f"{error}."
+    if len(ranks) != 2:
+        errors = re.findall(r".*[Ee]rror: .*", shown)
+        return f"{len(ranks)} ranks of 2 have started{': ' + errors[0].strip() if errors else ''}."
+    epochs, path, resumed = ranks[0][1].split("|")
+    for wrong, words in (
+        (path != "run.pt", f"Its checkpoint is run.pt; the script was told {path or 'none'}."),
+        (resumed != "True", "The script was not told to resume: it begins again, and overwrites the checkpoint."),
+        (epochs != "5", f"The script would stop when {epochs} epochs are done, the first 2 included."),
+    ):
+        if wrong:
+            return words
+    return True

@@ -1,4 +1,4 @@
-"""The exercises of notebook 09 on pipelines: bubbles, weights on two stages, schedules, and what to choose."""
+"""The exercises of lab 52: bubbles, schedules, several stages a rank, weights on two stages, unequal stages."""
 
 from itertools import combinations, pairwise
 
@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import COLLECTIVES, Limits, Seen, exercise, formula, gathered, numbers, question
+from distlab.checking import COLLECTIVES, Limits, Seen, exercise, formula, gathered, numbers
 
 
 def _tied(fn, gradient):
@@ -35,7 +35,7 @@ def _order(fn, m):
     return Seen(" ".join(calls))
 
 
-@formula("09", (4, 0.25), (8, 0.05), (5, 0.3), (2, 0.75), (16, 0.1), (1, 0.2))
+@formula("52", (4, 0.25), (8, 0.05), (5, 0.3), (2, 0.75), (16, 0.1), (1, 0.2))
 def enough_micro_batches(p, share):
     """Return the smallest number of micro-batches with which a pipeline of `p` stages is idle for at most `share` of
     the time. With 4 stages and a quarter of the time it is 9; with 8 stages and 5 % it is 133.
@@ -49,8 +49,59 @@ def enough_micro_batches(p, share):
     return m
 
 
+def _interleaved(fn, m):
+    """Which of 2 n stages have gradients on this rank after `fn`, and these."""
+    torch.manual_seed(4)
+    stages = [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(2 * dist.get_world_size())]
+    fn(stages, *torch.randn(2, 4 * m, 3), nn.functional.mse_loss, m)
+    mine = [number for number, stage in enumerate(stages) if stage[0].weight.grad is not None]
+    why = "" if len(mine) == 2 else "A rank computes its own two stages, and no other rank's."
+    return Seen(f"gradients of stages {mine}", why), [p.grad for number in mine for p in stages[number].parameters()]
+
+
+@exercise("52", worlds=(2, 4), cases=(1, 2), given=lambda rank, n, case: (case * n,), trial=_interleaved)
+def interleaved_step(stages, batch, targets, loss, m):
+    """Make one step of torch's interleaved 1F1B with `m` micro-batches: all gradients end in the stages of their rank.
+
+    `stages` are twice as many modules as there are ranks, the same on all ranks. Rank r computes stages r and
+    r + world_size, and wraps these two only. All ranks have the batch and the targets.
+
+    Hint: `pipelining.PipelineStage(stages[number], number, len(stages), torch.device("cpu"))`, for two numbers.
+    Hint: `pipelining.ScheduleInterleaved1F1B([one, two], m, loss_fn=loss)` takes the list of both.
+    Hint: Rank 0 calls `step(batch)`, the last rank `step(target=targets)`, and a rank between them `step()`.
+
+    Stuck: Does every rank call `step`, also those that have neither batch nor targets?
+    """
+    loss(nn.Sequential(*stages)(batch), targets).backward()
+    for number, stage in enumerate(stages):
+        if number % dist.get_world_size() != dist.get_rank():
+            stage.zero_grad()
+
+
+@exercise("52", cases=(5, 2, 1), given=lambda rank, n, m: (m,), trial=_order)
+def one_forward_one_backward(forward, backward, m):
+    """Call `forward(i)` and `backward(i)` for each of the `m` micro-batches, in the order of 1F1B.
+
+    With p ranks, rank r may have p - r micro-batches alive, and never more. It calls a backward only when it has that
+    many, or when no forwards are left.
+
+    Hint: Rank r begins with p - r forwards, or with m of them if there are no more.
+    Hint: Then follow backward, forward, backward, forward ... until there are no forwards left.
+    Hint: The last rank has one forward in advance, and so alternates from the start.
+
+    Stuck: Which rank waits for a message that its neighbour sends only later? All ranks must follow one schedule.
+    """
+    ahead = min(m, dist.get_world_size() - dist.get_rank())
+    for i in range(ahead):
+        forward(i)
+    for i in range(m):
+        backward(i)
+        if i + ahead < m:
+            forward(i + ahead)
+
+
 @exercise(
-    "09",
+    "52",
     cases=(4, 7, (3, torch.float64)),
     given=lambda rank, n, case: numbers(rank, n, case) if rank in (0, n - 1) else (None,),
     trial=_tied,
@@ -73,29 +124,7 @@ def tie_weights(weight):
         weight.grad = sum(parts)
 
 
-@exercise("09", cases=(5, 2, 1), given=lambda rank, n, m: (m,), trial=_order)
-def one_forward_one_backward(forward, backward, m):
-    """Call `forward(i)` and `backward(i)` for each of the `m` micro-batches, in the order of 1F1B.
-
-    With p ranks, rank r may have p - r micro-batches alive, and never more. It calls a backward only when it has that
-    many, or when no forwards are left.
-
-    Hint: Rank r begins with p - r forwards, or with m of them if there are no more.
-    Hint: Then follow backward, forward, backward, forward ... until there are no forwards left.
-    Hint: The last rank has one forward in advance, and so alternates from the start.
-
-    Stuck: Which rank waits for a message that its neighbour sends only later? All ranks must follow one schedule.
-    """
-    ahead = min(m, dist.get_world_size() - dist.get_rank())
-    for i in range(ahead):
-        forward(i)
-    for i in range(m):
-        backward(i)
-        if i + ahead < m:
-            forward(i + ahead)
-
-
-@formula("09", ([3, 1, 1, 1, 1, 1, 4], 3), ([1, 1, 1, 1, 1, 1, 1], 4), ([2, 3, 5, 1, 6, 2, 2, 4], 4), ([5, 2], 1))
+@formula("52", ([3, 1, 1, 1, 1, 1, 4], 3), ([1, 1, 1, 1, 1, 1, 1], 4), ([2, 3, 5, 1, 6, 2, 2, 4], 4), ([5, 2], 1))
 def slowest_stage(costs, p):
     """Cut the layers, whose times are `costs`, into `p` consecutive stages, none of them empty, so that the slowest
     stage takes as little time as possible. Return the time of that stage. With 3, 1, 1, 1, 1, 1, 4 and p = 3 it is 4.
@@ -105,22 +134,3 @@ def slowest_stage(costs, p):
     """
     ways = (tuple(pairwise((0, *cuts, len(costs)))) for cuts in combinations(range(1, len(costs)), p - 1))
     return min(max(sum(costs[a:b]) for a, b in way) for way in ways)
-
-
-@question("09", 224)
-def tensor_against_pipeline(answer):
-    """A transformer has 64 layers, and there are 8 ranks. How many times as many bytes does a rank send for a
-    micro-batch with tensor parallelism as an inner rank of a pipeline does? With tensor parallelism each layer makes 2
-    ring all-reduces of the activation in the forward, and 2 in the backward.
-
-    Hint: In a ring all-reduce of n ranks, a rank sends 2 (n - 1) / n times the tensor.
-    Hint: An inner rank of a pipeline sends one activation to the next rank, and one gradient to the one before.
-
-    Not 448: That is what tensor parallelism sends: what does the pipeline send?
-    Not 112: An activation and a gradient are two: has each layer 4 all-reduces?
-    Not 128: How much of the tensor does a rank send in a ring all-reduce?
-    Not 28: With tensor parallelism each rank works on all 64 layers.
-    Otherwise: Count the activations that a rank sends in each.
-
-    Why: 64 layers x 4 all-reduces x 1.75 are 448 activations, and the pipeline sends 2, whatever its stages contain.
-    """

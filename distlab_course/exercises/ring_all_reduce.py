@@ -1,4 +1,4 @@
-"""The exercises of notebook 03: all-reduces made of messages, and what they cost."""
+"""The exercises of lab 05: all-reduces made of messages, and what a ring costs."""
 
 from functools import partial
 from math import ceil
@@ -7,10 +7,8 @@ import torch
 import torch.distributed as dist
 
 from distlab.checking import COLLECTIVES, Exercise, Limits, Question, formula, returned
-from distlab_course.algorithms import cost
 
-NAMES = ("naive", "whole ring", "ring", "tree", "recursive doubling", "halving doubling")
-question, messages = partial(Question, "03"), partial(Exercise, "03", forbids=COLLECTIVES)
+question, messages = partial(Question, "05"), partial(Exercise, "05", forbids=COLLECTIVES)
 
 
 def chunks(n, length, item, count):
@@ -99,74 +97,13 @@ def least_seconds(answer):
     """
 
 
-@messages(
-    cases=(32, 50, (40, torch.int64)),
-    limits=lambda n, length, item: Limits(
-        chunks(n, length, item, 2 * (n - 1)), steps=2 * (n - 1), largest=ceil(ceil(length / n) / 4) * item
-    ),
-)
-def ring_in_segments(tensor):
-    """The ring all-reduce with each chunk cut into 4 segments, a message each, that travel at the same time.
+@formula("05", (4, 1e-5, 1e-9), (8, 2e-5, 1e-10), (3, 5e-6, 8e-11), (1024, 1e-6, 4e-11))
+def chunks_pay_off(n, alpha, beta):
+    """Return the size of a tensor in bytes from which on the chunked ring is faster than the ring of whole tensors, on
+    n ranks, more than two, if a message of m bytes takes alpha + beta m.
 
-    Hint: `[chunk.tensor_split(4) for chunk in tensor.tensor_split(world_size)]`.
-    Hint: In each step: start four receives, start four sends, wait for all, add or copy.
-
-    Limit: Is each chunk cut into four, and do all four start before any of them is waited for?
+    Hint: The chunked ring takes 2 (n - 1) steps of 1/n of the tensor. How many steps does the other ring take, and how
+    much does each of them send?
+    Hint: Both are straight lines in the size of the tensor: where do they cross?
     """
-    dist.all_reduce(tensor)
-
-
-@messages(limits=lambda n, length, item: Limits(steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0)))
-def doubling_for_any_n(tensor):
-    """Replace `tensor`, on every rank, by the sum over all ranks: recursive doubling, for any number of ranks.
-
-    With p the largest power of two that is not above n: each rank r from p on lends its numbers to rank r - p, the
-    first p ranks double, and those that borrowed give the result back.
-
-    Hint: In step s, rank r exchanges its whole sum with rank r ^ 2**s, and adds what comes.
-    Hint: 3 ranks: rank 2 sends to rank 0; ranks 0 and 1 exchange; rank 0 sends the sum to rank 2.
-
-    Limit: How many ranks have exchanged their sums after each step?
-    """
-    dist.all_reduce(tensor)
-
-
-@question(6.0)
-def without_the_second_barrier(answer):
-    """Two ranks call `slots_all_reduce` without its second barrier, first with a tensor of one 1.0 on each rank, then
-    with one 5.0 on each. Rank 0 is quick. Which wrong sum can rank 1 get from the first call?
-
-    Hint: Rank 0 returns from the first call and writes the next number into its slot. Where is rank 1 by then?
-
-    Not 2.0: That is the right sum of the first call.
-    Not 10.0: Rank 1 has not written its own 5.0 by then.
-    Otherwise: What is in the two slots when rank 1 reads them late?
-
-    Why: Rank 0 may have written 5.0 before rank 1 reads the slots: 5 + 1. The second barrier keeps it from doing so.
-    """
-
-
-@formula(
-    "03",
-    *((name, n, 4096, 1e-5, 1e-9) for name in NAMES for n in (2, 4, 64)),
-)
-def seconds_of(name, n, num_bytes, alpha, beta):
-    """Return the seconds of an all-reduce of `num_bytes` on n ranks, a power of two, if a message of m bytes takes
-    alpha + beta m. The name is "naive", "whole ring", "ring", "tree", "recursive doubling" or "halving doubling".
-
-    Hint: How many steps follow each other, and how many bytes does a message carry in each?
-    Hint: In halving and doubling the messages are 1/2, 1/4, 1/8 ... of the tensor: how much is that in all?
-    """
-    return cost(name, num_bytes, n, alpha, beta)
-
-
-@formula("03", (4, 1e-5, 1e-9), (8, 2e-5, 1e-10), (64, 1e-6, 4e-11))
-def ring_beats_doubling(n, alpha, beta):
-    """Return the size in bytes from which on the ring is faster than recursive doubling, for n a power of two.
-
-    The ring takes 2 (n - 1) (alpha + beta m / n) for m bytes, doubling takes log2(n) (alpha + beta m).
-
-    Hint: Both are straight lines in m: where do they cross?
-    """
-    steps = n.bit_length() - 1
-    return (2 * (n - 1) - steps) * alpha / ((steps - 2 * (n - 1) / n) * beta)
+    return n * alpha / ((n - 2) * beta)

@@ -4,8 +4,8 @@ Called by the notebooks, in their kernel: `from distlab_course import figures`.
 """
 
 # ruff: noqa: F401 - what is imported here are the names of the package
-from distlab_course.figures.heat import heat_maps
-from distlab_course.figures.pipelines import bubbles, pipeline, predictions, quickest
-from distlab_course.figures.processes import clocks, graph, handshake, machines
+from distlab_course.figures.pipelines import bubbles, pipeline, quickest
+from distlab_course.figures.processes import clocks, first_errors, graph, handshake, machines
 from distlab_course.figures.sharding import cuts, memory, memory_at, mesh, shards
-from distlab_course.figures.training import images, latency_bandwidth, speedup, time_against_ranks
+from distlab_course.figures.training import buckets, images, latency_bandwidth, speedup, time_against_ranks
+from distlab_course.figures.waiting import who_waits

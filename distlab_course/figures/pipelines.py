@@ -1,4 +1,4 @@
-"""Notebook 09: schedules of pipelines, what their bubble and their memory cost, and which way to share a model wins.
+"""Labs 52 and 53: schedules of pipelines, what their bubble costs, and which way to divide a model is the quickest.
 
 Runs in the notebook's kernel. Times are in seconds.
 """
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from distlab.plotting.axes import SMALL, even_ticks, label_ends, log_ticks, new_axes, new_panels
 from distlab.plotting.curves import badge
-from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below, outline
+from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below
 from distlab.plotting.style import INK, curve_color, rank_color, text_color
 
 KINDS = {
@@ -25,7 +25,6 @@ MARKERS = "o+s^vD"
 SHADES = [LOOKS[what].fill for what in ("forward", "backward", "move")]  # of the regions of a map
 Floats = Sequence[float]
 Grid = Sequence[Sequence[float]]
-Costs = Mapping[str, tuple[float, float]]  # by name of a way: bytes and seconds
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
 
 
@@ -104,28 +103,6 @@ def bubbles(shares: Mapping[str, Mapping[int, float]], p: int, stages: Sequence[
         label_ends(ax, ends)
         badge(ax, f"{simulated}; dashed: {p - 1} / (v m + {p - 1})")
     return ax
-
-
-def predictions(predicted: Costs, simulated: Costs, where: str) -> Figure:
-    """Draw what was predicted beside what was simulated: the memory of a rank, and the time of a step.
-
-    Args:
-        predicted: by name of the way, bytes and seconds.
-        simulated: the same.
-        where: on which machines, as `cluster.simulated` says it.
-    """
-    with new_panels(7.5, 3.2, 1, 2, sharey=True) as (figure, axes):
-        for place, (ax, title, unit) in enumerate(zip(axes, ("memory of a rank", "time of a step"), "Bs", strict=True)):
-            for row, name in enumerate(predicted):
-                ax.barh(row + 0.2, simulated[name][place], 0.36, color=LOOKS["forward"].fill)
-                ax.barh(row - 0.2, predicted[name][place], 0.36, fill=False, **outline(LOOKS["wait"]))
-            ax.set(yticks=range(len(predicted)), yticklabels=predicted, ylim=(len(predicted) - 0.4, -0.6))
-            ax.grid(visible=False, axis="y")
-            ax.tick_params(axis="y", length=0)
-            even_ticks(ax.xaxis, unit)
-            ax.set_title(title, fontsize=12)
-        figure.suptitle(f"hatched: predicted; full: {where}", x=0.02, ha="left", fontsize=10, style="italic")
-    return figure
 
 
 def quickest(

@@ -1,4 +1,4 @@
-"""Notebooks 06, 08 and 10: how ranks meet in a store, who refers to whom, machines with their processes, and clocks.
+"""How ranks meet in a store, who refers to whom, machines with their processes, clocks, and who reports an error when.
 
 Runs in the notebook's kernel. Lengths are in inches, times in seconds.
 """
@@ -7,13 +7,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from distlab.plotting.axes import SMALL, even_ticks, new_panels
+from distlab.plotting.axes import SMALL, even_ticks, new_axes, new_panels
 from distlab.plotting.cells import canvas, draw_box, draw_lane, draw_text, text_width
 from distlab.plotting.lanes import LOOKS
-from distlab.plotting.style import HAZE, INK, curve_color, rank_color, style
+from distlab.plotting.style import HAZE, INK, line_color, rank_color, style
 from distlab.plotting.units import format_seconds
 
 LABEL = 11  # font size of the names of lanes, in points
@@ -69,10 +70,10 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
         for place, step in enumerate(steps):
             x, top = left + place * STEP, tops[step.rank]
             if waited := columns_waited(steps, place):
-                look = {"facecolor": "none", "edgecolor": curve_color(step.rank), "hatch": "////", "linewidth": 0}
+                look = {"facecolor": "none", "edgecolor": line_color(step.rank), "hatch": "////", "linewidth": 0}
                 ax.add_patch(Rectangle((x - waited * STEP, top + 0.08), (waited + 0.35) * STEP, LANE - 0.16, **look))
             head, tail = (store - 0.04, top + LANE / 2) if step.writes else (top + LANE / 2, store - 0.04)
-            color = curve_color(writers[step.key]) if step.key in writers else INK
+            color = line_color(writers[step.key]) if step.key in writers else INK
             arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8}
             ax.annotate("", (x + STEP / 2, head), (x + STEP / 2, tail), arrowprops=arrow)
             if step.writes:
@@ -137,14 +138,14 @@ def graph(nodes: Mapping[str, int], edges: Pairs, title: str = "", hollow: Colle
         for name, rank in nodes.items():
             corners[name] = left, top = lefts[columns[name]], tops[rank] + rows[name] * ROW + (ROW - NODE) / 2
             if name in hollow:
-                look = {"facecolor": "none", "edgecolor": curve_color(rank), "linestyle": (0, (3, 2)), "linewidth": 1.4}
+                look = {"facecolor": "none", "edgecolor": line_color(rank), "linestyle": (0, (3, 2)), "linewidth": 1.4}
                 ax.add_patch(Rectangle((left, top), wide[name], NODE, **look))
                 middle = left + wide[name] / 2, top + NODE / 2
                 draw_text(ax, *middle, texts[name], va="center_baseline", fontsize=NAME)
             else:
                 draw_box(ax, left, top, wide[name], NODE, texts[name], rank_color(rank), NAME)
         for start, end in edges:
-            color = INK if nodes[start] == nodes[end] else curve_color(nodes[start])
+            color = INK if nodes[start] == nodes[end] else line_color(nodes[start])
             arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8, "shrinkA": 1, "shrinkB": 1}
             (x, y), (left, top) = corners[end], corners[start]
             ax.annotate("", (x, y + NODE / 2), (left + wide[start], top + NODE / 2), arrowprops=arrow)
@@ -236,7 +237,7 @@ def clocks(exchanges: Sequence[tuple[float, float, float]], truth: float) -> Fig
         for start, end, color in ((0, 0.5, asks), (0.5, 1, looks)):
             ends = {"posA": (start * whole, 2 * start), "posB": (end * whole, 2 * (1 - end))}
             look = {"arrowstyle": "-|>", "mutation_scale": 14, "shrinkA": 0, "shrinkB": 0, "linewidth": 1.8}
-            left.add_patch(FancyArrowPatch(**ends, **look, color=curve_color(color)))
+            left.add_patch(FancyArrowPatch(**ends, **look, color=line_color(color)))
         words = {"fontsize": SMALL, "color": INK}
         left.text(whole / 2, 1.25, "it looked at its clock\nsome time in here", ha="center", va="top", **words)
         for x, word, side in ((0, "asked", "left"), (whole, "answered", "right")):
@@ -244,7 +245,7 @@ def clocks(exchanges: Sequence[tuple[float, float, float]], truth: float) -> Fig
         right.set(title="what each exchange allows", xlabel="exchange", ylabel="offset − best estimate")
         for number, (before, there, after) in enumerate(exchanges):
             shortest = (before, there, after) == (asked, seen, answered)
-            color, width = (curve_color(looks), 4) if shortest else (INK, 1.8)
+            color, width = (line_color(looks), 4) if shortest else (INK, 1.8)
             right.plot([number, number], [there - after - best, there - before - best], color=color, linewidth=width)
             right.plot(number, there - (before + after) / 2 - best, "o", markersize=5, color=color)
         right.axhline(truth - best, linewidth=1.2, linestyle="--", color=INK)
@@ -256,3 +257,26 @@ def clocks(exchanges: Sequence[tuple[float, float, float]], truth: float) -> Fig
         for ax in (left, right):
             ax.grid(visible=False)
     return figure
+
+
+def first_errors(outcomes: Mapping[str, Sequence[tuple[float, str]]], timeout: float) -> Axes:
+    """Draw when each rank reported its error, mistake by mistake from the top down.
+
+    Args:
+        outcomes: by mistake, for each rank the seconds until its error, and a few words of it.
+        timeout: that all of them had.
+    """
+    with new_axes(7.4, 0.6 + 0.85 * len(outcomes), xlabel="time until the rank reports an error") as ax:
+        for place, ranks in enumerate(outcomes.values()):
+            for rank, (seconds, words) in enumerate(ranks):
+                y = place + 0.19 * (2 * rank - 1)
+                ax.barh(y, seconds, height=0.34, color=rank_color(rank))
+                beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "fontsize": NAME}
+                ax.annotate(f"rank {rank}: {words}", (max(seconds, timeout), y), color=INK, **beside)
+        ax.axvline(timeout, color=INK, linestyle="--", linewidth=1)
+        ax.text(timeout, -0.52, " the timeout", va="bottom", fontsize=NAME, color=INK)
+        ax.set(yticks=range(len(outcomes)), yticklabels=outcomes, ylim=(len(outcomes) - 0.5, -0.5))
+        ax.set_xlim(0, 1.75 * max(seconds for ranks in outcomes.values() for seconds, _ in ranks))
+        even_ticks(ax.xaxis, "s")
+        ax.grid(visible=False, axis="y")
+    return ax

@@ -1,4 +1,4 @@
-"""Notebook 09: what lies in the memory of each rank, which part of a tensor it holds, how weights are cut, and a mesh.
+"""Labs 50, 51 and 53: the memory of each rank, the part of a tensor that it holds, how weights are cut, and a mesh.
 
 Runs in the notebook's kernel, on values that were pulled from the ranks. Lengths are in inches.
 """
@@ -16,7 +16,7 @@ from distlab.plotting import cells
 from distlab.plotting.axes import SMALL, new_axes
 from distlab.plotting.cells import draw_text, text_width
 from distlab.plotting.lanes import LOOKS, Look, draw_lanes, height_of, legend_below, outline, stacked
-from distlab.plotting.style import FAINT, INK, MIXED, curve_color, rank_color, text_color
+from distlab.plotting.style import FAINT, INK, MIXED, rank_color, text_color
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
 # greys from light to dark, and sand, so that no part looks like a rank
@@ -49,7 +49,8 @@ def memory(bars: Mapping[str, Parts], title: str = "", unit: str = "MiB", limit:
     with new_axes(6.8, height_of(lanes) + 1.4, title=title, xlabel=f"memory, {unit}") as ax:
         line = {"color": INK, "linestyle": "--", "label": f"device: {(limit or 0) / UNITS[unit]:g} {unit}"}
         lines = [] if limit is None else [ax.axvline(limit / UNITS[unit], **line)]
-        legend_below(ax, looks_in(bars), lines, columns=4)
+        if len(looks := looks_in(bars)) > 1 or lines:
+            legend_below(ax, looks, lines, columns=4)
         tops = draw_lanes(ax, lanes, end, "")
         for name, total in sums.items():
             beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center_baseline", "fontsize": SMALL}
@@ -136,7 +137,7 @@ def shards(states: Sequence[tuple[str, Sequence[Any]]], moves: Sequence[str | No
     for rank in range(n):
         left = names + rank * column
         ax.add_patch(Rectangle((left, 0.26), column - SIDE, 0.05, facecolor=rank_color(rank), edgecolor="none"))
-        draw_text(ax, left + (column - SIDE) / 2, 0.1, f"rank {rank}", fontsize=NAME, color=curve_color(rank))
+        draw_text(ax, left + (column - SIDE) / 2, 0.1, f"rank {rank}", fontsize=NAME, color=INK)
     top, start = HEAD, None
     for (name, state), move in zip(states, [None, *moves], strict=True):
         if start is not None:

@@ -94,7 +94,7 @@ def test_a_slow_link(hosts, port):
     short, long = ping(hosts, port, 2_000_000)
     assert 0.1 <= short < 5
     assert long > 0.29
-    hosts.mend("nodeB")
+    hosts.repair("nodeB")
     assert ping(hosts, port)[0] < 0.1
 
 
@@ -110,7 +110,7 @@ def test_a_cable_is_pulled_and_put_back(hosts, port, latency):
     client.stdin.flush()
     with pytest.raises(OSError, match=r"timed out|No route"):
         socket.create_connection((hosts.address("nodeB"), port), timeout=0.5)
-    hosts.mend("nodeB")
+    hosts.repair("nodeB")
     assert float(client.stdout.readline()) > 0.5
     client.communicate()
 

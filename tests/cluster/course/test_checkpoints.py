@@ -1,4 +1,4 @@
-"""Checkpoints of several ranks: resumed to the last bit, and without a file on one; notebook 05 does the rest."""
+"""Checkpoints of several ranks: resumed to the last bit, and without a file on one; lab 22 does the rest."""
 
 import random
 

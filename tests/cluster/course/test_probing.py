@@ -1,4 +1,4 @@
-"""The probe of notebook 06 on real ranks, and cases that lie, die and hang."""
+"""The probe of lab 31 on real ranks, and cases that lie, die and hang."""
 
 import os
 import time
@@ -22,7 +22,7 @@ def test_what_gloo_can_do(usable):
     assert "non-integral dtype" in probed.messages["gloo cpu"]["BAND float32"]
     assert {*words.values()} == {"yes", "no"}
     assert "gloo cpu: all_gather uneven" in repr(probed)
-    assert "all_reduce on gloo cpu" in {text.get_text() for text in probed.plot().axes[0].texts}
+    assert "all_reduce on gloo cpu" in repr(probed)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_loopback_addresses(hosts):
     socket.create_server((hosts.address("nodeB"), 0)).close()
 
 
-@pytest.mark.parametrize("call", ["cut", "mend", "shape"])
+@pytest.mark.parametrize("call", ["cut", "repair", "shape"])
 def test_loopback_has_no_cables(hosts, call):
     """The error says why, and what takes their place."""
     error = refused(getattr(hosts, call), "nodeA", kind=distlab.ClusterError)

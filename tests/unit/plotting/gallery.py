@@ -40,11 +40,6 @@ CALLS = [
 ]
 HELD_BY = {"rref": 0, "rref\n2": 2, "object": 1, "alone": 1}
 EDGES = [("rref\n2", "object"), ("rref", "object"), ("object", "alone")]
-PROBED = {"gloo cpu": ("yes", "no"), "mpi cuda": ("?", "HANGS"), "ucc cpu": ("WRONG", "DIES")}
-PANELS = {
-    "today": {head: dict(zip(("broadcast", "uneven"), words, strict=True)) for head, words in PROBED.items()},
-    "op by dtype": {"PREMUL_SUM": {"int64": "yes"}},
-}
 PROCESSES = {"here": ["notebook", "controller"], "nodeA": ["store", "rank 0", "rank 1"], "nodeB": ["rank 2"]}
 LINES = {"commands": [("controller", "rank 2")], "tensors": [("rank 0", "rank 1"), ("rank 2", "rank 1")]}
 HELD = ([1, [2, 7], (3, 7)], [3, [7, "?", 14], None])
@@ -52,6 +47,8 @@ MEASURED = {"none": (0.05, 0.04, 0.06), "buckets": (0.1, 0.09, 0.3)}
 FEW = {"a": Shares(0.001, 0, 0.001, 0, 0), "b": Shares(3, 0, 1, 0, 0)}
 TRAINED = {"loss": LOSSES, "accuracy, %": HITS, "c": HITS}
 SAMPLES = (torch.eye(8).expand(2, 6, 1, 8, 8), [range(6), [*"abcdef"]])
+LATE = {"a firewall": [(5.0, "timed out"), (5.0, "timed out")], "no such name": [(0.0, "unknown"), (1.0, "timed out")]}
+STUCK = "x\n  ranks 0 and 3  recv(src=1)  float32[1]\n  rank 1  send(dst=2)  float32[1]\n  rank 2  finished"
 EXCHANGES = [(0.0, 5.3, 0.4), (1.0, 6.1, 1.2), (2.0, 7.0, 2.3)]
 REPLICAS = {"replica": REPLICA, "shard": {"parameters": 2**21}}
 TALKS = [((0, 1), "1 add"), ((1, 3), "1 gather\n1 scatter")]
@@ -63,7 +60,6 @@ GPIPE = [
 V = [[("F", 0, 0, 0.0, 0.1), ("F", 3, 0, 0.3, 0.4), ("I", 3, 0, 0.4, 0.5), ("W", 3, 0, 0.5, 0.6)], []]
 M = (1, 2, 4, 8, 16)
 BUBBLES = {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved": {m: 3 / (2 * m + 3) for m in M[2:]}}
-WAYS = {"DDP": (4e5, 2e-4), "ZeRO-3": (1e5, 5e-4), "pipeline": (1.2e5, 3e-4)}
 BATCHES, WIDTHS = np.arange(1, 9), np.geomspace(1, 100, 11)
 QUICKEST = {"a": BATCHES[:, None] + 0 * WIDTHS, "b": WIDTHS / 10 + 0 * BATCHES[:, None]}
 NETWORKS = {"NVLink": 4e10}
@@ -102,7 +98,7 @@ FIGURES = {
         (*HELD, "call", ["a", "b", "c"]),
         {"call", "before", "after", "c", "14", "?"},
     ),
-    "time_against_size": (plotting.time_against_size, (CURVES, "t"), {*CURVES, "1 µs", "t", "message size"}),
+    "time_against_size": (plotting.time_against_size, (CURVES, "t"), {*CURVES, "1 µs", "t", "tensor size"}),
     "training_curves": (plotting.training_curves, (TRAINED, "digits"), {"digits", "accuracy, %", "epoch", "rank 7"}),
     "spans": (plotting.spans, (SERVED, "t"), {"rank 0", "rank 1", "rank 2", "2", "time", "t", "0 s"}),
     "spans of kinds": (plotting.spans, (STEP, "one step"), {*STEP, WAIT, MOVE, "0 s"}),
@@ -116,7 +112,7 @@ FIGURES = {
         {"isend → 1", "Each message is 4 kB.", "everybody has come", WAIT, "without a partner"},
     ),
     # --- the course's ---
-    "latency_bandwidth": (figures.latency_bandwidth, (*curve(FIT.alpha), FIT, "ping-pong"), {"fit: α + βn\nα = 40 µs"}),
+    "latency_bandwidth": (figures.latency_bandwidth, (*curve(FIT.alpha), FIT, "ping-pong"), {"fit: α + βm\nα = 40 µs"}),
     "time_against_ranks": (figures.time_against_ranks, BY_RANKS, {"ring", "1 MiB", "2", "4", "64", "ranks", "0 s"}),
     "speedup": (
         figures.speedup,
@@ -124,10 +120,16 @@ FIGURES = {
         {"ideal", "large, 50%", "more ranks than the 2 cores", "speed-up"},
     ),
     "images": (figures.images, (*SAMPLES, (), "t"), {"t", "rank 1", "f"}),
-    "heat_maps": (figures.heat_maps, (PANELS,), {*PANELS, *PROBED, "PREMUL_SUM", "?", "HANGS"}),
+    "buckets": (
+        figures.buckets,
+        ([[("2.bias", 40), ("2.weight", 2**20)], [("0.bias", 64)]], "t"),
+        {"t", "0.bias", "1 MiB"},
+    ),
     "handshake": (figures.handshake, (CALLS, "two ranks"), {"two ranks", "store", "rank 0", "k0", "k1", "  4.00 s "}),
     "graph": (figures.graph, (HELD_BY, EDGES, "who holds what", {"rref"}), {"who holds what", "rank 2", "alone"}),
     "machines": (figures.machines, (PROCESSES, LINES, "t"), {"t", *PROCESSES, *LINES, "rank 2", "controller"}),
+    "first_errors": (figures.first_errors, (LATE, 1.0), {*LATE, "rank 1: timed out", " the timeout"}),
+    "who_waits": (figures.who_waits, (STUCK, "t"), {"t", "rank 0", "rank 3", "finished"}),
     "clocks": (figures.clocks, (EXCHANGES, 5.05), {"the shortest exchange", "the\ntruth", "rank 2"}),
     "memory": (figures.memory, (REPLICAS, "t", "MiB", 32 * 2**20), {"replica", "25", "device: 32 MiB", "memory, MiB"}),
     "memory_at": (figures.memory_at, (MOMENTS, "t"), {"0", "1", "parameters", "gathered parameters", "t"}),
@@ -136,7 +138,6 @@ FIGURES = {
     "mesh": (figures.mesh, ((2, 2), TALKS, "t"), {"3", "1 gather\n1 scatter"}),
     "pipeline": (figures.pipeline, ({"GPipe": GPIPE, "V": V}, SIMULATED), {"GPipe: idle 25%", f"time ({SIMULATED})"}),
     "bubbles": (figures.bubbles, (BUBBLES, 4, (1, 2), "there"), {*BUBBLES, "there; dashed: 3 / (v m + 3)"}),
-    "predictions": (figures.predictions, (WAYS, WAYS, "there"), {*WAYS, "hatched: predicted; full: there"}),
     "quickest": (
         figures.quickest,
         (QUICKEST, 1e9 * WIDTHS, 1024 * BATCHES, "a model", NETWORKS),

@@ -1,0 +1,89 @@
+"""The exercises of lab 31: what carries the ranks' tensors."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from distlab.checking import Exercise, Question, gathered, nothing
+from distlab_course.exercises.initialization import new_store
+
+question, exercise = partial(Question, "31"), partial(Exercise, "31", worlds=(1, 2, 3), cases=(None,), given=nothing)
+
+
+@question()
+def both_devices(answer):
+    """Which `backend` for a program that adds up gradients on GPUs with NCCL, and counts samples on the CPU with gloo?
+
+    Give the text for `init_process_group(backend=...)`.
+
+    Hint: It names a backend for each device, with a comma between them.
+
+    Why: torch looks at the tensor's device: "cpu:gloo,cuda:nccl" makes a group with both, and NCCL gets only the GPU's.
+    """
+    if ":" not in str(answer):
+        return f"{answer!r} does not say which device each backend serves."
+    right = sorted(str(answer).replace(" ", "").split(",")) == ["cpu:gloo", "cuda:nccl"]
+    return right or 'NCCL is for tensors on a GPU, which torch calls "cuda"; gloo serves those on the "cpu" here.'
+
+
+def _gathered_twice(gather):
+    """What two calls give, on tensors of different shapes and dtypes."""
+    rank, n, store = dist.get_rank(), dist.get_world_size(), new_store()
+    tensors = torch.arange(3) + 10 * rank, torch.full((2, 2), rank + 0.5)
+    return [gather(store, rank, n, f"call {number}", tensor) for number, tensor in enumerate(tensors)]
+
+
+@exercise(trial=_gathered_twice)
+def gather_by_store(store, rank, world_size, call, tensor):
+    """Return a list of the tensors of all ranks, in the order of the ranks, with nothing but `store` to carry them.
+
+    All ranks' tensors have the same shape and dtype; `call` is a text that is different for each call.
+
+    Hint: A tensor is bytes: `store.set(key, tensor.numpy().tobytes())`, and
+    `torch.frombuffer(bytearray(store.get(key)), dtype=tensor.dtype)` is the way back.
+    Hint: The key needs the call and the rank: `f"{call}/{rank}"`. `get` waits until the key is there.
+    Hint: Bytes have no shape: `.reshape(tensor.shape)` at the end.
+    """
+    return gathered(tensor)
+
+
+def _trained(make):
+    """What `make`'s group makes of a broadcast, an all-reduce and a maximum, and weights after two steps of DDP."""
+    rank, name, tensor = dist.get_rank(), f"own{len(dist.Backend.backend_list)}", torch.tensor([dist.get_rank() + 1.0])
+    dist.Backend.register_backend(name, make, devices=["cpu"])
+    group = dist.new_group(backend=name)
+    for call, options in ((dist.broadcast, {"src": 0}), (dist.all_reduce, {})):
+        work = call(tensor, group=group, async_op=True, **options)
+        if not isinstance(work, dist.Work):  # DDP would call its methods in C++, whatever it is
+            raise TypeError(f"{call.__name__} on this group must return a Work, got {work!r}")
+        work.wait()
+    try:
+        dist.all_reduce(highest := torch.tensor([rank + 1.0]), dist.ReduceOp.MAX, group)
+    except Exception:
+        highest = torch.tensor([float(dist.get_world_size())])  # refused, which is right, too
+    torch.manual_seed(rank)  # DDP has to give all ranks the weights of rank 0
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), process_group=group)
+    for step in range(2):
+        ddp.zero_grad()
+        ddp(torch.full((4, 3), 1.0 + rank + step)).square().mean().backward()
+        for weights in ddp.parameters():
+            weights.data -= 0.1 * weights.grad
+    weights = torch.nn.utils.parameters_to_vector(ddp.parameters()).detach()
+    return f"after broadcast and all_reduce: {tensor.item():g}", highest, weights
+
+
+@exercise(trial=_trained, seconds=60)
+def own_backend(store, rank, size, timeout):
+    """Return a process group, of a class of your own, on which DistributedDataParallel trains.
+
+    The class derives from `dist.ProcessGroup`; its methods `broadcast(tensors, opts)`, `allreduce(tensors, opts)` and
+    `allgather(outputs, inputs, opts)` carry the tensors through `store`, and return a Work that is done. An op that
+    `allreduce` does not know must raise.
+
+    Hint: Begin with `gather_by_store`, as a method that counts the calls: no key may be used twice.
+    Hint: All three follow from it: `broadcast` takes the tensor of `opts.rootRank`, `allreduce` adds them all up.
+    Hint: The result belongs into the tensor that was given: `tensors[0].copy_(...)`.
+    Hint: `opts.reduceOp` compares with `dist.ReduceOp.SUM`; a maximum that comes back as a sum is a silent error.
+    """
+    return dist.ProcessGroupGloo(store, rank, size, timeout)

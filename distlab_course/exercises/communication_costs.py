@@ -1,0 +1,127 @@
+"""The exercises of lab 04: what messages and collectives cost, and how to hide it."""
+
+import math
+import time
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from distlab.checking import COLLECTIVES, Exercise, Limits, Question, formula, gathered, on_rank, returned
+
+exercise, question = partial(Exercise, "04"), partial(Question, "04")
+between_two = partial(exercise, worlds=(2,), forbids=COLLECTIVES, trial=returned)
+
+
+def _filled(shape):
+    """A float32 tensor of the numbers 0, 1, 2 and so on."""
+    return torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+
+
+@between_two(cases=(2, 1, 5), given=lambda rank, n, rounds: (torch.tensor([10.0, 10.0]), rounds))
+def ping_pong(tensor, rounds):
+    """Send the tensor from rank 0 to rank 1, which adds 1 to its first number and sends it back, `rounds` times.
+
+    Rank 0 returns it. No other rank takes part.
+
+    Hint: Both ranks run the same loop; in it, rank 0 sends and then receives, and rank 1 receives and then sends.
+    Hint: Both may receive into `tensor` itself. `tensor[0] += 1` adds 1 to its first number.
+    """
+    return on_rank(0, torch.tensor([10.0 + rounds, 10.0]))
+
+
+@question(40_000.0)
+def half_of_the_bandwidth(answer):
+    """A message of m bytes takes 20 µs + m * 0.5 ns. At which size in bytes is half of the full bandwidth reached?
+
+    Hint: Half of the bandwidth means twice the time that the bytes alone would take.
+    Hint: At that size both terms are equal: 20 µs and m * 0.5 ns.
+
+    Why: At alpha / beta bytes both terms are equal, so the message takes twice the time of its bytes alone.
+    """
+    return f"20 µs + {answer} * 0.5 ns is not twice {answer} * 0.5 ns."
+
+
+@between_two(
+    cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]),
+    given=lambda rank, n, shapes: ([_filled(shape) - 99 * rank for shape in shapes],),
+    limits=Limits(messages=1),
+)
+def one_bucket(tensors):
+    """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns a list like rank 0's.
+
+    Rank 1 has a list of tensors of the same shapes.
+
+    Hint: `torch.cat([t.flatten() for t in tensors])` lays all of them end to end.
+    Hint: `bucket.split([t.numel() for t in tensors])` cuts the bucket again; `reshape` gives each part its shape.
+
+    Limit: Is every tensor sent on its own?
+    """
+    return on_rank(1, gathered(tensors)[0])
+
+
+@question(2.1)
+def step_of_7b(answer):
+    """16 ranks all-reduce 7 billion gradients of 2 bytes in a ring, over ports of 12.5 GB/s; latencies do not matter.
+    How many seconds does that take?
+
+    Hint: How many bytes are 7 billion gradients, and which share of them does each rank send in an all-reduce?
+    Hint: 14 GB, and 2 (n - 1) / n of them with n = 16.
+
+    Not 1.05: That is an all-gather, or a reduce-scatter. An all-reduce takes twice as long.
+    Not 1.12: That is the time of 14 GB. How many bytes does each rank send in a ring?
+    Not 33.6: That is for 30 messages of the whole buffer. In a ring a message is a 16th of it.
+    Otherwise: Seconds are bytes that a rank sends, divided by bytes a second.
+
+    Why: Each rank sends 2 * 15 / 16 of 14 GB, which is 26.25 GB, at 12.5 GB/s: 2.1 s in every step.
+    """
+
+
+@formula(
+    "04", (4, 2**20, 5e-6, 8e-11), (8, 100, 1e-3, 0.0), (5, 2**20, 5e-6, 8e-11), (1, 64, 1.0, 1.0), (64, 10, 0.5, 1.0)
+)
+def broadcast_seconds(n, num_bytes, alpha, beta):
+    """Return the seconds that a tree needs to bring `num_bytes` bytes from one rank to all of n ranks.
+
+    A message of m bytes takes `alpha + beta * m`, and each step of the tree doubles the number of ranks that have them.
+
+    Hint: How many steps are needed until 2, 4, 8 ranks have the bytes?
+    Hint: With 5 ranks, 2 steps reach 4 ranks only: `math.ceil(math.log2(n))` steps, each of one message of all bytes.
+    """
+    return math.ceil(math.log2(n)) * (alpha + beta * num_bytes)
+
+
+def _rank_0_late(fn, tensor):
+    """Call fn(tensor, compute) where rank 0 begins once rank 1 computes, and rank 1 computes until rank 0 has ended."""
+    rank, signal = dist.get_rank(), torch.zeros(1)
+
+    def compute():
+        if rank == 1:
+            dist.send(signal, dst=0)
+            dist.recv(signal, src=0)
+        return 0.5
+
+    if rank == 0:
+        dist.recv(signal, src=1)
+        time.sleep(0.02)  # longer than a rank that does not wait for the sum needs to return
+    result = fn(tensor, compute)
+    if rank == 0:
+        dist.send(signal, dst=1)
+    return result
+
+
+@exercise(worlds=(2, 3, 4), cases=(8, 1), trial=_rank_0_late)
+def while_it_travels(tensor, compute):
+    """All-reduce `tensor`, call `compute()` while the numbers travel, and return the sum plus what `compute` returned.
+
+    The check lets rank 0 begin only when rank 1 computes, and rank 1 computes until rank 0 has ended.
+
+    Hint: `async_op=True` makes the call return at once, with a `Work`.
+    Hint: Three steps: start the all-reduce, call `compute()`, wait for the work. Only then read `tensor`.
+
+    Stuck: Rank 0 begins only when rank 1 computes. Does the all-reduce begin before `compute()`, and the wait after?
+    """
+    work = dist.all_reduce(tensor, async_op=True)
+    more = compute()
+    work.wait()
+    return tensor + more

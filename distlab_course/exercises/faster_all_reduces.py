@@ -1,0 +1,112 @@
+"""The exercises of lab 11: all-reduces with fewer steps, with segments, by host, and through shared memory."""
+
+from functools import partial
+from math import ceil
+
+import torch
+import torch.distributed as dist
+
+from distlab.checking import COLLECTIVES, Exercise, Limits, Question, Seen, formula
+from distlab_course.algorithms import cost, two_level
+from distlab_course.exercises.ring_all_reduce import chunks
+
+NAMES = ("naive", "whole ring", "ring", "tree", "recursive doubling", "halving doubling")
+question, messages = partial(Question, "11"), partial(Exercise, "11", forbids=COLLECTIVES)
+
+
+def _on_two_hosts(fn, tensor, events):
+    """The tensor after `fn`, with ranks 0 and 1 on one host and 2 and 3 on another, and what crossed the cable."""
+    rank = dist.get_rank()
+    inside = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    across, begun = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2], len(events)
+    fn(tensor, inside, across)
+    crossing = [event for event in events[begun:] if {one // 2 for one in getattr(event, "members", ())} == {0, 1}]
+    share = sum(event.sent[0] for event in crossing) / tensor.nbytes
+    why = "Between the hosts each rank should all-reduce its own half only."
+    return tensor, Seen(f"all-reduces {share:g} of the tensor between the hosts", why)
+
+
+@messages(limits=lambda n, length, item: Limits(steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0)))
+def doubling_for_any_n(tensor):
+    """Replace `tensor`, on every rank, by the sum over all ranks: recursive doubling, for any number of ranks.
+
+    With p the largest power of two that is not above n: each rank r from p on lends its numbers to rank r - p, the
+    first p ranks double, and those that borrowed give the result back.
+
+    Hint: In step s, rank r exchanges its whole sum with rank r ^ 2**s, and adds what comes.
+    Hint: 3 ranks: rank 2 sends to rank 0; ranks 0 and 1 exchange; rank 0 sends the sum to rank 2.
+
+    Limit: How many ranks have exchanged their sums after each step?
+    """
+    dist.all_reduce(tensor)
+
+
+@formula("11", *((name, n, 4096, 1e-5, 1e-9) for name in NAMES for n in (2, 4, 64)))
+def seconds_of(name, n, num_bytes, alpha, beta):
+    """Return the seconds of an all-reduce of `num_bytes` on n ranks, a power of two, if a message of m bytes takes
+    alpha + beta m. The name is "naive", "whole ring", "ring", "tree", "recursive doubling" or "halving doubling".
+
+    Hint: How many steps follow each other, and how many bytes does a message carry in each?
+    Hint: In halving and doubling the messages are 1/2, 1/4, 1/8 ... of the tensor: how much is that in all?
+    """
+    return cost(name, num_bytes, n, alpha, beta)
+
+
+@formula("11", (4, 1e-5, 1e-9), (8, 2e-5, 1e-10), (64, 1e-6, 4e-11))
+def ring_beats_doubling(n, alpha, beta):
+    """Return the size in bytes from which on the ring is faster than recursive doubling, for n a power of two.
+
+    The ring takes 2 (n - 1) (alpha + beta m / n) for m bytes, doubling takes log2(n) (alpha + beta m).
+
+    Hint: Both are straight lines in m: where do they cross?
+    """
+    steps = n.bit_length() - 1
+    return (2 * (n - 1) - steps) * alpha / ((steps - 2 * (n - 1) / n) * beta)
+
+
+@messages(
+    cases=(32, 50, (40, torch.int64)),
+    limits=lambda n, length, item: Limits(
+        chunks(n, length, item, 2 * (n - 1)), steps=2 * (n - 1), largest=ceil(ceil(length / n) / 4) * item
+    ),
+)
+def ring_in_segments(tensor):
+    """The ring all-reduce with each chunk cut into 4 segments, a message each, that travel at the same time.
+
+    Hint: `[chunk.tensor_split(4) for chunk in tensor.tensor_split(world_size)]`.
+    Hint: In each step: start four receives, start four sends, wait for all, add or copy.
+
+    Limit: Is each chunk cut into four, and do all four start before any of them is waited for?
+    """
+    dist.all_reduce(tensor)
+
+
+@Exercise("11", worlds=(4,), cases=(8, 2, (6, torch.float64), (12, torch.int64)), trial=_on_two_hosts)
+def two_level_all_reduce(tensor, inside, across):
+    """Replace the numbers of `tensor`, on every rank, by their sums over all ranks of two hosts with two ranks each.
+
+    `inside` is the group of the two ranks of this host, `across` that of the ranks with the same place on both hosts.
+    Each rank may all-reduce half of the tensor in `across`, not more. The length of the tensor is even.
+
+    Hint: Reduce-scatter in `inside`, all-reduce in `across`, all-gather in `inside`.
+    Hint: `halves = list(tensor.tensor_split(2))`; `dist.reduce_scatter(mine, halves, group=inside)` needs a tensor
+    `mine` of the length of a half, and `dist.all_gather(halves, mine, group=inside)` writes into `tensor`.
+
+    Stuck: Do both ranks of a group make the same calls on it?
+    """
+    two_level(tensor, inside, across)
+
+
+@question(6.0)
+def without_the_second_barrier(answer):
+    """Two ranks call `slots_all_reduce` without its second barrier, first with a tensor of one 1.0 on each rank, then
+    with one 5.0 on each. Rank 0 is quick. Which wrong sum can rank 1 get from the first call?
+
+    Hint: Rank 0 returns from the first call and writes the next number into its slot. Where is rank 1 by then?
+
+    Not 2.0: That is the right sum of the first call.
+    Not 10.0: Rank 1 has not written its own 5.0 by then.
+    Otherwise: What is in the two slots when rank 1 reads them late?
+
+    Why: Rank 0 may have written 5.0 before rank 1 reads the slots: 5 + 1. The second barrier keeps it from doing so.
+    """

@@ -1,0 +1,72 @@
+"""The exercises of lab 21: gradients that are sent with fewer bits."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from distlab.checking import Exercise, Limits, as_they_are
+from distlab_course.exercises import ddp_trials
+
+ROUNDS = ddp_trials.ROUNDS
+exercise = partial(Exercise, "21", given=ddp_trials.noise, seconds=20.0)  # the first DDP on a rank imports for seconds
+
+
+@exercise(given=as_they_are, cases=((1,), (30,)), trial=ddp_trials.with_half)
+def half_hook(state, bucket):
+    """A communication hook that sends a bucket as `torch.bfloat16`, and does not wait: a Future of the average.
+
+    `bucket.buffer()` is a flat tensor of float32. At most 2 bytes a number may be sent, and no number of the average
+    may be wrong by more than 2 % of the largest. `ddp.register_comm_hook(None, half_hook)` makes it DDP's.
+
+    Hint: `dist.all_reduce(half, async_op=True)` returns at once; its `get_future()` is a Future of a list of tensors.
+    Hint: `future.then(fn)` is a Future of `fn(future)`, where `future.value()` is that list.
+    Hint: In `fn`, divide by `world_size` and copy into the buffer, which is float32: `bucket.buffer().copy_(...)`.
+    """
+    half = bucket.buffer().bfloat16()
+    future = dist.all_reduce(half, async_op=True).get_future()
+    return future.then(lambda done: bucket.buffer().copy_(done.value()[0]).div_(dist.get_world_size()))
+
+
+@exercise(cases=(7, 100, 1000), trial=ddp_trials.in_bytes, limits=lambda n, length, item: Limits(2 * length + 64))
+def average_in_bytes(flat):
+    """Replace `flat`, float32, by its average over the ranks, and send 8 bits a number.
+
+    The ranks agree on the largest absolute value by an all-reduce of one number, each rounds its numbers to whole steps
+    of one size as `torch.int8`, and the sum must fit into 8 bits as well. No number may be wrong by more than 2 % of
+    that largest value.
+
+    Hint: int8 goes from -128 to 127. How many steps may each of n ranks use, so that no sum leaves that range?
+    Hint: `step = highest / (127 // world_size)`, and `(flat / step).round().to(torch.int8)` is what is sent.
+
+    Limit: Is everything that you send of type torch.int8, except for one number?
+    """
+    with_feedback.function(flat, torch.zeros_like(flat))
+
+
+@exercise(
+    cases=(100, 1000),
+    trial=ddp_trials.over_rounds,
+    limits=lambda n, length, item: Limits(ROUNDS * (2 * length + 64)),
+)
+def with_feedback(flat, residual):
+    """Replace `flat` by its average over the ranks in 8 bits a number, with error feedback.
+
+    `residual` has the shape of `flat` and belongs to this rank. Add it to `flat` before you round, and leave in it what
+    rounding takes away. It is tried in 8 rounds with the same gradient: the sum of the 8 averages may be wrong by no
+    more than 2 % of the largest value.
+
+    Hint: What is sent is `steps * step`. What was meant to be sent? The difference is the new residual.
+    Hint: `residual.copy_(...)` writes into the tensor; `residual = ...` would only rename it here.
+    Hint: Compute the residual before the all-reduce, because that replaces your `steps` by the sum of all ranks.
+
+    Limit: Is everything that you send of type torch.int8, except for one number?
+    """
+    flat += residual
+    highest = flat.abs().max()
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    step = highest / (127 // dist.get_world_size())
+    steps = (flat / step).round().to(torch.int8)
+    residual.copy_(flat - steps * step)
+    dist.all_reduce(steps)
+    flat.copy_(steps * step / dist.get_world_size())

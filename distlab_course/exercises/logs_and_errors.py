@@ -1,0 +1,68 @@
+"""The exercises of lab 32: what each rank said, which one failed first, and how often to save."""
+
+from distlab.checking import formula, question
+from distlab_course.exercises.launching import shown_by
+
+TWO_LINES = """import os, sys
+for stream in ("stdout", "stderr"):
+    print(f"{stream} of {os.environ['RANK']}\\n", end="", file=getattr(sys, stream), flush=True)
+"""
+
+
+@question("32")
+def log_command(answer):
+    """Start train.py on 2 ranks so that `logs` holds stdout and stderr of both, and the terminal shows rank 0's only.
+
+    Give the command line. It is run for real, on a script that writes a line to stdout and one to stderr.
+
+    Hint: `--redirects 3` sends both streams of all ranks into files only, and `--tee 3` into files and to the terminal.
+    Hint: `--tee 0:3` is about rank 0 alone; `--local-ranks-filter 0` shows nothing but rank 0.
+
+    Why: Files keep what every rank said, and the terminal stays readable with a thousand ranks.
+    """
+    try:
+        shown, files = shown_by(answer, TWO_LINES)
+    except ValueError as error:
+        return f"{error}."
+    for number in range(2):
+        for stream in ("stdout", "stderr"):
+            line = f"{stream} of {number}"
+            kept = any(line in text for path, text in files.items() if path.parts[0] == "logs" and stream in path.name)
+            if not kept:
+                return f"No log file below logs/ has the line `{line}`; there are {len(files)} log files."
+            if (line in shown) != (number == 0):
+                return f"The terminal {'does not show' if number == 0 else 'shows'} the line `{line}`."
+    return True
+
+
+def _failures(*stamps):
+    """Error files by rank, as torchrun's ranks leave them."""
+    return {rank: {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}} for rank, stamp in stamps}
+
+
+@formula(
+    "32",
+    (_failures((0, "1795296044"), (3, "1795296043")),),
+    (_failures((0, "1795296044"), (3, "1795296043"), (7, "999999999")),),
+    (_failures((5, "17")),),
+)
+def culprit(files):
+    """Return the rank that failed first; `files` maps each rank to the parsed contents of its `error.json`.
+
+    Hint: The time is under "message", "extraInfo", "timestamp": seconds, as a text.
+    Hint: Texts are compared letter by letter: "999" comes after "1000". `min(files, key=...)` finds the smallest.
+    """
+    return min(files, key=lambda rank: float(files[rank]["message"]["extraInfo"]["timestamp"]))
+
+
+@formula("32", (10, 86_400), (1, 100), (30, 3600))
+def best_interval(c, m):
+    """Return the number of seconds between two checkpoints with which the least time is lost.
+
+    Saving takes `c` seconds, and a rank dies every `m` seconds on average. Saving every t seconds costs the share
+    c / t, and a failure loses t / 2 seconds on average, which is the share t / (2 m).
+
+    Hint: Where is the derivative of c / t + t / (2 m) zero?
+    Hint: -c / t**2 + 1 / (2 m) = 0.
+    """
+    return (2 * c * m) ** 0.5

@@ -1,0 +1,209 @@
+"""The exercises of lab 10: any source, batches, objects, unequal pieces, and the collectives that lab 03 only shows."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from distlab.checking import COLLECTIVES, Exercise, Limits, Question, all_but, gathered, numbers, on_rank
+
+exercise, question = partial(Exercise, "10"), partial(Question, "10")
+messages = partial(exercise, forbids=COLLECTIVES)
+
+
+def one_call(name, **options):
+    """An exercise whose answer makes one call of one collective."""
+    return exercise(forbids=all_but(name), limits=Limits(calls=1), **options)
+
+
+@messages(worlds=(2, 3, 4))
+def collect(tensor):
+    """Send every other rank's tensor to rank 0, which returns the sum of all, its own included.
+
+    Rank 0 takes the messages in whatever order they come. `tensor` must not change.
+
+    Hint: `dist.recv(t)` without `src` takes a message from any rank.
+    Hint: `world_size - 1` messages come.
+    """
+    return on_rank(0, sum(gathered(tensor)))
+
+
+@messages(
+    cases=(2, 1, 3),
+    given=lambda rank, n, length: (torch.arange(float(length)) + 10 * rank + 1,),
+    limits=Limits(messages=2),
+)
+def with_edges(part):
+    """Return the part with the last number of the rank before in front, and the first of the rank after at the end.
+
+    Where there is no such rank, the number is 0. Use one `batch_isend_irecv`, or none if there is nothing to send.
+
+    Hint: Begin with `wide = torch.zeros(len(part) + 2)`, and put the part in its middle.
+    Hint: `wide[:1]` and `wide[-1:]` are views that can receive: `dist.P2POp(dist.irecv, wide[:1], rank - 1)`.
+    Hint: What is sent is `part[-1:]` to the rank after and `part[:1]` to the rank before, where there is one.
+
+    Limit: Each neighbour needs one number.
+    """
+    rank, parts = dist.get_rank(), [torch.zeros(1), *gathered(part), torch.zeros(1)]
+    return torch.cat([parts[rank][-1:], part, parts[rank + 2][:1]])
+
+
+@exercise(
+    cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)), given=lambda rank, n, lengths: ("dcba"[rank] * lengths[rank],)
+)
+def longest_text(text):
+    """Return, on every rank, the number of the rank with the longest text; the lowest where several are as long.
+
+    Hint: `dist.all_gather_object` needs a list with a place for every rank: `[None] * world_size`.
+    Hint: The index of a list's first largest number: `lengths.index(max(lengths))`.
+    """
+    lengths = [len(theirs) for theirs in gathered(text)]
+    return lengths.index(max(lengths))
+
+
+@messages(
+    worlds=(2,),
+    cases=(((2, 3), torch.float32), ((4,), torch.int32), ((1, 2, 3), torch.float64), ((), torch.int64)),
+    given=lambda rank, n, case: (
+        None if rank else torch.arange(torch.Size(case[0]).numel(), dtype=case[1]).reshape(case[0]),
+    ),
+)
+def any_shape(tensor):
+    """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; on rank 1 `tensor` is None.
+
+    Hint: Both must be known before the receiver can allocate. `dist.send_object_list` sends any Python object.
+    Hint: `dist.send_object_list([tensor.shape, tensor.dtype], dst=1)`, and on rank 1 a list of two None to fill.
+    """
+    return on_rank(1, gathered(tensor)[0])
+
+
+@messages(
+    cases=(3, 1, 4),
+    given=lambda rank, n, length: ([torch.full((length,), 10.0 * (rank + 2) + dst) for dst in range(n)],),
+    limits=lambda n, length, item: Limits(messages=n - 1),
+)
+def rotate(pieces):
+    """All-to-all by rotation: `pieces[s]` is for rank s. Return the list of what the ranks had for this one, in order.
+
+    For every distance k from 1 to n - 1, rank r sends to rank r + k and receives from rank r - k, round the ring.
+
+    Hint: Send and receive at the same time: if all send first, all wait for ever.
+    Hint: `work = dist.isend(pieces[dst], dst=dst)`, then `dist.recv(...)`, then `work.wait()`.
+
+    Limit: A rank's own piece needs no message.
+    """
+    return [theirs[dist.get_rank()] for theirs in gathered(pieces)]
+
+
+def _to_many_ranks(rank, n, order):
+    """Every n-th number below 10 n: in order, backwards, or some of them."""
+    numbers = torch.arange(10 * n)[rank::n].clone()
+    return ({"sorted": numbers, "mixed": numbers.flip(0), "some": numbers[numbers % 7 > rank]}[order],)
+
+
+@exercise(cases=("sorted", "mixed", "some"), given=_to_many_ranks)
+def send_home(numbers):
+    """Send every number x to rank x // 10, and return, sorted, the numbers that are at home on this rank.
+
+    `numbers` is an int64 tensor; the ranks have different ones, of different lengths.
+
+    Hint: How many numbers go to each rank? `torch.bincount(numbers // 10, minlength=world_size)`.
+    Hint: `dist.all_to_all_single` exchanges these counts first, in equal pieces, and then the numbers.
+    Hint: The pieces lie in the order of the ranks, so sort the numbers before you send them.
+    """
+    everything = torch.cat(gathered(numbers))
+    return everything[everything // 10 == dist.get_rank()].sort().values
+
+
+@exercise(cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),))
+def gather_unequal(tensor):
+    """Return, on every rank, the tensors of all ranks joined to one, in the order of the ranks; their lengths differ.
+
+    Hint: `dist.all_gather` needs pieces of one size. Gather the lengths first.
+    Hint: Pad each tensor with zeros to the longest, gather, and cut off what was padded.
+    """
+    return torch.cat(gathered(tensor))
+
+
+@question([1])
+def named_by_rank_0(answer):
+    """Ranks 1 and 3 stay away from a `dist.monitored_barrier` without `wait_all_ranks`. Which ranks does the error on
+    rank 0 name? Answer with a list.
+
+    Hint: Change the cell above, and run it.
+    Hint: Rank 0 asks rank 1, then rank 2, then rank 3. What does it do when the first does not answer?
+
+    Not (1, 3): With `wait_all_ranks=True` it names both.
+    Not (3,): Rank 0 asks in the order of the ranks. Which of the missing ones comes first?
+
+    Why: Rank 0 asks the ranks one after the other, and gives up at the first that does not answer.
+    """
+
+
+@question([4, 7, 6])
+def bits_of_three(answer):
+    """Three ranks hold 7, 5 and 4. What do BAND, BOR and BXOR make of them? Answer with a list of three numbers.
+
+    Hint: In bits they are 111, 101 and 100. Look at one column after the other.
+    Hint: BXOR sets a bit where an odd number of ranks have it.
+
+    Not (4, 16, 6): BOR does not add: a bit that several ranks have is set once.
+    Not (4, 7, 7): Bit 0 is set in two of the numbers, an even number of times.
+    Otherwise: Write the three numbers in bits below each other.
+
+    Why: Bit 2 is set three times, bit 1 once, bit 0 twice. All: 100 = 4. Any: 111 = 7. An odd number: 110 = 6.
+    """
+
+
+@messages()
+def gather_by_hand(tensor):
+    """Return on rank 0 a list of the tensors of all ranks, in the order of the ranks; the others return nothing.
+
+    Hint: Rank 0 needs a tensor for each piece: `torch.empty_like(tensor)`, once for every other rank.
+    Hint: Its own piece needs no message.
+    """
+    return on_rank(0, gathered(tensor))
+
+
+@exercise()
+def prefix_sum(tensor):
+    """Return the sum of the tensors of ranks 0 up to this one, this one included. `tensor` must not change.
+
+    Hint: What does rank r need from rank r - 1, and what from the ranks before it?
+    Hint: Receive the sum so far from the rank before, add your own, send it to the rank after, return it.
+    """
+    return sum(gathered(tensor)[: dist.get_rank() + 1])
+
+
+def _matrix(rank, n, case):
+    """A matrix on one rank, the length of its rows, and that rank."""
+    length, src = case[0], case[1] % n
+    return torch.arange(float(n * length)).reshape(n, -1) if rank == src else None, length, src
+
+
+@one_call("scatter", cases=((3, 0), (1, 2), (5, 1)), given=_matrix)
+def my_row(matrix, length, src):
+    """Return this rank's row of a matrix that rank `src` alone has, with one `dist.scatter`.
+
+    The matrix has one row of `length` float32 numbers for each rank; on the other ranks `matrix` is None.
+
+    Hint: Only rank `src` gives a list of pieces; on all other ranks the list is None.
+    Hint: `list(matrix)` is the list of the rows. Every rank needs a tensor of `length` numbers, where its row arrives.
+    """
+    return gathered(matrix)[src][dist.get_rank()]
+
+
+@one_call(
+    "broadcast",
+    cases=((1, 0), (0, 2), (7, 3)),
+    given=lambda rank, n, case: (*numbers(rank, n, 8), case[0], case[1] % n),
+)
+def broadcast_slot(tensor, slot, src):
+    """Copy number `slot` of rank `src`'s tensor into the same slot of every rank's tensor, with one `dist.broadcast`.
+
+    All other slots stay as they are.
+
+    Hint: `tensor[slot]` is a tensor as well: a view of one number, in the memory of `tensor`.
+    Hint: `dist.broadcast` writes into the view, and so into `tensor`. Every rank calls it, with the same `src`.
+    """
+    dist.broadcast(tensor[slot], src=src)

@@ -1,0 +1,123 @@
+"""The exercises of lab 20: averages that travel while backward runs, and what more ranks bring."""
+
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distlab.checking import Limits, Seen, exercise, formula, numbers, question
+from distlab_course import data_parallel
+from distlab_course.exercises.data_parallelism import averaged
+
+
+def _while_backward_runs(fn, images):
+    """The gradients, and whether all-reduces began in backward and went on beside it."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.5)
+    begun, all_reduce = [], dist.all_reduce
+
+    def noted(*args, **kwargs):
+        begun.append(bool(kwargs.get("async_op") or args[3:]))
+        return all_reduce(*args, **kwargs)
+
+    with mock.patch.object(dist, "all_reduce", noted):
+        finish = fn(model)
+        model(images.reshape(-1, 4)).sum().backward()
+        early = list(begun)
+        if callable(finish):
+            finish()
+    how = "after backward" if not early else "beside backward" if all(early) else "that backward waits for"
+    return Seen(f"all-reduces {how}"), [parameter.grad for parameter in model.parameters()]
+
+
+def _rounded(fn, gradient):
+    """The dtype of the gradient, and the gradient in so few digits that those of bfloat16 do."""
+    (average,) = averaged(fn, gradient)
+    return average.dtype, average.to(torch.bfloat16)
+
+
+@exercise("20", cases=(8, 4, 12), trial=_while_backward_runs)
+def average_in_backward(model):
+    """From now on, have each backward average the gradients of `model`: every all-reduce begins as soon as its gradient
+    is there, and backward goes on. Return a function without arguments, called after backward, that ends the averages.
+
+    Hint: `parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when its gradient is there.
+    Hint: In the hook, `dist.all_reduce(parameter.grad, async_op=True)` returns a Work: keep it for later.
+    Hint: The function that you return waits for each Work, and only then divides that gradient by `world_size`.
+    """
+    return data_parallel.OverlappedAverage(model, bucket_bytes=1).wait
+
+
+VECTOR_BYTES = 3 * 900 * 4  # of a layer of the large model
+LAYER_BYTES = 900 * 900 * 4 + VECTOR_BYTES
+BUCKETS = [(2.0, 1.0), (3.0, 2.5), (6.0, 1.0)]
+
+
+@formula("20", (6.0, BUCKETS), (6.0, [(6.0, 4.0)]), (9.0, [(1.0, 2.0), (2.0, 3.0)]), (1.0, [(0.2, 4.0), (0.9, 1.0)]))
+def exposed_seconds(backward, buckets):
+    """Return the exposed communication of a step: how long the rank still waits after backward has ended.
+
+    Backward takes `backward` seconds. `buckets` lists (full, seconds) in the order in which they leave: when the bucket
+    is full, in seconds after the start of backward, and how long its all-reduce takes. The all-reduces run one after
+    the other. For a backward of 6 s and buckets (2, 1), (3, 2.5) and (6, 1) it is 1 s.
+
+    Hint: A bucket starts when it is full, and when the one before it has arrived: `max(full, free)`.
+    Hint: Nothing is exposed if the last bucket arrives before backward ends.
+    """
+    free = 0.0
+    for full, seconds in buckets:
+        free = max(full, free) + seconds
+    return max(0.0, free - backward)
+
+
+@question("20")
+def quick_enough(answer):
+    """Give a limit in MiB with which a step of the large model takes less than 10 virtual ms.
+
+    Hint: `step_ms(5)` is not quick enough. What is left to be sent when backward has ended?
+    Hint: A layer's gradients weigh 3.1 MiB: which limits put each layer into a bucket of its own?
+
+    Not 10: That takes more than 10 ms: the last buckets hold several layers.
+    Not 25: That takes more than 10 ms: there are only three buckets.
+
+    Why: With one layer in each bucket, an all-reduce takes about as long as the backward of a layer, which hides it.
+    """
+    num_bytes = int(answer * 2**20)
+    if num_bytes > LAYER_BYTES:
+        return "That takes more than 10 ms: the last buckets hold several layers, and are full late."
+    return num_bytes > VECTOR_BYTES or "That takes more than 10 ms: short vectors travel alone, with a latency each."
+
+
+@formula("20", (1e-3, 50e-6, 2e-3), (0.0, 1e-4, 5e-3), (2e-3, 1e-5, 1e-3))
+def smallest_batch(a, b, c):
+    """Return the smallest global batch with which 2 ranks process 1.6 times the images per second of one, or more.
+
+    A step of one rank takes a + b * images seconds, and with 2 ranks averaging takes c seconds more. It need not be a
+    whole number. With a = 1 ms, b = 50 µs and c = 2 ms it is 380.
+
+    Hint: What does a step of 2 ranks take, if each has half of the images?
+    Hint: Solve a + b x = 1.6 (a + b x / 2 + c) for x.
+    """
+    return (3 * a + 8 * c) / b
+
+
+@exercise(
+    "20",
+    cases=((8, 1), (1000, 1), (10, 10**5)),
+    given=lambda rank, n, case: (numbers(rank, n, case[0])[0] * case[1],),
+    trial=_rounded,
+    limits=lambda n, length, item: Limits((n - 1).bit_length() * length * item // 2),
+)
+def average_in_halves(model):
+    """Replace every gradient by its mean over all ranks, and send 16 bits a number: `torch.bfloat16`.
+
+    The gradients are float32 before and afterwards. No average may be wrong by more than 1 %.
+
+    Hint: `parameter.grad.to(torch.bfloat16)` is a new tensor.
+    Hint: Divide, convert, all-reduce, and `parameter.grad.copy_(...)` converts back.
+
+    Limit: Which dtype does the tensor have that travels?
+    """
+    data_parallel.average_gradients(model)

@@ -1,0 +1,145 @@
+"""The exercises of lab 41: a parameter server, requests in batches, gradients that are late.
+
+One server is written with messages, and one with the futures that `async_execution` lets a call return.
+"""
+
+import threading
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+
+from distlab.checking import Exercise, Question, Seen, formula
+
+exercise, question = partial(Exercise, "41"), partial(Question, "41")
+
+
+@question(4)
+def mean_staleness(answer):
+    """Five trainers take 200 steps each, and each fetches the parameters as soon as its push is done. The staleness of
+    a push is the number of other trainers' updates since its fetch. What is the most that its mean over all 1000
+    pushes can be?
+
+    Hint: Between its fetches and its pushes a trainer misses every update of the others once, and none twice.
+    Hint: The others make 800 updates. Over how many pushes of its own does a trainer spread them?
+
+    Not 5: Its own updates do not count.
+    Not 800: That is the sum over a trainer's pushes.
+    Not 0: Nobody waits.
+    Otherwise: How many updates do the others make while one trainer makes one?
+
+    Why: A trainer's 200 pushes share at most the 800 updates of the others, each of which counts once: 4 on average.
+    """
+
+
+def _in_this_order(fn, parameter, lr, order):
+    """The server on rank 0, and trainers that push in this order, whatever it does; what each of them got back."""
+    dist.barrier()  # none may run ahead into the next call
+    rank, replies = dist.get_rank(), []
+    if rank == 0:
+        return fn(parameter, lr, len(order)), parameter
+    for turn, trainer in enumerate(order):
+        if trainer == rank:
+            if turn and order[turn - 1] != rank:
+                dist.recv(torch.zeros(1), src=order[turn - 1])
+            dist.send(torch.full_like(parameter, 2.0**turn), dst=0)
+            dist.recv(reply := torch.empty_like(parameter), src=0)
+            replies.append(reply.tolist())
+            if order[turn + 1 : turn + 2] not in ([], [rank]):
+                dist.send(torch.zeros(1), dst=order[turn + 1])
+    return Seen(f"gets {replies}", "A trainer gets the parameters with all updates so far, its own included.")
+
+
+@exercise(
+    worlds=(2, 3, 4),
+    cases=([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3]),
+    given=lambda rank, n, order: (torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]),
+    trial=_in_this_order,
+)
+def serve_trainers(parameter, lr, pushes):
+    """Rank 0 is the parameter server, and it alone calls this; the other ranks are trainers that we have written.
+
+    A trainer sends a gradient, like `parameter`, and then receives the parameters after its own update. All trainers
+    begin with `parameter` as it is given. `pushes` gradients arrive in all, from any trainer at any time.
+    Subtract `lr` times each gradient from `parameter`, in place, and return the list of the pushes' staleness: how many
+    updates there were since that trainer got its parameters.
+
+    Hint: `dist.recv(gradient)` without `src` takes a message from any rank, and returns that rank.
+    Hint: Keep, for each trainer, the number of updates in the parameters that it got last: a dict, 0 to begin with.
+
+    Stuck: The trainers push in whatever order they are ready: from whom does the server receive?
+    """
+    seen, staleness = {}, []
+    for version in range(pushes):
+        gradient = torch.empty_like(parameter)
+        trainer = dist.recv(gradient)
+        staleness.append(version - seen.get(trainer, 0))
+        parameter -= lr * gradient
+        dist.send(parameter, dst=trainer)
+        seen[trainer] = version + 1
+    return staleness
+
+
+@question((100.0, 8000 / 17))
+def requests_a_second(answer):
+    """A forward takes 9 ms, and 1 ms more for each request in it. Eight clients have one request each under way, and
+    send the next when the answer is there. How many requests a second are answered one by one, and how many in batches
+    of 8? Give a pair of numbers, within 1 %.
+
+    Hint: One by one a forward takes 9 + 1 ms; for 8 requests 9 + 8 ms.
+
+    Not (100.0, 800.0): Eight requests in a batch take 17 ms.
+    Not (100.0, 59.0): Those are batches of 8 requests each.
+    Otherwise: 1 request in 9 + 1 ms, 8 requests in 9 + 8 ms: how many in a second?
+
+    Why: 1 / 10 ms is 100 a second, and 8 / 17 ms is 470: the 9 ms are paid once for 8 requests.
+    """
+
+
+def _three_trainers(fn, gradients):
+    """How many of three trainers have an answer after each push, what the answers are, and the server's parameter."""
+    server = SimpleNamespace(parameter=torch.zeros(2), lr=0.5, trainers=3, gradients=[])
+    server.answer, server.lock = torch.futures.Future(), threading.Lock()
+    answers, answered = [], []
+    for gradient in gradients:
+        answers.append(fn(server, torch.tensor([gradient, 1.0])))
+        answered.append(sum(answer.done() for answer in answers))
+    return answered, [answer.value() for answer in answers if answer.done()], server.parameter
+
+
+@formula("41", ([3.0, 6.0],), ([3.0, 6.0, 9.0],), ([3.0, 6.0, 9.0, 2.0, 2.0, 2.0, 8.0],), trial=_three_trainers)
+def push_together(server, gradient):
+    """One trainer's push to a synchronous parameter server: every trainer is answered when all have pushed.
+
+    Add `gradient` to the list `server.gradients`, and return the future `server.answer`. The push that makes the list
+    as long as `server.trainers` also subtracts `server.lr` times the mean gradient from `server.parameter`, in place,
+    empties the list, puts a new future into `server.answer` for the next step, and completes the old one with the
+    parameter. `server.lock` lets one thread in at a time.
+
+    Hint: Take the future first: `answer = server.answer`, and return it in either case.
+    Hint: `torch.stack(server.gradients).mean(0)` is the mean; `answer.set_result(...)` answers all who wait.
+    """
+    with server.lock:
+        answer = server.answer
+        server.gradients.append(gradient)
+        if len(server.gradients) == server.trainers:
+            server.parameter -= server.lr * torch.stack(server.gradients).mean(0)
+            server.gradients, server.answer = [], torch.futures.Future()
+            answer.set_result(server.parameter.clone())
+    return answer
+
+
+@formula("41", (1.0, 0.5, 0, 4), (1.0, 0.5, 2, 8), (-3.0, 0.1, 5, 12))
+def delayed_descent(w, lr, delay, steps):
+    """Return the list of `w` after each of the steps of gradient descent on w² / 2, whose gradient at w is w itself.
+
+    Each step uses the gradient of `delay` steps ago; the first steps use that of the first `w`.
+
+    Hint: Keep all values of w in a list. At which place is the one of `delay` steps ago?
+    Hint: `max(0, step - delay)` is a place in it, also in the first steps.
+    """
+    path = [w]
+    for step in range(steps):
+        path.append(path[-1] - lr * path[max(0, step - delay)])
+    return path[1:]

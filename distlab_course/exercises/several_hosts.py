@@ -1,0 +1,165 @@
+"""The exercises of lab 60: ranks by host, torchrun on several hosts, and clocks."""
+
+import time
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from distlab.checking import Exercise, Question, Seen, formula
+
+exercise, question, formula = partial(Exercise, "60"), partial(Question, "60"), partial(formula, "60")
+
+SINCE_1970 = 1.7e9  # seconds: float32 is too coarse for such times
+
+
+@formula(({"nodeA": 2, "nodeB": 2}, 2), ({"nodeA": 4, "nodeB": 1, "nodeC": 3}, 6), ({"nodeA": 8}, 7))
+def home_of_rank(hosts, rank):
+    """Return (host, LOCAL_RANK, GROUP_RANK) of a rank; `hosts` maps the name of each host to its number of ranks.
+
+    Ranks are numbered host by host, in the order of `hosts`, and hosts may have different numbers of ranks.
+
+    Hint: Go through the hosts, and subtract from the rank the ranks of each host that comes before its own.
+    """
+    for number, (name, ranks) in enumerate(hosts.items()):
+        if rank < ranks:
+            return name, rank, number
+        rank -= ranks
+
+
+@formula(({"nodeA": 2, "nodeB": 2}, "nodeB"), ({"nodeA": 2, "nodeB": 3, "nodeC": 2}, "nodeB"), ({"nodeA": 1}, "nodeA"))
+def ranks_left(hosts, lost):
+    """Return {old rank: new rank} of the ranks that are left when host `lost` has vanished, renumbered from 0.
+
+    They keep their order. `hosts` maps the name of each host to its number of ranks; ranks are numbered host by host.
+
+    Hint: Which old ranks are on each host?
+    """
+    names = [name for name, ranks in hosts.items() for _ in range(ranks)]
+    return {old: new for new, old in enumerate(rank for rank, name in enumerate(names) if name != lost)}
+
+
+@question(256)
+def price_of_silence(answer):
+    """A job of 64 hosts with 8 GPUs each uses NCCL with its default timeout of 10 minutes, and a GPU costs 3 dollars an
+    hour. Somebody pulls the cable of one host, and nobody is watching. How many dollars has the waiting cost when the
+    first error appears?
+
+    Hint: The GPUs of the host without a cable are paid for, too.
+
+    Not 252: The host that was cut off is paid for like the others, although it computes nothing.
+    Not 768: That is half an hour, which is gloo's default timeout.
+    Not 1536: That is a whole hour. How long is the timeout?
+
+    Why: 512 GPUs wait for a sixth of an hour each, at 3 dollars an hour: 256 dollars.
+    """
+
+
+def _settings(fn, *arguments):
+    """What torchrun understands of the words: its own parser reads them."""
+    from torch.distributed.run import get_args_parser  # it takes a moment
+
+    program, *words = fn(*arguments)
+    if not all(isinstance(word, str) for word in words):
+        return Seen("words that are not strings", f"Every word is a string: {words}.")
+    try:
+        read = get_args_parser().parse_args(words)
+    except SystemExit:
+        return Seen("no command", "torchrun refuses these words; what it prints on the rank says which of them.")
+    options = ("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--local-addr")
+    values = [f"{option} {getattr(read, option[2:].replace('-', '_'))}" for option in options]
+    return [program, *values, read.training_script]
+
+
+@formula(
+    (2, 2, "10.0.0.1:29400", "7", "10.0.0.2", "train.py"),
+    (16, 8, "gpu01:29507", "job", "gpu12", "a.py"),
+    trial=_settings,
+)
+def torchrun_words(nodes, ranks, endpoint, job, address, script):
+    """Return the list of words that starts the agent of one host: "torchrun", its options, and the script.
+
+    The job has `nodes` hosts with `ranks` ranks each. The agents meet by the rendezvous backend c10d at `endpoint`, and
+    `job` tells this job from others. `address` is this host's own address, which the agent gives to the others.
+
+    Hint: `--nnodes`, `--nproc-per-node`, and three options that begin with `--rdzv-`: backend, endpoint and id.
+    Hint: Each option and each value is a word of its own, and all words are strings: `str(nodes)`.
+    Hint: `--local-addr` is the host's own address.
+    """
+    options = {"--nnodes": nodes, "--nproc-per-node": ranks, "--local-addr": address}
+    options |= {"--rdzv-backend": "c10d", "--rdzv-endpoint": endpoint, "--rdzv-id": job}
+    return ["torchrun", *(str(word) for option in options.items() for word in option), script]
+
+
+@question(16)
+def ranks_of_16_agents(answer):
+    """A batch script asks for 2 nodes with 8 GPUs each, and by mistake for `--ntasks-per-node=8`. So srun starts 16
+    agents, each with `--nnodes 2 --nproc-per-node 8`. How many ranks does the job have?
+
+    Hint: How many agents does the rendezvous wait for, and what do the others do?
+
+    Not 128: For that all 16 agents would have to take part. How many does `--nnodes 2` let in?
+    Not 64: Do all agents of a node start ranks?
+    Not 2: Two agents take part, and each starts 8 ranks.
+
+    Why: The rendezvous is complete with two agents, which start 8 ranks each; the other 14 agents wait. And both of the
+    two may be on one node: 16 ranks on its 8 GPUs.
+    """
+
+
+def _exchanged(fn, ahead):
+    """What is wrong with an exchange, where rank 1's clock is `ahead` seconds ahead, and rank 0 comes late."""
+    rank = dist.get_rank()
+    dist.barrier()
+    time.sleep(0.0 if rank else 0.6)
+    found = fn(lambda: SINCE_1970 + time.monotonic() + rank * ahead)
+    if rank:
+        return None
+    asked, seen, answered = found
+    if asked > answered:
+        return Seen("answered before asked", "The order is (asked, seen, answered).")
+    if seen == torch.tensor(seen, dtype=torch.float32).item():
+        return Seen("seen is coarse", "`seen` is a multiple of 128 s, as any float32 of that size. Which dtype?")
+    if not asked <= seen - ahead <= answered:
+        when = "before it was asked" if seen - ahead < asked else "after its answer had arrived"
+        return Seen("seen outside", f"`seen` is a time {when}: in which line does rank 1 read its clock?")
+    return Seen("seen in between")
+
+
+@exercise(worlds=(2,), cases=(100.0, -3600.0), given=lambda rank, size, case: (case,), trial=_exchanged)
+def ask_the_time(clock):
+    """Rank 0 asks rank 1 what time it is, and returns (asked, seen, answered), three numbers; rank 1 returns None.
+
+    `clock()` returns the time by a rank's own clock, in seconds since 1970: `asked` and `answered` are by rank 0's
+    clock, `seen` is by rank 1's, which it must read after it was asked. Rank 0 arrives 0.6 s after rank 1.
+
+    Hint: Rank 0: clock, send, recv, clock. Rank 1: recv, clock, send.
+    Hint: `torch.zeros(1)` is float32 and has about seven digits, but the time has ten before the decimal point.
+    """
+    note = torch.zeros(1, dtype=torch.float64)
+    if dist.get_rank() == 0:
+        asked = clock()
+        dist.send(note, dst=1)
+        dist.recv(note, src=1)
+        return asked, note.item(), clock()
+    dist.recv(note, src=0)
+    note[0] = clock()
+    dist.send(note, dst=0)
+
+
+@formula(
+    ([(10.0, 15.5, 10.5)],),
+    ([(10.0, 16.0, 12.0), (20.0, 25.25, 20.25), (30.0, 35.5, 31.5)],),
+    ([(1.0, -6.75, 1.5), (2.0, -5.0, 4.0), (5.0, -2.875, 5.25)],),
+)
+def offset_and_error(exchanges):
+    """Return (offset, error): how far a clock is ahead of ours, and by how much that may be wrong at most.
+
+    Each of the `exchanges` is (asked, seen, answered): we asked and got the answer when our clock showed `asked` and
+    `answered`, and at some moment in between the other clock showed `seen`. Trust the shortest exchange.
+
+    Hint: If the other clock was read in the middle, what did our own clock show at that moment?
+    Hint: It may have been read right after `asked`, or right before `answered`.
+    """
+    asked, seen, answered = min(exchanges, key=lambda one: one[2] - one[0])
+    return seen - (asked + answered) / 2, (answered - asked) / 2

@@ -1,0 +1,124 @@
+"""The exercises of lab 62: all-reduce over a slow cable, the order of the ranks, and host by host."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from distlab.checking import Exercise, Question, Seen, formula, numbers
+
+exercise, question, formula = partial(Exercise, "62"), partial(Question, "62"), partial(formula, "62")
+
+
+@formula(
+    *(
+        (name, k, num_bytes, 0.005, 8e-8)
+        for k, num_bytes in ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))
+        for name in ("whole ring", "ring", "tree", "halving doubling")
+    ),
+)
+def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
+    """Return the seconds of an all-reduce of `num_bytes` on two hosts of k ranks each, k a power of two.
+
+    What happens inside a host takes no time. A message of m bytes takes alpha + beta m over the cable. Messages that go
+    the same way at the same time share it: they take alpha, plus beta for the bytes of all of them. The name is "whole
+    ring", "ring", "tree" or "halving doubling". For k = 2, 1 MB, 5 ms and 80 ns a byte the times are 0.255, 0.15, 0.17
+    and 0.17 s.
+
+    Hint: A ring crosses the cable in each step, once in each direction. How many steps are there with n = 2 k ranks?
+    Hint: A tree crosses the cable once on the way up, from rank k to rank 0, and once on the way down.
+    Hint: In halving and doubling two steps cross the cable: the first and the last. In each of them every rank sends
+    half of the tensor to a rank of the other host, so k messages share the cable.
+    """
+    n = 2 * k
+    crossings, num_bytes_each = {
+        "whole ring": (n - 1, num_bytes),
+        "ring": (2 * (n - 1), num_bytes / n),
+        "tree": (2, num_bytes),
+        "halving doubling": (2, k * num_bytes / 2),
+    }[name]
+    return crossings * (alpha + beta * num_bytes_each)
+
+
+def _crossings(fn, hosts):
+    """How many messages of each step of a ring leave a host, if the ranks stand in the order that `fn` returns."""
+    order = fn(list(hosts))
+    if not isinstance(order, (list, tuple)) or sorted(order) != list(range(len(hosts))):
+        return Seen("no order of the ranks", f"Each of the ranks 0 to {len(hosts) - 1} should be in it once.")
+    places = [hosts[rank] for rank in order]
+    number = sum(a != b for a, b in zip(places, places[1:] + places[:1], strict=True))
+    return Seen(f"{number} leave a host", f"The ring visits the hosts in the order {' '.join(places)}.")
+
+
+@formula(
+    (list("ABAB"),),
+    (list("AABB"),),
+    (list("BACABC"),),
+    (list("CABABCAAB"),),
+    (["nodeB", "nodeA"],),
+    trial=_crossings,
+)
+def ring_order(hosts):
+    """Return a list of the ranks, in an order in which a ring leaves each host only once. `hosts[r]` is the host of
+    rank r. For A, B, A, B it is 0, 2, 1, 3, or any other order that visits one host after the other.
+
+    Hint: The ranks of one host have to be neighbours.
+    Hint: `sorted` takes a `key`, a function of a rank.
+    """
+    return sorted(range(len(hosts)), key=hosts.__getitem__)
+
+
+def _by_host(fn, tensor, hosts, events):
+    """The tensor after `fn` with groups made of `hosts`, the host of each rank, and whether this rank used a cable."""
+    ranks = {host: [rank for rank, other in enumerate(hosts) if other == host] for host in dict.fromkeys(hosts)}
+    groups = {host: dist.new_group(members) for host, members in ranks.items()}
+    leaders = dist.new_group([members[0] for members in ranks.values()])
+    rank, begun = dist.get_rank(), len(events)
+    mine = hosts[rank]
+    fn(tensor, ranks[mine][0], groups[mine], leaders)
+    # collectives have members, and messages a peer
+    peers = [one for event in events[begun:] for one in (*getattr(event, "members", ()), getattr(event, "peer", rank))]
+    crosses = any(hosts[peer] != mine for peer in peers)
+    words = "talks to other hosts" if crosses else "stays on its host"
+    return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")
+
+
+@exercise(
+    cases=((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA")),
+    given=lambda rank, n, case: (*numbers(rank, n, case[0]), list(case[1])[:n]),
+    trial=_by_host,
+)
+def hierarchical_all_reduce(tensor, first, inside, leaders):
+    """Replace the numbers of `tensor`, on every rank, by their sums over all ranks, host by host.
+
+    `inside` is the group of the ranks on this host, `first` is the first of them, and `leaders` is the group of the
+    first ranks of all hosts. Only leaders may talk to ranks of other hosts.
+
+    Hint: Three collectives: one inside each host, one between the leaders, and again one inside each host.
+    Hint: `dist.reduce(tensor, dst=first, group=inside)` brings the sum of a host to its first rank.
+    Hint: Only its members may use `leaders`: the ranks with `dist.get_rank() == first`.
+
+    Stuck: Does every rank of a group make the same calls on it, and no other rank?
+    """
+    dist.reduce(tensor, dst=first, group=inside)
+    if dist.get_rank() == first:
+        dist.all_reduce(tensor, group=leaders)
+    dist.broadcast(tensor, src=first, group=inside)
+
+
+@question(27)
+def micro_batches_for_a_quarter(answer):
+    """A micro-batch takes 20 ms to compute, and the all-reduce of its gradients over a slow cable takes 180 ms; they do
+    not overlap. With `no_sync`, how many micro-batches must share one all-reduce at least, so that it takes no more
+    than a quarter of the time?
+
+    Hint: With k micro-batches the whole step takes 20 k + 180 ms.
+    Hint: What share of that is 180 ms?
+
+    Not 36: That makes the all-reduce a quarter of the computing time, not of the whole.
+    Not 9: With 9 the all-reduce takes as long as the computing: half of the time.
+    Not 26: With 26 it is still a little more than a quarter.
+    Otherwise: Solve 180 / (20 k + 180) = 1/4 for k.
+
+    Why: 27 micro-batches compute for 540 ms, and 180 ms are a quarter of 720 ms.
+    """

@@ -1,0 +1,92 @@
+"""The exercises of lab 42: backward through a message, bytes of a step, micro-batches through references."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from distlab.checking import COLLECTIVES, Exercise, Question, Seen, formula, gathered, returned
+from distlab_course.exercises.workers import DRIVER, Reference, Workers
+
+question = partial(Question, "42")
+
+
+def _split(rank, n, case):
+    """The batch on rank 0, and this rank's weights."""
+    weights = torch.tensor(([[1.0, -1.0, 2.0], [2.0, 1.0, case]], [[1.0], [2.0], [-1.0]])[rank])
+    return torch.tensor([[1.0, 2.0], [3.0, 1.0]]) if rank == 0 else None, weights.requires_grad_()
+
+
+@Exercise("42", worlds=(2,), cases=(0, -3), given=_split, trial=returned, forbids=COLLECTIVES)
+def split_gradient(x, weights):
+    """A model is split: rank 0 has a batch `x` of 2 rows and `weights` of 2 x 3, rank 1 has `weights` of 3 x 1.
+
+    The loss is `(hidden @ weights).square().sum()` on rank 1, where `hidden = (x @ weights).relu()` is rank 0's.
+    Each rank returns the gradient of its own weights.
+
+    Hint: A message carries numbers and no graph: rank 1 receives into `hidden = torch.zeros(2, 3)`, and then calls
+    `hidden.requires_grad_()`, so that backward stops there and leaves `hidden.grad`.
+    Hint: Rank 1 sends `hidden.grad`; rank 0 goes on with `hidden.backward(gradient)`.
+    """
+    (x, first), (_, second) = gathered((x, weights.detach()))
+    own = first.requires_grad_(), second.requires_grad_()
+    ((x @ first).relu() @ second).square().sum().backward()
+    return own[dist.get_rank()].grad
+
+
+@question((720_896, 360_448))
+def bytes_of_hidden(answer):
+    """The hidden values of a step are 8 x 44 x 64 numbers of float64. They go from rank 1 to rank 2, and their gradient
+    comes back from there. How many bytes travel in a step if rank 0 relays both of them, and how many if rank 2
+    fetches them from rank 1 itself? Give a pair of numbers.
+
+    Hint: A float64 has 8 bytes. How many messages of that size are on each of the two routes?
+
+    Not (360448, 180224): The gradient of the hidden values is as large as they are.
+    Not (180224, 0): The hidden values have to reach rank 2 in either case.
+    Not (360448, 0): The hidden values have to reach rank 2 in either case.
+    Not (90112, 45056): Those are numbers: how many bytes does one have?
+    Otherwise: Count the messages, forward and backward.
+
+    Why: Through rank 0 there are four messages of 180,224 bytes, 1-0-2 forward and 2-0-1 backward; without it, two.
+    """
+
+
+class _Stage:
+    """Adds its number to what it is given, itself or by a reference, and notes where that came from."""
+
+    def __init__(self, number):
+        self.number, self.sources = number, set()
+
+    def forward(self, batch):
+        is_reference = isinstance(batch, Reference)
+        self.sources.add(batch.home if is_reference else DRIVER)
+        return 10 * (batch.to_here() if is_reference else batch) + self.number
+
+
+def _through(fn, count, batches):
+    """The outputs of as many stages, in which order they were called, and where each stage's input came from."""
+    workers, stages = Workers(), [_Stage(number) for number in range(1, count + 1)]
+    references = [Reference(workers, f"worker{stage.number}", stage) for stage in stages]
+    outputs = workers.try_out(fn, references, [torch.tensor([batch]) for batch in batches])
+    why = "`stage.remote().forward(batch)` leaves the hidden values on the stage's rank: pass on the reference."
+    sources = {stage.number: Seen(f"input from {', '.join(sorted(stage.sources))}", why) for stage in stages}
+    return outputs, workers.order(), sources
+
+
+@formula("42", (2, [1, 2]), (3, [3, 1, 2]), (1, [4, 5]), (2, [1, 2, 3, 4, 5]), trial=_through)
+def pipeline(stages, batches):
+    """Pass each micro-batch through all stages in turn, and return the list of the outputs in the order of `batches`.
+
+    `stages` are RRefs to objects on other ranks, whose `forward` takes a tensor or an RRef to one. Start everything
+    before you wait for anything, and let no hidden values come to the rank that calls this.
+
+    Hint: `hidden = stage.remote().forward(batch)` returns a reference at once, which the next stage's `forward` takes.
+    Hint: Of the last stage you want the values: `stages[-1].rpc_async().forward(hidden)` gives a future.
+    """
+    outputs = []
+    for batch in batches:
+        for stage in stages[:-1]:
+            batch = stage.remote().forward(batch)
+        outputs.append(stages[-1].rpc_async().forward(batch))
+    return torch.futures.wait_all(outputs)

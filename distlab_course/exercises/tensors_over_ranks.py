@@ -1,0 +1,187 @@
+"""The exercises of lab 51: DTensors and their collectives, tensor parallelism, plans and meshes."""
+
+import math
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distlab.checking import Exercise, Limits, Question, Seen, formula, nothing
+
+exercise, question, formula = partial(Exercise, "51"), partial(Question, "51"), partial(formula, "51")
+
+PART = 3  # of the vocabulary, on each rank, in `sharded_loss`
+
+
+def _small(*sizes):
+    """Tensors of small whole numbers, the same wherever they are made."""
+    generator = torch.Generator().manual_seed(8)  # of which the first numbers are easily read
+    return [torch.randint(-3, 4, size, generator=generator).float() for size in sizes]
+
+
+def _in_parts(rank, n, case):
+    """This rank's part of the logits of some positions, shifted by a number; and the labels."""
+    positions, shift = case
+    (logits,) = _small((positions, PART * n))
+    return logits.chunk(n, 1)[rank] + shift, torch.arange(positions) * 2 % (PART * n)
+
+
+def _of_two_layers(rank, n, case):
+    """An input, and a rank's parts of two layers."""
+    tokens, width = case
+    x, first, bias, second, last = _small((tokens, 2), (2, width * n), (width * n,), (width * n, 2), (2,))
+    return x, first.chunk(n, 1)[rank], bias.chunk(n)[rank], second.chunk(n)[rank], last
+
+
+def _loss(fn, *arguments):
+    """What a function returns, as a tensor if it is a number."""
+    value = fn(*arguments)
+    return torch.tensor(value) if isinstance(value, float) else value
+
+
+@exercise(
+    cases=((1, 1), (2, 3)),
+    given=lambda rank, n, case: (torch.arange(case[0] * case[1] * n).reshape(case[0], -1) + 100.0 * rank,),
+    limits=lambda n, length, item: Limits(length * item * (n - 1) // n),
+)
+def rows_to_columns(rows):
+    """Return this rank's columns of a matrix, given this rank's rows.
+
+    Every rank has the same number of rows, and the columns divide by the number of ranks. No rank may send more than
+    (n - 1) / n of its own part.
+
+    Hint: `rows.chunk(world_size, dim=1)` are blocks: which rank needs which of them?
+    Hint: `dist.all_to_all(arriving, sending)` takes two lists of tensors; those it sends must be `contiguous()`.
+    Hint: What has arrived are blocks of the same columns, from all ranks: `torch.cat` stacks them.
+
+    Limit: Which of its numbers does each other rank need?
+    """
+    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, rows)
+    return torch.cat(parts).chunk(dist.get_world_size(), 1)[dist.get_rank()]
+
+
+@exercise(
+    cases=((1, 1), (4, 5)),
+    given=_of_two_layers,
+    limits=lambda n, length, item: Limits((n - 1).bit_length() * length * item, calls=1),
+)
+def two_layers(x, columns, bias, rows, last):
+    """Return, on every rank, relu(x @ first + bias) @ second + last.
+
+    This rank has its columns of `first` and their part of the bias, its rows of `second`, and all of `last`. One
+    collective call is enough, with no more bytes than the result has.
+
+    Hint: Until the second product nothing has to be sent: each rank has all that its hidden numbers need.
+    Hint: How often is `last` added, if each rank adds it before the all-reduce?
+
+    Limit: Where is the one place in which numbers must be added?
+    """
+    y = torch.relu(x @ columns + bias) @ rows
+    dist.all_reduce(y)
+    return y + last
+
+
+class _Gated(nn.Module):
+    """A block as Llama's, without norms: attention with four layers, and an MLP with three."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(6)
+        self.query, self.key, self.value, self.out = (nn.Linear(8, 8, bias=False) for _ in range(4))
+        self.gate, self.up, self.down = nn.Linear(8, 16), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        heads = (layer(x).unflatten(-1, (-1, 2)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        x = x + self.out(nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+def _planned(fn):
+    """The output of a block that is cut as a plan says, and what it communicates and divides."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.debug import CommDebugMode
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    # of a name of its own: for meshes that are equal DTensor remembers the groups of the first, which may be gone
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(dist.group.WORLD.group_name,))
+    block = parallelize_module(_Gated(), mesh, fn())
+    with CommDebugMode() as comm:
+        y = block(torch.arange(48.0).reshape(2, 3, 8) / 48)
+    layers = [layer.weight for layer in block.children()]
+    divided = sum(hasattr(weight, "to_local") for weight in layers)
+    return y, Seen(f"collectives in forward: {comm.get_total_counts()}; weights divided: {divided} of {len(layers)}")
+
+
+@exercise(worlds=(2, 4), cases=(0,), given=nothing, trial=_planned)
+def plan_of_a_block():
+    """Return the plan with which `parallelize_module` divides all seven weights of a transformer block.
+
+    Its layers are `query`, `key`, `value` and `out` of the attention, and `gate`, `up` and `down` of the MLP, which
+    computes `down(silu(gate(x)) * up(x))`. A forward pass makes two collective calls.
+
+    Hint: The plan is a dict: the name of each layer, and `ColwiseParallel()` or `RowwiseParallel()`.
+    Hint: Where a rank needs its own heads, or its own hidden numbers, cut the outputs: by columns.
+    Hint: `out` and `down` get inputs of which each rank has a part, so they are cut by rows.
+    """
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    columns = dict.fromkeys(("query", "key", "value", "gate", "up"), ColwiseParallel())
+    return columns | {"out": RowwiseParallel(), "down": RowwiseParallel()}
+
+
+@question(6144)
+def block_traffic(answer):
+    """A model of 24 blocks is trained with tensor parallelism. A step has 8192 tokens of 4096 numbers, 2 bytes each.
+    How many MiB do all the all-reduces of a step carry, forward and backward, counting each tensor once?
+
+    Hint: How many all-reduces has a block, in both directions together? And how large is the tensor of each?
+    Hint: 8192 x 4096 x 2 bytes are 64 MiB.
+
+    Not 3072: That is one direction.
+    Not 1536: That is one all-reduce a block.
+    Not 256: That is one block.
+    Not 12288: Each tensor is to be counted once.
+    Otherwise: Count the all-reduces of a block, and multiply.
+
+    Why: Four all-reduces a block, of 64 MiB each: 24 x 4 x 64 MiB, 6 GiB in every step.
+    """
+
+
+@formula((2, (2, 2)), (0, (2, 2)), (5, (2, 4)), (4, (3, 2)), (6, (2, 2, 3)))
+def groups_of(rank, shape):
+    """Return, for each dimension of a mesh, the ranks of the group of `rank` along it.
+
+    The ranks are numbered along the last dimension. In a mesh of shape (2, 2), rank 2 gets [[0, 2], [2, 3]].
+
+    Hint: `ranks = torch.arange(math.prod(shape)).reshape(shape)` is the mesh. Where in it is `rank`?
+    Hint: In two dimensions, the group along dimension 0 is `ranks[:, column]`, and along dimension 1 `ranks[row]`.
+    Hint: `(ranks == rank).nonzero()[0].tolist()` is the place; put `slice(None)` in one coordinate of it at a time.
+    """
+    ranks = torch.arange(math.prod(shape)).reshape(shape)
+    place = (ranks == rank).nonzero()[0].tolist()
+    return [ranks[(*place[:dim], slice(None), *place[dim + 1 :])].tolist() for dim in range(len(shape))]
+
+
+@exercise(
+    cases=((2, 0), (7, 0), (5, 1000)),
+    given=_in_parts,
+    trial=_loss,
+    limits=lambda n, length, item: Limits(largest=length // PART * item),
+)
+def sharded_loss(logits, labels):
+    """Return the mean cross-entropy, on every rank, of positions whose logits are divided by vocabulary.
+
+    `logits[i]` are for this rank's part of the vocabulary; `labels[i]` is a number in the whole vocabulary. A logit may
+    be 1000. No all-reduce may carry more than one number for each position.
+
+    Hint: Three all-reduces: the largest logit (`op=dist.ReduceOp.MAX`), the sum of `exp`, the logit of the label.
+    Hint: This rank's part begins at `rank * logits.shape[1]`. Which labels are in it?
+    Hint: Where the label is in another rank's part, this rank adds 0.
+
+    Limit: Which three numbers of a position does its loss need from all ranks?
+    """
+    parts = [torch.empty_like(logits) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, logits.contiguous())
+    return nn.functional.cross_entropy(torch.cat(parts, 1), labels)

@@ -1,0 +1,116 @@
+"""Workers for the checks of remote calls: one process plays all of them, and what they call and fetch is noted.
+
+Used by the trials of remote_calls.py and split_models.py, on the rank that tries an answer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch.distributed import rpc
+
+from distlab.checking import Seen
+
+DRIVER = "worker0"
+
+
+class Answer(torch.futures.Future):
+    """A future that is complete from the beginning; a wait for it is noted."""
+
+    noted: Callable[[], None]
+
+    def wait(self) -> Any:
+        """Note the wait, and return the value or raise the error."""
+        self.noted()
+        return super().wait()
+
+
+class Workers:
+    """Calls between workers, as torch.distributed.rpc has them.
+
+    Attributes:
+        here: the worker that runs.
+        notes: in order, (what, here, where) for a "call" to a worker, a "wait" for one, or a "fetch" from one.
+    """
+
+    def __init__(self) -> None:
+        self.here, self.notes = DRIVER, list[tuple[str, str, str]]()
+
+    def try_out(self, fn: Callable[..., Any], *arguments: Any) -> Any:
+        """fn(*arguments), with these calls in the place of torch's."""
+        with mock.patch.multiple(rpc, rpc_sync=self.rpc_sync, rpc_async=self.rpc_async, remote=self.remote):
+            return fn(*arguments)
+
+    def rpc_async(self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0) -> Answer:
+        """Run a function on another worker; its result or error is in the answer."""
+        answer = Answer()
+        answer.noted = lambda: self.notes.append(("wait", self.here, to))
+        try:
+            answer.set_result(copy.deepcopy(self._run(to, func, args, kwargs)))
+        except Exception as error:
+            answer.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+        return answer
+
+    def rpc_sync(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a function on another worker, and wait for its result."""
+        return self.rpc_async(*args, **kwargs).wait()
+
+    def remote(self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0) -> Reference:
+        """Run a function on another worker, where its result stays."""
+        return Reference(self, to, self._run(to, func, args, kwargs))
+
+    def _run(self, to: str, func: Any, args: Any, kwargs: Any) -> Any:
+        self.notes.append(("call", self.here, to))
+        caller, self.here = self.here, to
+        try:
+            return func(*copy.deepcopy(args or ()), **copy.deepcopy(kwargs or {}))
+        finally:
+            self.here = caller
+
+    def order(self) -> Seen:
+        """Whom the first worker calls, and whether it waits before it has made all of its calls."""
+        own = [(what, where) for what, here, where in self.notes if here == DRIVER]
+        called = [where for what, where in own if what == "call"]
+        early = next((place for place, (what, _) in enumerate(own) if what != "call"), len(own))
+        if late := [where for what, where in own[early:] if what == "call"]:
+            why = "Start all calls first; each wait comes after the last of them."
+            return Seen(f"waits for {own[early][1]}, then calls {late[0]}", why)
+        return Seen(f"calls to {', '.join(sorted(called)) or 'nobody'}", "Each worker gets one call for each input.")
+
+
+class Reference:
+    """An RRef to a value on worker `home`; `rpc_sync()`, `rpc_async()` and `remote()` give proxies."""
+
+    def __init__(self, workers: Workers, home: str, value: Any):
+        self.workers, self.home, self.value = workers, home, value
+
+    def __deepcopy__(self, memo: Any) -> Reference:
+        return self
+
+    def __getattr__(self, how: str) -> Callable[..., Proxy]:
+        call = getattr(self.workers, how)
+        return lambda timeout=0: Proxy(self, call)
+
+    def owner(self) -> str:
+        """The worker where the value is."""
+        return self.home
+
+    def to_here(self, timeout: float = 0) -> Any:
+        """A copy of the value."""
+        self.workers.notes.append(("fetch", self.workers.here, self.home))
+        return copy.deepcopy(self.value)
+
+
+class Proxy(NamedTuple):
+    """Calls the methods of what a reference refers to."""
+
+    reference: Reference
+    how: Callable[..., Any]
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        home, value = self.reference.home, self.reference.value
+        return lambda *args, **kwargs: self.how(home, getattr(value, method), args, kwargs)

@@ -1,0 +1,65 @@
+"""Labs 00 and 02: which rank waits for which, as the report of a deadlock says.
+
+Runs in the notebook's kernel. Lengths are in inches.
+"""
+
+import re
+
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from distlab.plotting.cells import canvas, draw_box, draw_text
+from distlab.plotting.style import line_color, rank_color, style
+from distlab.text import refuse
+
+WIDTH, HEIGHT, APART = 0.86, 0.36, 1.5  # of a rank's box; from one to the next
+ASIDE, BOW = 0.18, 0.24  # from the middle of a box to an arrow; how far it bends, as a share of its length
+
+
+def who_waits(report: object, title: str = "who waits for whom") -> Figure:
+    """Draw an arrow from each rank to the rank that it waits for; ranks that have finished are outlines.
+
+    Arrows to the right run above the ranks, those to the left below them.
+
+    Args:
+        report: a DeadlockError about messages between two ranks, or its text.
+        title: of the figure.
+    """
+    waits, finished = parse(str(report))
+    if not waits:
+        refuse("report", "the report of ranks that wait for messages", report, "Run the cell that deadlocks once more.")
+    lefts = {rank: place * APART for place, rank in enumerate(sorted({*waits, *waits.values(), *finished}))}
+    reach = {sign: [sign * (lefts[other] - lefts[rank]) for rank, other in waits.items()] for sign in (1, -1)}
+    above = not any(span > 0 for span in reach[1])  # where no arrow is, there is room for a word
+    top = max(0.3 * above, 0.1 + BOW / 2 * max(0.0, *reach[1], 0.0))
+    below = max(0.3 * (not above), 0.1 + BOW / 2 * max(0.0, *reach[-1], 0.0))
+    figure, ax = canvas(max(lefts.values()) + WIDTH, top + HEIGHT + below, title)
+    with style():
+        for rank, left in lefts.items():
+            middle = left + WIDTH / 2
+            if rank in finished:
+                look = {"facecolor": "none", "edgecolor": line_color(rank), "linestyle": (0, (3, 2)), "linewidth": 1.4}
+                ax.add_patch(Rectangle((left, top), WIDTH, HEIGHT, **look))
+                draw_text(ax, middle, top + HEIGHT / 2, f"rank {rank}", va="center_baseline")
+                draw_text(ax, middle, top - 0.14 if above else top + HEIGHT + 0.16, "finished", fontsize=10)
+            else:
+                draw_box(ax, left, top, WIDTH, HEIGHT, f"rank {rank}", rank_color(rank), 12)
+        for rank, other in waits.items():
+            side = 1 if other > rank else -1
+            ends = [lefts[rank] + WIDTH / 2 + side * ASIDE, lefts[other] + WIDTH / 2 - side * ASIDE]
+            points = [(x, top if side > 0 else top + HEIGHT) for x in ends]
+            look = {"arrowstyle": "-|>", "mutation_scale": 14, "linewidth": 1.8, "color": line_color(rank)}
+            ax.add_patch(FancyArrowPatch(*points, connectionstyle=f"arc3,rad={-BOW}", shrinkA=1, shrinkB=1, **look))
+    return figure
+
+
+def parse(report: str) -> tuple[dict[int, int], list[int]]:
+    """From a report: for each waiting rank the one that it waits for, and the ranks that have finished."""
+    waits, finished = {}, []
+    for words, rest in re.findall(r"^  ranks? (\d[\d, and-]*?)  +(\S.*)", report, re.MULTILINE):
+        ranks = [rank for a, b in re.findall(r"(\d+)(?:-(\d+))?", words) for rank in range(int(a), int(b or a) + 1)]
+        if peer := re.search(r"\b(?:src|dst)=(\d+)", rest):
+            waits |= dict.fromkeys(ranks, int(peer[1]))
+        elif rest.startswith("finished"):
+            finished += ranks
+    return waits, finished

@@ -1,0 +1,78 @@
+"""Lab 30: calls of init_process_group that may fail, and what comes of them.
+
+`try_init` runs in the notebook's kernel, `attempt` on every rank.
+"""
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import distlab
+
+Call = Mapping[str, Any] | None  # the arguments of one rank's call; None for a rank that does not come
+
+
+def tcp(rank: int, port: int, **more: Any) -> Call:
+    """The arguments of one rank of two that meet at a port of this machine."""
+    return {"init_method": f"tcp://127.0.0.1:{port}", "rank": rank, **more}
+
+
+def try_init(*calls: Call, seconds: float = 1.0, expected: str = "") -> None:
+    """Let each rank of the current cluster call init_process_group, and print what comes of it.
+
+    Ports and places in torch's sources are left out. The cluster gets its own group back afterwards.
+
+    Args:
+        calls: by rank, the arguments; besides those of init_process_group there may be `late`, the seconds that a rank
+            sleeps first, and `interface`, its GLOO_SOCKET_IFNAME.
+        seconds: the timeout of each call.
+        expected: how each outcome must begin.
+    """
+    cluster = distlab.Cluster.current
+    try:
+        given = [None if call is None else {"timeout": timedelta(seconds=seconds), **call} for call in calls]
+        outcomes = cluster.run(attempt, given)
+    finally:
+        cluster.heal()
+    for rank, outcome in enumerate(outcomes):
+        if outcome is None:
+            print(f"rank {rank} does not come")
+            continue
+        text = re.sub(r"(127\.0\.0\.1, |port: )\d+", r"\1PORT", outcome[1])
+        text = re.sub(r"\[[^]]*gloo[^]]*\] ", "", text).replace("useIpv6: false, code: -98, ", "")
+        print(f"rank {rank} after {outcome[0]:.1f} s: {text}")
+        assert text.startswith(expected)
+
+
+def attempt(rank: int, world_size: int, calls: list[Call]) -> tuple[float, str] | None:
+    """Leave the group and call init_process_group as calls[rank] says: how long it took, and the outcome.
+
+    gloo writes each attempt to connect to stderr, which leads nowhere meanwhile.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if calls[rank] is None:
+        return None
+    call = {"backend": "gloo", "rank": rank, "world_size": 2, **calls[rank]}
+    time.sleep(call.pop("late", 0))
+    usual, stderr, nowhere = os.environ["GLOO_SOCKET_IFNAME"], os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.environ["GLOO_SOCKET_IFNAME"] = call.pop("interface", usual)
+    os.dup2(nowhere, 2)
+    began = time.monotonic()
+    try:
+        dist.init_process_group(**call)
+        dist.all_reduce(total := torch.tensor(10**rank))
+        return time.monotonic() - began, f"a group of {dist.get_world_size()}, the sum is {total.item()}"
+    except Exception as error:
+        return time.monotonic() - began, f"{type(error).__name__}: {error}"
+    finally:
+        os.environ["GLOO_SOCKET_IFNAME"] = usual
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
