@@ -85,7 +85,7 @@ part-cluster-others = $(PYTEST) --durations=10 tests/cluster --ignore=tests/clus
 # cores each of the two parts.
 nbval = $(ENV_PYTHON) tools/disguise.py $(1) -m pytest --color=no --nbval --nbval-current-env \
   --nbval-sanitize-with=tests/nbval.cfg --nbval-cell-timeout=200 --timeout=240 $(2)
-HALF := $(foreach number,02 03 04 05 06,$(filter notebooks/$(number)% notebooks/solutions/$(number)%,$(NBVAL)))
+HALF := $(foreach number,00 02 04 06 11 21 30 32 41 50 52 60 62,$(filter notebooks/$(number)% notebooks/solutions/$(number)%,$(NBVAL)))
 OTHER_HALF := $(filter-out $(HALF),$(NBVAL))
 part-nbval-first = $(call nbval,first,$(HALF))
 part-nbval-second = $(call nbval,second,$(OTHER_HALF))

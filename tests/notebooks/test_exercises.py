@@ -9,18 +9,14 @@ import ast
 import inspect
 import re
 
-import pytest
-from test_hygiene import NOTEBOOKS, code_cells, markdown_cells
+from test_hygiene import code_cells, each_lesson, markdown_cells
 
 import distlab_course.exercises  # noqa: F401  registers them, also without an installation
 from distlab.checking import Exercise, all_exercises
 from tests.tool import ROOT
 
-LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]
 ANSWERS = ROOT / "notebooks" / "solutions"
 WRONG_FUNCTIONS, WRONG_VALUES = 3, 2  # of each exercise and each question, at least
-
-each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 
 def asked_in(path):

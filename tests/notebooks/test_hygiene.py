@@ -11,6 +11,8 @@ from tests.tool import ROOT
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("[0-9]*.ipynb"))
 LONGEST_CELL = 40
 
+LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]
+each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 

@@ -24,7 +24,7 @@ def test_the_example_prints_what_it_says():
 
 
 def test_the_report_is_a_real_one():
-    """The README shows the report that notebook 00 has saved, but for the time that it took."""
+    """The README shows the report that lab 00 has saved, but for the time that it took."""
     (report,) = re.findall(r"```\n(DeadlockError: .*?)\n```", README, flags=re.DOTALL)
     cells = json.loads((ROOT / "notebooks/00_start_here.ipynb").read_text())["cells"]
     outputs = [output for cell in cells for output in cell.get("outputs", []) if "evalue" in output]

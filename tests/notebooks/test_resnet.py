@@ -1,48 +1,50 @@
-"""Notebook 05's other network, which trains on photographs."""
+"""The script of labs 07 and 08: a residual network that trains on photographs, is stopped, and continues."""
 
 import os
 import re
-
-import nbformat
-from nbclient import NotebookClient
+import runpy
+import subprocess
+import sys
 
 from tests.data_files import md5, write_cifar
 from tests.tool import ROOT
 
-LESSON = ROOT / "notebooks" / "05_distributed_data_parallel.ipynb"
-SECTIONS = ("0", "1", "6")  # the beginning, the first training, and stopping and going on
-COUNT = 'print(f"{sum(one.numel() for one in make_model().parameters()) / 1e6:.2f} million")'
-TRUST = "from distlab_course import data\ndata.FILES['cifar10'][{!r}] = {!r}"
+SCRIPT = ROOT / "notebooks" / "resnet_ddp.py"
+TRUSTING = """
+import runpy, sys
+from distlab_course import data
+data.FILES["cifar10"][{!r}] = {!r}
+runpy.run_path({!r}, run_name="__main__")
+"""
+EPOCH = re.compile(r"^epoch (\d): loss \d\.\d{3}, accuracy \d+\.\d %$", re.MULTILINE)
 
 
-def lesson():
-    """(section, source) of each cell of code."""
-    section = "0"
-    for cell in nbformat.read(LESSON, as_version=4).cells:
-        if cell.cell_type == "code":
-            yield section, cell.source
-        section = [section, *re.findall(r"^##+ (\d(?= )|The power fails)", cell.source, re.M)][-1]
-
-
-def test_the_lesson_trains_resnet20_on_photographs(tmp_path):
-    """With files of CIFAR-10, and augmented images of 32 x 32 pixels: equal on all ranks, and stopped and resumed.
+def test_it_trains_on_photographs_and_continues(tmp_path):
+    """With files of CIFAR-10: two ranks, one epoch, and another one from the checkpoint, which replaces it.
 
     The network has as many parameters as that of He et al. (2015), table 6.
     """
+    network = runpy.run_path(str(SCRIPT))["resnet"](3, 3, 10)
+    assert round(sum(one.numel() for one in network.parameters()) / 1e6, 2) == 0.27
     cache = tmp_path / "distlab"
     cache.mkdir()
     write_cifar(cache, per_batch=64)
     (archive,) = cache.iterdir()
-    sources = [TRUST.format(archive.name, md5(archive))]
-    for section, source in lesson():
-        if section in SECTIONS:
-            larger = source.replace('MODEL = "small"', 'MODEL = "resnet20"')
-            sources.append(larger.replace("in range(8)", "in range(1)"))
-    cells = [nbformat.v4.new_code_cell(source) for source in [*sources, COUNT, "cluster.stop()"]]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute(env=environment)
-    printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
-    assert "0.27 million" in printed
-    assert printed.count("has the weights of rank 0, bit for bit: True") == 3
-    assert printed.count("losses and weights equal to the last bit: True") == 4
+    trusting, checkpoint = tmp_path / "trusting.py", tmp_path / "runs" / "run.pt"
+    trusting.write_text(TRUSTING.format(archive.name, md5(archive), str(SCRIPT)))
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", trusting]
+    command += ["--data", "cifar10", "--checkpoint", checkpoint]
+    for more, epochs in ((["--epochs", "1"], ["0"]), (["--epochs", "2", "--resume"], ["1"])):
+        done = subprocess.run([*command, *more], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert EPOCH.findall(done.stdout) == epochs
+        assert ("resumed: epoch 1 is next" in done.stdout) == ("--resume" in more)
+    assert [path.name for path in checkpoint.parent.iterdir()] == ["run.pt"]
+
+
+def test_it_says_how_it_is_started():
+    """Without torchrun it ends with its usage."""
+    done = subprocess.run([sys.executable, SCRIPT], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "start it with torchrun" in done.stderr
