@@ -58,7 +58,7 @@ def _event(one: simulated.Operation, blocking: bool, zero: float, last: float) -
 
 
 def _messages(
-    transfers: Sequence[simulated.PointToPoint], calls: dict[tuple[int, int], Event], zero: float
+    transfers: Sequence[simulated.Transfer], calls: dict[tuple[int, int], Event], zero: float
 ) -> list[Message]:
     """What was sent and received, and what only one of them was; `ready` of both is when the message left."""
     messages, alone = [], {key: call for key, call in calls.items() if call.kind in ("send", "recv")}

@@ -1,8 +1,10 @@
 """What a rank reports of a wait that no note explains: by where it is, for whom, and whether it may end by itself."""
 
+import gc
 import sys
 import sysconfig
 import threading
+import weakref
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -83,3 +85,18 @@ def test_variables_are_the_learners(monkeypatch):
     given = {"rank": 0, "world_size": 2, "In": [], "get_ipython": len}
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**defined, **given))
     assert watchdog.variables() == ("model", "x")
+
+
+def test_a_look_keeps_no_variable_alive():
+    """What a function has held is freed when it returns, although the rank's threads were looked at meanwhile."""
+
+    def looked_at():
+        held = torch.zeros(1)
+        status.waiting_threads()
+        return weakref.ref(held)
+
+    gc.disable()  # a collection would free a circle
+    try:
+        assert looked_at()() is None
+    finally:
+        gc.enable()
