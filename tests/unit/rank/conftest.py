@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
+from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers "fake", also for one file alone
 
 from distlab.rank import hooks
 from distlab.rank.log import LOG
