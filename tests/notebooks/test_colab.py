@@ -33,7 +33,7 @@ import distlab
 print(distlab.__file__)
 os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
 with open("script.py", "w") as file:
-    file.write("import os, distlab_course.data; print('rank', os.environ['RANK'], flush=True)")
+    file.write("import os, distlab_course.data; os.write(1, b'rank %s\\\\n' % os.environ['RANK'].encode())")
 torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "script.py"]
 print(sorted(subprocess.run(torchrun, capture_output=True, text=True).stdout.splitlines()))
 for options in ({}, {"engines": "mpi", "backend": "distlab_course.mpi_backend"}):  # engines="mpi" brings MPI
