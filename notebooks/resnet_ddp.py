@@ -165,6 +165,7 @@ def main():
         dist.barrier()  # no rank goes on, or ends, before the checkpoint is there
         if rank == 0:
             print(f"epoch {epoch}: loss {loss:.3f}, accuracy {100 * accuracy:.1f} %", flush=True)
+    del ddp  # before the group: with torch 2.13 a gloo group that only DDP still holds may hang while it is freed
     dist.destroy_process_group()
 
 

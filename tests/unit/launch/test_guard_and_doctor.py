@@ -4,7 +4,10 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+
+import psutil
 
 from distlab import __main__ as doctor
 from distlab.launch import reaper
@@ -19,6 +22,18 @@ def sleeper(tag: str, before: str = "pass") -> Iterator[subprocess.Popen]:
         process.stdout.readline()
         try:
             yield process
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def guard(tag: str) -> Iterator[None]:
+    """The tag's guard. Popen may return before the system shows the words of the new program."""
+    with subprocess.Popen([sys.executable, reaper.__file__, str(os.getpid()), tag, "/no/folder"]) as process:
+        try:
+            while tag not in psutil.Process(process.pid).cmdline():
+                time.sleep(0.01)
+            yield
         finally:
             process.kill()
 
@@ -62,10 +77,8 @@ def test_the_doctor_cleans(capsys, monkeypatch):
     """--clean ends the leftovers, and only them: processes whose cluster has no guard."""
     monkeypatch.setattr(sys, "argv", ["distlab", "doctor", "--clean"])
     monkeypatch.setattr(doctor, "CHECKS", {})
-    guard = [sys.executable, reaper.__file__, str(os.getpid()), "tag-with-a-guard", "/no/folder"]
-    with sleeper("tag-with-a-guard") as mine, sleeper("tag-without") as orphan, subprocess.Popen(guard) as process:
+    with sleeper("tag-with-a-guard") as mine, sleeper("tag-without") as orphan, guard("tag-with-a-guard"):
         assert doctor.main() == 0
         assert orphan.wait(timeout=5) == -15
         assert mine.poll() is None
-        process.kill()
     assert "processes of clusters whose notebook is gone" in capsys.readouterr().out
