@@ -95,6 +95,21 @@ class Limits:
     largest: int | None = None
 
 
+@dataclass(frozen=True)
+class Race:
+    """How a right answer is timed on a simulated network, `distlab.client.check.LAN`, in its largest world.
+
+    Attributes:
+        case: what `given` makes inputs of, large ones.
+        ours: seconds that our own answer takes.
+        target: seconds that are good.
+    """
+
+    case: Any
+    ours: float
+    target: float
+
+
 class _Described:
     """What the docstring of an exercise's function says; see above."""
 
@@ -131,6 +146,7 @@ class Exercise(_Described):
         trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared; None
             stands for anything. One with a parameter `events` gets the list to which what this rank sends is added.
         forbids: names of collectives that the answer must not call.
+        race: how a right answer is timed; None where no time is asked for.
         limits: the same for all, or limits(world_size, length, item) for a first tensor of so many elements, of so many
             bytes each; None without.
         seconds: after which one call counts as never ending.
@@ -144,6 +160,7 @@ class Exercise(_Described):
     trial: Callable[..., Any] = outcome
     forbids: list[str] = field(default_factory=list)
     limits: Limits | Callable[[int, int, int], Limits] | None = None
+    race: Race | None = None
     seconds: float = 10.0
     function: Callable[..., Any] | None = None
 

@@ -6,7 +6,6 @@ Called on the ranks, and by the process that starts them; it needs torch alone, 
 from __future__ import annotations
 
 import os
-import subprocess
 
 import torch
 import torch.distributed as dist
@@ -69,15 +68,3 @@ def why_not_nccl(n: int) -> str | None:
     if gpus < n:
         return f"It needs a GPU for each of {n} ranks, and sees {seen}: it refuses two ranks on one GPU."
     return None
-
-
-def topology() -> str | None:
-    """How the GPUs of this machine are connected, as `nvidia-smi topo -m` prints it; None where that cannot tell.
-
-    Runs on: anywhere.
-    """
-    try:
-        command = ["nvidia-smi", "topo", "-m"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.rstrip()
-    except (OSError, subprocess.SubprocessError):
-        return None  # it is not there, its driver is not loaded, or it is too old to know
