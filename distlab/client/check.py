@@ -186,9 +186,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
     return Verdict(exercise.name, True, True, f"{cases} with {worlds}.{race}", run)
 
 
-def _own_run(
-    cluster: Cluster, exercise: Exercise, fn: Callable[..., Any], outcomes: Sequence[trial.Outcome]
-) -> tuple[Trace | None, str]:
+def _own_run(cluster: Cluster, exercise: Exercise, fn: Any, outcomes: list[trial.Outcome]) -> tuple[Trace | None, str]:
     """The answer on virtual machines, with the input of the race or of its last case; in a race the times, in words."""
     ranks, race, words = range(len(outcomes)), exercise.race, ""
     if race:
@@ -198,10 +196,10 @@ def _own_run(
     run.finish(virtual.read(simulate([one.events for one in outcomes], LAN), ranks), {})
     if race:
         gloos = max(simulate([one.events for one in others], LAN).clocks)
-        size, met = format_bytes(math.prod(outcomes[0].size)), "met" if run.seconds < race.target else "not met yet"
         times = (format_seconds(one).strip() for one in (run.seconds, race.ours, gloos, race.target))
-        form = "\n{} on a simulated network ({}): yours {}, ours {}, gloo's {}.\nThe target, less than {}, is {}."
-        words = form.format(size, LAN, *times, met)
+        size, met = format_bytes(math.prod(outcomes[0].size)), "met" if run.seconds < race.target else "not met yet"
+        words = "\n{} on a simulated network ({}): yours {}, ours {}, gloo's {}.\nThe target, less than {}, is {}."
+        words = words.format(size, LAN, *times, met)
     return (run if run.messages else None), words
 
 
