@@ -36,7 +36,7 @@ class PxMagics(Magics):
     @argument("--check", action="store_true", help="compare the arguments of messages and collectives on the ranks")
     @argument("--trace", action="store_true", help="record and show what the ranks do; it stays as cluster.last_trace")
     @argument("--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun")
-    @argument("--force", action="store_true", help="with --export: replace a file that is there")
+    @argument("--force", action="store_true", help="with --export: replace an existing file")
     @waiting.held()
     def cell_px(self, line: str, cell: str) -> None:
         """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.

@@ -1,4 +1,4 @@
-"""How a cluster is to be started: the arguments of `Cluster`, checked before any process starts.
+"""How to start a cluster: the arguments of `Cluster`, checked before any process starts.
 
 Runs on the notebook's kernel, called by cluster.py; processes.py carries out the plan. `connect` finds the engines of a
 running ipyparallel cluster, which can become ranks, too.
@@ -56,7 +56,7 @@ class Engines:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a cluster is to be started; see `Cluster` for the meaning of each value.
+    """How to start a cluster; see `Cluster` for the meaning of each value.
 
     Attributes:
         n: number of ranks.

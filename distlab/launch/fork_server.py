@@ -35,7 +35,7 @@ PR_SET_PDEATHSIG = 1
 BEAT_SECONDS = 0.5  # between two heartbeats of a host
 ALONE_SECONDS = 60.0  # without an answer to them, after which the notebook counts as gone
 LOG_BYTES = 1 << 14  # of the end of an engine's log, reported with its end
-# what every engine would import by itself, each anew
+# what every engine would otherwise import for itself
 PRELOADED = (
     "torch",
     "ipykernel.debugger",

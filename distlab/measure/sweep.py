@@ -103,7 +103,7 @@ class Sweep:
             title: what was measured.
 
         Returns:
-            The figure; a notebook shows it where it is the last value of a cell.
+            The figure; a notebook shows it if it is the last value of a cell.
         """
         from distlab.plotting.curves import size_panels  # it imports matplotlib
 
@@ -168,7 +168,7 @@ def sweep(
         warmup: number of calls before them, after a first one that makes connections.
 
     Returns:
-        The `Sweep`; a notebook shows its table where it is the last value of a cell.
+        The `Sweep`; a notebook shows its table if it is the last value of a cell.
 
     Raises:
         ArgumentError: an argument breaks its rule; nothing was measured.

@@ -42,7 +42,7 @@ def new_panels(
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure and its axes, row by row, to draw on in the project's style: `with new_panels(7, 4, 1, 2) as ...`.
 
-    A notebook shows it where it is the last value of a cell. `options` are those of matplotlib's `subplots`.
+    A notebook shows it if it is the last value of a cell. `options` are those of matplotlib's `subplots`.
     """
     figure = new_figure(width, height, layout="constrained")
     with style():

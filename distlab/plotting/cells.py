@@ -68,7 +68,7 @@ def before_after(
         slots: names of the slots, written above them.
 
     Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
+        The figure; a notebook shows it if it is the last value of a cell.
     """
     befores, afters = ([flatten(held) for held in held_by_rank] for held_by_rank in (before, after))
     figure, ax, (left, right), middles = draw_panels(*traced(befores, afters), title, slots)

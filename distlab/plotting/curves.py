@@ -113,7 +113,7 @@ def size_panels(panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, 
         simulated: where virtual times come from, written into every panel; "" for measured times.
 
     Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
+        The figure; a notebook shows it if it is the last value of a cell.
     """
     with new_panels(5.6, 3.4 * len(panels), len(panels), 1, sharex=True, sharey=True) as (figure, axes):
         for ax, title in zip(axes, panels, strict=True):
@@ -141,7 +141,7 @@ def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", x
         xlabel: what x counts.
 
     Returns:
-        The figure; a notebook shows it where it is the last value of a cell. `plotting.LivePlot` shows it as it grows.
+        The figure; a notebook shows it if it is the last value of a cell. `plotting.LivePlot` shows it as it grows.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)

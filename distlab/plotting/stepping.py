@@ -110,7 +110,7 @@ def steps(states: Sequence[State], messages: Sequence[Sequence[Message]], title:
         title: what is shown.
 
     Returns:
-        The figure, at most 9 inches wide; a notebook shows it where it is the last value of a cell.
+        The figure, at most 9 inches wide; a notebook shows it if it is the last value of a cell.
     """
     return draw_steps(Pictures(states, messages), title)
 
@@ -217,7 +217,7 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
         states, messages, title: see `steps`.
 
     Returns:
-        The `Player`; a notebook shows it where it is the last value of a cell.
+        The `Player`; a notebook shows it if it is the last value of a cell.
     """
     shown = Pictures(states, messages)
     figure = draw_steps(shown, title)

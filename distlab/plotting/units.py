@@ -31,7 +31,7 @@ def format_bandwidth(gigabytes_per_second: float) -> str:
 
 
 def format_bytes(num_bytes: int) -> str:
-    """A size in units of 1024: "4 B", "64 KiB", "1.5 MiB"; one that is no multiple of them is rounded from 10,000 B on.
+    """A size in units of 1024: "4 B", "64 KiB", "1.5 MiB"; above 10,000 B rounded, unless it is a multiple of a unit.
 
     Runs on: anywhere.
     """

@@ -24,7 +24,7 @@ def join(rank: int, meeting: Meeting) -> Joined:
 
 
 def rebuild(rank: int, meeting: Meeting, whole: bool) -> Rebuilt:
-    """Leave the group and build it anew; see group.rebuild. Runs on: every rank."""
+    """Leave the group and rebuild it; see group.rebuild. Runs on: every rank."""
     from distlab.rank import group
 
     return group.rebuild(rank, meeting, whole)

@@ -211,7 +211,7 @@ def _until(holds: Callable[[], bool], deadline: float = math.inf) -> None:
 def leave(shut: Callable[[], Any]) -> bool:
     """Take the agent down; return whether there was one.
 
-    Runs on: a rank, on its main thread, before the group is built anew.
+    Runs on: a rank, on its main thread, before the group is rebuilt.
 
     Args:
         shut: shuts every connection of this rank down.

@@ -194,7 +194,7 @@ def communication(thread: int) -> str:
 
 
 def executing(frame: FrameType | None) -> bool:
-    """Whether this frame, or one that it was called from, is code of a cell or of a call of the notebook's.
+    """Whether this frame, or one that it was called from, is code of a cell or of a call of the notebook.
 
     What the engine does around that code, such as unpacking a message or reporting an exception, does not count.
     """

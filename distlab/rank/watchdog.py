@@ -258,7 +258,7 @@ def _position(thread: int) -> tuple[int, int]:
 def interruptible(frame: Any) -> bool:
     """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook is running there.
 
-    It must not hit what the engine does between two of them, or a message is lost and the rank waits for ever; nor the
+    It must not hit what the engine does between two of them, or a message is lost and the rank waits forever; nor the
     report of an exception, which would be lost with it; nor an import. The notebook orders it again until it is done.
 
     Runs on: a rank, in any thread.

@@ -141,7 +141,7 @@ class Group(dist.ProcessGroup):
         self._members, self._count = tuple(options.global_ranks_in_group) or tuple(range(size)), 0
         self._name = ""
         # newest Works of small tensors: where DDP counts the ranks that have inputs left, only C++ holds the Work, and
-        # would wait for ever for one whose part in Python is gone
+        # would wait forever for one whose part in Python is gone
         self._small: deque[Work] = deque(maxlen=KEPT_WORKS)
 
     def getBackendName(self) -> str:

@@ -105,7 +105,7 @@ class Trace:
             window: first and last millisecond to draw; None for all.
 
         Returns:
-            The figure; a notebook shows it where it is the last value of a cell.
+            The figure; a notebook shows it if it is the last value of a cell.
 
         Raises:
             ArgumentError: the window is not two times.
