@@ -184,7 +184,7 @@ def a_wait_for_what_is_over(rank, n):
 
 @breaks(2, error="RankError")
 def a_function_that_no_file_has(rank, n):
-    """A new process looks for its function in a file: write it into one with"""
+    """A new process looks for its function in a file: write it to one with"""
 
     def work(number):
         print(number)

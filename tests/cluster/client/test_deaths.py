@@ -107,7 +107,7 @@ def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable,
     until(lambda: servers.why_lost(0))
     assert usable.run(sum_of_ranks) == [3.0] * 3
     ended = f"ranks 0-2 ended with the process that forks the ranks, which was {KILLED}"
-    assert capsys.readouterr().out == f"Since the last cell {ended}. {NEW}"
+    assert capsys.readouterr().out == f"Since the last cell, {ended}. {NEW}"
     assert not set(before) & set(usable.run(pid_on_rank))
     assert {error.ename for error in pending.get(timeout=10, return_exceptions=True)} == {"EngineError"}
 
