@@ -53,7 +53,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _offer_px() -> None:
-    """In IPython, define %px and %%px; the first use loads the real ones, which say how to make a cluster."""
+    """In IPython, define %px and %%px: their first use loads the real ones, which explain how to make a cluster."""
     shell = current_shell()
     if shell is None or "px" in shell.magics_manager.magics["cell"]:
         return

@@ -1,6 +1,6 @@
-"""`python -m distlab doctor`: what this machine can do, and what to change; called by a person and by `make lab`.
+"""`python -m distlab doctor`: what this machine can do, and what to change; run by a person and by `make lab`.
 
-Runs in a process of its own. Each check prints lines; the machine is well when none of them raises.
+Runs in its own process. Each check prints lines; the machine is fine if none of them raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distlab.client.recording import clock_offsets
 from distlab.errors import ClusterError
 from distlab.launch import local, reaper
 
-MOST_SKEW = 0.1  # seconds between two clocks, beyond which people are misled
+MOST_SKEW = 0.1  # seconds between two clocks, beyond which they mislead people
 RANKS = 4  # of the lessons
 
 
@@ -28,8 +28,8 @@ def main() -> int:
     parser.add_argument("command", choices=["doctor"], help="what this machine can do, and what to change")
     parser.add_argument("--clean", action="store_true", help="end processes of clusters whose notebook is gone")
     parser.add_argument("--hosts", metavar="A,B", help="start a rank on each of these hosts instead, by ssh")
-    parser.add_argument("--python", metavar="PATH", help="with --hosts: the Python there, else that of this command")
-    parser.add_argument("--interface", metavar="NAME", help="with --hosts: their network interface for the ranks")
+    parser.add_argument("--python", metavar="PATH", help="with --hosts: the Python there; by default, as here")
+    parser.add_argument("--interface", metavar="NAME", help="with --hosts: the network interface of the ranks there")
     chosen = parser.parse_args()
     checks, where = CHECKS, "here"
     if chosen.hosts:
@@ -43,7 +43,7 @@ def main() -> int:
     for name, check in checks.items():
         try:
             check()
-        except Exception as error:  # of whatever library: a check that cannot be made is a finding
+        except Exception as error:  # from any library: a check that cannot be made is a finding
             status = 1
             print(f"FAIL  {name:<11} {type(error).__name__}: {error}", flush=True)
     print(f"Ranks cannot work {where} yet." if status else f"Ranks work {where}.")
@@ -51,19 +51,19 @@ def main() -> int:
 
 
 def show(what: str, seen: str, advice: str = "") -> None:
-    """Print what was found: that it is as it should be, or with advice what to change."""
+    """Print what was found: that it is as it should be, or what to change, with advice."""
     print(f"{'note' if advice else 'OK  '}  {what:<11} {seen}", flush=True)
     if advice:
         print(f"      {'':<11} {advice}", flush=True)
 
 
 def check_machine() -> None:
-    """Python and the packages on which most depends, cores, memory, and processes that are left over."""
+    """Python and the packages that matter most, cores, memory, and processes that were left over."""
     show("Python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
     names = ("distlab", "torch", "ipyparallel", "ipython", "ipykernel")
     show("packages", ", ".join(f"{name} {version(name)}" for name in names))
     cores = os.cpu_count() or 1
-    show("cores", f"{cores}; up to {cores} ranks compute at full speed, more take turns")
+    show("cores", f"{cores}; up to {cores} ranks compute at full speed, more than that take turns")
     left = ", ".join(str(process.pid) for process in reaper.leftovers())
     show("leftovers", left or "none", "python -m distlab doctor --clean ends these processes." if left else "")
     local.check(RANKS, check_launcher(None))
@@ -81,7 +81,7 @@ def sum_of_ranks(rank: int, world_size: int) -> float:
 
 
 def check_group(n: int | None = None, **where: Any) -> None:
-    """A gloo group, really built, and an all_reduce through it; with hosts, a rank on each, and their clocks."""
+    """Build a real gloo group and call all_reduce in it; with hosts, a rank on each, and compare their clocks."""
     began = time.monotonic()
     with distlab.Cluster(n, **where, timeout=20) as cluster:
         sums, names = cluster.run(sum_of_ranks), cluster.ranks.hosts
@@ -90,7 +90,7 @@ def check_group(n: int | None = None, **where: Any) -> None:
         offset = offsets.get(rank)
         seen = "the same as here" if offset is None else f"{offset.seconds:+.3f} s, to within {offset.error:.4f} s"
         differs = offset is not None and abs(offset.seconds) >= MOST_SKEW
-        advice = "Traces correct it; logs do not: run ntpd or chronyd on all hosts."
+        advice = "Traces correct for it, logs do not: run ntpd or chronyd on all hosts."
         show("clock", f"{name}: {seen}", advice if differs else "")
     if sums != [float(sum(range(cluster.n)))] * cluster.n:
         raise ClusterError(f"all_reduce gave {sums}, which is wrong: please report this.")

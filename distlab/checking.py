@@ -1,6 +1,6 @@
 """What an exercise is: what it asks for, how an answer is tried, and what the right one does. Runs anywhere.
 
-An exercise is a function with the answer's signature, its reference, under `@exercise`:
+An exercise is a reference: a function with the signature of the answer, under `@exercise`:
 
     from distlab.checking import COLLECTIVES, Limits, exercise
 
@@ -12,19 +12,19 @@ An exercise is a function with the answer's signature, its reference, under `@ex
         '''
         dist.all_reduce(tensor)
 
-The reference runs on the same ranks as the answer, with the same inputs: it may use whatever the answer may not.
+The reference runs on the same ranks as the answer, with the same inputs; it may use what the answer must not.
 A `@question` asks for a value, which is judged in the notebook's kernel. All that a learner reads is in the docstring:
 
     the statement      its first paragraphs
     Hint:              one of the hints, which come in stages
-    Limit:             a question that leads to the reason when an answer sends or calls more than the limits
-    Stuck:             a question that leads to the reason when ranks wait for each other for ever
-    Not 1.5:           what to say of this value, a wrong answer to a question; it is a literal of Python
-    Otherwise:         what to say of any other wrong value
-    Why:               the reason why a value is right, shown when it was found
+    Limit:             a question that leads to the cause when an answer sends or calls more than the limits
+    Stuck:             a question that leads to the cause when ranks wait for each other forever
+    Not 1.5:           what to say about this wrong value, a Python literal
+    Otherwise:         what to say about any other wrong value
+    Why:               why the right value is right; shown once it is found
 
-The decorators register what they define by its name, so that `distlab.check("ring_all_reduce", fn)` finds it. A package
-names a module of exercises in its entry points of the group "distlab.exercises"; it is imported when one is looked for.
+The decorators register what they define by name, so that `distlab.check("ring_all_reduce", fn)` finds it. A package
+lists its modules of exercises as entry points in the group "distlab.exercises"; they are imported when needed.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def numbers(rank: int, world_size: int, case: Any) -> tuple[torch.Tensor]:
 
 
 def outcome(fn: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
-    """A trial that compares what a function returns, and what is in its arguments afterwards."""
+    """A trial that compares what a function returns and what its arguments hold afterwards."""
     return fn(*arguments), arguments
 
 
 def returned(fn: Callable[..., Any], *arguments: Any) -> Any:
-    """A trial that compares what a function returns, whatever becomes of its arguments."""
+    """A trial that compares only what a function returns, not its arguments."""
     return fn(*arguments)
 
 
@@ -83,9 +83,9 @@ class Limits:
     Attributes:
         num_bytes: bytes that a rank sends, in collectives too.
         messages: messages that a rank sends.
-        steps: messages of which each waits for the one before.
+        steps: messages in a chain, each of which waits for the one before.
         calls: collectives that a rank calls.
-        largest: bytes of a message.
+        largest: bytes of the largest message.
     """
 
     num_bytes: int | None = None
@@ -119,7 +119,7 @@ class _Described:
     hints = property(lambda self: self.texts("Hint"))
 
     def __call__(self, function: Callable[..., Any]) -> Any:
-        """As a decorator: register what the function defines."""
+        """As a decorator, register what the function defines."""
         _REGISTERED[function.__name__] = replace(self, function=function)
         return _REGISTERED[function.__name__]
 
@@ -140,16 +140,16 @@ class Exercise(_Described):
 
     Attributes:
         notebook: its number, or the name of a course.
-        worlds: numbers of ranks with which it is tried, from few to many.
-        cases: what `given` makes inputs of, from small to large.
-        given: given(rank, world_size, case) is a tuple, the arguments of the function on this rank.
+        worlds: the numbers of ranks on which it is tried, in ascending order.
+        cases: what `given` makes inputs from, from small to large.
+        given: given(rank, world_size, case) returns the arguments of the function on this rank, a tuple.
         trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared; None
-            stands for anything. One with a parameter `events` gets the list to which what this rank sends is added.
+            matches anything. If it has a parameter `events`, it gets the list that collects what this rank sends.
         forbids: names of collectives that the answer must not call.
-        race: how a right answer is timed; None where no time is asked for.
-        limits: the same for all, or limits(world_size, length, item) for a first tensor of so many elements, of so many
-            bytes each; None without.
-        seconds: after which one call counts as never ending.
+        race: how a right answer is timed; None for no race.
+        limits: the same for all, or limits(world_size, length, item), where the first tensor has `length` elements of
+            `item` bytes; None for no limits.
+        seconds: after which a call counts as stuck.
         function: the reference, a right answer.
     """
 
@@ -167,7 +167,7 @@ class Exercise(_Described):
 
 @dataclass(frozen=True)
 class Question(_Described):
-    """A value to find; used as a decorator of a function that judges values, or has a docstring only.
+    """A value to find; used as a decorator of a function that judges values, or has only a docstring.
 
     Attributes:
         notebook: its number, or the name of a course.
@@ -180,13 +180,13 @@ class Question(_Described):
     function: Callable[[Any], bool | str | None] | None = None
 
     def judge(self, value: Any) -> bool | str:
-        """True if the value is right; else what is wrong with it."""
+        """True if the value is right, else what is wrong with it."""
         if self.right is not None and _is(value, self.right):
             return True
         mistakes = [(ast.literal_eval(kind[4:]), text) for kind, text in self.paragraphs() if kind.startswith("Not ")]
         known = [text for wrong, text in mistakes if _is(value, wrong)]
         found = [*known, self.function(value), *self.texts("Otherwise")]
-        return next(filter(None, found), f"{value!r} is not it.")
+        return next(filter(None, found), f"{value!r} is not the answer.")
 
 
 exercise, question = Exercise, Question
@@ -198,7 +198,7 @@ def formula(notebook: str, *cases: tuple[Any, ...], trial: Callable[..., Any] = 
 
 
 class Seen(str):
-    """What a trial saw, in a few words that are compared and shown, and in a sentence on what is wrong with it."""
+    """What a trial saw: a few words, which are compared and shown, and a sentence on what is wrong with it."""
 
     why: str
 
@@ -209,7 +209,7 @@ class Seen(str):
 
 
 def all_but(*names: str) -> list[str]:
-    """The collectives that an answer must not call where it is to call these."""
+    """Every collective but these: what an answer must not call when it is meant to call these."""
     return [name for name in COLLECTIVES if name not in names]
 
 
@@ -221,13 +221,13 @@ def gathered(value: Any) -> list[Any]:
 
 
 def on_rank(rank: int, value: Any) -> Any:
-    """A value that one rank returns; on the others None, which is compared with nothing."""
+    """A value that one rank returns; None on the others, which matches anything."""
     return value if dist.get_rank() == rank else None
 
 
 def all_exercises() -> dict[str, Exercise | Question]:
     """Every exercise and question by name: those of installed packages, and those that this process has defined."""
-    own = dict(_REGISTERED)  # which count, even if a course has one of the same name
+    own = dict(_REGISTERED)  # these win over a course's of the same name
     for module in metadata.entry_points(group="distlab.exercises"):
         module.load()
     _REGISTERED.update(own)

@@ -1,6 +1,6 @@
-"""Where a rank computes: on a GPU of its own, on one that it shares, or on the CPU; decided in this one place.
+"""Where a rank computes: on its own GPU, on a shared one, or on the CPU; decided only here.
 
-Called on the ranks, and by the process that starts them; it needs torch alone, and the same code runs under `torchrun`.
+Called on the ranks, and by the process that starts them; it needs only torch, and the same code runs under `torchrun`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from distlab.text import whole_number
 
 
 def device_for(rank: int) -> torch.device:
-    """The device of a rank: a GPU of its own where there is one for each rank, a shared GPU where there are fewer.
+    """The device of a rank: its own GPU if there is one for each rank, a shared GPU if there are fewer.
 
-    `backend_for` names the backend: nccl with a GPU for each rank, otherwise gloo, which takes CUDA tensors as well.
+    `backend_for` names the backend: nccl if each rank has its own GPU, otherwise gloo, which also takes CUDA tensors.
 
         model = model.to(distlab.device_for(rank))
 
     Runs on: anywhere; no rank waits for another.
 
     Args:
-        rank: in the world. Its place on its machine is LOCAL_RANK, and the number of ranks there LOCAL_WORLD_SIZE,
-            which the cluster and torchrun set; without that it is the size of the world.
+        rank: in the world. Its place on its machine is LOCAL_RANK, and the number of ranks there is LOCAL_WORLD_SIZE,
+            which the cluster and torchrun set; without it, the size of the world.
 
     Returns:
         cuda:0, cuda:1, ..., or cpu where there is no GPU.
@@ -62,9 +62,9 @@ def why_not_nccl(n: int) -> str | None:
     gpus = torch.cuda.device_count()
     seen = f"{gpus} GPU{'' if gpus == 1 else 's'}"
     if not dist.is_nccl_available():
-        return f"This torch was built without it, and sees {seen}."
+        return f"This torch was built without nccl, and sees {seen}."
     if not gpus:
-        return "There is no GPU here, and nccl moves the data of GPUs alone."
+        return "There is no GPU here, and nccl only moves data that is on GPUs."
     if gpus < n:
-        return f"It needs a GPU for each of {n} ranks, and sees {seen}: it refuses two ranks on one GPU."
+        return f"nccl refuses two ranks on one GPU: {n} ranks need {n} GPUs, and torch sees {seen}."
     return None

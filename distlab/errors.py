@@ -14,13 +14,13 @@
         ├── DeadlockError                   ranks wait for what cannot come
         ├── RankTimeout (TimeoutError)      a rank did not come back in time
         └── SweepError                      a function that distlab.sweep measures failed in one of these ways
-    MismatchError (RuntimeError)            on a rank in checked mode: the ranks' arguments do not fit
+    MismatchError (RuntimeError)            on a rank in checked mode: the ranks' arguments do not match
 
     KeyboardInterrupt
     └── Interrupted                         a person interrupted a cell
 
-In a notebook each of them is shown as its message alone: the frames between the learner's cell and
-the ranks are distlab's own and explain nothing.
+A notebook shows only the message: the frames between the learner's cell and the ranks are distlab's own and
+explain nothing.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class ClusterError(DistlabError, RuntimeError):
 
 
 class HostError(ClusterError):
-    """A host of the cluster cannot be reached or used; the message says of each what is wrong with it."""
+    """A host of the cluster cannot be reached or used; the message says what is wrong with each."""
 
 
 class RanksFailed(DistlabError):
-    """A cell or a run that did not end well on every rank.
+    """A cell or a run did not end well on every rank.
 
     Attributes:
         failures: one `Failure` per rank that failed, the likely culprits first.
@@ -97,7 +97,7 @@ class RankTimeout(RanksFailed, TimeoutError):
 
 
 class SweepError(RanksFailed):
-    """A function failed while distlab.sweep measured it; the error that it failed with is the cause.
+    """A function failed while distlab.sweep measured it; the error that it failed with is the `__cause__`.
 
     Attributes:
         partial: the `Sweep` with all that was measured before.
@@ -107,11 +107,11 @@ class SweepError(RanksFailed):
 
 
 class MismatchError(DistlabError, RuntimeError):
-    """Ranks gave arguments to one call that do not fit; raised on the ranks, in checked mode, before data moves."""
+    """The arguments that ranks gave to one call do not match; raised on ranks in checked mode, before data moves."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A person interrupted a cell; the message says where its ranks were. As KeyboardInterrupt, it is no Exception."""
+    """A person interrupted a cell; the message says where its ranks were. Like KeyboardInterrupt, no Exception."""
 
     _render_traceback_ = DistlabError._render_traceback_
 

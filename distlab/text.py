@@ -22,7 +22,7 @@ def quantity(name: str, value: Any, units: Mapping[str, float], example: str, ze
     Args:
         name: the argument's.
         value: a text or a number.
-        units: what each unit without its prefix counts; a plain number counts in the first.
+        units: the value of each unit without a prefix; a plain number is in the first unit.
         example: a value that is allowed.
         zero: whether 0 is allowed.
 
@@ -40,7 +40,7 @@ def quantity(name: str, value: Any, units: Mapping[str, float], example: str, ze
         rule, example = "0 or more" if zero else "above 0", f"{name}={example}"
         if "" not in units:
             rule, example = f"{rule}, as a number or with a unit ({', '.join(units)})", example.replace("=", '="') + '"'
-        refuse(name, rule, value, f"Give for example {example}.", wrong_type)
+        refuse(name, rule, value, f"For example: {example}.", wrong_type)
     return float(number)
 
 
@@ -56,15 +56,15 @@ def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bo
     raise (ArgumentTypeError if wrong_type else ArgumentError)(f"{message} {advice}".rstrip())
 
 
-# --- rules of arguments: each raises where the value does not fit ---
+# --- rules for arguments: each raises if the value breaks it ---
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None, advice: str = "") -> int:
-    """A whole number from `low` to `high`, without an upper end for None."""
+    """A whole number from `low` to `high`; None for no upper limit."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < low or (high is not None and value > high):
         rule = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
-        refuse(name, rule, value, advice or f"Give for example {name}={max(1, low)}.", wrong_type=not is_whole)
+        refuse(name, rule, value, advice or f"For example: {name}={max(1, low)}.", wrong_type=not is_whole)
     return value
 
 
@@ -82,7 +82,7 @@ def one_of(name: str, value: Any, choices: Iterable[Any], advice: str = "") -> A
 
 
 def ranks(name: str, value: Any, n: int, advice: str = "") -> list[int]:
-    """Different ranks of a world of `n`, one or more."""
+    """One or more different ranks of a world of `n`."""
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
     in_range = is_list and all(type(rank) is int and 0 <= rank < n for rank in value)
     if not in_range or not 0 < len(value) == len(set(value)):
@@ -91,13 +91,13 @@ def ranks(name: str, value: Any, n: int, advice: str = "") -> list[int]:
 
 
 def left_out(name: str, value: Any, rule: str, advice: str = "") -> None:
-    """Nothing, where the argument has no place; the rule says when it has one."""
+    """Refuse an argument that must be left out; the rule says when it may be given."""
     if value is not None:
         refuse(name, rule, value, advice)
 
 
 def mapping(name: str, value: Any, what: str, advice: str = "") -> Mapping[Any, Any]:
-    """A mapping; `what`: of what to what, in words."""
+    """A mapping; `what` says of what to what, in words."""
     if not isinstance(value, Mapping):
         refuse(name, f"a mapping of {what}", value, advice, wrong_type=True)
     return value

@@ -1,4 +1,4 @@
-"""One cell: sent to its ranks, waited for, freed where it cannot go on, and its outcome shown or raised.
+"""One cell: sent to its ranks, waited for, freed if it cannot go on; its outcome is shown or raised.
 
 Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py for %%px.
 """
@@ -30,7 +30,7 @@ class Options:
     Attributes:
         timeout: seconds before its ranks are freed; None waits without a limit.
         check: whether the ranks compare the arguments of their calls.
-        quiet: neither the newest lines meanwhile nor what was left unmatched are shown: it is one call of many.
+        quiet: show neither the newest lines meanwhile nor what was left unmatched: it is one call of many.
         source: the text of a %%px cell, its first line included; "" for a function.
     """
 
@@ -48,7 +48,7 @@ class Cell:
     Args:
         ranks: the ranks of the cluster.
         targets: those that run it.
-        send: gives the code to an ipyparallel DirectView of them; its AsyncResult.
+        send: sends the code through an ipyparallel DirectView of them; returns its AsyncResult.
         options: how it is to run.
     """
 
@@ -68,7 +68,7 @@ class Cell:
         self._place = display.Place()
         self._watch = DeadlockWatch(lambda patient: ranks.states(range(ranks.plan.n), patient))
         self._began = time.monotonic()
-        self._died: dict[int, str] = {}  # how those of its ranks have died that did, in words
+        self._died: dict[int, str] = {}  # how each of its ranks that have died did so, in words
 
     # --- waiting ---
 
@@ -90,7 +90,7 @@ class Cell:
     def _wait(self) -> None:
         """Wait for the ranks; free them and raise when they cannot go on, take too long, or are interrupted.
 
-        Interrupts are held by those that make a cell, and allowed where they do no harm.
+        The callers hold interrupts back; here they are allowed where they do no harm.
         """
         timeout = self._timeout
         try:
@@ -101,7 +101,7 @@ class Cell:
         if not done:
             if not self._watch.needs:
                 self._watch.states = self._ranks.states(range(self._ranks.plan.n), patient=True)
-            # nothing comes of what was sent to a rank that had just died
+            # a rank that had just died never replies to what it was sent
             self._died |= {rank: self._ranks.note_death(rank) for rank in {*late} & {*self._ranks.unnoted_deaths()}}
             replaced = self._ranks.bring_back(self._sent, self._watch.states)
         duration = time.monotonic() - self._began
@@ -110,7 +110,7 @@ class Cell:
             self._raise_late(late, replaced, timeout, duration)
 
     def _all_reply(self) -> bool:
-        """Wait until every rank has replied; False when they take too long, or cannot go on, or one has died."""
+        """Wait until every rank has replied; False if they take too long or cannot go on, or if one has died."""
         limit, duration = self._timeout or math.inf, 0.0
         while duration < limit:
             with waiting.allowed():
@@ -163,7 +163,7 @@ class Cell:
         return raised
 
     def _raise_if_dead(self, replaced: Mapping[int, str] | None = None) -> None:
-        """Raise RankDied when the process of a rank of this cell has ended, by itself and not as one of `replaced`."""
+        """Raise RankDied if the process of a rank of this cell has ended by itself, not as one of `replaced`."""
         lost, replaced = self._ranks.lost, replaced or {}
         died = lost if failures.WITH_ANOTHER in lost.values() else self._died
         if died := {rank: how for rank, how in died.items() if rank not in replaced}:
@@ -174,7 +174,7 @@ class Cell:
             raise failures.rank_died(died, survivors, *how, " ".join([*failures.not_freed(replaced), ended]).rstrip())
 
     def _raise_failed(self, raised: list[Failure]) -> None:
-        """Raise RankError, after the group was rebuilt where it may be damaged."""
+        """Raise RankError, after rebuilding the group if it may be damaged."""
         n = self._ranks.plan.n
         alike = len(raised) == n and len({(f.kind, f.message, f.lines) for f in raised}) == 1
         rebuilt, gone, cause = False, "", ""
@@ -190,7 +190,7 @@ class Cell:
 
         Args:
             late: the ranks that had not replied.
-            replaced: what was lost with ranks that could not be freed.
+            replaced: what was lost with each rank that could not be freed.
             timeout: None when a person interrupted.
             duration: seconds that the cell ran until its ranks were free.
         """
@@ -218,10 +218,10 @@ class Cell:
 
 
 class DeadlockWatch:
-    """What the ranks of a cluster did at the last look, and since when nothing has moved.
+    """What the ranks of a cluster were doing at the last look, and since when nothing has moved.
 
     Args:
-        ask: gives what every rank does now; called with whether a rank that only waits for a CPU gets more time.
+        ask: returns what every rank is doing; its argument: whether a rank that only waits for a CPU gets more time.
 
     Attributes:
         states: by rank, from the last look.
@@ -234,7 +234,7 @@ class DeadlockWatch:
         self.needs: dict[int, proof.Need] = {}
 
     def look(self) -> bool:
-        """Ask every rank; True when there is a deadlock, and nothing has moved since it was there."""
+        """Ask every rank; True if there is a deadlock and nothing has moved since it was first seen."""
         before, began = self.states, time.monotonic()
         self.states = self._ask(any(state.doing == SILENT for state in before.values()))
         needs = proof.proof(self.states)
@@ -246,7 +246,7 @@ class DeadlockWatch:
 
 
 def _failure_of_cell(rank: int, reply: Any, described: Any) -> Failure:
-    """What a %%px cell raised on a rank, as the rank describes it; else what ipyparallel knows of it."""
+    """What a %%px cell raised on a rank: the rank's own description, else what ipyparallel knows about it."""
     if isinstance(described, Failure) and described.kind == getattr(reply, "ename", ""):
         return failures.failure(described)
     return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
@@ -258,5 +258,5 @@ def _is_death(reply: Any) -> bool:
 
 
 def _has_failed(reply: Any) -> bool:
-    """Whether a rank raised: ipyparallel has an exception of a %%px cell, and a call of entry.py a Reply before all."""
+    """Whether a rank raised: for a %%px cell ipyparallel has an exception, a call of entry.py starts with a Reply."""
     return isinstance(reply, Exception) or (isinstance(reply, list) and reply[0].failure is not None)

@@ -34,6 +34,7 @@ from distlab.wire.payload import bring_own_module
 
 AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts")
 LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed
+FORMULA = "these arguments"  # the case of an exercise of one rank: it communicates with nobody
 A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)  # where only messages that follow each other take time
 
 
@@ -74,11 +75,11 @@ def exercises() -> list[str]:
 
 
 def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
-    """Try an answer to an exercise on real ranks, beside a reference, and say what came of it.
+    """Try an answer to an exercise on real ranks, next to a reference, and say how it went.
 
-    A function is called on worlds of 1, 2, 3 and 4 ranks (some exercises have others), made of the ranks of the
-    running cluster, with several sizes and dtypes. Whatever it does there, the cluster can be used afterwards. What it
-    prints is shown only where it fails. An answer that is a value is judged here.
+    A function is called in worlds of 1, 2, 3 and 4 ranks (some exercises have others), made from the ranks of the
+    running cluster, with several sizes and dtypes. Whatever it does, the cluster can be used afterwards. What it prints
+    is shown only if it fails. An answer that is a value is judged in the notebook's kernel.
 
     Runs on: the notebook's kernel; the function runs on the ranks.
 
@@ -87,8 +88,8 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
         answer: the function, or the value.
 
     Returns:
-        the verdict, which shows itself: one line, or the smallest case that fails. Beside a right answer that is made
-        of messages, a notebook draws what its ranks sent, and some are timed beside ours and gloo's.
+        the verdict; its repr is one line, or the smallest case that fails. If a right answer is made of messages,
+            a notebook also draws what its ranks sent; some are timed beside ours and gloo's.
 
     Raises:
         ArgumentError: no exercise of that name; not a function; too few ranks.
@@ -113,10 +114,10 @@ def hint(exercise: str, number: int = 1) -> str:
 
 
 def progress() -> Table:
-    """The exercises that have been passed, by notebook, and your best times, as a file beside the notebooks has them.
+    """The exercises that have been passed and the best times, by notebook, from the file beside the notebooks.
 
-    The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere. Delete it to begin
-    again. On Colab it is lost with the session. Runs on: the notebook's kernel.
+    The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere. Delete it to start
+    over. On Colab it is lost with the session. Runs on: the notebook's kernel.
     """
     (passed, best), rows = _kept(), []
     for notebook, names in grouped((one.notebook, name) for name, one in all_exercises().items()).items():
@@ -144,8 +145,8 @@ def _judge(question: Question, value: Any) -> Verdict:
         return Verdict(question.name, False, attempted=False)
     try:
         words = question.judge(value)
-    except (TypeError, ValueError, AttributeError, KeyError, IndexError):  # of a type that the judge does not expect
-        words = f"{value!r} is not it."
+    except (TypeError, ValueError, AttributeError, KeyError, IndexError):  # a type that the judge does not expect
+        words = f"{value!r} is not the answer."
     passed = words is True
     return Verdict(question.name, passed, words=" ".join(question.texts("Why")) if passed else words)
 
@@ -181,9 +182,9 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
     finally:
         _leave(cluster)
     *first, last = exercise.worlds
-    worlds = f"{', '.join(map(str, first))} and {last} ranks" if first else count(last, "rank")
+    worlds = f"{', '.join(map(str, first))} and {last} ranks" if first else f"{last} ranks"
     cases = count(len(exercise.cases) * len(exercise.worlds), "case")
-    return Verdict(exercise.name, True, True, f"{cases} with {worlds}.{race}", run)
+    return Verdict(exercise.name, True, True, f"{cases}{'' if last == 1 else f' with {worlds}'}.{race}", run)
 
 
 def _own_run(cluster: Cluster, exercise: Exercise, fn: Any, outcomes: list[trial.Outcome]) -> tuple[Trace | None, str]:
@@ -204,7 +205,7 @@ def _own_run(cluster: Cluster, exercise: Exercise, fn: Any, outcomes: list[trial
 
 
 def _leave(cluster: Cluster) -> None:
-    """Have all ranks in the world of the cluster again."""
+    """Bring all ranks back into the world of the cluster."""
     if any(cluster.call(trial.leave)):
         cluster.ranks.rebuild()
 
@@ -212,7 +213,7 @@ def _leave(cluster: Cluster) -> None:
 def _case_words(n: int, case: Any, exercise: Exercise) -> str:
     """Which case it is: "3 ranks and 7 numbers of float32"."""
     if exercise.given is not numbers:
-        return count(n, "rank")
+        return FORMULA if exercise.worlds == (1,) else count(n, "rank")
     (tensor,) = numbers(0, n, case)
     return f"{count(n, 'rank')} and {count(len(tensor), 'number')} of {str(tensor.dtype).removeprefix('torch.')}"
 
@@ -221,12 +222,12 @@ def _case_words(n: int, case: Any, exercise: Exercise) -> str:
 
 
 def _file() -> Path:
-    """Beside the notebook, wherever its kernel has changed to since."""
+    """Beside the notebook, even if its kernel has changed its working folder."""
     return Path(os.environ.get("DISTLAB_PROGRESS") or start_folder() / ".distlab_progress.json")
 
 
 def _kept() -> tuple[list[str], dict[str, float]]:
-    """The names and the best times in the file; none where it cannot be read."""
+    """The names and the best times in the file; none if it cannot be read."""
     try:
         kept = json.loads(_file().read_text())
         best = {name: float(seconds) for name, seconds in kept.get("best", {}).items()}
@@ -236,7 +237,7 @@ def _kept() -> tuple[list[str], dict[str, float]]:
 
 
 def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
-    """Add to the file what was passed, and a time that is the best; without it where nothing can be written."""
+    """Add an exercise to the file, and its time if it is the best; nothing if that cannot be written."""
     passed, best = _kept()
     if getattr(exercise, "race", None):
         best[verdict.name] = min(verdict.run.seconds, best.get(verdict.name, math.inf))
@@ -249,40 +250,41 @@ def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
 
 
 def _wrong(where: str, outcomes: Sequence[trial.Outcome], exercise: Exercise) -> str:
-    """What is wrong with what the ranks did in a case, which `where` describes; "" for nothing."""
+    """What is wrong with what the ranks did in the case that `where` describes; "" for nothing."""
     if not all(one.right for one in outcomes):
         return _wrong_values(where, outcomes)
     called = {event.name for one in outcomes for event in one.events if isinstance(event, Collective)}
     if found := [f"dist.{name}" for name in exercise.forbids if name in called]:
-        return f"The values are right, but it calls {' and '.join(found)}. The exercise is to do it without."
+        return f"The values are right, but it calls {' and '.join(found)}, which this exercise rules out."
     limits = exercise.limits(len(outcomes), *outcomes[0].size) if callable(exercise.limits) else exercise.limits
     words = _too_much(outcomes, limits) if limits else ""
-    return words and " ".join([f"The values are right, but with {where} {words}.", *exercise.texts("Limit")])
+    return words and " ".join([f"The values are right, but with {where}, {words}.", *exercise.texts("Limit")])
 
 
 def _wrong_values(where: str, outcomes: Sequence[trial.Outcome]) -> str:
-    """What the ranks should have and what they have, as a grid, and what that looks like."""
+    """A grid of what the ranks should have and what they have, and what that suggests."""
     rows = [("", "given", "expected", "yours", "")]
     for rank, one in enumerate(outcomes):
-        rows.append((f"rank {rank}", one.given, one.expected, one.actual, "" if one.right else "wrong"))
+        name = "" if where == FORMULA else f"rank {rank}"
+        rows.append((name, one.given, one.expected, one.actual, "" if one.right else "wrong"))
     if not any(one.given for one in outcomes):
         rows = [(rank, *rest) for rank, _, *rest in rows]
     grid = Table("", rows[0], tuple(rows[1:]), "l" * len(rows[0]))
     reasons = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
-    notes = [f"{rank_list(ranks).capitalize()}: {why}" for why, ranks in reasons.items()]
+    notes = [f"{rank_list(ranks).capitalize()}: {why}" if where != FORMULA else why for why, ranks in reasons.items()]
     yours = {rank: one.actual for rank, one in enumerate(outcomes) if not one.right}
     expected = [one.expected for one in outcomes]
     if not notes and set(yours.values()) <= set(expected):
         first = min(yours)
-        notes = [f"What rank {first} has is right for rank {expected.index(yours[first])}."]
+        notes = [f"Rank {first} has what rank {expected.index(yours[first])} should have."]
     printed = [f"rank {rank} printed: {one.printed}" for rank, one in enumerate(outcomes) if one.printed]
     return "\n".join([f"With {where} it gives wrong values:", repr(grid), *notes, *printed])
 
 
 def _raised(where: str, error: RanksFailed, n: int, everyone: int) -> str:
-    """What the notebook shows of a cell that failed in this way, as if its world of `n` ranks were all there are.
+    """What the notebook shows for a cell that failed in this way, as if its world of `n` ranks were the whole cluster.
 
-    What it says of the time after the cell is left out.
+    What it says about the time after the cell is left out.
     """
     message = re.sub(rf"(, )?group of {rank_list(range(n))}(?=\))", "", str(error))
     message = _without_others(message.replace(f" of {everyone} ranks", f" of {n} ranks"), n)
@@ -291,7 +293,7 @@ def _raised(where: str, error: RanksFailed, n: int, everyone: int) -> str:
 
 
 def _without_others(message: str, n: int) -> str:
-    """The message with lists of ranks that name only the first `n`: "ranks 0, 2 and 3" of two is "rank 0"."""
+    """The message with only the first `n` ranks in its lists of ranks: for n = 2, "ranks 0, 2 and 3" is "rank 0"."""
 
     def shorter(match: re.Match[str]) -> str:
         spans = re.findall(r"(\d+)(?:-(\d+))?", match[0])
@@ -303,7 +305,7 @@ def _without_others(message: str, n: int) -> str:
 
 
 def _too_much(outcomes: Sequence[trial.Outcome], limits: Limits) -> str:
-    """What a right answer does more often, or with more bytes, than it has to; "" for nothing."""
+    """What a right answer does more often, or with more bytes, than it needs to; "" for nothing."""
     result = simulate([one.events for one in outcomes], A_STEP_A_SECOND)
     sent = grouped((transfer.src, transfer.num_bytes) for transfer in result.transfers)
     calls = {rank: sum(isinstance(event, Collective) for event in one.events) for rank, one in enumerate(outcomes)}
@@ -315,12 +317,8 @@ def _too_much(outcomes: Sequence[trial.Outcome], limits: Limits) -> str:
     ):
         rank = max(by_rank, key=by_rank.get, default=None)
         if most is not None and rank is not None and by_rank[rank] > most:
-            return f"rank {rank} {words.format(form(by_rank[rank]))} where {_enough(most, form)}"
+            return f"rank {rank} {words.format(form(by_rank[rank]))} where {form(most)} would do"
     steps = round(max(result.clocks))
     if limits.steps is not None and steps > limits.steps:
-        return f"{steps} messages follow each other where {_enough(limits.steps)}"
+        return f"{steps} messages follow each other where {limits.steps} would do"
     return ""
-
-
-def _enough(most: int, form: Callable[[int], str] = str) -> str:
-    return f"{form(most)} {'is enough' if most == 1 else 'suffice'}"

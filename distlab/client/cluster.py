@@ -35,31 +35,31 @@ PACKED = "The function or one of its arguments"  # what cannot be sent
 class Cluster:
     """A cluster of `n` ranks with a process group, ready when the call returns.
 
-    Made again in the same process, at any size, it replaces the one that ran, if no argument breaks its rule. All ranks
-    have the names `rank`, `world_size`, `torch` and `dist`. Rank r is ipyparallel's engine r.
-    Notebook and hosts talk encrypted, but what ranks send each other is open to their network, as with torchrun.
+    A new one in the same process, of any size, replaces the one that was running, unless an argument is refused. All
+    ranks have the names `rank`, `world_size`, `torch` and `dist`. Rank r is ipyparallel's engine r. The connection
+    between notebook and hosts is encrypted; what ranks send each other is not, as with torchrun.
 
     Args:
         n: number of ranks, 1 or more; left out with hosts.
-        backend: one of torch.distributed's that this torch has (nccl: a GPU a rank); or the name of a module, such as
+        backend: one that this torch has (nccl needs a GPU for each rank), or the name of a module, such as
             "my_backend" for my_backend.py, which every rank imports: it calls dist.Backend.register_backend(NAME, ...)
-            when it is imported, and has that name as NAME. With "distlab_course.mpi_backend", engines="mpi".
+            when it is imported, and has that name as NAME. "distlab_course.mpi_backend" needs engines="mpi".
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file".
         engines: what starts the ranks: "fork", "local" (a process for each by ipyparallel), "mpi", "slurm" or "ssh";
-            None takes the best one here. With "mpi" mpiexec starts them: mpi4py's `MPI` is then defined on every rank,
+            None takes the best one here. With "mpi", mpiexec starts them: mpi4py's `MPI` is then defined on every rank,
             and a rank that dies ends the others.
         timeout: seconds that a communication call waits for its peers before it raises.
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
         network: a `Network` of machines to simulate: messages take virtual time on its links, the same on every run,
-            and `clock` returns it; None for this machine and real time.
-        hosts: machines that ssh reaches and their ranks, {"nodeA": 4, "nodeB": 4}, rank 0 on the first. They need the
-            Python, torch and distlab of here. With engines="mpi", for mpiexec. A mapping with two methods is reached
-            without ssh: reach(name) gives the words before a command that run it on a host, and address(name) the
-            address of the host for the other ones; its `here` is that of this machine.
-        python, interface: of the hosts, for the ranks; None for the path of this Python, and the way that leads here.
+            and `clock` is that time; None for this machine and real time.
+        hosts: machines that ssh reaches, with their numbers of ranks, {"nodeA": 4, "nodeB": 4}; rank 0 is on the first.
+            They need the same Python, torch and distlab as this machine. With engines="mpi" they are mpiexec's. A
+            mapping with two methods does without ssh: reach(name) returns the words to put before a command to run it
+            on a host, and address(name) the host's address for the other hosts; its `here` is that of this machine.
+        python, interface: on the hosts, for the ranks; None for the path of this Python, and the way that leads here.
         nodes, partition, time, options, queue_timeout: with engines="slurm": how many nodes (None for those of the
-            allocation that this process is in, or 1), Slurm's partition, limit of the job, such as "10:00", a list of
-            more words for srun, and seconds to wait in the queue (None for 60).
+            allocation that this process is in, or 1), Slurm's partition, the job's time limit, such as "10:00", a list
+            of further words for srun, and the seconds to wait in the queue (None for 60).
 
     Attributes:
         n, backend, engines, timeout, threads: as given, or as chosen.
@@ -103,18 +103,18 @@ class Cluster:
 
     @classmethod
     def attach(cls, where: str | os.PathLike = "default", *, backend: str = "gloo", timeout: float = 30.0) -> Cluster:
-        """The engines of an ipyparallel cluster that runs already as ranks; they run on after `stop`.
+        """Use the engines of a running ipyparallel cluster as ranks; they keep running after `stop`.
 
-        Each needs the Python, torch and distlab of here. `where` is the name of an ipyparallel profile, or the path of
-        a connection file.
+        Each needs the same Python, torch and distlab as this machine. `where` is the name of an ipyparallel profile, or
+        the path of a connection file.
         """
         return cls(engines=connect(where), backend=backend, timeout=timeout)
 
     @waiting.held()
     def restart(self) -> None:
-        """End every rank, and start new ones, without the variables; attached engines cannot be restarted from here."""
+        """End every rank and start new ones, without variables; attached engines cannot be restarted from here."""
         if (found := self._plan.attached) is not None:
-            advice = f"start them anew there, then call Cluster.attach({found.where!r})."
+            advice = f"start them again there, then call Cluster.attach({found.where!r})."
             raise ClusterError(f"These engines were started elsewhere: {advice}")
         self._begin()
 
@@ -124,10 +124,10 @@ class Cluster:
         why = f"was replaced by Cluster({plan.n})"
         if before is not None and (plan.hosts is None or before.ranks.plan.hosts == plan.hosts):
             same = (plan.engines, plan.hosts) == (before.engines, before.ranks.plan.hosts)
-            warm = before._end(why, keep=same)  # what it can use goes on, which saves most of the time to start
+            warm = before._end(why, keep=same)  # processes that it can use keep running: it starts sooner
         self._why_stopped = "did not start"
         self._ranks = Ranks(plan, warm)
-        if Cluster.current is not None:  # hosts may be refused, and then it goes on
+        if Cluster.current is not None:  # hosts may be refused; then the old cluster keeps running
             Cluster.current._end(why)
         self.threads = self._ranks.plan.threads
         self.steps.clear()
@@ -136,7 +136,7 @@ class Cluster:
 
     @waiting.held()
     def _end(self, why: str, keep: bool = False) -> Processes | None:
-        """End the ranks; with `keep`, their processes are returned if another cluster can use them."""
+        """End the ranks; with `keep`, return their processes if another cluster can use them."""
         ranks, self._ranks = self._ranks, None
         if Cluster.current is self:
             Cluster.current = None
@@ -152,13 +152,13 @@ class Cluster:
 
     @waiting.held()
     def heal(self) -> None:
-        """Rebuild the process group, and replace ranks that have died by new processes; the others keep variables."""
+        """Rebuild the process group, and replace ranks that have died with new processes; the others keep variables."""
         if gone := self.ranks.rebuild(anew=True):
             print(gone)
 
     @waiting.held()
     def interrupt(self) -> None:
-        """Free every rank now and rebuild the process group; variables are kept, but those of ranks that must end."""
+        """Free every rank now and rebuild the process group; variables stay, but not on ranks that must be ended."""
         replaced = self.ranks.free_all()
         for sentence in filter(None, [self.ranks.rebuild(), *failures.not_freed(replaced)]):
             print(sentence)
@@ -186,15 +186,15 @@ class Cluster:
     ) -> list[Any]:
         """Call fn(rank, world_size, *args, **kwargs) on every rank and return the values by rank.
 
-        The function, its arguments and values travel by value: functions written in the notebook, closures, lambdas,
-        tensors and modules all work. What a rank prints is shown under its rank.
+        The function, its arguments and the values travel by value: functions written in the notebook, closures,
+        lambdas, tensors and modules all work. What a rank prints is shown under its rank.
 
         Args:
             ranks: those that call it, and may communicate in `fn`; None for all.
-            timeout: seconds before ranks that have not returned are freed; None for no limit but the cluster's own,
-                which ends only communication calls.
-            check: compare op, shape, dtype, root and reduce op of each collective that is not functional, and size and
-                dtype of each message, before data moves; a rank's call raises MismatchError where they do not fit.
+            timeout: seconds before ranks that have not returned are freed; None for no limit except the cluster's own,
+                which only ends communication calls.
+            check: before data moves, compare op, shape, dtype, root and reduce op of each collective that is not
+                functional, and size and dtype of each message; a call that does not match raises MismatchError.
 
         Raises:
             RankError: the function raised on some rank. RankDied: a rank's process ended. DeadlockError: no rank can
@@ -211,7 +211,7 @@ class Cluster:
     def call(
         self, fn: Callable[..., Any], *args: Any, ranks: Sequence[int] | None = None, timeout: float | None = None
     ) -> list[Any]:
-        """As `run`, for a tool that sends many calls: no live view of each, and no step of an export."""
+        """Like `run`, for a tool that sends many calls: no live view, and no step in an export."""
         targets, packed = self.check_ranks(ranks), payload.pack((fn, args, {}), PACKED)
         return payload.unpack(self._ask(targets, Options(timeout, quiet=True), entry.call, *packed))
 
@@ -231,15 +231,15 @@ class Cluster:
         return values if listed else [value[0] for value in values]
 
     def export(self, path: str | os.PathLike, force: bool = False, slurm: bool = False) -> Export:
-        """Write the `%%px` cells that have run on the ranks so far as a script for torchrun, word for word.
+        """Write the `%%px` cells that have run on the ranks so far, word for word, as a script for torchrun.
 
-        What failed is left out, and what only the notebook has, a pushed value or a function that was run, is a comment
-        that says what to define. The report lists these, and says how to run the script.
+        What failed is left out. What only the notebook has, such as a pushed value or a function that was run, becomes
+        a comment that says what to define. The report lists these and says how to run the script.
 
         Args:
-            path: name of the new .py file. force: whether a file of that name is replaced.
-            slurm: whether to write train.sbatch for train.py, too, which runs it on as many nodes as here; for a
-                cluster that Slurm started it is always written.
+            path: name of the new .py file. force: whether to replace a file of that name.
+            slurm: whether to write train.sbatch for train.py, too, which runs it on as many nodes as here; it is always
+                written for a cluster that Slurm started.
         """
         return write(self.steps, Path(path), force, self.ranks.plan, self.ranks.hosts, slurm)
 
@@ -247,13 +247,13 @@ class Cluster:
     def trace(self, ranks: Sequence[int] | None = None) -> Iterator[Trace]:
         """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().
 
-        What runs in the with block is recorded by torch's profiler on every rank, or on `ranks`, also what ran before
-        the block raises; on a simulated cluster the trace holds what happened in virtual time.
+        torch's profiler records what runs in the with block on every rank, or on `ranks`, even if the block raises; on
+        a simulated cluster the trace holds what happened in virtual time.
         """
         from distlab.client.recording import recorded  # only now: figures of a trace take time to import
 
         if self.last_trace is not None and self.last_trace.recording:
-            raise ClusterError("This cluster is being traced already. End that trace first: leave its with block.")
+            raise ClusterError("This cluster is already being traced. End that trace first: leave its with block.")
         with recorded(self, self.check_ranks(ranks)) as self.last_trace:
             yield self.last_trace
 
@@ -261,7 +261,7 @@ class Cluster:
     def network(self, network: Network) -> Iterator[Cluster]:
         """Put the ranks on simulated machines: `with cluster.network(distlab.Network("5 us", "25 GB/s")): ...`.
 
-        Variables stay; groups made with dist.new_group do not: the process group is built anew at both ends.
+        Variables stay; groups made with dist.new_group do not: the process group is rebuilt at both ends of the block.
         """
         before = self.ranks.plan.network
         self._move_to(check_network(network, self.n, self.backend))
@@ -277,14 +277,14 @@ class Cluster:
         self.ranks.rebuild()
 
     def clock(self) -> float:
-        """Virtual seconds since the group was built, of the slowest rank, on which the next cell waits to begin."""
+        """Virtual seconds since the group was built, on the slowest rank; the next cell starts at that time."""
         if self._plan.network is None:
             raise ClusterError("This cluster has no virtual clock: it runs in real time. Call Cluster(n, network=...).")
         return max(self.call(simulated.clock))
 
     @property
     def simulated(self) -> str:
-        """What figures and tables say of times that are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
+        """What figures and tables say where times are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
         return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
 
     def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -305,7 +305,7 @@ class Cluster:
         return everyone if ranks is None else text.ranks("ranks", ranks, self.n, "Leave ranks out to mean all of them.")
 
     def describe(self) -> list[dict[str, Any]]:
-        """One dict a rank: rank, pid, state ("idle", what it does and in which line, or how it died), megabytes; host.
+        """One dict for each rank: rank, pid, state ("idle", what it is doing where, or how it died), megabytes, host.
 
         Memory counts shared pages in proportion (PSS) where the system reports that.
         """

@@ -1,10 +1,10 @@
-"""What a person sees of the ranks: a sign of life while they start or work, what they wrote, what they are.
+"""What a person sees of the ranks: that they are starting or working, what they wrote, what they are.
 
 Runs on the notebook's kernel, called by cluster.py, ranks.py and cell.py.
 
 Every output names its ranks, sorted, and identical outputs are folded ("ranks 0-3: ..."). While a cell runs and
-somebody sits at a notebook, the newest lines are shown in place; what stays, and is saved, is the sorted form, equal
-on every run. A terminal, and a program that executes notebooks, see the sorted form only.
+somebody is watching, the newest lines are shown in place; what stays, and is saved, is the sorted form, the same on
+every run. A terminal, or a program that executes notebooks, gets only the sorted form.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can 
 
 @dataclass(frozen=True)
 class Item:
-    """One piece of output: `kind` is stdout, stderr, display or result; `data` its MIME bundle where it is rich."""
+    """One piece of output: `kind` is stdout, stderr, display or result; `data` is its MIME bundle if it is rich."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -82,7 +82,7 @@ def _shorten(text: str) -> str:
     if len(text) <= LONGEST_OUTPUT:
         return text
     half = LONGEST_OUTPUT // 2
-    return f"{text[:half]}\n... {len(text) - LONGEST_OUTPUT} characters more ...\n{text[-half:]}"
+    return f"{text[:half]}\n... {len(text) - LONGEST_OUTPUT} more characters ...\n{text[-half:]}"
 
 
 def as_text(items: Sequence[Item]) -> str:
@@ -96,7 +96,7 @@ def as_text(items: Sequence[Item]) -> str:
 
 
 def as_html(items: Sequence[Item]) -> str:
-    """Items as an HTML table with the ranks' colours; colours of text and page are left to the front end's theme."""
+    """Items as an HTML table with the ranks' colours; the front end's theme chooses the colours of text and page."""
     cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:transparent;border:none"
     pre = "margin:0;padding:0;white-space:pre-wrap;background:transparent;font-size:inherit;line-height:1.35"
     rows = []
@@ -111,7 +111,7 @@ def as_html(items: Sequence[Item]) -> str:
 
 @functools.cache
 def chips(ranks: tuple[int, ...]) -> str:
-    """The ranks' colours as small squares, of at most 16 ranks."""
+    """The ranks' colours as small squares, for at most 16 ranks."""
     from distlab.plotting.style import rank_color
 
     box = "display:inline-block;width:8px;height:8px;border-radius:2px;margin-right:2px;background:"
@@ -123,26 +123,26 @@ def show(result: Any, targets: Sequence[int], place: Place, patience: float, ser
     """Show what the ranks wrote: in a notebook as a table, elsewhere as text on this process's stdout.
 
     Args:
-        place: where the live view is that this takes the place of.
-        patience: seconds to wait for output that is pending; a rank that has died sends no end of it.
+        place: where the live view is, which this replaces.
+        patience: seconds to wait for pending output; a rank that has died never sends the end of it.
         served: see `collect`.
     """
     result.wait_for_output(patience)
     items = collect(result, targets, served)
-    for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):  # what is rich stands alone
+    for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):  # rich output stands alone
         block = list(block)
         place.leave(_rich_bundle(block[0]) if block[0].data else _bundle(block))
     place.erase()
 
 
 def show_live(place: Place, doing: str, result: Any, targets: Sequence[int]) -> None:
-    """Show what the ranks do and the newest lines that they wrote, for a person who waits."""
+    """Show a waiting person what the ranks are doing and the newest lines that they wrote."""
     items = [replace(item, text="\n".join(item.text.splitlines()[-5:])) for item in collect(result, targets)]
     place.show(_bundle(items, doing))
 
 
 def show_source(states: Mapping[int, Any], cell: str) -> None:
-    """In a notebook, the source lines where the ranks of a cell were, with the ranks beside them.
+    """In a notebook, show the source lines where the ranks of a cell were, with the ranks beside them.
 
     Args:
         states: RankStatus by rank.
@@ -173,7 +173,7 @@ def _rich_bundle(item: Item) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def starting(n: int, backend: str) -> Iterator[None]:
-    """A sign of life while ranks start; afterwards one line that is the same on every run."""
+    """Show that ranks are starting; afterwards, one line that is the same on every run."""
     place, several = Place(), "s" if n > 1 else ""
     place.show({"text/plain": f"starting {n} rank{several} ..."})
     try:
@@ -205,7 +205,7 @@ def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 class Place:
-    """An output of the notebook's cell that changes while a person watches; elsewhere only what stays is shown."""
+    """An output of the notebook's cell that changes while a person watches; elsewhere only the final one is shown."""
 
     def __init__(self) -> None:
         self._handle: Any = None  # of the output, while it may change
@@ -216,7 +216,7 @@ class Place:
             self._handle = publish(bundle, handle=True, update=self._handle)
 
     def leave(self, bundle: dict[str, Any]) -> None:
-        """Show what stays, in place of what was shown until now; outside of a notebook as text on stdout."""
+        """Show the final output in place of what was shown until now; outside a notebook, as text on stdout."""
         if notebook_shell() is None:
             print(bundle["text/plain"])
             return
@@ -224,6 +224,6 @@ class Place:
         self._handle = None
 
     def erase(self) -> None:
-        """Remove what is shown and was not left."""
+        """Remove what is shown, unless it is final."""
         if self._handle is not None:
             self.leave({"text/plain": ""})

@@ -1,8 +1,8 @@
-"""What has run on the ranks of a cluster, written down as a script for torchrun: the cells, word for word.
+"""What has run on the ranks of a cluster, as a script for torchrun: the cells, word for word.
 
 Runs on the notebook's kernel: cluster.py and magics.py note each cell, call and push; `Cluster.export` and
-`%%px --export` write. The script is plain PyTorch and needs nothing of distlab. What only the notebook has, such as a
-value that was pushed, is a comment there, which says what to define. A step keeps no value alive.
+`%%px --export` write. The script is plain PyTorch and does not need distlab. What only the notebook has, such as a
+value that was pushed, becomes a comment that says what to define. A step keeps no value alive.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ srun {python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {ranks}
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that some ranks have done, without an error.
+    """One thing that some ranks have done without an error.
 
     Attributes:
         kind: "cell" for %%px, "called" for cluster.run, "pushed" for cluster.push.
         ranks: those that did it.
-        source: the cell as it was typed; else what only the notebook has: a function with its arguments, or names.
+        source: the cell as typed, or what only the notebook has: a function with its arguments, or names.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Export:
         path: where it is.
         command: starts it, on each of several hosts.
         cells: how many cells it has.
-        notes: what is a comment only, with the reason; and what is to be defined in it by hand.
+        notes: what is only a comment, and why; and what has to be defined by hand.
     """
 
     path: str
@@ -90,19 +90,19 @@ class Export:
 
 
 def write(steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequence[str], slurm: bool) -> Export:
-    """Write the steps into a script at `path`, in the order in which they ran; and where wanted, a file for sbatch.
+    """Write the steps into a script at `path`, in the order in which they ran, and a file for sbatch if wanted.
 
     Args:
-        force: whether a file that is there is replaced; ArgumentError for one that is there else.
+        force: whether to replace an existing file; otherwise an existing file is an ArgumentError.
         plan: the cluster's Plan.
         hosts: name of each rank's host; none where all are here.
-        slurm: whether to write a file for sbatch; of a cluster that Slurm has started in any case.
+        slurm: whether to write a file for sbatch; for a cluster that Slurm started, one is always written.
     """
     job = (plan.hosts.job if plan.hosts else None) or (Job(1, plan.n) if slurm else None)
     there = [file for file in (path, *[path.with_suffix(".sbatch")] * bool(job)) if file.exists() and not force]
     if path.suffix != ".py" or not path.parent.is_dir() or path.is_dir() or there:
-        advice = f"Choose another name, or replace {there[0].name if there else 'it'}: --force, in a call force=True."
-        refuse("path", "the name of a new .py file in a directory that is there", str(path), advice)
+        advice = f"Choose another name, or replace {there[0].name if there else 'it'}: --force, or force=True."
+        refuse("path", "the name of a new .py file in a directory that exists", str(path), advice)
     command = _command_and_batch_file(path, plan, len({*hosts}) or 1, job)
     # with nccl, objects and barriers travel through the current GPU, which is 0 at first
     backend, gpu = ("nccl", SET_GPU) if plan.backend == "nccl" else ("gloo", "")
@@ -128,7 +128,7 @@ def write(steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequ
 
 
 def _not_python(source: str) -> str:
-    """Why a source is none for the middle of a Python file, in words; "" where it is one."""
+    """Why this source cannot stand in the middle of a Python file, in words; "" if it can."""
     try:
         compile(f"pass\n{source}", "<cell>", "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -137,7 +137,7 @@ def _not_python(source: str) -> str:
 
 
 def indented(source: str) -> str:
-    """The source four columns to the right, but for lines that begin inside of a string; comments alone pass."""
+    """The source indented by four columns, except for lines that begin inside a string; it may be comments only."""
     tree = ast.parse(source)
     strings = [node for node in ast.walk(tree) if isinstance(node, (ast.Constant, ast.JoinedStr))]
     inside = {line for node in strings for line in range(node.lineno + 1, node.end_lineno + 1)}
@@ -146,12 +146,12 @@ def indented(source: str) -> str:
 
 
 def _command_and_batch_file(path: Path, plan: Any, nodes: int, job: Any) -> str:
-    """The command that starts a script with as many ranks on each node; for Slurm its batch file is written here."""
+    """The command that starts a script with equally many ranks on each node; for Slurm, also write its batch file."""
     ranks, threads, meet = -(-plan.n // nodes), plan.threads or 1, "--standalone"
     if job is None:
         if nodes > 1:
             meet = f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500"
-        # torchrun gives each rank one thread where nothing else is asked for; then sums may differ in their last digits
+        # by default torchrun gives each rank one thread, and then sums may differ in their last digits
         several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
         return f"{several}torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
     words = [f"--partition={job.partition}"] * bool(job.partition) + [f"--time={job.time}"] * bool(job.time)

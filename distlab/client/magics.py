@@ -20,7 +20,7 @@ from distlab.client.export import Step
 
 @magics_class
 class PxMagics(Magics):
-    """Code on the ranks of whatever cluster is the current one of this notebook."""
+    """Code on the ranks of this notebook's current cluster."""
 
     @line_magic
     @no_var_expand
@@ -36,7 +36,7 @@ class PxMagics(Magics):
     @argument("--check", action="store_true", help="compare the arguments of messages and collectives on the ranks")
     @argument("--trace", action="store_true", help="record and show what the ranks do; it stays as cluster.last_trace")
     @argument("--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun")
-    @argument("--force", action="store_true", help="with --export: replace a file that is there")
+    @argument("--force", action="store_true", help="with --export: replace an existing file")
     @waiting.held()
     def cell_px(self, line: str, cell: str) -> None:
         """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.
@@ -54,7 +54,7 @@ class PxMagics(Magics):
         targets = cluster.check_ranks(None if args.targets is None else _chosen(args.targets, cluster.n))
         options = Options(args.timeout, args.check, source=f"%%px {line}".rstrip() + f"\n{cell}")
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
-            if args.trace:  # what is recorded is shown also when the cell fails
+            if args.trace:  # the trace is shown even if the cell fails
                 afterwards.callback(ipython_display, meanwhile.enter_context(cluster.trace(targets)))
             sent = Cell(cluster.ranks, targets, lambda view: view.execute(cell, silent=False, block=False), options)
             if args.local:
@@ -67,11 +67,11 @@ class PxMagics(Magics):
 
 
 def _chosen(words: str, n: int) -> list[int]:
-    """What --targets means: the ranks of a list or of a slice of all."""
+    """The ranks that --targets means: a list of them, or a slice of all."""
     try:
         if ":" in words:
             return list(range(n))[slice(*[int(word) if word else None for word in words.split(":")])]
         return [int(word) for word in words.split(",")]
     except (ValueError, TypeError):
-        advice = "Write for example --targets 0,2 or --targets ::2."
+        advice = "For example: --targets 0,2 or --targets ::2."
         text.refuse("--targets", "a rank, a list of ranks or a slice", words, advice)

@@ -1,7 +1,7 @@
-"""How a cluster is to be started: the arguments of `Cluster`, checked before any process starts.
+"""How to start a cluster: the arguments of `Cluster`, checked before any process starts.
 
-Runs on the notebook's kernel, called by cluster.py; processes.py carries a plan out. `connect` finds the engines of an
-ipyparallel cluster that runs already, which become ranks as well.
+Runs on the notebook's kernel, called by cluster.py; processes.py carries out the plan. `connect` finds the engines of a
+running ipyparallel cluster, which can become ranks, too.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ LAUNCHERS = (FORK, STOCK, mpiexec.NAME, slurm.NAME, SSH_NAME)
 MPI = 'Cluster(n, engines="mpi", backend="distlab_course.mpi_backend")'
 GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
 FROM_SOURCE = {
-    "mpi": f"Only a torch that was built from source beside an MPI has it. {GLOO} {MPI} runs on MPI without it.",
+    "mpi": f"Only a torch that was built from source with MPI has it. {GLOO} {MPI} runs on MPI without it.",
     "ucc": f"Only a torch that was built from source with UCC has it. {GLOO} It has the same functions.",
 }
 
 
 class ControllerEndedError(ClusterError):
-    """The controller ended while a cluster was started: ipyparallel binds a port some time after it has chosen it."""
+    """The controller ended while a cluster was starting: ipyparallel binds a port some time after choosing it."""
 
 
 @dataclass(frozen=True)
 class Engines:
-    """Engines of an ipyparallel cluster that runs already.
+    """Engines of a running ipyparallel cluster.
 
     Attributes:
-        client: ipyparallel's, of them.
+        client: their ipyparallel Client.
         where: what `connect` was given.
     """
 
@@ -56,7 +56,7 @@ class Engines:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a cluster is to be started; see `Cluster` for the meaning of each value.
+    """How to start a cluster; see `Cluster` for the meaning of each value.
 
     Attributes:
         n: number of ranks.
@@ -89,10 +89,10 @@ class Plan:
 def make_plan(
     n: Any, backend: Any, init_method: Any, engines: Any, timeout: Any, threads: Any, network: Any, **where: Any
 ) -> Plan:
-    """The plan of a cluster; ArgumentError where an argument breaks its rule.
+    """The plan of a cluster; ArgumentError if an argument breaks its rule.
 
     Args:
-        where: the arguments of `Cluster` that are for several hosts.
+        where: those arguments of `Cluster` that concern several hosts.
     """
     found, hosts = None, None
     if isinstance(engines, Engines):
@@ -130,12 +130,12 @@ def _hosts(n: Any, engines: str, hosts: Any, python: Any, interface: Any, **job:
     if engines not in (SSH_NAME, mpiexec.NAME):
         refuse("engines", f'"{SSH_NAME}" or "{mpiexec.NAME}" with hosts, or left out', engines, EXAMPLE)
     if n not in (None, len(found.host_of_rank)):
-        refuse("n", f"left out, or {len(found.host_of_rank)} as hosts have it", n, EXAMPLE)
+        refuse("n", f"left out, or {len(found.host_of_rank)} as in hosts", n, EXAMPLE)
     return found
 
 
 def check_launcher(engines: str | None) -> str:
-    """The launcher's name, or the best one here for None; ArgumentError for one that is not there."""
+    """The launcher's name, for None the best one here; ArgumentError for one that does not exist."""
     if engines is None:
         return FORK if sys.platform == "linux" else STOCK
     name = engines.lower() if isinstance(engines, str) else engines
@@ -159,13 +159,13 @@ def _read_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
 def _job(
     n: Any, extra: Mapping[str, Any], nodes: Any, partition: Any, time: Any, options: Any, queue_timeout: Any
 ) -> Hosts:
-    """The nodes that Slurm is asked for, and the ranks on each: as many on each as on the others, or one more."""
+    """The nodes to ask Slurm for, and the ranks on each: the same number everywhere, or one more on some."""
     slurm.check()
     n = text.whole_number("n", n, 1, advice="Call Cluster(4).")
     nodes = (slurm.nodes_of_allocation() or 1) if nodes is None else nodes
     text.whole_number("nodes", nodes, 1, n, "Call Cluster(8, nodes=2, ...).")
     if isinstance(options, str):
-        refuse("options", "a list of words for srun", options, 'Give for example options=["--account=me"].', True)
+        refuse("options", "a list of words for srun", options, 'For example: options=["--account=me"].', True)
     counts = [n // nodes + (number < n % nodes) for number in range(nodes)]
     limit = 60.0 if queue_timeout is None else text.seconds("queue_timeout", queue_timeout)
     job = slurm.Job(nodes, counts[0], partition, time, tuple(options or ()), limit)
@@ -174,7 +174,7 @@ def _job(
 
 
 def check_network(network: Any, n: int, backend: str) -> Network | None:
-    """None, or a description of machines that has as many ranks as the cluster."""
+    """None, or a description of machines with as many ranks as the cluster."""
     if network is None:
         return None
     if not isinstance(network, Network):
@@ -189,7 +189,7 @@ def check_network(network: Any, n: int, backend: str) -> Network | None:
 def check_backend(backend: Any, n: int) -> str:
     """A backend that can serve `n` ranks here: its name in small letters, or the module that registers it.
 
-    torch is imported for others than gloo and modules.
+    torch is imported unless it is gloo or a module.
     """
     asked = backend.lower() if isinstance(backend, str) else ""
     if asked == "gloo":
@@ -212,7 +212,7 @@ def check_backend(backend: Any, n: int) -> str:
 
 
 def _is_module(name: Any) -> bool:
-    """Whether there is a module of this name; the packages that it is in are imported."""
+    """Whether there is a module of this name; its parent packages are imported."""
     with contextlib.suppress(ImportError, ValueError):
         return isinstance(name, str) and importlib.util.find_spec(name) is not None
     return False
@@ -222,10 +222,10 @@ def _is_module(name: Any) -> bool:
 
 
 def connect(where: Any) -> Engines:
-    """The engines of a cluster that runs, by a profile's name or a connection file.
+    """The engines of a running cluster, by a profile's name or a connection file.
 
     Raises:
-        ClusterError: no controller is found or answers, or it has no engines 0 to n - 1.
+        ClusterError: no controller is found or answers, or its engines are not 0 to n - 1.
     """
     import ipyparallel
 
@@ -236,7 +236,7 @@ def connect(where: Any) -> Engines:
     if not client.ids or client.ids != list(range(len(client.ids))):
         found = client.ids
         client.close()
-        raise ClusterError(f"Ranks are engines 0 to n - 1, and this cluster has {found}: start its engines anew.")
+        raise ClusterError(f"Ranks are engines 0 to n - 1, and this cluster has {found}: start its engines again.")
     return Engines(client, os.fspath(where))
 
 

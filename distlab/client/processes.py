@@ -1,7 +1,7 @@
 """The processes of one cluster: controller, engines and guard, started side by side and ended together.
 
 Called by ranks.py in the notebook's kernel. Every process carries `reaper.TAG` in its environment, so that what belongs
-to a cluster can be found without guessing by name, also when its notebook is gone; reaper.py ends them then.
+to a cluster can be found without guessing by name, even when its notebook is gone; then reaper.py ends them.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Processes:
         folder: private folder for connection files and logs, removed by `stop`.
         tag: the value of `reaper.TAG` in the environment of every process.
         rendezvous: where the engines meet as ranks, for as long as these processes live.
-        channel: over which ranks are asked what they do.
+        channel: over which ranks are asked what they are doing.
         servers: the fork servers, where they start the engines.
         launcher: ipyparallel's, which starts them elsewhere.
         changes: how often a process has ended; None where nothing reports each.
 
-    Where a process ends, or does not register in time, nothing is left, and the error has the last lines it wrote.
+    If a process ends, or does not register in time, nothing is left running; the error has its last lines.
     """
 
     def __init__(self, plan: Plan):
@@ -73,7 +73,7 @@ class Processes:
         self._guard: subprocess.Popen | None = None
         self.tag = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
-        self._ends = contextlib.ExitStack()  # what is to be done when the processes have ended
+        self._ends = contextlib.ExitStack()  # what to do when the processes have ended
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
             if plan.attached is None:
@@ -93,7 +93,7 @@ class Processes:
         self.client = client
         try:
             names = client.direct_view("all").apply_async(socket.gethostname).get(timeout=ATTACH_SECONDS)
-        except Exception as error:  # whatever an engine raises, as where distlab is not installed
+        except Exception as error:  # whatever an engine raises, for example because distlab is not installed there
             advice = "Each engine needs distlab, as installed here, and must be idle."
             raise HostError(f"The engines do not answer: {error}. {advice}") from error
         self.names = tuple(dict.fromkeys(names))
@@ -111,7 +111,7 @@ class Processes:
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
         self._server_plan = ServerPlan(environment, PRELOADED)
         address = "127.0.0.1"
-        if wanted is not None:  # for mpiexec, too, which does not say what is wrong with them
+        if wanted is not None:  # for mpiexec, too, which does not say what is wrong with a host
             address = self._reach_all(wanted)
             environment |= local.thread_variables(self.threads)
         elif self._plan.forks:  # before everything else that takes time: importing torch takes longest
@@ -169,11 +169,11 @@ class Processes:
         self.servers.fork(engines, {**self._connection, **local.thread_variables(threads)})
 
     def _reach(self, numbers: Sequence[int], here: str, until: float = 0.0) -> dict[int, Hello]:
-        """Start fork servers on the hosts of these numbers, and wait for what they report.
+        """Start fork servers on the hosts with these numbers, and wait for their reports.
 
         Args:
-            here: the address of this machine that they reach; "" where they find it.
-            until: when a host that may be coming back is tried for the last time, by time.monotonic().
+            here: the address of this machine that they reach; "" if they find it themselves.
+            until: when to try a host that may come back for the last time, by time.monotonic().
         """
         while True:
             self._end_servers(numbers)
@@ -187,7 +187,7 @@ class Processes:
                 time.sleep(0.5)
 
     def _reach_all(self, wanted: hosts.Hosts) -> str:
-        """Start a fork server on each host; the address of this machine that they reach."""
+        """Start a fork server on each host; return the address of this machine that they reach."""
         others = [number for number in range(len(wanted.hosts)) if number not in wanted.local]
         hellos = self._reach(others, wanted.here)
         here = next((hello.notebook for hello in hellos.values()), "127.0.0.1")
@@ -198,13 +198,13 @@ class Processes:
         return here
 
     def _end_servers(self, numbers: Iterable[int]) -> None:
-        """End what leads to servers on some hosts; one that may be left there notices that, and ends."""
+        """End the connections to servers on some hosts; a server that is left there notices, and ends."""
         for connection in self.servers.connections:
             if set(numbers) & set(connection.hosts):
                 connection.process.kill()
 
     def _do(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
-        """Do asynchronous work of ipyparallel's launchers, which the notebook's own thread waits for."""
+        """Do asynchronous work of ipyparallel's launchers while the notebook's own thread waits for it."""
         future = asyncio.run_coroutine_threadsafe(work, loop)
         while not concurrent.futures.wait([future], timeout=0.1).done:
             self.check_controller()
@@ -225,13 +225,13 @@ class Processes:
         return self._controller is not None and self._controller.state == "after"
 
     def check_controller(self) -> None:
-        """ClusterError when the controller has ended; then the ranks, which nothing reaches, are ended, too."""
+        """ClusterError if the controller has ended; the ranks, which nothing can reach then, are ended, too."""
         if self.controller_died():
             reaper.end(reaper.find(self.tag))
             raise ClusterError("The controller process has ended, and with it the ranks: call cluster.restart().")
 
     def _wait(self, condition: Callable[[], bool], old: Collection[tuple[int, int]] = ()) -> None:
-        """Wait for a change of the registered engines; `old` are the engines and processes that may end meanwhile."""
+        """Wait for a change in the registered engines; `old` are engines and processes that may end meanwhile."""
         began = asked = time.monotonic()
         while not condition():
             self.check_controller()
@@ -240,24 +240,24 @@ class Processes:
                 asked = time.monotonic()
             for rank, pid in self.servers.pids.items():
                 if (how := self.how_ended(rank, pid)) and (rank, pid) not in old:
-                    raise ClusterError(f"rank {rank} {how} at its start.\n{self.servers.log_of(rank)[-500:]}".rstrip())
+                    raise ClusterError(f"rank {rank} {how} on starting.\n{self.servers.log_of(rank)[-500:]}".rstrip())
             lost = self._plan.forks and any(map(self.servers.why_lost, range(self._plan.n)))
             if lost or (self.launcher is not None and not self.launcher.running):
-                raise ClusterError("a process ended before all engines were there.")
+                raise ClusterError("a process ended before all engines had registered.")
             if time.monotonic() > began + START_SECONDS:
-                raise ClusterError(f"only the engines {self.client.ids} were there after {START_SECONDS:g} s.")
+                raise ClusterError(f"only the engines {self.client.ids} had registered after {START_SECONDS:g} s.")
             time.sleep(0.002)
 
     @property
     def can_fork(self) -> bool:
-        """Whether engines can be replaced one by one: servers fork them, and everything they need is alive."""
+        """Whether engines can be replaced one by one: servers fork them, and all that they need is alive."""
         reached = any(set(c.hosts) - set(c.lost) for c in self.servers.connections)
         return self._plan.forks and reached and not self.controller_died()
 
     def replace(self, ids: list[int], threads: int, all_ids: list[int]) -> None:
-        """End the engines with these ids, if they run, and fork new ones that get the same ids.
+        """End the engines with these ids, if they run, and fork new ones with the same ids.
 
-        Afterwards there are the engines `all_ids`; `threads` are the OpenMP threads of each new one.
+        Afterwards the engines are `all_ids`; `threads` is the number of OpenMP threads of each new one.
         """
         unwanted = {*ids, *(set(self.client.ids) - set(all_ids))}
         old = self.servers.pids.items()
@@ -272,7 +272,7 @@ class Processes:
         except HostError as error:
             left = [rank for rank in all_ids if not self.servers.why_lost(rank)]
             advice = f"Other ranks keep their variables, without a group: pull and run with ranks={left} work."
-            again = f"heal() tries again, for up to {hosts.RETURN_SECONDS:g} s, and restart() starts all ranks anew."
+            again = f"heal() tries again, for up to {hosts.RETURN_SECONDS:g} s, and restart() starts new ranks."
             raise HostError(f"{error} {advice} {again}") from error
         except ClusterError as error:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
@@ -281,17 +281,17 @@ class Processes:
         """Start fork servers on hosts that were lost."""
         wanted = self._plan.hosts
         if wanted is None or wanted.job is not None:
-            raise ClusterError("What forks the ranks was lost, and is not started again by itself.")
+            raise ClusterError("The process that forks the ranks is lost, and does not start again by itself.")
         self._reach(lost, self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS)
         self._wait(lambda: self.servers.to(0).store, old=self.servers.pids.items())
         self.rendezvous.address = self.servers.to(0).store
 
     def host_is_lost(self, rank: int) -> bool:
-        """Whether the host of an engine is not reached any more, so that no new engine takes its place soon."""
+        """Whether the host of an engine cannot be reached any more, so that no new engine takes its place soon."""
         return self._plan.hosts is not None and self._plan.forks and bool(self.servers.why_lost(rank))
 
     def how_ended(self, rank: int, pid: int) -> str:
-        """How a process of an engine has ended, in words; "" as long as that is not known."""
+        """How a process of an engine ended, in words; "" until that is known."""
         if self._plan.attached is not None:
             return "" if rank in self.client.ids else failures.exit_words(None)
         if not self._plan.forks:
@@ -310,14 +310,14 @@ class Processes:
         return ""
 
     def signal(self, rank: int, number: int) -> None:
-        """Send a signal to an engine's process, where it is; one that has ended is passed over."""
+        """Send a signal to an engine's process, wherever it is; one that has ended is skipped."""
         if self._plan.forks:
             self.servers.signal([rank], number)
         else:
             self.client.send_signal(number, targets=[rank], block=False)
 
     def first_to_end(self, otherwise: int) -> int:
-        """Which engine ended first, so that mpiexec ended the others; where they do not say it, `otherwise`."""
+        """Which engine ended first, so that mpiexec ended the others; `otherwise` if their logs do not say."""
         deadline = time.monotonic() + 5.0  # what they write may arrive later than the report of the end
         while self.launcher.running and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -329,9 +329,9 @@ class Processes:
         if self.client is not None:
             self.client.close()
         if self._guard is not None:
-            self._guard.terminate()  # it would take the folder away from launchers that still look for its logs
+            self._guard.terminate()  # it would remove the folder while launchers still look for its logs
         self.servers.close()
-        # nothing that forks hold outlives them: no need to ask politely for long
+        # forks hold nothing that outlives them: no need to ask politely for long
         patience = 0.2 if self._plan.forks else mpiexec.END_SECONDS
         if self._plan.engines == slurm.NAME:
             patience = slurm.END_SECONDS

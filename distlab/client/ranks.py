@@ -35,10 +35,10 @@ from distlab.wire.rendezvous import Joined, Rebuilt, this_machine
 
 
 class Ranks:
-    """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns, and an error leaves none.
+    """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns; an error leaves none.
 
     Attributes:
-        plan: how they were started; with the network that they are on now.
+        plan: how they were started, with the network that they are on now.
         pids: process number by rank.
         lost: how ranks have died, in words, by rank.
         last_lines: the end of what they wrote, by rank.
@@ -55,7 +55,7 @@ class Ranks:
         self.broken = False
         self.cells = itertools.count(1)
         self.joined: list[Joined] = []
-        self._changes: int | None = 0  # of the processes, at the last look at who has died
+        self._changes: int | None = 0  # of the processes, when we last looked for deaths
         self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now
         self._watchdog_failed = False  # whether that was shown
@@ -73,10 +73,10 @@ class Ranks:
         plan, old, everyone = self.plan, self._processes, list(range(self.plan.n))
         if new and old is not None and old.can_fork:
             old.replace(new, plan.threads or old.threads, everyone)
-        elif new:  # all of them: the first time, or because all have ended with the process that forks them
+        elif new:  # all of them: the first time, or because they all ended with the process that forks them
             try:
                 self._processes = Processes(plan)
-            except ControllerEndedError:  # another program was quicker with a port
+            except ControllerEndedError:  # another program took a port first
                 self._processes = Processes(plan)
             if old is not None:
                 old.stop()
@@ -107,13 +107,13 @@ class Ranks:
 
     @waiting.held()
     def rebuild(self, anew: bool = False) -> str:
-        """Build the group anew, with a new process for every rank that has died; the others keep their variables.
+        """Rebuild the group, with a new process for every rank that has died; the others keep their variables.
 
-        An interrupt ends the wait for what ranks still do, and nothing else: if only some ranks were sent to the new
-        meeting, they would wait for the others.
+        An interrupt ends only the wait for what ranks are still doing: if only some ranks were sent to the new meeting,
+        they would wait for the others.
 
         Args:
-            anew: whether connections that are whole are built anew, too, so that RPC ends with them.
+            anew: whether to rebuild whole connections, too, so that RPC ends with them.
 
         Returns:
             what ended with the old group, in sentences.
@@ -123,18 +123,18 @@ class Ranks:
         deadline = time.monotonic() + seconds.BUILD
         while busy := engines_with_work(self.client) - set(self.lost):  # with what they were sent before
             if time.monotonic() > deadline:
-                words = f"an earlier cell still runs on {rank_list([*busy])} after {seconds.BUILD:g} s"
+                words = f"an earlier cell is still running on {rank_list([*busy])} after {seconds.BUILD:g} s"
                 raise ClusterError(f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first.")
             with waiting.allowed():
                 time.sleep(0.002)
         if self.lost and not self.plan.forks:
             first = {rank: how for rank, how in self.lost.items() if how != failures.WITH_ANOTHER}
             advice = "Call cluster.restart(): it starts new ranks, without the variables."
-            raise ClusterError(f"The cluster is not whole: {failures.deaths(first)}. {advice}")
+            raise ClusterError(f"The cluster is incomplete: {failures.deaths(first)}. {advice}")
         return self._build(sorted(self.lost))
 
     def ready(self, targets: Sequence[int]) -> None:
-        """Before a cell: all ranks are there and the group is whole; without a group as long as a host is lost."""
+        """Before a cell: make sure that all ranks are there and the group is whole; no group while a host is lost."""
         changes = self._processes.changes
         if changes is None or changes != self._changes or len(self.client.ids) < self.plan.n:
             self._changes = changes
@@ -152,29 +152,29 @@ class Ranks:
         return self._processes.client
 
     def send(self, ranks: Iterable[int], function: Callable[..., Any], *args: Any) -> Replies:
-        """Have some ranks call a function, when they have ended what they do now."""
+        """Have some ranks call a function, once they have finished what they are doing."""
         targets = list(ranks)
         return Replies(self.client.direct_view(targets).apply_async(function, *args), targets)
 
     def states(self, ranks: Sequence[int], patient: bool = False) -> dict[int, RankStatus]:
-        """What these ranks do now; with `patient`, one that only waits for a CPU gets more time to answer."""
+        """What these ranks are doing; with `patient`, one that only waits for a CPU gets more time to answer."""
         with_work = engines_with_work(self.client)
         received = self.patience(ranks).ask(seconds.ANSWER_FOR_REPORT) if patient else self.channel.ask(ranks)
         failed = {rank: answer.error for rank, answer in received.items() if answer.error}
         if failed and not self._watchdog_failed:
             self._watchdog_failed = True
             rank, error = next(iter(failed.items()))
-            print(f"distlab cannot see what rank {rank} does, and finds no deadlocks:\n{error}", file=sys.stderr)
+            print(f"distlab cannot see what rank {rank} is doing, so it finds no deadlocks:\n{error}", file=sys.stderr)
         return {rank: status_of(rank, received.get(rank), rank in with_work) for rank in ranks}
 
     def patience(self, ranks: Iterable[int]) -> Patience:
-        """Patience with these ranks, which begins now."""
+        """Patience with these ranks, from now on."""
         joined, here = self.joined, this_machine()
         pids = {rank: joined[rank].pid if joined[rank].machine == here else None for rank in ranks}
         return Patience(self.channel, pids)
 
     def printed(self) -> dict[int, str]:
-        """What functions of remote calls have printed since the last question for it, by the rank that ran them."""
+        """What functions of remote calls have printed since this was last asked, by the rank that ran them."""
         if self.stopped:
             return {}
         arrived, _, _ = select.select([self.channel.listener, *self.channel.ends.values()], [], [], 0)
@@ -217,10 +217,10 @@ class Ranks:
         return self._processes.channel
 
     def free_all(self) -> dict[int, str]:
-        """Interrupt whatever the ranks do, and return when all of them are idle.
+        """Interrupt whatever the ranks are doing, and return when all of them are idle.
 
         Returns:
-            as `bring_back`.
+            the same as `bring_back`.
         """
         self.note_deaths()
         living = [rank for rank in range(self.plan.n) if rank not in self.lost]
@@ -236,7 +236,7 @@ class Ranks:
         """Free and interrupt busy ranks.
 
         A rank that is not free in time, or that a person interrupts a second time, is ended; a new process takes its
-        place when the group is rebuilt. Ranks that wait in communication, by `states`, are only freed at first: an
+        place when the group is rebuilt. Ranks that `states` shows waiting in communication are only freed at first: an
         interrupt could hit an exception that is being raised.
 
         Returns:
@@ -269,27 +269,27 @@ class Ranks:
         self.channel.ask(ranks, 0, want)
 
     def check(self) -> None:
-        """While ranks are waited for: ClusterError when they are not reachable."""
+        """While ranks are waited for: ClusterError if they cannot be reached."""
         if self.stopped:
-            raise ClusterError("The cluster was stopped before this cell had ended, and its results are lost.")
+            raise ClusterError("The cluster was stopped before this cell had finished; its results are lost.")
         self._processes.check_controller()
 
     def note_deaths(self) -> None:
-        """Notice which ranks have died since the last look, and print which will be replaced; no message is sent."""
+        """Notice which ranks have died since the last look, and print which ones will be replaced; nothing is sent."""
         self._processes.check_controller()
         died = {rank: self.note_death(rank) for rank in self.unnoted_deaths()}
-        if died:  # a cell that nobody waits for now may wait for them
+        if died:  # a cell that nobody is waiting for may be waiting for them
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.plan.forks:
-            print(f"Since the last cell {failures.deaths(died)}. A new process begins without variables.")
+            print(f"Since the last cell, {failures.deaths(died)}. A new process starts without variables.")
 
     def unnoted_deaths(self) -> list[int]:
-        """The ranks that have died as far as the launcher or ipyparallel know, and are not in `lost`."""
+        """The ranks that have died, as far as the launcher or ipyparallel knows, and are not in `lost` yet."""
         there, ended = set(self.client.ids), self._processes.how_ended
         return [r for r, pid in enumerate(self.pids) if (r not in there or ended(r, pid)) and r not in self.lost]
 
     def just_died(self) -> dict[int, str]:
-        """How ranks have died whose connections are lost, in words: one may have served a call and have no cell."""
+        """How ranks whose connections are lost have died, in words: one may have served a call, without a cell."""
         deadline, died = time.monotonic() + seconds.DEATH, []
         while not died and time.monotonic() < deadline:
             died = [rank for rank, pid in enumerate(self.pids) if self._processes.how_ended(rank, pid)]
@@ -308,7 +308,7 @@ class Ranks:
         return self.lost[rank]
 
     def _how_ended(self, rank: int, pid: int) -> str:
-        """How a process of a rank has ended, in words; the launcher may see it later than ipyparallel reports it."""
+        """How a process of a rank has ended, in words; the launcher may see it later than ipyparallel."""
         deadline = time.monotonic() + seconds.AFTER_DEATH
         while not (how := self._processes.how_ended(rank, pid)) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -316,7 +316,7 @@ class Ranks:
 
     @property
     def host_is_lost(self) -> bool:
-        """Whether a rank has died with a host that is not reached any more."""
+        """Whether a rank has died with a host that cannot be reached any more."""
         return any(map(self._processes.host_is_lost, self.lost))
 
     @property
@@ -325,7 +325,7 @@ class Ranks:
         return self._processes is None
 
     def end(self, keep: bool = False) -> Processes | None:
-        """End all processes; nothing happens the second time, or in a process that forked off from the notebook's.
+        """End all processes; does nothing the second time, or in a process forked from the notebook's.
 
         Args:
             keep: whether to return them instead, where they can be used for another cluster.

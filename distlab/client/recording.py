@@ -1,4 +1,4 @@
-"""Recording a trace: started on the ranks, ended, and what they recorded gathered.
+"""Recording a trace: started and ended on the ranks, and what they recorded gathered.
 
 Runs on the notebook's kernel, called by `Cluster.trace`; rank/recording.py records on the ranks.
 """
@@ -27,7 +27,7 @@ CLOCK_QUESTIONS = 20  # to a rank, for the time that its clock shows
 
 @contextlib.contextmanager
 def recorded(cluster: Any, targets: list[int]) -> Iterator[Trace]:
-    """A trace of what some ranks of a `Cluster` do meanwhile; of a simulated one, which notes it anyway, of all."""
+    """A trace of what some ranks of a `Cluster` do meanwhile; a simulated one notes what all ranks do anyway."""
     ranks, trace = cluster.ranks, Trace(targets, cluster.simulated)
     ranks.ready(targets)
     if trace.simulated:
@@ -47,15 +47,15 @@ def recorded(cluster: Any, targets: list[int]) -> Iterator[Trace]:
 
 
 def _start(ranks: Ranks, targets: list[int]) -> None:
-    """Begin on every target, or on none: ClusterError when one cannot, for example since it is being profiled."""
+    """Begin on every target, or on none: ClusterError when one cannot, for example because it is being profiled."""
     _, missing = _gather(ranks, targets, entry.start_recording)
     for rank, why in missing.items():
         _gather(ranks, {*targets} - {*missing}, entry.stop_recording)
-        raise ClusterError(f"rank {rank} cannot be traced: {why}. End what keeps it, or call cluster.restart().")
+        raise ClusterError(f"rank {rank} cannot be traced: {why}. End that first, or call cluster.restart().")
 
 
 def _gather(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> tuple[dict[int, Any], dict[int, str]]:
-    """What a function returns on each target that replies in time, and in words why the others do not."""
+    """What a function returns on each target that replies in time, and in words why the others did not."""
     if ranks.stopped:
         return {}, dict.fromkeys(targets, "the cluster was stopped before the end of the trace")
     missing = {r: f"it {ranks.note_death(r)}" for r in targets if r not in ranks.client.ids or r in ranks.lost}
@@ -74,10 +74,10 @@ def _gather(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -
 
 
 def clock_offsets(ranks: Ranks, targets: Iterable[int]) -> dict[int, Offset]:
-    """How much the clocks of ranks are ahead of this machine's; of ranks whose clock is another one.
+    """How far the clocks of ranks are ahead of this machine's, for ranks with another clock.
 
-    Of several questions the one that was answered soonest is believed: the rank looked at its clock at some time
-    between question and answer.
+    Of several questions, the one that was answered soonest counts: the rank looked at its clock at some time between
+    question and answer.
 
     Source: F. Cristian, Probabilistic clock synchronization, 1989.
     """

@@ -1,4 +1,4 @@
-"""Waiting for ranks: interrupts that do no harm, replies as they arrive, and a patience that a loaded machine extends.
+"""Waiting for ranks: interrupts that do no harm, replies as they arrive, and more patience on a loaded machine.
 
 Runs on the notebook's kernel, used by everything that starts, ends or waits for ranks.
 """
@@ -22,7 +22,7 @@ from distlab.wire.messages import IDLE, STATUS, Answer
 
 
 class _Gate:
-    """A handler of SIGINT that keeps the signal while it is closed, and passes it to `handler` while it is open."""
+    """A handler of SIGINT that holds the signal while it is closed, and passes it to `handler` when it is open."""
 
     def __init__(self, handler: Callable[..., Any]):
         self.handler, self.open, self.kept = handler, False, False
@@ -30,7 +30,7 @@ class _Gate:
     def __call__(self, number: int, frame: Any) -> None:
         self.kept = not self.open
         if self.open:
-            self.open = False  # what is done about the interrupt must not be interrupted either
+            self.open = False  # the handling of the interrupt must not be interrupted either
             self.handler(number, frame)
 
     def turn(self, open_now: bool) -> None:
@@ -40,23 +40,23 @@ class _Gate:
 
 
 def held() -> contextlib.AbstractContextManager[None]:
-    """An interrupt waits until this is over, or until something in it is `allowed` to be interrupted.
+    """An interrupt waits until this is over, or until something inside is `allowed` to be interrupted.
 
-    A KeyboardInterrupt comes between any two steps of Python: between the start of a process and the note of it, say,
-    and then nothing would end that process. One that came before an error does not replace the error. Only the main
-    thread is interrupted by Python, and only where SIGINT has a handler: elsewhere nothing is changed.
+    A KeyboardInterrupt can come between any two steps of Python, for example after a process has been started and
+    before it is noted, and then nothing would end that process. One that came before an error does not replace it.
+    Python interrupts only the main thread, and only if SIGINT has a handler; elsewhere this changes nothing.
     """
     return _turned(False)
 
 
 def allowed() -> contextlib.AbstractContextManager[None]:
-    """Within `held`, a wait that may be interrupted; after an interrupt all is held again."""
+    """Within `held`, a wait that may be interrupted; after an interrupt, everything is held again."""
     return _turned(True)
 
 
 @contextlib.contextmanager
 def _turned(open_now: bool) -> Iterator[None]:
-    """The gate open or closed; the first that closes one installs it, and removes it in the end."""
+    """Open or close the gate; whoever closes it first installs it, and removes it at the end."""
     handler = signal.getsignal(signal.SIGINT)
     first = not isinstance(handler, _Gate)
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -100,7 +100,7 @@ class Replies:
         return [rank for rank, answer in self._answers.items() if not answer.done()]
 
     def so_far(self) -> dict[int, Any]:
-        """The replies that are there; an exception object where ipyparallel reports one."""
+        """The replies that have arrived; an exception object where ipyparallel reports one."""
         return {rank: a.exception() or a.result() for rank, a in self._answers.items() if a.done()}
 
     def within(self, limit: float) -> dict[int, Any]:
@@ -113,16 +113,16 @@ class Replies:
 
 
 class Patience:
-    """Patience with some ranks, from now on, by a clock for each that stands still while the rank waits for a CPU.
+    """Patience with some ranks, from now on; each has a clock that stands still while the rank waits for a CPU.
 
-    On a loaded machine a rank spends most seconds in the queue for a CPU, where it can neither act nor answer. Linux
-    counts how long each thread has been in that queue; where nothing counts it, a rank's own time is the clock's.
+    On a loaded machine a rank spends most of the time in the queue for a CPU, where it can neither act nor answer.
+    Linux counts how long each thread has been in that queue; elsewhere, a rank's own time is that of the clock.
 
     Source: the second number in /proc/PID/task/TID/schedstat, Linux's Documentation/scheduler/sched-stats.rst.
 
     Args:
         channel: to their watchdogs.
-        pids: their process numbers by rank; None of one on another host, whose own time is the clock's.
+        pids: their process numbers by rank; None for one on another host, whose own time is that of the clock.
     """
 
     def __init__(self, channel: ControlChannel, pids: Mapping[int, int | None]):
@@ -137,10 +137,10 @@ class Patience:
         return self._clock() - waits.pop(str(pid), 0.0) - max(waits.values(), default=0.0)
 
     def ask(self, limit: float, want: str = STATUS) -> dict[int, Answer]:
-        """As ControlChannel.ask, and again, longer each time, while a silent rank often waits for a CPU.
+        """Like ControlChannel.ask, repeated, longer each time, while a silent rank often waits for a CPU.
 
         Args:
-            limit: seconds of its own time that each rank has to answer.
+            limit: seconds of its own time in which each rank must answer.
             want: a question.
         """
         received = self._channel.ask(self._pids, limit, want)
@@ -151,7 +151,7 @@ class Patience:
         return received
 
     def given_up(self, busy: Iterable[int]) -> set[int]:
-        """The ranks among `busy`, which were to become free when this was made, that had time for it and will not."""
+        """Those of `busy`, which were to become free when this was made, that had the time to and will not."""
         own = {rank: self.own_time(rank) for rank in busy}
         late = {rank: self._pids[rank] for rank in own if own[rank] >= seconds.ASK_WHY}
         for rank, answer in Patience(self._channel, late).ask(seconds.ANSWER).items():

@@ -23,7 +23,7 @@ NANNY = re.compile(r"(\S+ \S+) \[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ 
 
 
 def engines_with_work(client: Any) -> set[int]:
-    """The engines that were sent something which they have not answered yet. Private: the client's tables."""
+    """The engines that have not yet answered all that they were sent. Private: the client's tables."""
     return {number for number, engine in list(client._engines.items()) if client._outstanding_dict.get(engine)}
 
 
@@ -45,7 +45,7 @@ def ask_for_engines(client: Any) -> None:
 
 
 def drop_late_replies(client: Any) -> None:
-    """Have a client pass over replies that are not waited for, as of a host that was lost and is back: it prints them.
+    """Have a client ignore replies that nobody waits for, as from a host that was lost and is back: it prints them.
 
     Private: the client's table of what to do with replies.
     """
@@ -83,9 +83,9 @@ def answers(result: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def launcher_loop(limit: float) -> Iterator[asyncio.AbstractEventLoop]:
-    """For the work of launchers, which is asynchronous: an asyncio loop in a thread of its own.
+    """An asyncio loop in its own thread, for the asynchronous work of launchers.
 
-    In the end asyncio.run cancels what is left, and frees descriptors.
+    At the end asyncio.run cancels what is left, and frees descriptors.
     """
     started: concurrent.futures.Future[Any] = concurrent.futures.Future()
     ended = asyncio.Event()
@@ -102,7 +102,7 @@ def launcher_loop(limit: float) -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def end_threads(cluster: Any, limit: float) -> None:
-    """Wait for the threads of a Cluster's launchers, whose processes have ended. Private: an attribute of each."""
+    """Wait for the threads of a Cluster's launchers whose processes have ended. Private: an attribute of each."""
     launchers = [cluster.controller, *cluster.engines.values()]
     launchers += [part for launcher in launchers for part in getattr(launcher, "launchers", {}).values()]
     for launcher in launchers:
@@ -111,7 +111,7 @@ def end_threads(cluster: Any, limit: float) -> None:
 
 
 def use_kernel(kernel: type) -> None:
-    """Have an engine that begins in this process run this class of kernels. Not documented: the module's variable."""
+    """Have an engine that starts in this process run this class of kernels. Not documented: the module's variable."""
     import ipyparallel.engine.app
 
     ipyparallel.engine.app.Kernel = kernel

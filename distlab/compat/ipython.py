@@ -1,4 +1,4 @@
-"""IPython and ipykernel: their private parts that distlab uses, and who looks at the output.
+"""The private parts of IPython and ipykernel that distlab uses, and whether anybody is watching the output.
 
 Tried with IPython 8 and 9, ipykernel 6.29 to 7. Runs on the notebook's kernel, and on ranks.
 """
@@ -19,7 +19,7 @@ HISTORY = "IPython.core.history"  # its thread waits for work
 
 
 def current_shell() -> Any:
-    """The IPython shell of this process; None outside of IPython, which is not imported for the question."""
+    """The IPython shell of this process; None outside IPython, which is not imported just to ask."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
@@ -30,7 +30,7 @@ def start_folder() -> Path:
 
 
 def somebody_watches() -> bool:
-    """Whether a person looks on: a front end that could ask its user for input, or a terminal.
+    """Whether a person is watching: a front end that could ask its user for input, or a terminal.
 
     Programs that execute notebooks (nbclient, nbval) never allow input, and IPP_NONINTERACTIVE forbids it.
     Private: an attribute of the kernel.
@@ -52,7 +52,7 @@ def publish(bundle: dict[str, Any], handle: bool = False, update: Any = None) ->
 
     Args:
         handle: whether it will be updated; a `DisplayHandle` is returned then.
-        update: the handle of an output that it takes the place of.
+        update: the handle of an output that it replaces.
     """
     from IPython.display import display as ipython_display
 
@@ -63,7 +63,7 @@ def publish(bundle: dict[str, Any], handle: bool = False, update: Any = None) ->
 
 
 class NeverBusy:
-    """Before a class of kernels in a class's bases: it reports when it is idle, but not when it becomes busy."""
+    """Put before a kernel class in a class's bases: it reports when it is idle, but not when it becomes busy."""
 
     def _publish_status(self, status: str, *args: Any, **kwargs: Any) -> None:
         if status != "busy":
@@ -72,7 +72,7 @@ class NeverBusy:
 
 @contextlib.contextmanager
 def debugger_hidden() -> Iterator[None]:
-    """While ipykernel is imported, debugpy is not: 25 MB that a kernel without a debugger's channel cannot use.
+    """Import ipykernel inside this without debugpy: 25 MB that a kernel without a debugger channel cannot use.
 
     Not documented: ipykernel's debugger takes an ImportError as a sign that there is none.
     """

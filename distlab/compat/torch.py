@@ -44,24 +44,24 @@ def group_names() -> list[tuple[dist.ProcessGroup, str]]:
 
 
 def name_of(group: dist.ProcessGroup) -> str:
-    """The name of a group, "" of one that is gone; not group.group_name, which a group in Python may not have."""
+    """The name of a group, "" if it is gone; not group.group_name, which a group in Python may not have."""
     return GROUP_NAMES.get(group, "")
 
 
 def members_of(group: dist.ProcessGroup) -> dict[int, int] | None:
-    """Rank in the group by rank in the world; None of a group that is gone. Private: `_world`."""
+    """Rank in the group by rank in the world; None if the group is gone. Private: `_world`."""
     return c10d._world.pg_group_ranks.get(group)
 
 
 def leave_all_groups() -> None:
-    """Destroy every group, also where a program has put another one, or none, in the default one's place."""
+    """Destroy every group, even if a program has put another one, or none, in the place of the default group."""
     if GROUP_NAMES:
         dist.group.WORLD = next(iter(GROUP_NAMES))  # the first one is the default one
         dist.destroy_process_group()
 
 
 def destroy_group(group: dist.ProcessGroup) -> None:
-    """As destroy_process_group, which asks a group at last for its name: one in Python may not know it."""
+    """Like destroy_process_group, which finally asks a group for its name: one in Python may not know it."""
     name = name_of(group)
     try:
         dist.destroy_process_group(group)
@@ -70,38 +70,38 @@ def destroy_group(group: dist.ProcessGroup) -> None:
 
 
 def forget_group_numbers(first: int = 0) -> None:
-    """Number the next group `first`: one that this rank alone has made, or could not build, has used a number up."""
+    """Number the next group `first`: a group that only this rank made, or failed to build, has used up a number."""
     c10d._world.group_count = first
 
 
 def default_timeout() -> timedelta:
-    """The timeout of a group that is given none. Not documented: the module's variable."""
+    """The timeout of a group that was given none. Not documented: the module's variable."""
     return c10d.default_pg_timeout
 
 
 def set_default_timeout(limit: timedelta) -> None:
-    """Give new_group this timeout where it is given none; it does not inherit the world's, but takes half an hour."""
+    """Make this the default timeout of new_group, which does not inherit the world's but takes half an hour."""
     c10d.default_pg_timeout = limit
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta:
-    """The timeout of a group, the default one where its backend does not say. Private: the backend and its options."""
+    """The timeout of a group, or the default one if its backend does not say. Private: the backend and its options."""
     with contextlib.suppress(AttributeError, IndexError, RuntimeError):
         return group._get_backend(group._device_types[0]).options._timeout
     return getattr(group, "timeout", default_timeout())
 
 
 def collectives_begun(group: dist.ProcessGroup) -> int | None:
-    """How many collectives a group has begun, also those that C++ makes; None where the backend does not count."""
+    """How many collectives a group has begun, including those made in C++; None if the backend does not count."""
     with contextlib.suppress(RuntimeError, AttributeError):  # as of a group in Python, or the mark of one without us
         return group._get_sequence_number_for_group()
     return None
 
 
 def quiet_loggers() -> None:
-    """No traceback of what is raised anyway, and no word on what gloo lacks, with a process number and a time.
+    """Silence tracebacks of what is raised anyway, and lines on what gloo lacks, with a process number and a time.
 
-    Private: the names of the loggers, of DTensor's two modules that do this.
+    Private: the names of the loggers of the two DTensor modules that write them.
     """
     for module in ("torch._subclasses.fake_tensor", "torch.distributed.tensor._collective_utils"):
         logging.getLogger(module).setLevel(logging.CRITICAL)
@@ -114,13 +114,13 @@ def functional_operators() -> list[tuple[str, Any]]:
 
 
 def functional_count(name: Any) -> int | None:
-    """How many collectives the group of this name has begun in C++; None of a group in Python, or that is gone."""
+    """How many collectives the group of this name has begun in C++; None for a group in Python, or one that is gone."""
     groups = [group for group, its_name in group_names() if its_name == name and type(group) is dist.ProcessGroup]
     return collectives_begun(groups[0]) if groups else None
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """What tells a tensor's storage from all others that are alive, as C++ does where it keeps the Work of one."""
+    """What tells a tensor's storage from all others that are alive, as in C++, which keeps Works by it."""
     return tensor.untyped_storage()._cdata
 
 
@@ -143,7 +143,7 @@ def profiled_range(name: str) -> Any:
 
 
 def flight_record() -> list[dict[str, Any]]:
-    """The newest collectives of this process, also those that C++ makes, as torch's flight recorder has them."""
+    """The newest collectives of this process, including those made in C++, from torch's flight recorder."""
     return json.loads(torch._C._distributed_c10d._dump_fr_trace_json()).get("entries", [])
 
 
@@ -167,7 +167,7 @@ def gloo_group(store: Any, rank: int, size: int, timeout: timedelta) -> dist.Pro
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:
-    """Have this called at the end of the backward pass of this thread; RuntimeError where there is none."""
+    """Have this called at the end of this thread's backward pass; RuntimeError if there is none."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 

@@ -25,7 +25,7 @@ def there() -> bool:
 
 
 def default_store() -> dist.Store:
-    """The store at which the default group has met."""
+    """The store at which the default group met."""
     return c10d._get_default_store()
 
 
@@ -40,12 +40,12 @@ def open_calls() -> int:
 
 
 def _count(name: str) -> int:
-    """A number that the agent knows; 0 where there is no agent."""
+    """A number that the agent knows; 0 if there is no agent."""
     return int(rpc.api._get_current_rpc_agent().get_debug_info().get(name, 0)) if there() else 0
 
 
 def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -> None:
-    """Start the agent of a worker, whose others meet at the same new store, with threads and timeout as given.
+    """Start the agent of a worker; the other workers meet it at the same new store. Threads and timeout are as given.
 
     Its transports are those that can be freed: shared memory would keep a core busy and hide deadlocks.
     """
@@ -66,8 +66,8 @@ def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -
 def passed_on_as_by_owner(reduced: tuple[Any, Any]) -> tuple[Any, Any]:
     """A pickled RRef as if its owner had sent it.
 
-    C++ keeps the first agent of a process for its messages about RRefs. In a later one no RRef could be passed on,
-    because the receiver's owner is asked through that; of one that its owner sends no message is needed.
+    C++ keeps the first agent of a process for its messages about RRefs. With a later agent no RRef could be passed on,
+    because the owner is asked through the first one; an RRef that its owner sends needs no message.
     """
     receive, ((owner, *ids, _, kind),) = reduced
     return receive, ((owner, *ids, owner, kind),)
@@ -76,7 +76,7 @@ def passed_on_as_by_owner(reduced: tuple[Any, Any]) -> tuple[Any, Any]:
 def use_plain_optimizers() -> None:
     """Have DistributedOptimizer use optimizers in plain Python, once it is imported.
 
-    Those in TorchScript are deprecated, and pass RRefs on in C++, as a later agent of a process cannot.
+    Those in TorchScript are deprecated, and pass RRefs on in C++, which a later agent of a process cannot do.
     """
     optimizers = sys.modules.get("torch.distributed.optim.optimizer")
     if optimizers is not None:
@@ -90,7 +90,7 @@ def drop_rrefs() -> None:
 
 
 def abandon() -> Any:
-    """Forget the agent while it serves something that does not end; it, which must live as long as the process."""
+    """Forget the agent while it serves something that does not end; return it: it must live as long as the process."""
     agent = rpc.api._get_current_rpc_agent()
     rpc.api._destroy_rref_context(True)
     rpc.api._reset_current_rpc_agent()

@@ -1,4 +1,4 @@
-"""Which versions of other libraries are here: the newest torch that was tested.
+"""Versions of other libraries: whether the installed torch is newer than the newest one tested.
 
 Runs on the notebook's kernel, called by cluster.py. It imports no other library.
 """
@@ -15,7 +15,7 @@ NEWEST_TORCH = "2.15.0"  # the matrix takes it from here; the oldest stands in p
 
 @functools.cache
 def warn_of_newer_torch() -> None:
-    """Warn, once a process, where the installed torch is of a newer release than the newest tested one.
+    """Warn, once in a process, if the installed torch is a newer release than the newest one tested.
 
     Runs on: the notebook's kernel, called by the constructor of `Cluster`.
     """

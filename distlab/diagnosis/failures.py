@@ -1,4 +1,4 @@
-"""What failed on the ranks of a cell, as one error whose message a learner can act on: pure functions.
+"""What failed on the ranks of a cell, as one error with a message that a learner can act on: pure functions.
 
 Runs on the notebook's kernel, called by cell.py and ranks.py; no process is started, ended or asked here.
 """
@@ -15,24 +15,24 @@ from distlab.errors import RankDied, RankError
 from distlab.text import grouped, rank_list
 from distlab.wire.messages import Failure, Line, RankStatus
 
-MOST_LINES = 10  # of one rank's way to its error
+MOST_LINES = 10  # of one rank's traceback
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
 RPC_ENDED = "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
 # what torch and Python raise on a rank, as "kind: message", and what to do about it: the first that fits
 ADVICE = {
     r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered": (
-        "This belongs to a process group that was rebuilt, or destroyed, since. Make it again: a device mesh with "
+        "This belongs to a process group that has since been rebuilt or destroyed. Make it again: a device mesh with "
         "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them."
     ),
     # torch's mark of a group that the rank is not in
-    r"Invalid process group|roup -100": "This rank is not in that group: make the call on its members alone.",
-    r"Pair is not": "On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_().",
+    r"Invalid process group|roup -100": "This rank is not in that group: make the call on its members only.",
+    r"Pair is not": "With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_().",
     r"No backend type associated with device type": (
-        "The backend of this group takes no tensors of that device, or, if it is a class in Python, has no method for "
-        "this call: move the tensors with to(...), or add the method."
+        "This group's backend takes no tensors on that device or, if it is a Python class, has no method for this "
+        "call: move the tensors with to(...), or add the method."
     ),
     r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't pickle (<func|local)": (
-        "A new process looks for its function in a file: write it into one with %%writefile work.py, and import it."
+        "A new process looks for its function in a file: write it to one with %%writefile work.py, and import it."
     ),
     r"Mesh should not be bigger than default world size": (
         "The sizes of a mesh must multiply to the number of ranks: init_device_mesh('cpu', (world_size,)), or "
@@ -42,21 +42,21 @@ ADVICE = {
         "The larger tensor of this call must be exactly world_size times as long as the smaller one: cut it, or pad it."
     ),
     r"asyncio.run\(\) cannot be called from a running": (
-        "Cells run in an event loop already: write await main() in the place of asyncio.run(main())."
+        "Cells run in an event loop already: write await main() instead of asyncio.run(main())."
     ),
     r"RPC has not been initialized": "Call rpc.init_rpc(...) on every rank, and again after a cell that was freed.",
-    r"'NoneType' object has no attribute 'wait'": "Only with async_op=True is there a Work to wait for.",
+    r"'NoneType' object has no attribute 'wait'": "There is a Work to wait for only with async_op=True.",
 }
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"  # how a rank died that MPI ended
 CAUSES = {
-    "SIGKILL": "often the system, out of memory, or kill -9",
+    "SIGKILL": "often by the system when memory runs out, or by kill -9",
     "SIGABRT": "often gloo: a send and its recv had different sizes",
     "SIGSEGV": "a fault in compiled code",
 }
 
 
 def gone_with_group(subgroups: bool, rpc: bool) -> str:
-    """What went with a process group that was rebuilt, in sentences: its subgroups, and RPC."""
+    """What was lost with a process group that was rebuilt, in sentences: its subgroups, and RPC."""
     return " ".join([*[GROUPS_GONE] * subgroups, *[RPC_ENDED] * rpc])
 
 
@@ -73,7 +73,7 @@ def with_text(line: Line) -> Line:
 def readable(message: str) -> str:
     """A message without what means nothing to its reader: gloo's source paths, byte-swapped ports, addresses.
 
-    Ends of a connection that have no address go as well: gloo writes the one that is not there, or not, as it comes.
+    Ends of a connection without an address go as well: gloo sometimes writes them and sometimes does not.
     """
     message = re.sub(r"(\[rank\d+\]:)?\[[^\]]*\.(cc|cpp|h):\d+\]\s*", "", message)
     message = re.sub(r" at 0x[0-9a-f]+>", ">", message)
@@ -85,14 +85,14 @@ def readable(message: str) -> str:
 def rank_error(
     failures: Sequence[Failure], targets: Sequence[int], rebuilt: bool, gone: str, cause: str = ""
 ) -> RankError:
-    """One error for all that the ranks of a cell raised: culprits first, those that only waited for them in a line.
+    """One error for all that the ranks of a cell raised: culprits first, those that only waited for them in one line.
 
     Args:
         failures: of each rank that failed.
         targets: the ranks that ran the cell.
-        rebuilt: whether the group was built anew afterwards.
-        gone: what went with the old group, in sentences.
-        cause: why ranks could not go on where none is at fault.
+        rebuilt: whether the group was rebuilt afterwards.
+        gone: what was lost with the old group, in sentences.
+        cause: why ranks could not go on if none is at fault.
     """
     # where none is at fault, a wait that timed out comes first: it has closed the others' connections
     culprits = [f for f in failures if not f.consequence] or [f for f in failures if "Timed out" in f.message]
@@ -125,7 +125,7 @@ def raised_words(raised: Sequence[Failure]) -> list[str]:
 
 
 def destroyed(states: Mapping[int, RankStatus]) -> str:
-    """Which ranks have destroyed the process group, and where; "" where none has."""
+    """Which ranks have destroyed the process group, and where; "" if none has."""
     calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed}
     if not calls:
         return ""
@@ -139,7 +139,7 @@ def _advice(failed: Failure) -> str:
 
 
 def _where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
-    """Lines of the learner's, outermost first, with the ranks beside the first one."""
+    """The learner's lines, outermost first, with the ranks beside the first one."""
     label = rank_list(ranks)
     rows = []
     for line in lines:
@@ -147,24 +147,24 @@ def _where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
         rows.append(f"  {label}   line {line.number}{place}   {line.text}".rstrip())
         label = " " * len(label)
     if len(rows) > MOST_LINES:  # a recursion
-        rows[MOST_LINES // 2 : -MOST_LINES // 2] = [f"  {label}   ... {len(rows) - MOST_LINES} calls more ..."]
+        rows[MOST_LINES // 2 : -MOST_LINES // 2] = [f"  {label}   ... {len(rows) - MOST_LINES} more calls ..."]
     return "\n".join(rows)
 
 
 def late(ranks: Sequence[int], timeout: float | None) -> str:
     """The first sentence for ranks that were interrupted, by the clock or by a person (timeout None)."""
     who = rank_list(ranks) if ranks else "no rank"
-    return f"{who} did not come back within {timeout:g} s." if timeout else f"{who.capitalize()} had not ended."
+    return f"{who} did not come back within {timeout:g} s." if timeout else f"{who.capitalize()} had not finished."
 
 
 def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], gone: str) -> str:
-    """What was done about the ranks, and what to do now.
+    """What happened to the ranks, and what to do now.
 
     Args:
         seconds: from the start of the cell until its ranks were free.
         busy: ranks that could not be freed.
         replaced: what was lost with ranks that could not be freed.
-        gone: what went with the old group, in sentences.
+        gone: what was lost with the old group, in sentences.
     """
     if busy:
         return f"{rank_list(busy).capitalize()} could not be freed: call cluster.restart()."
@@ -191,24 +191,24 @@ def rank_died(
 
     Args:
         died: how, in words, by rank.
-        others: the ranks that live.
-        respawn: whether new ranks take their place by themselves.
-        host_lost: whether a host of theirs is not reached any more.
+        others: the ranks that are alive.
+        respawn: whether new ranks replace them automatically.
+        host_lost: whether a host of theirs cannot be reached any more.
         last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
-        gone: what went with them, in sentences.
+        gone: what was lost with them, in sentences.
     """
     first = {rank: how for rank, how in sorted(died.items()) if how != WITH_ANOTHER}
     who, several = rank_list(others).capitalize() if others else "", len(others) > 1
     if host_lost:
         keep = "keep their" if several else "keeps its"
-        kept = f"{who} {keep} variables: until then ranks={list(others)} uses them without a group."
-        advice = "cluster.heal(), and the next cell for all ranks, look for the host again."
+        kept = f"{who} {keep} variables; until then, ranks={list(others)} can use them without a group."
+        advice = "cluster.heal() and the next cell for all ranks try the host again."
     elif respawn:
         kept = f"{who} {'keep theirs' if several else 'keeps its own'}."
         places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
         advice = f"The next cell starts {places} variables, and rebuilds the process group."
     else:
-        kept, why = "", "The cluster is not whole"
+        kept, why = "", "The cluster is incomplete"
         if ended := [rank for rank in died if rank not in first]:
             why = "MPI ends a whole program when one of its processes ends: mpiexec has ended"
             why += f" {rank_list(ended)} too.\nAll variables are lost"
@@ -219,12 +219,12 @@ def rank_died(
 
 
 def loss(variables: Sequence[str]) -> str:
-    """What is lost with a rank, in words, by the names of its variables as far as they are known."""
+    """What is lost with a rank, in words, with the names of its variables if they are known."""
     return "and its variables are lost" + (f": {', '.join(variables)}" if variables else "")
 
 
 def deaths(died: Mapping[int, str]) -> str:
-    """Which ranks died how, in words; those that died alike together."""
+    """Which ranks died and how, in words; those that died alike together."""
     alike = grouped((how, rank) for rank, how in sorted(died.items()))
     rows = [(rank_list(ranks), how) for how, ranks in alike.items()]
     return "; ".join(f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows)

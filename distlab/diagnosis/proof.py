@@ -21,12 +21,12 @@ from distlab.wire.messages import Answer, CallRecord, RankStatus
 
 
 def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> RankStatus:
-    """What a rank does, from its answer to a question.
+    """What a rank is doing, from its answer to a question.
 
     Args:
         rank: the rank.
         answer: None where none came.
-        with_work: whether it has not yet replied to all that it was sent.
+        with_work: whether it still owes a reply.
     """
     if answer is None or answer.status is None:
         return RankStatus(rank, messages.SILENT)
@@ -39,7 +39,7 @@ class Need:
 
     Attributes:
         ranks: all or any of them.
-        clash: why it cannot be, a sentence.
+        clash: why that can never happen, a sentence.
     """
 
     ranks: tuple[int, ...] = ()
@@ -49,7 +49,7 @@ class Need:
 def unmoved(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> bool:
     """Whether nothing happened on any rank between two looks, and nothing is about to.
 
-    gloo's own threads have run in between: what they may have had in hand at the first look is delivered.
+    gloo's own threads have run in between: what they had in hand at the first look has been delivered.
     """
     return before.keys() == now.keys() and all(_unmoved(before[rank], state) for rank, state in now.items())
 
@@ -60,7 +60,7 @@ def _unmoved(before: RankStatus, now: RankStatus) -> bool:
 
 
 def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
-    """For every rank that has not finished, why it never will; None while one of them may go on.
+    """For every rank that has not finished, why it never will; None while any of them may go on.
 
     Args:
         states: of every rank of the cluster.
@@ -75,7 +75,7 @@ def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
 
 
 def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
-    """What a waiting rank needs; None when it has it, or its call ends by itself, so that it goes on."""
+    """What a waiting rank needs; None if it has that, or if its call ends by itself, so that it goes on."""
     call = state.call
     if call is None or call.own_limit or not call.members:  # a group that was destroyed has no members
         return None
@@ -118,12 +118,12 @@ def _need_of_new_group(state: RankStatus, others: Sequence[RankStatus]) -> Need 
         return None
     has = "have" if len(ahead or elsewhere) > 1 else "has"
     further = f"{rank_list(ahead or elsewhere)} {has} made {'more of them' if ahead else 'another one'}"
-    rule = "every rank must call new_group, also for a group that it is not in, and in the same order"
+    rule = "every rank must call new_group, even for a group that it is not in, and in the same order"
     return Need(clash=f"Rank {state.rank} waits in its new_group number {made - 1}, and {further}: {rule}.")
 
 
 def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
-    """The peer, or all that may be it, unless there is a message, or a recv, for the call already."""
+    """The peer, or every possible one, unless there already is a message, or a recv, for the call."""
     call, peer = state.call, state.call.peer
     receiver = peer if call.is_send else state.rank
     if not {receiver, state.rank if peer is None else peer} <= states.keys():
@@ -142,14 +142,14 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
 
     peers = tuple(r for r in members if r != state.rank) if peer is None else (peer,)
     if not peers:
-        return Need(clash=f"Rank {state.rank} waits for a message from any other rank of a group that has no other.")
+        return Need(clash=f"Rank {state.rank} waits for a message from any other rank, but its group has none.")
     if not served(sent):
         return Need(peers)
     if call.is_send or served(kept):
         return None
     whose = rank_list([r for r in (members if peer is None else peers) if kept[r] < sent[r]]).capitalize()
-    lost = f"{whose} did not keep what isend returned, and the message to rank {state.rank} went with it"
-    return Need(clash=f"{lost}: keep it, and call its wait().")
+    lost = f"{whose} dropped the Work of its isend, and the message to rank {state.rank} with it"
+    return Need(clash=f"{lost}: keep the Work and call its wait().")
 
 
 def messages_begun(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None, dropped: bool = False) -> int:
@@ -177,7 +177,7 @@ def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> 
 
 
 def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus]) -> str:
-    """Why nothing matches an operation that a rank has begun: the other side has begun fewer; "" where it has not."""
+    """Why nothing matches an operation that a rank has begun: the other side has begun fewer; "" if it has not."""
     missing = need(replace(states[rank], call=call), states)
     if missing is None or not missing.ranks:
         return ""
@@ -186,11 +186,11 @@ def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus])
     return f"was not called by {rank_list(missing.ranks)}"
 
 
-# --- whether the calls of one collective, or the two ends of a message, fit together ---
+# --- whether the calls of one collective, or the two ends of a message, match ---
 
 
 def disagreement(calls: Mapping[int, CallRecord]) -> str:
-    """How the calls that several ranks make as the same collective differ, in a sentence; "" when they fit.
+    """How the calls that several ranks make to the same collective differ, in a sentence; "" if they match.
 
     Args:
         calls: by rank.
@@ -208,7 +208,7 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
         values = {rank: aspect(call) for rank, call in calls.items()}
         if len(set(values.values())) > 1:
             op = next(iter(calls.values())).op
-            return f"the ranks do not agree in {op}: {_by_value(values, ('has', 'have'))}."
+            return f"the ranks' {op} calls do not match: {_by_value(values, ('has', 'have'))}."
     return _splits_disagree(calls)
 
 
@@ -226,23 +226,23 @@ def _splits_disagree(calls: Mapping[int, CallRecord]) -> str:
             expected = (calls[other].receives or ())[own : own + 1] if other in calls else ()
             if expected and expected[0] != sent:
                 ends = f"rank {rank} sends {sent} elements to rank {other}, which expects {expected[0]} elements"
-                return f"the ranks do not agree in {call.op}: {ends}."
+                return f"the ranks' {call.op} calls do not match: {ends}."
     return ""
 
 
 def misfit(sent: CallRecord, received: CallRecord) -> str:
-    """How the tensor of a send and that of its recv differ in type or number of elements, in words; "" when they fit.
+    """How the tensors of a send and its recv differ in type or number of elements, in words; "" if they match.
 
-    The shapes may differ: a message is a row of numbers.
+    The shapes may differ: a message is just a row of numbers.
     """
     (sent_type, sent_shape), (type_, shape) = sent.tensors[0], received.tensors[0]
     if sent_type == type_ and math.prod(sent_shape) == math.prod(shape):
         return ""
-    return f"{tensor_words(sent)} is sent, {tensor_words(received)} is to receive it"
+    return f"{tensor_words(sent)} is sent, {tensor_words(received)} is expected"
 
 
 def tensor_words(call: CallRecord, shapes: bool = True) -> str:
-    """ "float32[2, 3]" of a call's tensors; the types alone without `shapes`; "" of a call without tensors."""
+    """ "float32[2, 3]" of a call's tensors; only the types without `shapes`; "" for a call without tensors."""
     words = [f"{dtype}{list(shape)}" if shapes else dtype for dtype, shape in call.tensors]
     if not shapes:
         words = sorted(set(words))

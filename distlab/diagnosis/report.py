@@ -1,4 +1,4 @@
-"""Who waits for whom, in words, and what ranks do as a table and beside the lines of the cell: pure functions.
+"""Who waits for whom, in words, and what ranks are doing, as a table and beside the lines of the cell: pure functions.
 
 Runs on the notebook's kernel, called by cell.py, ranks.py and display.py.
 """
@@ -18,9 +18,9 @@ from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Line, RankStatus
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
-WITHOUT_CALL = {  # what a rank does that is in no call
+WITHOUT_CALL = {  # what a rank does outside of calls
     messages.IDLE: "finished",
-    messages.COMPUTING: "computes",
+    messages.COMPUTING: "computing",
     messages.BETWEEN: "has not begun, or its reply is pending",
     messages.SILENT: "does not answer: it is stopped, or compiled code holds Python's lock",
 }
@@ -53,7 +53,7 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
         return _circle(needs, states)
     alike = grouped((_complaint(states[rank], gone, states), rank) for rank, gone in finished.items() if gone)
     sentences = [_sentence(ranks, words) for words, ranks in list(alike.items())[:3]]
-    # of a backward pass it is not known for which ranks it waits
+    # nobody knows for which ranks a backward pass waits
     awaited = {r for rank, gone in finished.items() if states[rank].call.op != "backward" for r in gone}
     if targets is not None and awaited - set(targets):
         sentences.append(f"This cell runs on {rank_list(targets)} only.")
@@ -66,7 +66,7 @@ def _sentence(ranks: Sequence[int], words: str, within: str = "") -> str:
 
 
 def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus]) -> str:
-    """Why remote calls never end: which call waits for which rank, and what that waits for where it serves the call."""
+    """Why remote calls never end: which call waits for which rank, and what that rank waits for while it serves it."""
     places, served = [("", state) for state in waiting], Counter()
     for rank, state in sorted(states.items()):
         for one in state.serving:
@@ -94,7 +94,7 @@ def _callee(call: CallRecord) -> str:
 
 
 def _unserved(caller: RankStatus, call: CallRecord, callee: RankStatus, served: Counter[tuple[int, int, str]]) -> str:
-    """Why a callee does not answer, where it does not serve the call; "" where it does.
+    """Why a callee does not answer if it does not serve the call; "" if it does.
 
     Args:
         served: how many calls of a callee, caller and function are served and have no caller yet; one is taken out.
@@ -103,13 +103,13 @@ def _unserved(caller: RankStatus, call: CallRecord, callee: RankStatus, served: 
     if served[callee.rank, caller.rank, call.function] >= 0:
         return ""
     if not callee.threads:
-        return f", but rank {callee.rank} has no RPC agent any more"
-    for busy in (callee, caller):  # C++ takes an answer in on one of these threads, too
+        return f", but rank {callee.rank} no longer has an RPC agent"
+    for busy in (callee, caller):  # C++ needs one of these threads for an answer, too
         if len(busy.serving) >= busy.threads > 0:
             one = busy.threads == 1
-            threads = "the one thread" if one else f"all {busy.threads} threads"
-            return f", but {threads} of rank {busy.rank} that {'serves calls waits' if one else 'serve calls wait'}"
-    return ", which has returned a Future that nobody completes" if call.function else ""
+            threads = "only thread for calls is" if one else f"{busy.threads} threads for calls are all"
+            return f", but rank {busy.rank}'s {threads} waiting"
+    return ", which returned a Future that nobody completes" if call.function else ""
 
 
 def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
@@ -124,7 +124,7 @@ def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
 
 
 def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]) -> str:
-    """What a rank waits for that cannot come, after its name."""
+    """What a rank waits for that cannot come; the words after its name."""
     call = state.call
     finished = f"{rank_list(gone)}, which {'have' if len(gone) > 1 else 'has'} finished"
     if call.kind == messages.MESSAGE and call.is_send:
@@ -137,7 +137,7 @@ def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, Rank
         return f"waits in backward() for gradients of {finished}: does the loss of every rank use every parameter?"
     rule = ", which every rank must call," if call.op == "new_group" and call.sequence else ""
     before = [(old.group, old.op, old.place) for r in gone for old in states[r].history]  # in a loop, for example
-    again = " once more" if (call.group, call.op, call.place) in before else ""
+    again = " again" if (call.group, call.op, call.place) in before else ""
     return f"waits in {call.op}{rule} for {finished} without calling it{again}."
 
 
@@ -179,25 +179,25 @@ def call_words(call: CallRecord) -> str:
 
 
 def rows(states: Mapping[int, RankStatus]) -> list[tuple[list[int], str, str, Line | None]]:
-    """What the ranks do as rows of ranks that do the same: (ranks, call or activity, tensors, line)."""
+    """What the ranks are doing, a row for those that do the same: (ranks, call or activity, tensors, line)."""
     alike = grouped((row, rank) for rank, state in sorted(states.items()) for row in dict.fromkeys(_does(state)))
     return [(ranks, *row) for row, ranks in alike.items()]
 
 
 def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
-    """What one rank does, by itself and then in each remote call that it serves: call or activity, tensors, line."""
+    """What one rank is doing, itself and in each remote call that it serves: call or activity, tensors, line."""
     call, line = state.call, with_text(state.lines[-1]) if state.lines else None
     if call is not None:
         begun = with_text(call.lines[-1]) if call.lines else line
-        posted = f" of line {begun.number}" if line and begun != line else ""  # and waited for in another one
+        posted = f" of line {begun.number}" if line and begun != line else ""  # and it is waited for in another one
         found = [(f"{call_words(call)}{posted}", tensor_words(call), line)]
     elif state.doing == messages.IDLE and state.threads:
-        found = [("finished, and serves remote calls", "", None)]
+        found = [("finished, serving remote calls", "", None)]
     else:  # the lines of an idle rank mean nothing
         found = [(WITHOUT_CALL[state.doing], "", line if state.doing == messages.COMPUTING else None)]
     for one in state.serving:
         what, tensors, line = _does(one)[0]
-        found.append((f"serves rank {one.caller}, {one.function}(...): {what}", tensors, line))
+        found.append((f"serving rank {one.caller}, {one.function}(...): {what}", tensors, line))
     return found
 
 
@@ -213,15 +213,15 @@ def table(states: Mapping[int, RankStatus]) -> str:
 
 
 def activity(state: RankStatus) -> str:
-    """What one rank does now: "idle", "computes, line 4", "recv(src=1), line 3"."""
+    """What one rank is doing: "idle", "computing, line 4", "recv(src=1), line 3"."""
     if state.doing == messages.IDLE and not state.serving:
-        return "serves remote calls" if state.threads else "idle"
+        return "serving remote calls" if state.threads else "idle"
     what, _, line = _does(state)[1 if state.doing == messages.IDLE else 0]
     return f"{what}, line {line.number}" if line else what
 
 
 def brief(states: Mapping[int, RankStatus]) -> str:
-    """`rows` in one line, for a person who waits: "rank 2 computes (line 4), ranks 0-1: all_reduce() (line 6)"."""
+    """`rows` in one line, for a person who waits: "rank 2: computing (line 4), ranks 0-1: all_reduce() (line 6)"."""
     some = [(f"{rank_list(ranks)}: {what}", line) for ranks, what, _, line in rows(states)[:4]]
     return ", ".join(f"{words} (line {line.number})" if line else words for words, line in some)
 
@@ -230,9 +230,9 @@ def brief(states: Mapping[int, RankStatus]) -> str:
 
 
 def left(states: Mapping[int, RankStatus]) -> list[str]:
-    """A line for each operation that no rank waits for, and whose other side has not begun it.
+    """A line for each operation that no rank waits for and that the other side has not begun.
 
-    Nothing is known of a rank that does not answer, on a crowded machine for example: it may have begun any of them.
+    Nothing is known about a rank that does not answer, for example on a busy machine: it may have begun any of them.
     """
     if any(state.doing == messages.SILENT for state in states.values()):
         return []
@@ -241,17 +241,19 @@ def left(states: Mapping[int, RankStatus]) -> list[str]:
 
 
 def words_of_left(lines: Sequence[str], stays: bool, gone: str) -> str:
-    """What to show of `left`, where the old group stays or is rebuilt; `gone`: what went with it, in sentences."""
-    done = f"The process group is rebuilt, so that the next cell begins without them. {gone}".rstrip()
+    """What to show of `left`, where the old group stays or is rebuilt; `gone`: what was lost with it, in sentences."""
+    done = f"The process group is rebuilt, so the next cell starts without them. {gone}".rstrip()
     if stays:
-        done = "They may meet the next cell: cluster.heal() builds a new group."
-    return "\n".join(["This cell has begun operations and not waited for them:", *lines, done])
+        done = "A call in the next cell may match them: cluster.heal() builds a new group."
+    return "\n".join(["This cell started operations and did not wait for them:", *lines, done])
 
 
 def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
-    """A line for each operation of an earlier cell whose Work a rank still has, and that may have met this one."""
+    """A line for each operation of an earlier cell whose Work still exists: it may have matched a call of this one."""
     found = dict.fromkeys(_what(rank, call) for rank, state in states.items() for call in state.kept)
-    return [f"  {what}, was begun in an earlier cell, was not waited for, and may have met this one" for what in found]
+    return [
+        f"  {what}, of an earlier cell, was not waited for, and may have matched a call of this one" for what in found
+    ]
 
 
 def _what(rank: int, call: CallRecord) -> str:
@@ -266,7 +268,7 @@ def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLin
     """The source lines where the ranks are, with some around them; a gap is a line without a number.
 
     Args:
-        cell: the %%px cell's text, its first line the magic's; "" when the code is a function.
+        cell: the text of the %%px cell, from the line with the magic; "" if the code is a function.
     """
     marked: list[MarkedLine] = []
     for file in sorted({s.lines[-1].file for s in states.values() if s.lines}):
@@ -286,7 +288,7 @@ def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLin
 
 
 def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int:
-    """The number of the innermost line that is one of this source; 0 for none: a function may be of another cell."""
+    """The number of the innermost line that is in this source; 0 for none: a function may be from another cell."""
     shown = [*map(with_text, lines)]
     found = [s.number for s in shown if 1 <= s.number <= len(source) and source[s.number - 1].strip() == s.text]
     return found[-1] if found else 0

@@ -23,7 +23,7 @@ END_SECONDS = 2.0  # for fork servers that were asked to end, and for the progra
 
 
 class Connection:
-    """Sends orders to fork servers, and keeps what they report; a thread reads as long as the connection lasts.
+    """Sends orders to fork servers and keeps what they report; a thread reads for as long as the connection lasts.
 
     Args:
         process: the only server, or the program that leads to the servers.
@@ -33,8 +33,8 @@ class Connection:
         when_ended: called with each engine that ends.
 
     Attributes:
-        hellos: what each host has reported of itself.
-        lost: why a host is not reached any more, in words.
+        hellos: what each host has reported about itself.
+        lost: why a host cannot be reached any more, in words.
         pids: process number of each engine that runs or ran.
         ended: the report of each engine's process that has ended, by engine and process number.
         store: address and port of the store that a server serves.
@@ -60,19 +60,19 @@ class Connection:
         self.thread.start()
 
     def order(self, order: orders.Order | orders.ServerPlan) -> None:
-        """Send an order; where its server has ended nothing happens, and `lost` has the host."""
+        """Send an order; nothing happens if its server has ended: `lost` then has the host."""
         with contextlib.suppress(OSError):
             self._end.sendall(to_json(order).encode() + b"\n")
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError), self._end:
             for line in self._lines():
-                if line.startswith(b"{"):  # a shell there may greet
+                if line.startswith(b"{"):  # a shell there may print a greeting
                     self._note(from_json(line))
         self._lose(self.hosts, "whose connection has ended")
 
     def _lines(self) -> Iterator[bytes]:
-        """The lines that are received; meanwhile, hosts that have fallen silent are noted."""
+        """The lines that arrive; meanwhile, hosts that have fallen silent are noted."""
         pending = b""
         while True:
             ready, _, _ = select.select([self._end], [], [], BEAT_SECONDS if self._beats else None)
@@ -84,7 +84,7 @@ class Connection:
                 yield from lines
             late = time.monotonic() - SILENCE_SECONDS
             silent = [host for host, beat in self._beats.items() if beat < late and host not in self.lost]
-            self._lose(silent, f"which gave no sign of life for {SILENCE_SECONDS:g} s")
+            self._lose(silent, f"which sent no heartbeat for {SILENCE_SECONDS:g} s")
 
     def _note(self, report: orders.Report) -> None:
         if isinstance(report, orders.Alive):
@@ -95,7 +95,7 @@ class Connection:
         elif isinstance(report, orders.StoreAddress):
             self.store = (report.address, report.port)
         elif isinstance(report, orders.Forked):
-            self.ended.pop((report.engine, report.pid), None)  # the system uses numbers of processes again
+            self.ended.pop((report.engine, report.pid), None)  # the system reuses process numbers
             self.pids = {**self.pids, report.engine: report.pid}
         else:
             self.ended[report.engine, report.pid] = report
@@ -117,7 +117,7 @@ class Servers:
         when_ended: called with each engine that ends. Runs on: the thread of its connection.
 
     Attributes:
-        connections: in the order in which they were made; of several to a host the newest counts.
+        connections: in the order in which they were made; the newest one to a host counts.
     """
 
     def __init__(self, host_of_engine: Sequence[int] | Mapping[int, int], when_ended: Callable[[int], None]):
@@ -125,7 +125,7 @@ class Servers:
         self.connections: list[Connection] = []
 
     def start(self, command: Sequence[str], plan: orders.ServerPlan, log: str, hosts: Sequence[int] = (0,)) -> None:
-        """Start a server, or the program that leads to those of these hosts; a file gets what it writes to stderr."""
+        """Start a server, or the program that leads to those on these hosts; `log` gets what it writes to stderr."""
         here, there = socket.socketpair()
         os.makedirs(os.path.dirname(log), exist_ok=True)
         with there, open(log, "wb") as output:
@@ -140,7 +140,7 @@ class Servers:
         return next(connection for connection in reversed(self.connections) if host in connection.hosts)
 
     def why_lost(self, engine: int) -> str:
-        """Why the host of an engine is not reached any more, in words; "" where it is."""
+        """Why the host of an engine cannot be reached any more, in words; "" if it can."""
         host = self.host_of_engine[engine]
         return self.to(host).lost.get(host, "")
 
@@ -150,7 +150,7 @@ class Servers:
         return {engine: pid for connection in self.connections for engine, pid in connection.pids.items()}
 
     def log_of(self, number: int) -> str:
-        """The end of what an engine that has ended has written outside of cells, where this is known."""
+        """The end of what an engine that has ended wrote outside cells, if that is known."""
         ended = [one for c in self.connections for (engine, _), one in c.ended.items() if engine == number]
         return ended[-1].log if ended else ""
 
@@ -161,7 +161,7 @@ class Servers:
             self.to(host).order(orders.ForkOrder(host, engine, environment))
 
     def signal(self, engines: Iterable[int], number: int) -> None:
-        """Send a signal to some engines; those that have ended are passed over."""
+        """Send a signal to some engines; those that have ended are skipped."""
         for engine in engines:
             host = self.host_of_engine[engine]
             self.to(host).order(orders.SignalOrder(host, engine, int(number)))

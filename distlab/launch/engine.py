@@ -2,7 +2,7 @@
 
 Runs in a child of fork_server.py. The nanny's two duties are taken over: the notebook reports to the hub when a rank of
 distlab's has ended, and the kernel's own control thread answers ipyparallel's Client.send_signal. With many engines on
-few cores a cell takes as long as all their messages and wake-ups take together, so two needless ones are left out.
+few cores a cell takes as long as all their messages and wake-ups take together, so two unnecessary ones are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ForkedKernel(NeverBusy, IPythonParallelKernel):
     """ipyparallel's kernel, which also relays signals, and reports when it is idle but not when it becomes busy.
 
     ipyparallel's client waits for "idle", which ends the output of a request, and never for "busy". After an error it
-    goes on with the cells that wait: to skip them, as a notebook's own kernel does, would skip them on some ranks only.
+    continues with the cells that wait; skipping them, as a notebook's own kernel does, would do so on some ranks only.
     """
 
     control_msg_types = (*IPythonParallelKernel.control_msg_types, "signal_request")

@@ -1,7 +1,7 @@
 """The parent of forked ranks: imports torch and ipyparallel's engine once, then forks a process for every engine.
 
-Runs as a process of its own, on the notebook's machine or on another host. connection.py talks with it over stdin and
-stdout, in lines of JSON (wire/orders.py): first the `ServerPlan`, then orders there and reports back. When stdin
+Runs as a process of its own, on the notebook's machine or on another host. connection.py talks to it over stdin and
+stdout, in lines of JSON (wire/orders.py): first the `ServerPlan`, then orders one way and reports the other. When stdin
 closes, or a host receives nothing for long, the notebook's process is gone; the system ends the children with their
 parent.
 
@@ -32,10 +32,10 @@ from distlab.wire import orders
 from distlab.wire.messages import from_json, to_json
 
 PR_SET_PDEATHSIG = 1
-BEAT_SECONDS = 0.5  # between two signs of life of a host
+BEAT_SECONDS = 0.5  # between two heartbeats of a host
 ALONE_SECONDS = 60.0  # without an answer to them, after which the notebook counts as gone
 LOG_BYTES = 1 << 14  # of the end of an engine's log, reported with its end
-# what every engine would import by itself, each anew
+# what every engine would otherwise import for itself
 PRELOADED = (
     "torch",
     "ipykernel.debugger",
@@ -70,12 +70,12 @@ class Server:
         """Fork and report until the orders end.
 
         Args:
-            beats: whether to give signs of life, and to end without an answer to them; on the notebook's own machine
-                the end of the orders is enough.
+            beats: whether to send heartbeats, and to end if nobody answers them; on the notebook's own machine the end
+                of the orders is enough.
         """
         self._wakeup.setblocking(False)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler in Python, so that the descriptor is written to
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a Python handler, or nothing is written to the descriptor
         received = beat = time.monotonic()
         pending = b""
         while not beats or time.monotonic() - received < ALONE_SECONDS:
@@ -132,7 +132,7 @@ class Server:
             self._reports.flush()
 
     def end_with_parent(self, number: int) -> None:
-        """Have the system send this process a signal when its parent ends; none for 0."""
+        """Have the system send this process a signal when its parent ends; 0 for none."""
         self._libc.prctl(PR_SET_PDEATHSIG, number)
 
     def _fork(self, child: Callable[..., None], *arguments: Any) -> int:
@@ -207,7 +207,7 @@ def remote_command(python: str) -> str:
 
 
 def main(plan: orders.ServerPlan) -> None:
-    """Import what every rank needs, and serve; another host reports first what it is, and has a folder of its own."""
+    """Import what every rank needs, and serve; another host first reports what it is, and has its own folder."""
     os.environ.update(plan.environment)
     source, sink = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:
@@ -235,13 +235,13 @@ def main(plan: orders.ServerPlan) -> None:
 
 def preload(modules: Sequence[str]) -> None:
     """Import what the engines will share."""
-    gc.disable()  # nothing of what is imported is garbage, and looking for it takes a tenth of the time
+    gc.disable()  # nothing that is imported is garbage, and looking for it takes a tenth of the time
     with debugger_hidden():
         from distlab.launch import engine  # noqa: F401
 
         for module in (*PRELOADED, *modules):
             importlib.import_module(module)
-    gc.freeze()  # the collector is not to touch, and so to copy, the shared pages
+    gc.freeze()  # so that the collector does not touch, and thereby copy, the shared pages
     gc.enable()
 
 

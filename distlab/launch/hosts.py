@@ -1,8 +1,8 @@
-"""The hosts of a cluster: how each is reached, and in words why one cannot be used.
+"""The hosts of a cluster: how each is reached, and why one cannot be used, in words.
 
-Runs on the notebook's kernel, called by processes.py. A host gets one connection, to one fork server:
-ssh's own, with the user's configuration, srun's for all of Slurm's nodes, or none for a host that is this machine.
-Plans and keys travel over it, and on no command line.
+Runs on the notebook's kernel, called by processes.py. A host gets one connection to one fork server:
+by ssh with the user's configuration, one srun for all of Slurm's nodes, or none for a host that is this machine.
+Plans and keys travel over it, never on a command line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Host:
     Attributes:
         name: as ssh takes it.
         ranks: how many start there.
-        command: what to put before a line for a shell to run it there.
+        command: what to put before a shell line to run it there.
         address: for the other hosts; None for the one that leads to the notebook.
     """
 
@@ -59,8 +59,8 @@ class Hosts:
         hosts: in the order of their ranks; Slurm's have no names yet.
         python: the Python there.
         interface: the network interface that their ranks talk over; None for the one that leads to the notebook.
-        here: the address of this machine that they reach; "" where ssh or srun knows it.
-        job: what is asked of Slurm; None for hosts with names.
+        here: the address of this machine that they reach; "" if ssh or srun knows it.
+        job: what Slurm is asked for; None for hosts with names.
     """
 
     hosts: tuple[Host, ...]
@@ -71,7 +71,7 @@ class Hosts:
 
     @property
     def local(self) -> list[int]:
-        """Numbers of the hosts that are no more than this machine."""
+        """Numbers of the hosts that are just this machine."""
         return [number for number, host in enumerate(self.hosts) if host.name == LOCALHOST]
 
     @property
@@ -86,7 +86,7 @@ def connect(servers: Servers, wanted: Hosts, numbers: Sequence[int], plan: Serve
     Args:
         plan: of each server, without its hosts.
         folder: gets their logs.
-        here: the address of this machine that the hosts reach; "" where they find it.
+        here: the address of this machine that the hosts reach; "" if they find it themselves.
     """
     line = fork_server.remote_command(wanted.python)
     for group in [numbers] if numbers and wanted.job is not None else [[number] for number in numbers]:
@@ -104,7 +104,7 @@ def _log_of(folder: str, number: int) -> str:
 
 
 def answers(servers: Servers, wanted: Hosts, numbers: Sequence[int], folder: str) -> dict[int, Hello]:
-    """What each of these hosts reports of itself, by number; HostError where one does not, or cannot be used."""
+    """What each of these hosts reports about itself, by number; HostError if one does not, or cannot be used."""
     limit = HELLO_SECONDS + (wanted.job.queue_timeout if wanted.job is not None else 0.0)
     deadline = time.monotonic() + limit
     troubles: dict[int, str] = {}
@@ -131,19 +131,19 @@ def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
         return f"{last}. `squeue` shows the queue, and `sinfo` the partitions. queue_timeout=600 waits longer."
     host = wanted.hosts[number]
     if host.command == by_ssh(host.name):
-        return f"{last}. `ssh {host.name} {wanted.python} -V` must work without a question."
+        return f"{last}. `ssh {host.name} {wanted.python} -V` must work without a prompt."
     return f"{last}."
 
 
 def _what_differs(hello: Hello) -> str:
-    """Why a host that has answered cannot be used; "" where it can."""
+    """Why a host that has answered cannot be used; "" if it can."""
     ours = local.installed()
     if different := [name for name in ours if hello.versions.get(name) != ours[name]]:
         found = ", ".join(f"{name} {hello.versions.get(name, 'not installed')}" for name in different)
         want = ", ".join(f"{name} {ours[name]}" for name in different)
-        return f"it has {found}; here is {want}. They must be the same: install them there, or give python=."
+        return f"it has {found}; this machine has {want}. They must be the same: install them there, or give python=."
     if not any(hello.notebook in some for some in rendezvous.addresses().values()):
-        return f"it sees this machine as {hello.notebook}, which is no address here: its ranks could not call back."
+        return f"it sees this machine as {hello.notebook}, which is not its address: the ranks could not connect."
     return ""
 
 
@@ -153,4 +153,4 @@ def _all_troubles(wanted: Hosts, troubles: Mapping[int, str]) -> str:
     names = {number: wanted.hosts[number].name for number in sorted(troubles)}
     lines = "".join(f"\n  {name}: {troubles[number]}" for number, name in names.items())
     what = f"{len(troubles)} of {len(wanted.hosts)} host{'s'[: len(wanted.hosts) > 1]} cannot be used:{lines}"
-    return f"{what}\n`python -m distlab doctor --hosts {','.join(names.values())}` looks again."
+    return f"{what}\n`python -m distlab doctor --hosts {','.join(names.values())}` checks again."

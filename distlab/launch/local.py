@@ -33,28 +33,28 @@ NEEDED_FILES = (100, 7)
 
 
 def check(n: int, engines: str) -> None:
-    """ArgumentError where this machine has too little memory for `n` ranks of a launcher, or allows too few files.
+    """ArgumentError if this machine has too little memory for `n` ranks of a launcher, or allows too few open files.
 
-    Without it, a start that is refused a file somewhere in a library hangs.
+    Without this check, a start hangs when a library is refused a file.
     """
     free, each = psutil.virtual_memory().available / 1e6, MEGABYTES_FORKED if engines == "fork" else MEGABYTES
     most = max(2, int(free // each))
     if n > most:
-        limit = f"{free / 1000:.0f} GB of free memory. A rank takes about {each} MB: close other programs."
-        refuse("n", f"at most {most} on this machine", n, f"It allows {limit}")
+        limit = f"It has {free / 1000:.0f} GB of free memory. A rank takes about {each} MB: close other programs."
+        refuse("n", f"at most {most} on this machine", n, limit)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     common, each = NEEDED_FILES
     most = max(0, (files - common) // each)
     if n > most and files != resource.RLIM_INFINITY:
         cure = "For more, run `ulimit -n 4096` in the shell that starts Python or Jupyter."
-        refuse("n", f"at most {most} on this machine", n, f"It allows {files} open files for each process. {cure}")
+        refuse("n", f"at most {most} on this machine", n, f"A process may open {files} files here. {cure}")
 
 
 # --- what a host reports of itself ---
 
 
 def report_of_host(plans: Sequence[HostPlan]) -> Hello:
-    """This host's report; it also moves into the notebook's folder, and sets the interface for gloo.
+    """This host's report; also moves into the notebook's folder, and sets the interface for gloo.
 
     Args:
         plans: one, or one for each of Slurm's nodes, in their order.
@@ -96,10 +96,10 @@ def _address(interface: str | None, notebook: str) -> str:
 
 
 def environment(threads: int | None, tag: str, alone: bool = True) -> dict[str, str]:
-    """What the environment of each process of a cluster has besides the notebook's.
+    """What the environment of each process of a cluster has in addition to the notebook's.
 
     Args:
-        threads: OpenMP threads of each; None where the hosts report how many cores they have.
+        threads: OpenMP threads of each; None if the hosts are to report their cores first.
         tag: marks a process as the cluster's.
         alone: whether all are on this machine, else each host has an interface.
     """

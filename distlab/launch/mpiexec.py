@@ -56,9 +56,9 @@ def arguments(ranks: Mapping[str, int] | None = None, address: str = "", environ
 
 
 def first_to_end(log: str) -> int | None:
-    """The engine that ended first, from what its processes have written; None when they have not written it.
+    """The engine that ended first, from what mpiexec's processes wrote; None if they have not written it.
 
-    How it ended is not known: mpiexec's exit status is made of those of all the processes that it has killed.
+    How it ended is not known: mpiexec's exit status combines those of all the processes that it killed.
     """
     found = NANNY.findall(log)  # mpiexec may pass on the lines of two nannies in another order than they were written
     return int(min(found)[1]) if found else None

@@ -1,6 +1,6 @@
-"""The guard: a small process, one a cluster, that ends the cluster's processes when its notebook's process is gone.
+"""The guard: a small process for each cluster that ends the cluster's processes when its notebook's process is gone.
 
-A kernel that is killed with SIGKILL, as nbclient and a closed JupyterLab do it, runs no exit handler. The guard is its
+A kernel that is killed with SIGKILL, as by nbclient or when JupyterLab closes, runs no exit handler. The guard is its
 child, waits for its end, and then ends every process whose environment holds the cluster's tag. It runs as
 `python reaper.py PID TAG FOLDER`; its functions also serve processes.py in the notebook's kernel, and the doctor.
 """
@@ -25,7 +25,7 @@ def find(tag: str) -> list[psutil.Process]:
 
 
 def leftovers() -> list[psutil.Process]:
-    """Processes of clusters whose guard is gone, too."""
+    """Processes of clusters whose guard is gone as well."""
     guarded = {word for process in psutil.process_iter(["cmdline"]) for word in process.info["cmdline"] or ()}
     return [process for process, tag in _tagged() if tag not in guarded]
 

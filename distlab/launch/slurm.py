@@ -1,4 +1,4 @@
-"""Slurm as the program that reaches hosts: what it is asked for, and srun's arguments.
+"""Slurm as the way to hosts: what it is asked for, and srun's arguments.
 
 Runs on the notebook's kernel, called by plan.py and processes.py. One srun starts one fork server on each node; its
 stdin goes to all of them, and their reports come over its stdout. ipyparallel's own launcher submits a batch file that
@@ -20,11 +20,11 @@ END_SECONDS = 10.0  # that srun has to give back the nodes, which stay allocated
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of Slurm.
+    """What Slurm is asked for.
 
     Attributes:
         nodes: how many.
-        ranks: of the node that has most.
+        ranks: on the node that has the most.
         partition: as srun takes it; None for Slurm's default.
         time: as srun takes it; None for Slurm's default.
         options: more words for srun, which override these.

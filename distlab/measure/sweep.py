@@ -37,13 +37,13 @@ HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw",
 
 @dataclass(frozen=True, repr=False)
 class Sweep:
-    """Times of functions over sizes and numbers of ranks; in a notebook it is shown as its table.
+    """Times of functions over sizes and numbers of ranks; a notebook shows it as its table.
 
     Attributes:
         timings: by number of ranks, size in bytes and function, in the order in which they were measured.
         collective: the one whose factor turns algbw into busbw.
         cores: of the machine, or machines, that the ranks run on.
-        simulated: on which machines in virtual time, in words; "" for times that were measured.
+        simulated: on which machines, in words, if times are virtual; "" for measured times.
     """
 
     timings: Mapping[tuple[int, int, str], Timing]
@@ -74,13 +74,13 @@ class Sweep:
         """
         ranks = max(self.ranks) if ranks is None else ranks
         if (ranks, size, function) not in self.timings:
-            refuse("size, function, ranks", "what was measured", (size, function, ranks), "Look at the table().")
+            refuse("size, function, ranks", "one of those measured", (size, function, ranks), "table() shows them.")
         return self.timings[ranks, size, function]
 
     def table(self) -> Table:
         """The columns of nccl-tests, with the quartiles of the repetitions as the spread.
 
-        A note below says so where there were more ranks than cores.
+        A note below says if there were more ranks than cores.
         """
         lines = []
         for (n, size, function), t in self.timings.items():
@@ -88,7 +88,7 @@ class Sweep:
             rates = (format_bandwidth(t.algbw), format_bandwidth(t.busbw(self.collective, n)))
             spread = f"{format_seconds(t.low)} to {format_seconds(t.high)}"
             lines.append((*what, format_seconds(t.seconds), *rates, spread))
-        title = f"{self.collective}: median time of the slowest rank, its quartiles as the spread"
+        title = f"{self.collective}: median time of the slowest rank; the spread is its quartiles"
         if self.simulated:
             title = f"{self.collective}, {self.simulated}: virtual time of the slowest rank"
         most = 0 if self.simulated else max(self.ranks, default=0)
@@ -103,7 +103,7 @@ class Sweep:
             title: what was measured.
 
         Returns:
-            The figure; a notebook shows it where it is the last value of a cell.
+            The figure; a notebook shows it if it is the last value of a cell.
         """
         from distlab.plotting.curves import size_panels  # it imports matplotlib
 
@@ -127,9 +127,9 @@ class Sweep:
 
 
 def progress(total: int) -> tqdm:
-    """A bar to be used in a `with` block: how far it is and what comes next; at the end it is erased.
+    """A progress bar for a `with` block, which says what comes next; it is erased at the end.
 
-    Nothing is shown where nobody watches.
+    Nothing is shown if nobody is watching.
 
     Args:
         total: how many steps there are.
@@ -151,24 +151,24 @@ def sweep(
 ) -> Sweep:
     """Time functions on the ranks of a cluster, at every size and on every number of ranks.
 
-    At each size the functions take turns, call by call, so that whatever slows the machine down meanwhile slows all of
-    them alike. Each is called as fn(tensor) on a tensor of zeros, the same one in every call. Progress is shown while
-    it runs, and is not saved.
+    At each size the functions take turns, call by call, so that whatever slows the machine down slows all of them
+    alike. Each is called as fn(tensor) on a tensor of zeros, the same one in every call. Progress is shown while it
+    runs, and is not saved.
 
     Runs on: the notebook's kernel; the functions run on the ranks.
 
     Args:
         functions: by name, functions of a tensor, for example {"gloo": dist.all_reduce, "ring": ring}.
         sizes: of the full buffer of float32, in bytes; each a multiple of 4.
-        ranks: numbers of ranks, for example [2, 4]; None for all that the cluster has. Fewer than those are a group of
-            the first n, made with dist.new_group, which every rank enters; the others idle, and the cluster and its
-            variables stay as they are. A function is called as fn(tensor, group=group) there, and must take that.
+        ranks: numbers of ranks, for example [2, 4]; None for all that the cluster has. Fewer are a group of the first
+            n, made with dist.new_group, which every rank calls; the others idle, and the cluster and its variables
+            stay as they are. A function is then called as fn(tensor, group=group), and must take that.
         collective: what the functions do, for the factor of busbw: one of `measure.BUS_FACTORS`.
-        repeat: number of calls of each function at each size that are timed.
-        warmup: number of calls before them, beside a first one that makes connections.
+        repeat: number of timed calls of each function at each size.
+        warmup: number of calls before them, after a first one that makes connections.
 
     Returns:
-        The `Sweep`; a notebook shows its table where it is the last value of a cell.
+        The `Sweep`; a notebook shows its table if it is the last value of a cell.
 
     Raises:
         ArgumentError: an argument breaks its rule; nothing was measured.
@@ -192,7 +192,7 @@ def sweep(
         for n, size in itertools.product(counts, sizes):
             where = f"{format_bytes(size)} on {count(n, 'rank')}"
             bar.set_postfix_str(where)
-            kept = f"{count(len(timings), 'time')} measured before: `import sys; sys.last_value.partial` has them."
+            kept = f"{count(len(timings), 'time')} measured before that: `import sys; sys.last_value.partial` has them."
             try:
                 measured = cluster.call(take_turns, [*functions.values()], size, n, repeat, warmup + 1)[0]
             except RanksFailed as error:

@@ -72,7 +72,7 @@ def measure(
 
     Args:
         num_bytes: size of the full buffer, for bandwidths.
-        repeat: number of calls that are timed.
+        repeat: number of timed calls.
         warmup: number of calls before them.
         group: the process group that takes part; None for the default group.
 
@@ -93,13 +93,13 @@ def measure_each(
     warmup: int = 3,
     group: Any = None,
 ) -> list[Timing]:
-    """As `measure`, for functions that take turns: whatever slows the machine down meanwhile slows all of them alike.
+    """Like `measure`, for functions that take turns: whatever slows the machine down slows all of them alike.
 
     Runs on: every rank of the group (a rank that skips it hangs the rest).
 
     Returns:
-        a `Timing` for each function, the same on every rank; on a simulated cluster that of a single call, in virtual
-        seconds, since all calls take the same.
+        a `Timing` for each function, the same on every rank; on a simulated cluster it is that of a single call, in
+        virtual seconds, because all calls take equally long.
     """
     import torch
     import torch.distributed as dist

@@ -25,9 +25,9 @@ SMALL = 11  # font size of labels in the axes, in points
 
 @contextmanager
 def new_axes(width: float, height: float, ax: Axes | None = None, **labels: Any) -> Iterator[Axes]:
-    """Axes with a title and labels, to be drawn on in the project's style: `with new_axes(5, 4) as ax: ...`.
+    """Axes with a title and labels, to draw on in the project's style: `with new_axes(5, 4) as ax: ...`.
 
-    They are those given, or those of a figure of their own, in inches; a notebook shows that when its cell ends.
+    They are the given ones, or those of a new figure, sized in inches, which a notebook shows when its cell ends.
     """
     figure = None if ax else new_figure(width, height, layout="constrained", shown=True)
     with style():
@@ -40,9 +40,9 @@ def new_axes(width: float, height: float, ax: Axes | None = None, **labels: Any)
 def new_panels(
     width: float, height: float, rows: int, columns: int, title: str = "", **options: Any
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure and its axes, row by row, to be drawn on in the project's style: `with new_panels(7, 4, 1, 2) as ...`.
+    """A figure and its axes, row by row, to draw on in the project's style: `with new_panels(7, 4, 1, 2) as ...`.
 
-    A notebook shows it where it is the last value of a cell. `options` are those of matplotlib's `subplots`.
+    A notebook shows it if it is the last value of a cell. `options` are those of matplotlib's `subplots`.
     """
     figure = new_figure(width, height, layout="constrained")
     with style():
@@ -59,9 +59,9 @@ def short(value: float, unit: str) -> str:
 
 
 def log_ticks(axis: Axis, unit: str) -> None:
-    """Ticks of a logarithmic axis, at least two and at most six of them, with units; those of "B" at powers of two."""
+    """Put two to six ticks on a logarithmic axis, with units; those of "B" at powers of two."""
     low, high = axis.get_view_interval()
-    if high < 5 * low:  # two of the steps 1, 2, 3, 5 lie in it then; with fewer, matplotlib takes steps of its own
+    if high < 5 * low:  # so that two of the steps 1, 2, 3, 5 lie in it; with fewer, matplotlib takes steps of its own
         middle = (low * high) ** 0.5
         axis.axes.set(**{f"{axis.axis_name}lim": (middle / 5**0.5, middle * 5**0.5)})  # of all that share it
     ratio = high / low
@@ -76,7 +76,7 @@ def log_ticks(axis: Axis, unit: str) -> None:
 
 
 def even_ticks(axis: Axis, unit: str) -> None:
-    """At most six ticks of a linear axis at round numbers, with units: "s", "%" of numbers up to 100, or none."""
+    """Put at most six ticks on a linear axis, at round numbers, with units: "s", "%" of numbers up to 100, or none."""
     axis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
     axis.set_major_formatter({"%": "{x:.0f}%", "": "{x:g}"}.get(unit) or EngFormatter(unit))
 
@@ -85,7 +85,7 @@ def even_ticks(axis: Axis, unit: str) -> None:
 
 
 def label_ends(ax: Axes, ends: Sequence[End]) -> None:
-    """Write labels to the right of the axes beside the ends of curves, pushed apart."""
+    """Write labels to the right of the axes, beside the ends of curves and pushed apart."""
     figure = ax.figure
     figure.draw_without_rendering()  # the layout, and so the height of the axes, is known from here on
     points = 72 / figure.dpi
@@ -98,7 +98,7 @@ def label_ends(ax: Axes, ends: Sequence[End]) -> None:
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
     """Ascending heights moved as little as needed to be `distance` apart: each crowd stays centred on its mean."""
-    crowds: list[list[float]] = []  # of labels that touch: the height at which each of them wants the lowest label
+    crowds: list[list[float]] = []  # of labels that touch: where each of them wants the lowest label to be
     for i, height in enumerate(heights):
         crowds.append([height - i * distance])
         while len(crowds) > 1 and mean(crowds[-1]) < mean(crowds[-2]):

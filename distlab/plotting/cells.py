@@ -1,4 +1,4 @@
-"""Cells, boxes and texts on the lanes of ranks: what each rank holds before a call and after it, rank x slot.
+"""Cells, boxes and texts on the lanes of ranks: what each rank holds before and after a call, rank x slot.
 
 `before_after` is called by the notebooks, on values that were pulled from the ranks; the parts by `stepping`, the
 course's figures and tools/diagrams.py. Runs in the notebook's kernel. Lengths are in inches; y points down.
@@ -42,7 +42,7 @@ class Cell:
     origin: int | str = "empty"
 
 
-ABSENT = Cell(origin="absent")  # where a longer row of another rank has a slot; it is not drawn
+ABSENT = Cell(origin="absent")  # where another rank's longer row has a slot; not drawn
 Rows = Sequence[Sequence[Cell]]  # by rank, of equal length
 Values = Sequence[Sequence[float | str | None]]  # by rank
 
@@ -55,20 +55,20 @@ def before_after(
 ) -> Figure:
     """Draw what each rank held before and after a call, as cells on the lanes of the ranks.
 
-    A value in `after` has the colour of the one rank that had this value before, light grey where several ranks had
-    it, and dark grey where none had it (a sum). So give the ranks different values, whose sums are not among them.
+    A value in `after` has the colour of the one rank that had it before, light grey if several ranks had it, and dark
+    grey if none had it (a sum). So give the ranks different values, and none that equals a sum of others.
 
     Runs on: the notebook's kernel.
 
     Args:
         before: by rank, what it held: None, a number, a text, a tensor of any shape, or lists of these. Rows of
-            nested lists and tensors are laid end to end; ranks may hold different numbers of values.
-        after: the same after the call, for as many ranks.
+            nested lists and tensors are joined end to end; ranks may hold different numbers of values.
+        after: the same after the call, for equally many ranks.
         title: the call, for example "dist.all_gather(parts, t)".
         slots: names of the slots, written above them.
 
     Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
+        The figure; a notebook shows it if it is the last value of a cell.
     """
     befores, afters = ([flatten(held) for held in held_by_rank] for held_by_rank in (before, after))
     figure, ax, (left, right), middles = draw_panels(*traced(befores, afters), title, slots)
@@ -99,15 +99,15 @@ def pad(rows: Rows) -> Rows:
 def draw_panels(
     before: Rows, after: Rows, title: str, slots: Sequence[str] = (), gap: float = GAP, family: str = FONT
 ) -> tuple[Figure, Axes, tuple[float, float], list[float]]:
-    """Draw the panels before and after on the lanes of the ranks: side by side where they fit, else below each other.
+    """Draw the panels before and after on the lanes of the ranks: side by side if they fit, else below each other.
 
-    A slot is as wide as the longest value or slot name in both panels; as its height for up to three digits.
+    A slot is as wide as the longest value or slot name in both panels; with up to three digits it is a square.
 
     Runs on: the notebook's kernel.
 
     Returns:
-        The figure, its axes, where the gap begins and where the second panel begins, which is left of that where there
-        is no gap, and the height of each lane's middle in the first panel.
+        The figure, its axes, where the gap and the second panel begin (without a gap, the second panel begins further
+        left), and the height of each lane's middle in the first panel.
     """
     texts = [format_value(cell.value) for row in (*before, *after) for cell in row]
     width = max([LANE] + [text_width(text, TEXT) + 0.16 for text in [*texts, *slots]])
@@ -154,7 +154,7 @@ def trace(value: float | str | None, before: Sequence[Sequence[object]]) -> Cell
 
 
 def format_value(value: float | str | None) -> str:
-    """A value as the text of its cell: integral numbers as integers, others with three digits.
+    """A value as the text of its cell: whole numbers as integers, others with three digits.
 
     Runs on: anywhere.
     """
@@ -167,7 +167,7 @@ def format_value(value: float | str | None) -> str:
     return str(int(value)) if integral else f"{value:.3g}"
 
 
-@functools.cache  # one outline takes milliseconds, and a table writes the same words many times
+@functools.cache  # an outline takes milliseconds, and a table has the same words many times
 def text_width(text: str, size: float, family: str = FONT) -> float:
     """Width of a text.
 
@@ -214,7 +214,7 @@ def draw_text(ax: Axes, x: float, y: float, text: str, **options: object) -> Non
 def draw_lane(
     ax: Axes, x: float, y: float, width: float, height: float, color: str, name: str = "", size: float = TEXT
 ) -> None:
-    """Draw a lane: a band with a tint of its colour and, where it has a name, that and an edge at the left.
+    """Draw a lane: a band in a tint of its colour, with its name and an edge at the left if it has a name.
 
     Runs on: the notebook's kernel.
     """
@@ -225,7 +225,7 @@ def draw_lane(
 
 
 def draw_box(ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str, size: float) -> None:
-    """Draw a rectangle with its left upper corner at (x, y), and a text in its middle.
+    """Draw a rectangle with its upper left corner at (x, y) and a text in the middle.
 
     Runs on: the notebook's kernel.
     """
@@ -234,7 +234,7 @@ def draw_box(ax: Axes, x: float, y: float, width: float, height: float, text: st
 
 
 def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: Cell, size: float = TEXT) -> None:
-    """Draw a cell with its left upper corner at (x, y), coloured by the rank that its value came from.
+    """Draw a cell with its upper left corner at (x, y), coloured by the rank that its value came from.
 
     Runs on: the notebook's kernel.
     """
@@ -252,7 +252,7 @@ def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: C
 
 
 def draw_plus(ax: Axes, x: float, y: float, radius: float, size: float) -> None:
-    """Draw the sign at the end of an arrow whose numbers are added to what is there.
+    """Draw the plus at the end of an arrow whose numbers are added to what is there.
 
     Runs on: the notebook's kernel.
     """

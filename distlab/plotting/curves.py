@@ -1,4 +1,4 @@
-"""Curves: times against message size, measured or simulated, and what changed during a training.
+"""Curves: times against message size, measured or simulated, and what changes during training.
 
 Called by the notebooks and by `Sweep.plot`, in the notebook's kernel. Sizes are in bytes, times in seconds.
 """
@@ -24,7 +24,7 @@ MOST_MARKERS = 40  # with more points a line has none
 
 
 def draw_curves(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
-    """Draw medians with their spread, and theory as dashed lines, in the colour of the curve of its name.
+    """Draw medians with their spread, and theory as dashed lines, in the colour of the curve of the same name.
 
     The points of a curve with a theory are not joined.
 
@@ -47,7 +47,7 @@ def draw_curves(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line
 
 
 def badge(ax: Axes, text: str) -> None:
-    """Write between the title and the axes what times are virtual; nothing for "".
+    """Write between the title and the axes where virtual times come from; nothing for "".
 
     Runs on: the notebook's kernel.
 
@@ -74,7 +74,7 @@ def time_against_size(
     Args:
         curves: by name, sizes in bytes and the median, low and high time of each, in seconds.
         title: what was measured.
-        ylabel: what a time is the time of.
+        ylabel: what takes this time.
         ax: axes to draw on; without it, those of a new figure, which a notebook shows when its cell ends.
 
     Returns:
@@ -91,7 +91,7 @@ def draw_sizes(panels: Mapping[Axes, Mapping[str, Curve]], theory: Mapping[str, 
     for ax, curves in panels.items():
         ax.set(xscale="log", yscale="log", xlabel="tensor size")
         ends[ax] = draw_curves(ax, curves, theory)
-    for ax in panels:  # now that all is drawn, the scales are known
+    for ax in panels:  # the scales are known once all is drawn
         log_ticks(ax.xaxis, "B")
         log_ticks(ax.yaxis, "s")
         label_ends(ax, ends[ax])
@@ -105,10 +105,10 @@ def size_panels(panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, 
     Args:
         panels: by title, what was measured, as `time_against_size` takes it.
         theory: by name, sizes in bytes and times in seconds, drawn as thin dashed lines in every panel.
-        simulated: what times are virtual, written into every panel; "" for measured ones.
+        simulated: where virtual times come from, written into every panel; "" for measured times.
 
     Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
+        The figure; a notebook shows it if it is the last value of a cell.
     """
     with new_panels(5.6, 3.4 * len(panels), len(panels), 1, sharex=True, sharey=True) as (figure, axes):
         for ax, title in zip(axes, panels, strict=True):
@@ -119,24 +119,24 @@ def size_panels(panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, 
     return figure
 
 
-# --- during a training ---
+# --- during training ---
 
 
 def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", xlabel: str = "epoch") -> Figure:
     """Draw what changed during training, a panel for each quantity, with a label at the end of each line.
 
-    A line that is named for a rank, "rank 2", has its colour.
+    A line that is named after a rank, "rank 2", has its colour.
 
     Runs on: the notebook's kernel.
 
     Args:
-        panels: by quantity, for example "loss", by name of the line, its x and y. A quantity whose name ends in "%" is
-            drawn from at most 0 to at least 100, another one from at most 0.
+        panels: by quantity, for example "loss", and by name of the line, its x and y. The axis of a quantity whose name
+            ends in "%" goes from at most 0 to at least 100, any other axis begins at 0 or below.
         title: what was trained.
         xlabel: what x counts.
 
     Returns:
-        The figure; a notebook shows it where it is the last value of a cell.
+        The figure; a notebook shows it if it is the last value of a cell.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)

@@ -1,4 +1,4 @@
-"""Bars on lanes from the top down: what was done when, where time went, how long each way took.
+"""Bars on lanes, from the top down: what was done when, where the time went, how long each way took.
 
 Every figure with lanes is drawn with this, the space-time diagram included. Runs in the notebook's kernel.
 """
@@ -13,7 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from distlab.plotting.axes import SMALL, even_ticks, new_axes, short
 from distlab.plotting.cells import text_width
-from distlab.plotting.style import FAINT, HAZE, INK, MIXED, curve_color, rank_color, text_color
+from distlab.plotting.style import CURVES, FAINT, HAZE, INK, MIXED, curve_color, rank_color, text_color
 from distlab.text import grouped
 from distlab.traces.events import pack
 
@@ -33,9 +33,9 @@ class Look(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A bar of a lane from `start` to `end`, `row` below the lane's top; of its texts the first that fits is written.
+    """A bar of a lane from `start` to `end`, `row` below the lane's top; the first of its texts that fits is written.
 
-    Of what is drawn, `row` and `height` are in rows.
+    `row` and `height` are in rows.
     """
 
     start: float
@@ -46,12 +46,12 @@ class Bar(NamedTuple):
     height: float = 1.0
 
 
-# By what a rank does, from the lowest to the highest where they are drawn on top of each other: greys, cool while it
-# computes and warm while data travel, so that no kind looks like a rank.
+# By what a rank does, from the lowest to the highest where one covers another: greys and navy while it computes, sand
+# while data travel, so that no kind looks like a rank.
 LOOKS = {
     "compute": Look("#58646E", "computing"),
     "forward": Look("#A3B1BC", "forward"),
-    "backward": Look("#58646E", "backward"),
+    "backward": Look(CURVES[-1], "backward"),
     "optimizer": Look("#2F383F", "optimizer"),
     "serve": Look("#7E93A3", "serving a remote call"),
     "move": Look("#C8B8A0", "communicating"),
@@ -60,10 +60,10 @@ LOOKS = {
 }
 # in the order of `Trace.shares()`
 SHARES = (
-    LOOKS["compute"]._replace(words="computes"),
-    LOOKS["forward"]._replace(words="computes while data travel"),
-    LOOKS["move"]._replace(words="data travel"),
-    LOOKS["wait"]._replace(words="waits for others"),
+    LOOKS["compute"]._replace(words="computing"),
+    LOOKS["forward"]._replace(words="computing while data travel"),
+    LOOKS["move"]._replace(words="exposed communication"),
+    LOOKS["wait"]._replace(words="waiting for others"),
     Look(MIXED, "other"),
 )
 
@@ -74,14 +74,14 @@ SHARES = (
 def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
     """Draw what was done when, a lane for each name from the top down.
 
-    Bars of a lane that overlap are drawn one below the other. The time is counted from the first start.
+    Bars of a lane that overlap are drawn one below the other. Time counts from the first start.
 
     Runs on: the notebook's kernel.
 
     Args:
         lanes: by name, bars: (start, end, text), times in seconds, in the colour of the lane, which is that of rank n
-            for the n-th; or (start, end, text, what), where that is one of "compute", "forward", "backward",
-            "optimizer", "serve", "move" and "wait", as the `parts` of a trace's events have it.
+            for the n-th lane; or (start, end, text, what), where `what` is one of "compute", "forward", "backward",
+            "optimizer", "serve", "move" and "wait", as in the `parts` of a trace's events.
         title: what was measured.
 
     Returns:
@@ -102,7 +102,7 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
 
 
 def time_shares(bars: Mapping[str, Sequence[float]], title: str = "", relative: bool = False) -> Axes:
-    """Draw where time went, a bar for each name from the top down; its parts add up to its length.
+    """Draw where the time went, a bar for each name from the top down, whose parts add up to its length.
 
     Runs on: the notebook's kernel.
 
@@ -127,7 +127,7 @@ def time_shares(bars: Mapping[str, Sequence[float]], title: str = "", relative: 
 
 
 def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "") -> Axes:
-    """Draw how long a step takes, done in several ways, as bars from the top down.
+    """Draw how long a step takes when done in several ways, as bars from the top down.
 
     Runs on: the notebook's kernel.
 
@@ -163,7 +163,7 @@ def stacked(lengths: Iterable[tuple[Look, float]], texts: Sequence[str]) -> list
 
 
 def used(looks: Iterable[Look], lanes: Mapping[str, Sequence[Bar]]) -> list[Look]:
-    """Those that a bar has."""
+    """The looks that some bar has."""
     return [look for look in looks if any(bar.look == look for bars in lanes.values() for bar in bars)]
 
 
@@ -187,10 +187,10 @@ def draw_lanes(
     start: float = 0.0,
     gap: float = GAP,
 ) -> dict[str, float]:
-    """Draw lanes with their names at the left and their bars, along a line from `start` to `end`.
+    """Draw lanes with their names at the left and their bars, along an axis from `start` to `end`.
 
     Args:
-        bands: the colours of the lanes themselves; none is drawn without one.
+        bands: the colours of the lanes themselves; a lane without one is not coloured.
         size: of the texts in bars, in points.
         gap: from one lane to the next, in rows.
 
@@ -235,8 +235,8 @@ def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:
         if text and high >= HIGH_ENOUGH and beside:
             written.setdefault(bar.row, []).append((middle - half, middle + half))
             look = {"color": text_color(bar.look.fill), "ha": "center", "va": "center_baseline", "fontsize": points}
-            if bar.look.hatched:
-                look["bbox"] = {"facecolor": bar.look.fill, "edgecolor": "none", "pad": 1.2}
+            # so that hatches and arrows do not cross the text
+            look["bbox"] = {"facecolor": bar.look.fill, "edgecolor": "none", "pad": 1.2 if bar.look.hatched else 0.3}
             ax.text(middle, bar.row + bar.height / 2, text, parse_math=False, zorder=9, **look)
 
 

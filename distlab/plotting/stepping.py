@@ -1,12 +1,12 @@
-"""An algorithm step by step: who holds what before each step, and the messages that then move; drawn, or played.
+"""An algorithm step by step: who holds what before each step, and the messages that follow; drawn, or played.
 
 Called by the notebooks, in the kernel, on states and messages that are plain data, as an algorithm's schedule has them.
 Lengths are in inches; y points down.
 
-The player runs in the browser, in any notebook viewer, with no kernel and no network: it is the figure that `steps`
-draws, where its pictures stand, and player.js, which shows one of them at a time, with a slider and a play button.
-Where scripts are not run, as on GitHub and in notebooks that JupyterLab does not trust, the whole figure is seen
-instead; where HTML is not shown at all, the same as PNG.
+The player runs in the browser, in any notebook viewer, without a kernel or a network: it is the figure that `steps`
+draws, the places of its pictures, and player.js, which shows one of them at a time, with a slider and a play button.
+Where scripts do not run, as on GitHub and in notebooks that JupyterLab does not trust, the whole figure is seen
+instead; where HTML is not shown at all, it is a PNG.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMES = 0.66  # width of the ranks' names
 LANE, PITCH, CELL = 0.32, 0.36, 0.24  # height of a lane; from one lane to the next; height of a cell
 GUTTER, SIDE, GAP = 0.18, 0.03, 0.14  # between two cells, for arrows; at a lane's ends; between two pictures
 SCRIPT = Path(__file__).with_name("player.js").read_text(encoding="utf-8")
-DPI = 200  # of the figure in the player, where its pictures are seen larger
+DPI = 200  # of the figure in the player, which shows its pictures larger
 
 State = Sequence[Sequence[Iterable[int]]]  # by rank, by chunk: the ranks whose numbers are added up in it
 
@@ -44,16 +44,16 @@ State = Sequence[Sequence[Iterable[int]]]  # by rank, by chunk: the ranks whose 
 class Pictures:
     """States and messages of an algorithm, and where their pictures stand below the title, in equal rows.
 
-    The parts of a cell are wide enough to be seen; as many pictures are in a row as fit.
+    The parts of a cell are wide enough to be seen; a row has as many pictures as fit.
 
     Attributes:
         states: what each picture shows.
-        messages: after each state; none after the last one.
-        headings: of each picture.
+        messages: those after each state; none after the last one.
+        headings: one for each picture.
         cell: width of a cell.
         width: of a picture.
         height: of a picture.
-        head: height of what stands above its lanes.
+        head: height of what is above its lanes.
         per_row: how many pictures a row has.
         rows: how many rows there are.
     """
@@ -72,7 +72,7 @@ class Pictures:
         self.per_row = -(-len(states) // self.rows)  # as many in each row as the number of rows allows
 
     def place(self, picture: int) -> tuple[float, float]:
-        """The left upper corner of a picture, at the right of the names and of the pictures before it in its row."""
+        """The upper left corner of a picture, to the right of the names and of the pictures before it in its row."""
         row, column = divmod(picture, self.per_row)
         return NAMES + column * (self.width + GAP), row * (self.height + GAP)
 
@@ -81,17 +81,16 @@ class Pictures:
         return self.place(picture)[1] + self.head + rank * PITCH
 
     def corner(self, picture: int, rank: int, chunk: int) -> tuple[float, float]:
-        """The left upper corner of a cell."""
+        """The upper left corner of a cell."""
         x = self.place(picture)[0] + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
         return x, self.lane_top(picture, rank) + (LANE - CELL) / 2
 
     @property
     def key(self) -> str:
-        """What the colours and marks mean, of those that there are."""
+        """What the colours and marks mean that are there."""
         operations = {message.operation for step in self.messages for message in step}
-        place = "its place" if "reduce" in operations else "the place of what is there"
-        marks = {"reduce": "plus: is added to what is there", "copy": f"arrowhead: takes {place}"}
-        words = ["a colour: that rank's numbers are in the sum", *(marks[kind] for kind in marks if kind in operations)]
+        marks = {"reduce": "plus: is added to what is there", "copy": "arrowhead: replaces what is there"}
+        words = ["colour: that rank's numbers are in the sum", *(marks[kind] for kind in marks if kind in operations)]
         return ";  ".join(words)
 
 
@@ -99,20 +98,19 @@ def steps(states: Sequence[State], messages: Sequence[Sequence[Message]], title:
     """Draw a small picture for each step: what every rank holds before it, rank x chunk, and what it then sends.
 
     For a schedule: steps(algorithms.holdings(plan), plan.steps). A cell has a coloured part for each rank whose numbers
-    are added up in it. An arrow with a plus adds to what is there, a plain one takes its place. The last picture is the
-    end.
+    are in its sum. An arrow with a plus adds to what is there, a plain one replaces it. The last picture is the end.
 
     Runs on: the notebook's kernel.
 
     Args:
         states: the state before the first step and after each one; a state is a list by rank of lists by chunk of sets
             of ranks.
-        messages: by step, those that follow the state; a chunk of a message with an `origin` has the colour of that
-            rank, of another one that of its sender.
+        messages: by step, those that follow the state; a message has the colour of its `origin` if it has one, else
+            that of its sender.
         title: what is shown.
 
     Returns:
-        The figure, at most 9 inches wide; a notebook shows it where it is the last value of a cell.
+        The figure, at most 9 inches wide; a notebook shows it if it is the last value of a cell.
     """
     return draw_steps(Pictures(states, messages), title)
 
@@ -168,7 +166,7 @@ def chunks_of(step: Iterable[Message]) -> list[tuple[Message, int]]:
 
 
 def draw_message(ax: Axes, shown: Pictures, picture: int, message: Message, chunk: int) -> None:
-    """Draw an arrow from cell to cell: downwards at the right of the chunk's cells, upwards at their left."""
+    """Draw an arrow from cell to cell: downwards to the right of the chunk's cells, upwards to their left."""
     src, dst, adds = message.src, message.dst, message.operation == "reduce"
     side = 1 if dst > src else -1
     x, y = shown.corner(picture, src, chunk)
@@ -196,7 +194,7 @@ class Player:
     Attributes:
         figure: all the pictures.
         html: the player, with all that it needs.
-        text: what is shown, in a line.
+        text: what is shown, in one line.
     """
 
     figure: Figure
@@ -211,7 +209,7 @@ class Player:
 
 
 def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = "") -> Player:
-    """As `steps`, one picture at a time: with a slider, buttons, and the messages moving when it is played.
+    """Like `steps`, one picture at a time: with a slider and buttons; messages move when it is played.
 
     Runs on: the notebook's kernel.
 
@@ -219,7 +217,7 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
         states, messages, title: see `steps`.
 
     Returns:
-        The `Player`; a notebook shows it where it is the last value of a cell.
+        The `Player`; a notebook shows it if it is the last value of a cell.
     """
     shown = Pictures(states, messages)
     figure = draw_steps(shown, title)

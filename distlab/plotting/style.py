@@ -1,7 +1,7 @@
-"""The one look of every figure: a colour for each rank, and matplotlib settings that no user setting can change.
+"""The look of every figure: a colour for each rank, and matplotlib settings that no user setting can change.
 
-A figure brings its own white page, in a light theme and in a dark one: no colour has a contrast above 4.35 on white and
-on JupyterLab's dark page (#111111) alike, and a word needs 7. What is written on a filled shape is black or white.
+A figure has its own white page, in a light theme and in a dark one: no colour has a contrast above 4.35 both on white
+and on JupyterLab's dark page (#111111), and a word needs 7. What is written on a filled shape is black or white.
 
 Called by every module of `distlab.plotting`, and wherever else ranks are drawn. Runs in the notebook's kernel.
 """
@@ -20,7 +20,7 @@ CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#332
 PAGE = "#FFFFFF"
 INK = "#4D4D4D"
 WORD = 7  # the contrast that a word on the page has at least
-# of what is no rank: algorithms, settings, quantities
+# of what is not a rank: algorithms, settings, quantities
 CURVES = ("#1A1A1A", "#8F1D5A", "#00626B", "#6B4400", "#5B2DA8", "#4F5A00", "#8A1F11", "#2B4A6F")
 FAINT = "#B4B4B4"
 MIXED = "#62626A"
@@ -39,7 +39,7 @@ def blend(color: str, other: str, share: float) -> str:
 def rank_color(rank: int) -> str:
     """The colour of a rank, the same in every figure.
 
-    Ranks 0-7 have the plain colours, 8-15 darker and 16-23 lighter ones; then they begin again.
+    Ranks 0-7 have the plain colours, 8-15 darker and 16-23 lighter ones; then they repeat.
 
     Runs on: anywhere.
 
@@ -95,7 +95,7 @@ def line_color(rank: int, least: float = 4) -> str:
 
 
 def curve_color(place: int, name: str = "") -> str:
-    """The colour of a curve and of its name, by its place in the figure: no rank's, but where its name is "rank 2".
+    """The colour of a curve and of its name, by its place in the figure: not a rank's, unless its name is "rank 2".
 
     Runs on: anywhere.
     """
@@ -112,8 +112,8 @@ def new_figure(width: float, height: float, layout: str = "none", shown: bool = 
         width: in inches.
         height: in inches.
         layout: "none", or "constrained" where labels must make room for themselves.
-        shown: whether a notebook shows it when its cell ends. If not, it is shown where it is the last value of a
-            cell or given to `display`, and not a second time.
+        shown: whether a notebook shows it when its cell ends. If not, it is shown only as the last value of a cell, or
+            by `display`.
     """
     import matplotlib.pyplot as plt
 
@@ -130,10 +130,10 @@ def style() -> AbstractContextManager[None]:
     """Matplotlib's settings for a figure of this project, as a context manager: `with style(): ...`.
 
     It starts from matplotlib's defaults, so that a figure looks the same whatever the user's own settings are, and
-    restores those at the end. A figure that you draw yourself with matplotlib gets the look in the same way.
+    restores those at the end. It also gives the look to a figure that you draw yourself.
 
     Runs on: the notebook's kernel.
     """
-    import matplotlib.style  # rank_color must not cost this import
+    import matplotlib.style  # rank_color must not need this import
 
     return matplotlib.style.context("distlab.plotting.distlab", after_reset=True)  # distlab.mplstyle

@@ -42,17 +42,17 @@ def space_time(
 ) -> Figure:
     """Draw what each rank did when, and each message from its sender to its receiver.
 
-    A bar of communication is hatched while a partner that it needs had not come, and full from then on; one of a
-    message without a partner is red. Calls that do not block are thin bars below the others. Too many messages to be
-    told apart are not drawn, and the figure says so.
+    A bar of communication is hatched while a partner that it needs has not arrived, and solid from then on; that of a
+    message without a partner is red. Calls that do not block are thin bars below the others. If there are too many
+    messages to tell apart, they are not drawn, and the figure says so.
 
     Runs on: the notebook's kernel.
 
     Args:
         ranks: the lanes, from the top.
-        events, messages, collectives: those of a trace; a collective is marked where its last rank came.
-        window: first and last second to draw; all of it without one.
-        title, notes: what was traced, and what a reader must know of it.
+        events, messages, collectives: those of a trace; a collective is marked where its last rank arrived.
+        window: first and last second to draw; None for all.
+        title, notes: what was traced, and what a reader must know about it.
     """
     first, last = window or (0.0, 1.01 * max((event.end for event in events), default=1e-3))
     seen = [event for event in events if event.end >= first and event.start <= last]
@@ -66,7 +66,7 @@ def space_time(
     met = met if len(met) <= MOST_MARKS else []
     notes = [*notes, *(f"Each message is {format_bytes(size)}." for size in sizes if len(sizes) == 1)]
     if len(sent) > MOST_ARROWS:
-        notes += [f"{len(sent):,} messages are too many for arrows: plot(window=(start, end)) draws some milliseconds."]
+        notes += [f"{len(sent):,} messages are too many for arrows: plot(window=(start, end)) draws a part, in ms."]
         sent = []
     lines = [line for note in notes for line in textwrap.wrap(note, 96)]
     looks, legend = used(LOOKS.values(), lanes), legend_lines(spans, sent, met)
@@ -91,7 +91,7 @@ def space_time(
 
 
 def lay_out(events: Sequence[Event]) -> Spans:
-    """Where the bars of a rank's events are in its lane: those of calls in flight below the others."""
+    """Where the bars of a rank's events are in its lane: calls in flight below the others."""
     spans = {event: (0.0, 1.0) for event in events if event.blocking}
     for place, row in enumerate(pack([event for event in events if not event.blocking], MOST_ROWS)):
         spans |= dict.fromkeys(row, (1 + place * FLYING, 1 + (place + 1) * FLYING))
@@ -99,7 +99,7 @@ def lay_out(events: Sequence[Event]) -> Spans:
 
 
 def bars_of(spans: Spans, first: float, last: float, lost: Collection[Event], sized: bool) -> list[Bar]:
-    """The parts of a rank's events that are seen, those that are higher in `LOOKS` last; the widest one has texts."""
+    """The visible parts of a rank's events, in the order of `LOOKS`; the widest one of each event has texts."""
     bars = []
     for event, (upper, lower) in spans.items():
         own = []
@@ -113,7 +113,7 @@ def bars_of(spans: Spans, first: float, last: float, lost: Collection[Event], si
 
 
 def texts_of(event: Event, sized: bool) -> list[str]:
-    """What may be written in the bar of an event, the longest first: `sized` where messages are of several sizes."""
+    """What may be written in the bar of an event, the longest first; `sized` if messages have several sizes."""
     if event.kind == "wait":
         return [f"wait for {event.op}", "wait"]
     signs = {"send": "→", "recv": "←", "remote": "→", "serve": "for"}
@@ -130,12 +130,12 @@ def texts_of(event: Event, sized: bool) -> list[str]:
 
 
 def legend_lines(events: Iterable[Event], sent: Sequence[Message], met: Sequence[Collective]) -> list[Line2D]:
-    """What is drawn beside the kinds of bars, each with its words; nothing for what is not there."""
+    """Legend entries for what is drawn besides bars, as far as it is there."""
     flying = any(not event.blocking and event.kind != "serve" for event in events)
     lines = (
         ("in flight, not blocking", flying, LOOKS["move"].fill, {"lw": 4}),
         ("message, coloured by sender", sent, line_color(0), {"lw": 1.4, "marker": ">", "ms": 5}),
-        ("everybody has come", met, INK, {"lw": 1, "ls": DOTS}),
+        ("the last rank has arrived", met, INK, {"lw": 1, "ls": DOTS}),
     )
     return [Line2D([], [], color=color, label=words, **look) for words, there, color, look in lines if there]
 

@@ -1,4 +1,4 @@
-"""Times, bandwidths and sizes as texts, and tables of these: what notebooks print and figures write beside their marks.
+"""Times, bandwidths and sizes as texts, and tables of them: what notebooks print and figures write beside their marks.
 
 `distlab.measure` offers the texts to notebooks; results that print themselves are tables. Runs anywhere.
 """
@@ -31,20 +31,17 @@ def format_bandwidth(gigabytes_per_second: float) -> str:
 
 
 def format_bytes(num_bytes: int) -> str:
-    """A size in the unit of 1024 or of 1000 that divides it: "4 B", "64 KiB", "40 kB"; a long one rounded: "26.2 MB".
+    """A size in units of 1024: "4 B", "64 KiB", "1.5 MiB"; above 10,000 B rounded, unless it is a multiple of a unit.
 
     Runs on: anywhere.
     """
-    for base, units in ((1024, ("B", "KiB", "MiB", "GiB")), (1000, ("B", "kB", "MB", "GB"))):
-        value, step = num_bytes, 0
-        while value >= base and value % base == 0 and step < 3:
-            value, step = value // base, step + 1
-        if value < base:
-            return f"{value} {units[step]}"
-    if num_bytes < 10_000:
-        return f"{num_bytes} B"
-    unit, scale = next(pair for pair in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if num_bytes >= pair[1] * 0.9995)
-    return f"{num_bytes / scale:.3g} {unit}"
+    units, value, step = ("B", "KiB", "MiB", "GiB"), num_bytes, 0
+    while value >= 1024 and value % 1024 == 0 and step < 3:
+        value, step = value // 1024, step + 1
+    if value < 1024 or num_bytes < 10_000:
+        return f"{value} {units[step]}"
+    step = 1 + sum(num_bytes >= 999.5 * 1024**larger for larger in (1, 2))  # three digits are enough from there on
+    return f"{num_bytes / 1024**step:.3g} {units[step]}"
 
 
 def count(number: int, noun: str) -> str:
@@ -57,13 +54,13 @@ def count(number: int, noun: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts under their heads, shown as text or HTML.
+    """Rows of texts under their headings, shown as text or HTML.
 
     Args:
         title: one line above; "" for none.
         heads: a name for each column.
-        rows: the cells, as many as heads each.
-        sides: a letter for each column, "l" where it is aligned to the left, "r" to the right.
+        rows: the cells, one for each head.
+        sides: a letter for each column: "l" to align it to the left, "r" to the right.
         notes: lines below.
     """
 

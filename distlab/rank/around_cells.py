@@ -25,7 +25,7 @@ _BUILTINS, _GENUINE = vars(builtins), dict(vars(builtins))
 
 
 def restore_builtins() -> None:
-    """Put Python's own builtins back where a cell has replaced some, which may be any: this calls none.
+    """Put Python's own builtins back if a cell has replaced any. It may have replaced all, so this calls none.
 
     Runs on: any thread. The watchdog does it while a cell runs: it could not answer without them.
     """
@@ -33,9 +33,9 @@ def restore_builtins() -> None:
 
 
 def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) -> None:
-    """Keep these handlers of signals, and the rest as it is now, around every cell from now on.
+    """From now on, restore these signal handlers, and the rest as it is now, around every cell.
 
-    ipykernel would put a handler of SIGINT in place for every message; this takes its place.
+    ipykernel would install a handler of SIGINT for every message; this replaces it.
 
     Args:
         at_end: called when a cell or a call has ended, before the notebook knows of it.
@@ -95,12 +95,12 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
 
 
 def remember_environment() -> None:
-    """Take the variables that a group is built by as they are now for the first ones. Runs on: a rank that joins."""
+    """Remember the variables that a group is built from as they are now. Runs on: a rank that joins."""
     _first_environment.update({name: os.environ.get(name) for name in VARIABLES})
 
 
 def restore_environment() -> None:
-    """Give the variables that a group is built by their first values. Runs on: a rank."""
+    """Give the variables that a group is built from their first values. Runs on: a rank."""
     for name, value in _first_environment.items():
         os.environ.pop(name, None)
         if value is not None:
@@ -108,10 +108,10 @@ def restore_environment() -> None:
 
 
 def _make_children_plain(numbers: list[int]) -> None:
-    """In a process that a cell forks, signals do what they do in any program.
+    """In a process that a cell forks, make signals do what they do in any program.
 
-    They are blocked meanwhile: one that a parent sends before the child has its own handlers, as a Pool does that ends
-    soon, would be lost.
+    They are blocked during the fork: one that the parent sends before the child has its own handlers, as a short-lived
+    Pool does, would be lost.
     """
     masks = threading.local()
 
@@ -131,7 +131,7 @@ def _make_children_plain(numbers: list[int]) -> None:
 
 
 def _end(failed: bool) -> None:
-    """End this process, which is not the rank, but was forked by the cell that ends here."""
+    """End this process, which is not the rank: the cell that ends here has forked it."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

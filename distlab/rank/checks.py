@@ -1,13 +1,13 @@
-"""Checked mode: the ranks compare each call's arguments before its data moves, and raise where they do not fit.
+"""Checked mode: the ranks compare each call's arguments before its data moves, and raise if they do not match.
 
-Runs on every rank while a cell is checked, called by hooks.py; functional collectives are not compared. Data that does
-not fit ends in silence or in a crash otherwise: a recv into another type reinterprets bits, an all_reduce of different
-lengths may "succeed", a message of another size aborts its receiver. The ranks meet in the cluster's store, outside of
-the group: each collective has a key by group and number, each message by its ends, tag and number, so that unequal
-numbers of messages disturb nothing.
+Runs on every rank while a cell is checked, called by hooks.py; functional collectives are not compared. Without it,
+data that does not match ends in silence or in a crash: a recv into another type reinterprets bits, an all_reduce of
+different lengths may "succeed", a message of another size aborts its receiver. The ranks meet in the cluster's store,
+outside the group: each collective has a key by group and number, each message by its ends, tag and number, so that
+unequal numbers of messages do no harm.
 
-What does not block without checks does not block with them: a recv or a collective returns at once, and torch waits for
-it next where it blocks; a thread posts it when the other ranks have said what they send. Calls in one *lane* (a group's
+What does not block without checks does not block with them: a recv or a collective returns at once, and if it blocks,
+torch then waits for it; a thread posts it when the other ranks have said what they send. Calls in one *lane* (a group's
 collectives, or the messages from one source with one tag) are posted in the order in which they were begun.
 """
 
@@ -36,7 +36,7 @@ Lane = tuple[Any, ...]  # a group alone for its collectives; group, source and d
 
 
 def end() -> None:
-    """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
+    """Stop comparing; what was begun and still waits for the other ranks is made unchecked."""
     checker, LOG.checker = LOG.checker, None
     if checker is not None:
         checker.close()
@@ -79,7 +79,7 @@ class Deferred:
         return posted and (self.posting.exception() is not None or self.posting.result().is_completed())
 
     def __getattr__(self, name: str) -> Any:
-        """What else a Work has; the call must be posted before."""
+        """Whatever else a Work has; the call must be posted first."""
         with waits(self._note):
             return getattr(self.posted(), name)
 
@@ -106,7 +106,7 @@ class Checker:
         self._poster.start()
 
     def call(self, note: Note, make: Callable[[], Any]) -> Any:
-        """Compare the call with the other ranks' and make it; MismatchError when they do not fit."""
+        """Compare the call with the other ranks' and make it; MismatchError if they do not match."""
         if note.method == "monitored_barrier":
             return make()  # it has no arguments that could differ, and a limit of its own
         record, is_send = note.record(), note.method == "send"
@@ -126,7 +126,7 @@ class Checker:
         return deferred
 
     def close(self) -> None:
-        """Post unchecked what still waits for the other ranks: they may make their part in a later cell."""
+        """Post unchecked what still waits for the other ranks: they may do their part in a later cell."""
         self._closing = True
         self._poster.join()
 
@@ -134,7 +134,7 @@ class Checker:
         return "/".join(map(str, (self._token, *lane, turn, place)))
 
     def _keys(self, call: Deferred, lane: Lane) -> list[str]:
-        """The keys of what is to be said of a lane's next call: by every member, or by the source of a message."""
+        """The keys of what will be said about a lane's next call: by every member, or by the source of a message."""
         places = lane[1:2] or range(len(call.record.members))
         return [self._key(lane, self._compared[lane] + 1, place) for place in places]
 
@@ -159,7 +159,7 @@ class Checker:
             time.sleep(POLL_SECONDS)
 
     def _compare(self, call: Deferred, lane: Lane) -> None:
-        """Raise a MismatchError where a call does not fit to what the other ranks have said."""
+        """Raise a MismatchError if a call does not match what the other ranks have said."""
         keys, is_collective = self._keys(call, lane), len(lane) == 1
         readers = [self._key(lane, self._compared[lane] + 1, "read")] if is_collective else []
         self._compared[lane] += 1
@@ -173,6 +173,6 @@ class Checker:
         else:
             differ, (_, source, own, _) = misfit(said[0], call.record), lane
             ends = f"from rank {members[source]} to rank {members[own]}"
-            words = f"The two ends of a message {ends} do not fit: {differ}."
+            words = f"The two ends of a message {ends} do not match: {differ}."
         if differ:
             raise MismatchError(words)

@@ -24,14 +24,14 @@ def join(rank: int, meeting: Meeting) -> Joined:
 
 
 def rebuild(rank: int, meeting: Meeting, whole: bool) -> Rebuilt:
-    """Leave the group and build it anew; see group.rebuild. Runs on: every rank."""
+    """Leave the group and rebuild it; see group.rebuild. Runs on: every rank."""
     from distlab.rank import group
 
     return group.rebuild(rank, meeting, whole)
 
 
 def settle() -> None:
-    """Return when every order to the watchdog has been carried out; a reply means that this rank is idle."""
+    """Return once every order to the watchdog has been carried out; a reply means that this rank is idle."""
     from distlab.rank import watchdog
 
     watchdog.running().settle()
@@ -45,7 +45,7 @@ def begin_checks(token: str, host: str, port: int, limit: float) -> None:
 
 
 def end_checks() -> None:
-    """Compare no more; what was begun and still waits for the other ranks is made unchecked."""
+    """Stop comparing; what was begun and still waits for the other ranks is made unchecked."""
     from distlab.rank import checks
 
     checks.end()
@@ -95,7 +95,7 @@ def push(header: bytes, buffers: list[Any]) -> list[Any]:
 
 
 def pull(names: list[str]) -> list[Any]:
-    """The values of names, a list as [Reply, *buffers]; the failure is a NameError where one is not defined."""
+    """The values of names, a list, as [Reply, *buffers]; the failure is a NameError if one is not defined."""
     from distlab.rank.log import describe_failure
 
     namespace = namespace_of_cells()
@@ -117,7 +117,7 @@ def _packed(value: Any, what: str) -> list[Any]:
 
 
 def last_failure() -> Failure | None:
-    """The failure of the cell that ran last on this rank; None when it did not fail."""
+    """The failure of the cell that ran last on this rank; None if it did not fail."""
     from distlab.rank.log import describe_failure
 
     error = getattr(sys, "last_value", None)

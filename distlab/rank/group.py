@@ -1,6 +1,6 @@
-"""The process group of this rank: joined, left and built anew.
+"""The process group of this rank: joined, left and rebuilt.
 
-Runs on every rank, called by entry.py. A rank's number is put where torchrun puts it: into RANK and WORLD_SIZE.
+Runs on every rank, called by entry.py. A rank's number goes where torchrun puts it: into RANK and WORLD_SIZE.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def join(rank: int, meeting: Meeting) -> Joined:
     LOG.rank, LOG.world_size = rank, meeting.world_size
     hooks.install()
     private.quiet_loggers()
-    private.leave_all_groups()  # of a notebook that has left an engine that was not its own
+    private.leave_all_groups()  # those of an earlier notebook, which has detached from this engine
     LOG.forget()
     watcher = watchdog.Watchdog(meeting)
     build(rank, meeting)
@@ -63,7 +63,7 @@ def build(rank: int, meeting: Meeting) -> None:
     else:
         if meeting.init_method == "env":
             os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
-        # the store serves already, and its keys are new each time, because used ones hold stale addresses
+        # the store is already running; its keys are new each time, because used ones hold stale addresses
         where["store"] = dist.PrefixStore(meeting.prefix, connect(meeting.host, meeting.port))
     if meeting.backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
         torch.cuda.set_device(device_for(rank))
@@ -72,7 +72,7 @@ def build(rank: int, meeting: Meeting) -> None:
 
 
 def _registered(backend: str) -> str:
-    """The name of a backend: of one that torch knows, itself; of a module, its NAME, which it registers at its import.
+    """The name of a backend: itself if torch knows it; for a module its NAME, which it registers when it is imported.
 
     Raises:
         ClusterError: the module does not do so.
@@ -88,12 +88,12 @@ def _registered(backend: str) -> str:
 
 
 def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:
-    """Leave the group, whatever state it is in, and build it anew. Variables stay.
+    """Leave the group, whatever state it is in, and rebuild it. Variables stay.
 
     Runs on: every rank of the group.
 
     Args:
-        whole: whether the connections between the ranks are; where some were shut down, remote calls end, too.
+        whole: whether the connections between the ranks are intact; if some were shut down, remote calls end, too.
     """
     watcher = watchdog.running()
     watcher.settle()
@@ -102,7 +102,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:
     has_subgroups = len(private.group_names()) > 1
     private.leave_all_groups()
     around_cells.restore_environment()
-    private.forget_group_numbers()  # a learner's init_process_group that failed has used one up, on this rank alone
+    private.forget_group_numbers()  # a learner's failed init_process_group has used one up on this rank only
     LOG.forget()
     build(rank, meeting)
     watcher.connections.store_port = meeting.port
@@ -110,7 +110,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:
 
 
 def connect(host: str, port: int) -> dist.Store:
-    """This rank's one connection to the cluster's TCPStore; made anew only after it was shut down.
+    """This rank's only connection to the cluster's TCPStore; made again only after it was shut down.
 
     Runs on: a rank.
     """

@@ -1,9 +1,9 @@
 """All that distlab wraps in torch on a rank, in one table, and the wrappers of process groups, Works and Futures.
 
-Runs on every rank. Every call that Python makes passes the methods of torch's ProcessGroup and Work, with its arguments
-complete: each call and each wait is noted in the log there, which the watchdog reads while the main thread is blocked.
-What C++ sends by itself, such as DDP's buckets, does not pass here. Functional collectives, as DTensor makes them, are
-made and waited for in C++, too; Python reaches both by operators of torch.ops.
+Runs on every rank. Every call that Python makes goes through the methods of torch's ProcessGroup and Work, with its
+arguments complete: each call and each wait is noted there, in the log that the watchdog reads while the main thread is
+blocked. What C++ sends by itself, such as DDP's buckets, does not come through here. Functional collectives, as DTensor
+makes them, are made and waited for in C++, too; Python reaches both by operators of torch.ops.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _wrapper(instead: Callable[..., Any], original: Callable[..., Any]) -> Calla
 def called_as(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """The method, called from a frame with its own name.
 
-    By that name pybind11 knows that it comes from the method of a class in Python, and looks for one in C++; otherwise
-    it would find the wrapper again, for an object whose class lacks the method.
+    From that name pybind11 knows that the method of a Python class calls it, and looks for one in C++; otherwise, for
+    an object whose class lacks the method, it would find the wrapper again.
     """
 
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -138,22 +138,22 @@ def note_of(method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Not
 
 
 def _type_and_shape(tensor: Any) -> tuple[Any, tuple[int, ...]]:
-    """Of what is no tensor, which torch refuses next, the type alone."""
+    """For what is not a tensor, which torch will refuse, only the type."""
     return getattr(tensor, "dtype", type(tensor).__name__), getattr(tensor, "shape", ())
 
 
 def _tensors(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
-    """Type and shape of the tensors that all ranks must agree on: the result's where it is the same everywhere."""
+    """Type and shape of the tensors that all ranks must agree on: the result's, if it is the same everywhere."""
     if method in ("barrier", "monitored_barrier"):
         return []
-    tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]  # of a scatter the result is compared
+    tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]  # for a scatter, the result is compared
     return [_type_and_shape(tensor) for tensor in (tensors if isinstance(tensors, (list, tuple)) else [tensors])]
 
 
 def _splits(method: str, args: tuple) -> list[list[int] | int] | None:
     """How many elements this rank sends to and receives from each rank, for all_to_all; None otherwise.
 
-    The whole where it is split evenly.
+    Only the total if it is split evenly.
     """
     if method == "alltoall":
         return [[tensor.numel() for tensor in tensors] for tensors in (args[1], args[0])]
@@ -168,7 +168,7 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     with waits(note):
         work = _added(note, make if LOG.checker is None else functools.partial(LOG.checker.call, note, make))
     over_gloo = getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
-    if over_gloo and note.method == "recv_anysource":  # gloo does not end it when its connections are closed
+    if over_gloo and note.method == "recv_anysource":  # closing the connections does not make gloo end it
         note.freed_with = "Connection closed: the wait for a message from any rank was ended."
     if work is not None:
         if isinstance(work, dist.Work) and type(work) is not dist.Work:  # a backend in Python has its own class
@@ -189,7 +189,7 @@ def _added(note: Note, make: Callable[[], Any]) -> Any:
 
 
 def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
-    """Refuse a peer or a root that the group does not have: gloo would wait for it, or end the process."""
+    """Refuse a peer or a root that is not in the group: gloo would wait for it, or end the process."""
     members = private.members_of(group)
     is_message = note.kind == MESSAGE
     rank = note.peer if is_message else note.root
@@ -272,7 +272,7 @@ def then(original: Callable[..., Any], future: torch.Future, callback: Callable[
 def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs: Any) -> Any:
     """An operator that makes a collective, with a note of each call.
 
-    No note where it begins nothing, as while torch traces it, and on groups in Python, whose methods make one.
+    No note if it begins nothing, as while torch traces it, and on groups in Python, whose methods make one.
     """
     group = args[-1] if args and not kwargs else None
     group = private.name_of(group) if isinstance(group, dist.ProcessGroup) else group

@@ -1,4 +1,4 @@
-"""The log of one rank: a `Note` of each call that communicates, and which note each thread waits in now.
+"""The log of one rank: a `Note` of each call that communicates, and of which note each thread is waiting in.
 
 Runs on every rank. hooks.py writes it; status.py reports from it on the watchdog's thread, checks.py compares calls by
 it, recording.py times them. A note holds plain values, never a tensor.
@@ -40,7 +40,7 @@ COLLECTIVES = (*_REDUCING, *_GATHERING, *_EXCHANGING, "barrier", "monitored_barr
 ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
-# what gloo, and waits in Python (waits.py), say on a rank whose peer did not come, or went away
+# what gloo, and waits in Python (waits.py), say on a rank whose peer did not arrive, or went away
 WAITED = re.compile(
     r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure|Read error|Write error"
     r"|Socket closed|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
@@ -55,24 +55,24 @@ class Note:
     Args:
         op: the function that the learner called.
         kind: one of the kinds of calls in wire/messages.py.
-        ranks: those that it waits for, where it is no call of a process group.
-        words: what else a report says of it: the function of a remote call, the key of a store.
-        has_limit: whether it has one of its own.
+        ranks: those that it waits for, if it is not a call of a process group.
+        words: what else a report says about it: the function of a remote call, the key of a store.
+        has_limit: whether it has its own time limit.
         freed_with: the message of the RuntimeError that ends the wait, which is Python code, when this rank is freed;
             "" for a wait in C++, which ends with its connections.
 
     Attributes:
         readable: makes an error of this call one that a learner can read.
-        method: of ProcessGroup; "" where it is no call of a process group.
+        method: of ProcessGroup; "" if it is not a call of a process group.
         group: the name of its process group.
         peer: the other rank of a message, by its number in the group; -1 for any.
         tag: of a message.
         sequence: its number among the collectives of its group, or among the messages of its `Kind`; from 1.
         tensors: type and shape of each.
-        options: of a collective; torch's, which are read when they are asked for.
+        options: of a collective; torch's own, read only when needed.
         splits: of all_to_all, the elements that go to and come from each rank.
         lines: the learner's, as (file, number, function), innermost first.
-        done: whether it was waited for, to its end.
+        done: whether it was waited for until its end.
     """
 
     method = group = ""
@@ -99,11 +99,11 @@ class Note:
 
     @property
     def root(self) -> int:
-        """The number in the group of the rank that a collective goes out from, or ends at."""
+        """The number in the group of the rank that a collective starts from, or ends at."""
         return getattr(self.options, "rootRank", self.options if isinstance(self.options, int) else 0)
 
     def _ends_by_itself(self) -> bool:
-        """Whether it ends by itself before the group's timeout, or says itself who is missing."""
+        """Whether it ends by itself before the group's timeout, or itself says who is missing."""
         limit = getattr(self.options, "timeout", timedelta(0))
         shorter = timedelta(0) < limit < private.default_timeout()
         return self.has_limit or shorter or self.method == "monitored_barrier"
@@ -139,15 +139,15 @@ class Log:
     """All that one rank remembers of its calls; one object a process, `LOG`.
 
     Attributes:
-        rank, world_size: of the cluster; the environment, which says the same, is the learner's.
-        total: of everything that is noted; equal at two times when nothing happened between them.
+        rank, world_size: of the cluster; the environment has them, too, but a learner may change it.
+        total: counts everything that is noted; equal at two times if nothing happened in between.
         freed: how often the watchdog has freed this rank.
         checker: a checks.Checker while a cell is checked.
         tracer: a recording.Recording while a trace is recorded.
         simulator: backend.Futures on a simulated cluster, which notes waits for Futures.
         report_left: tells the notebook that a cell has left calls that nobody can wait for.
-        generation: how often the groups were built; their names come again.
-        cells: how many cells and calls of the notebook's have ended.
+        generation: how often the groups were built; their names repeat.
+        cells: how many cells and calls of the notebook have ended.
         unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
     """
 
@@ -176,7 +176,7 @@ class Log:
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
 
     def forget_group(self, name: str) -> None:
-        """Forget the calls in a group that is gone, and whose name another one gets."""
+        """Forget the calls in a group that is gone, whose name another one gets."""
         self.collectives.pop(name, None)
         for counts in (self.traffic, self.dropped):
             for key in [key for key in counts if key[1] == name]:
@@ -203,13 +203,13 @@ class Log:
             self.collectives[note.group].remove(note)
 
     def received_from(self, note: Note, source: int) -> None:
-        """Count a message that was received from any rank as one of its sender, by its number in the group."""
+        """Count a message that was received from any rank as one from its sender, by its number in the group."""
         key = (False, note.group, source, note.tag)
         self.traffic[note.message_kind] -= 1
         self.traffic[key] = self.traffic.pop(key, 0) + 1
 
     def tie(self, work: Any, note: Note, is_lost_when_dropped: bool = False) -> None:
-        """Remember the note of a Work or Future for as long as that lives."""
+        """Remember the note of a Work or Future for as long as it is alive."""
         self.ties[work] = note
         if note.is_async or note.op in IMMEDIATE:
             self.unwaited[note] = weakref.ref(work), self.cells
@@ -219,7 +219,7 @@ class Log:
             weakref.finalize(work, _count_dropped, note, self.dropped).atexit = False
 
     def has_ended(self, note: Note) -> None:
-        """Note that a call was waited for, to its end."""
+        """Note that a call was waited for until its end."""
         note.done = True
         self.unwaited.pop(note, None)
 
@@ -228,7 +228,7 @@ class Log:
         return [note for note, (work, _) in list(self.unwaited.items()) if work() is None]
 
     def end_cell(self) -> None:
-        """Note that a cell, or a call of the notebook's, has ended; report what nobody can wait for any more."""
+        """Note that a cell, or a call of the notebook, has ended; report what nobody can wait for any more."""
         self.cells += 1
         if self.unwaited and self.left():
             self.report_left()
@@ -255,7 +255,7 @@ LOG = Log()
 
 
 class waits:
-    """While it is entered, this thread waits in the call of a note, and in what it waited in before afterwards."""
+    """Inside this, the thread waits in the call of a note; afterwards, in what it waited in before."""
 
     def __init__(self, note: Note):
         self._note = note
@@ -313,5 +313,5 @@ def members_of(name: str) -> tuple[tuple[int, ...], bool]:
 
 
 def _by_rank(split: list[int] | int | None, members: int) -> tuple[int, ...] | None:
-    """Elements by rank, of a list of them or of a whole that is split evenly."""
+    """Elements by rank, from a list of them or from a total that is split evenly."""
     return (split // max(1, members),) * members if isinstance(split, int) else split and tuple(split)

@@ -1,10 +1,10 @@
 """Recording what this rank does: torch's profiler, and what hooks.py notes of every call and every wait.
 
-Runs on a rank, called through entry.py by client/recording.py. Nothing of it is there while no trace is recorded.
+Runs on a rank, called through entry.py by client/recording.py. It costs nothing while no trace is recorded.
 
-The profiler times all that torch does, but it knows neither the group of a call, nor who sent what a rank received from
-anybody, nor when the main thread waits. So each call that Python makes is noted here with its times, and so is each
-wait for one. Collectives that C++ calls, as DistributedDataParallel does, are in torch's flight recorder.
+The profiler times all that torch does, but it does not know the group of a call, nor who sent what a rank received from
+any source, nor when the main thread waits. So each call that Python makes is noted here with its times, and so is each
+wait for one. Collectives that C++ calls, like those of DistributedDataParallel, are in torch's flight recorder.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Recording:
                 call.end = call.posted
 
     def remote(self, method: str, op: str, number: int, peer: int | None = None, blocking=False) -> RecordedCall:
-        """Record a remote call that begins now, REMOTE or SERVED, for the one who knows when it ends."""
+        """Record a remote call that begins now, REMOTE or SERVED; the caller of this knows when it ends."""
         call = RecordedCall(op, method, ("", 0, ()), 0, peer, sequence=number, blocking=blocking)
         call.elsewhere = threading.get_ident() != self._main
         call.start = call.posted = time_ns()
@@ -94,7 +94,7 @@ class Recording:
         return done
 
     def calls_by_python(self) -> list[RecordedCall]:
-        """What was noted, without what is under way still."""
+        """What was noted, without what is still under way."""
         for note, call in self.calls.items():
             if call.method == REMOTE:
                 continue
@@ -106,7 +106,7 @@ class Recording:
     def calls_by_cpp(self, by_python: Sequence[RecordedCall]) -> list[RecordedCall]:
         """The collectives in torch's flight recorder that Python did not call.
 
-        The recorder is a ring: of more collectives than it holds, 2,000 if nobody changed that, it forgets the first.
+        The recorder is a ring: it holds 2,000 collectives, unless somebody changed that, and forgets older ones.
         """
         ordered = sorted(by_python, key=lambda call: call.start)
         starts, over = [call.start for call in ordered], [*accumulate((call.posted for call in ordered), max)]
@@ -123,7 +123,7 @@ class Recording:
         return found
 
     def _group_of(self, name: str) -> GroupKey:
-        """What identifies a group of now; its ranks are unknown when it is gone."""
+        """What identifies a group of this generation; its ranks are unknown if it is gone."""
         key = (name, LOG.generation)
         if key not in self._groups:
             self._groups[key] = (*key, members_of(name)[0])
@@ -148,7 +148,7 @@ def start() -> None:
         RuntimeError: a profiler runs on this rank already.
     """
     if profiling():
-        raise RuntimeError("a profiler runs there already")
+        raise RuntimeError("a profiler is already running there")
     profiler = profile(use_kineto=True)
     profiler.__enter__()
     with profiled_range(MAIN):
@@ -156,7 +156,7 @@ def start() -> None:
 
 
 def stop() -> Recorded:
-    """End the recording and tell what was recorded.
+    """End the recording and return what was recorded.
 
     Runs on: a rank, on the thread that started it.
 
@@ -167,7 +167,7 @@ def stop() -> Recorded:
     if recording is None:
         raise RuntimeError("its process ended, and another took its place")
     if not profiling():
-        raise RuntimeError("what ran there used a profiler of its own, which ended the trace's")
+        raise RuntimeError("the code there used a profiler of its own, which ended the trace's")
     recording.profiler.__exit__(None, None, None)
     rows, main, dispatched = [], -1, 0
     for event in recording.profiler.kineto_results.events():
@@ -185,6 +185,6 @@ def stop() -> Recorded:
 
 
 def _member(group: GroupKey, place: int) -> int | None:
-    """The rank in the world of a member of a group; None where there is no such one."""
+    """The rank in the world of a member of a group; None if there is no such member."""
     *_, ranks = group
     return ranks[place] if 0 <= place < len(ranks) else None

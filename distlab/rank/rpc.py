@@ -1,6 +1,6 @@
 """Remote procedure calls: the life of this rank's agent, which makes and serves them. The calls are in rpc_calls.py.
 
-Runs on every rank. `init_rpc` and `shutdown` take the place of torch's: the agents meet at the cluster's store. When
+Runs on every rank. `init_rpc` and `shutdown` replace torch's: the agents meet at the cluster's store. When
 the connections between ranks are shut down, because a rank was freed or has died, RPC ends on all of them, until the
 learner starts it again.
 """
@@ -26,12 +26,12 @@ from distlab.rank.waits import wait_until
 from distlab.text import refuse, whole_number
 from distlab.wire.messages import OTHER
 
-RREFS_OF_PROCESS = 10_000  # numbers of RRefs that are left to a process which this one replaces
+RREFS_OF_PROCESS = 10_000  # numbers of RRefs reserved for a process that this one replaces
 FREED = "EOF: freed while it waited for other workers."
 NUMBERS = "Use rank=rank, world_size=world_size."
 MEETINGS = ("init_rpc", "shutdown")  # functions that wait for every worker to call them
-END_SECONDS = 2.0  # for functions that are served to end, when the agent is taken down
-INTERRUPT_SECONDS = 0.2  # of these, before they are interrupted
+END_SECONDS = 2.0  # for served functions to end when the agent is taken down
+INTERRUPT_SECONDS = 0.2  # of those, before the functions are interrupted
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Agent:
         worker: None while there is no agent.
         store: where the workers of this agent meet, and no others.
         generation: of the set of processes that had an agent last; None before the first.
-        is_first: whether no worker's process had an agent before.
+        is_first: whether no worker's process has had an agent before.
         serving: what runs for other ranks, by thread.
-        report: takes what a served function has printed.
+        report: receives what a served function has printed.
         abandoned: agents that did not end.
     """
 
@@ -100,9 +100,9 @@ def init_rpc(
     Runs on: every rank that is to be a worker; it waits for the others.
 
     Args:
-        rank: the worker's id, this rank's number where it is left out.
-        world_size: number of workers, of ranks where it is left out.
-        rpc_backend_options: of them the number of threads and the timeout are used.
+        rank: the worker's id; by default this rank's number.
+        world_size: number of workers; by default the number of ranks.
+        rpc_backend_options: only the number of threads and the timeout are used.
 
     Raises:
         ArgumentError: a number or a name that two workers have.
@@ -112,10 +112,10 @@ def init_rpc(
     number = whole_number("rank", LOG.rank if rank == -1 else rank, 0, workers - 1, NUMBERS)
     if AGENT.worker is not None:
         advice = "Call rpc.shutdown() on every rank first."
-        raise RuntimeError(f'RPC runs on rank {LOG.rank} already, as "{AGENT.worker.name}". {advice}')
+        raise RuntimeError(f'RPC is already running on rank {LOG.rank}, as "{AGENT.worker.name}". {advice}')
     if dist.get_backend() == "simulated":
         rest = "only what process groups send is simulated. Make a Cluster without a network."
-        raise RuntimeError(f"A simulated network has no remote calls: {rest}")
+        raise RuntimeError(f"There are no remote calls on a simulated network: {rest}")
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
     with waits(Note("init_rpc", OTHER, range(LOG.world_size), freed_with=FREED)):
         ranks, names, generations = _introduce(name, number, workers)
@@ -141,25 +141,25 @@ def _introduce(name: str, number: int, workers: int) -> Any:
         by worker id: the cluster's rank of every worker, its name, and the generation of its last agent.
     """
     keys, store = [f"worker{i}" for i in range(workers)], private.default_store()
-    turn = store.add(f"rpc/{workers}/{number}", 1)  # a worker of each number comes to each meeting of so many workers
+    turn = store.add(f"rpc/{workers}/{number}", 1)  # a worker of each number comes to each meeting of this many workers
     before, AGENT.store = (dist.PrefixStore(f"rpc/{workers}/{i}", store) for i in (turn - 1, turn))
-    if turn > 1 and not before.check(keys):  # the meeting before waits still, and one of this number is there
+    if turn > 1 and not before.check(keys):  # the meeting before is still waiting, and a worker of this number is there
         owner, *_ = json.loads(before.get(keys[number]))
-        refuse("rank", f"of no other worker, and rank {owner} has it", number, NUMBERS)
+        refuse("rank", f"different on every worker, and rank {owner} has this one", number, NUMBERS)
     AGENT.store.set(keys[number], json.dumps((LOG.rank, name, AGENT.generation)))
     _until(lambda: AGENT.store.check(keys))
     ranks, names, generations = zip(*(json.loads(AGENT.store.get(key)) for key in keys), strict=True)
     for one, other in itertools.combinations(range(workers), 2):
         if names[one] == names[other]:
             whose = f"that of ranks {ranks[one]} and {ranks[other]}"
-            refuse("name", "another one on every rank", names[one], f'It is {whose}: use f"worker{{rank}}".')
+            refuse("name", "different on every worker", names[one], f'It is {whose}: use f"worker{{rank}}".')
     return ranks, names, generations
 
 
 def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
-    """End RPC on this rank, as torch.distributed.rpc.shutdown does: when all workers have come, and no call is open.
+    """End RPC on this rank, as torch.distributed.rpc.shutdown does: once all workers are here and no call is open.
 
-    Functions that callers no longer wait for are waited for here in Python: in C++ nothing could end the wait.
+    Functions whose callers have stopped waiting are waited for here in Python: nothing could end a wait in C++.
 
     Runs on: every rank that is a worker.
 
@@ -183,7 +183,7 @@ def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
 def _end_together(deadline: float) -> None:
     """Wait until all workers are here, and none of them waits for a call.
 
-    torch counts its own waits for that by process, so that a rank that is new would wait for ever for the others.
+    torch counts its own waits for that by process, so that a new rank would wait for the others forever.
     """
     for turn in itertools.count():
         store = dist.PrefixStore(f"end/{turn}", AGENT.store)
@@ -191,7 +191,7 @@ def _end_together(deadline: float) -> None:
         _all_come(store, "came", deadline)
         if turn == 0 and AGENT.is_first:  # in a later agent of a process they live until it ends
             private.drop_rrefs()
-        store.add("calls", private.open_calls())  # also those that a function began which a rank has served meanwhile
+        store.add("calls", private.open_calls())  # including those begun by a function that a rank has served meanwhile
         _all_come(store, "counted", deadline)
         if store.add("calls", 0) == 0:
             return
@@ -205,13 +205,13 @@ def _all_come(store: dist.Store, key: str, deadline: float) -> None:
 def _until(holds: Callable[[], bool], deadline: float = math.inf) -> None:
     """Wait for other workers, in Python, so that the watchdog can end it."""
     if not wait_until(lambda seconds: holds() or time.sleep(seconds), FREED, deadline - time.monotonic()):
-        raise RuntimeError("RPC timeout: not all workers have called shutdown, and ended their calls, in time.")
+        raise RuntimeError("RPC timeout: not all workers called shutdown and ended their calls in time.")
 
 
 def leave(shut: Callable[[], Any]) -> bool:
-    """Take the agent down; whether there was one.
+    """Take the agent down; return whether there was one.
 
-    Runs on: a rank, on its main thread, before the group is built anew.
+    Runs on: a rank, on its main thread, before the group is rebuilt.
 
     Args:
         shut: shuts every connection of this rank down.
@@ -227,9 +227,9 @@ def leave(shut: Callable[[], Any]) -> bool:
 
 
 def _take_down() -> None:
-    """End the agent. Functions that it serves are interrupted; one that does not end is left to itself, with the agent.
+    """End the agent. Functions that it serves are interrupted; one that does not end is abandoned with the agent.
 
-    C++ would wait for them for ever.
+    C++ would wait for them forever.
     """
     AGENT.worker = None
     began, interrupted = time.monotonic(), set()

@@ -1,7 +1,7 @@
 """Remote procedure calls: a note of each while it is waited for, what this rank runs for others, and how it travels.
 
 Runs on every rank. hooks.py puts the functions of `table` into torch.distributed.rpc.
-A function that was written in a cell runs on the callee as the caller has it, and finds the callee's variables.
+A function that was written in a cell runs on the callee as the caller defined it, and finds the callee's variables.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CPP = re.compile(r"\n\s*\n?At:\n.*|\nException raised from.*| \(this error origi
 
 Request = namedtuple("Request", "func args kwargs caller number")
 _numbers = itertools.count(1)
-_sending = threading.local()  # .trace: what a trace records of the call whose request this thread is about to send
+_sending = threading.local()  # .trace: what a trace records about the call whose request this thread is about to send
 
 
 # --- the caller's side ---
@@ -95,12 +95,12 @@ def _invoke(
 
 
 def _request(_: Any, func: Any, args: Any, kwargs: Any) -> Request:
-    """What is sent of a call of a function in Python, in the place of torch's PythonUDF."""
+    """What is sent for a call of a Python function, instead of torch's PythonUDF."""
     number = 0
     if LOG.tracer is not None and not _in_a_meeting():
         number = next(_numbers)
         trace = getattr(_sending, "trace", None)
-        if trace is None:  # of a call that makes an RRef no more is known than when it was sent
+        if trace is None:  # for a call that makes an RRef, only the time when it was sent is known
             trace = LOG.tracer.remote(REMOTE, name_of(func, args), 0)
             trace.end = trace.start
         trace.sequence = number
@@ -108,7 +108,7 @@ def _request(_: Any, func: Any, args: Any, kwargs: Any) -> Request:
 
 
 def rank_of(to: Any) -> int:
-    """The cluster's rank of a WorkerInfo, a name or a worker id; refused where there is no such worker."""
+    """The cluster's rank of a WorkerInfo, a name or a worker id; refused if there is no such worker."""
     if AGENT.worker is None:
         raise RuntimeError(ENDING)
     ranks, names = AGENT.worker.ranks, AGENT.worker.names
@@ -120,7 +120,7 @@ def rank_of(to: Any) -> int:
 
 
 def name_of(func: Any, args: Any) -> str:
-    """The name of a function as the learner knows it: of a call through an RRef, that of the method."""
+    """The name of a function as the learner knows it: for a call through an RRef, the method's."""
     name = getattr(func, "__name__", type(func).__name__)
     return args[1] if name.startswith("_local_invoke") and args and len(args) > 1 else name
 
@@ -139,7 +139,7 @@ def _collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
 def _to_here(original: Callable[..., Any], rref: Any, timeout: float = private.UNSET) -> Any:
     """RRef.to_here, which waits for the owner."""
     if AGENT.worker is None:
-        raise RuntimeError("This RRef belongs to an RPC that has ended: make a new one with rpc.remote.")
+        raise RuntimeError("This RRef belongs to an RPC agent that has ended: make a new one with rpc.remote.")
     note = _note("to_here", "", [rank_of(rref.owner())], timeout != private.UNSET)
     return _wait(note, *note.ranks, functools.partial(original, rref, timeout))
 
@@ -152,7 +152,7 @@ def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _wait(note: Note, peer: int | None, make: Callable[[], Any]) -> Any:
-    """Make a wait for other ranks, noted and traced; its error is one that can be read."""
+    """Make a wait for other ranks, noted and traced; its error is readable."""
     trace = LOG.tracer and LOG.tracer.remote(REMOTE, note.op, 0, peer, blocking=True)
     with waits(note):
         try:
@@ -181,7 +181,7 @@ def _serve(_: Any, request: Any) -> Any:
     _collect_prints()
     LOG.total += 1
     try:
-        if AGENT.worker is None:  # the agent is being taken down, and this call had waited for a thread
+        if AGENT.worker is None:  # the agent is being taken down, and this call was waiting for a thread
             raise RuntimeError(ENDING)
         return request.func(*request.args, **request.kwargs)
     except BaseException as error:  # an interrupt of the rank is meant for this thread, too
@@ -217,7 +217,7 @@ def _raise_here(_: Any, result: Any) -> None:
 
 
 def _collect_prints() -> None:
-    """Keep what served functions print from now on: a rank that serves no call prints without this."""
+    """From now on, keep what served functions print; a rank that serves no call does not need this."""
     for stream in (sys.stdout, sys.stderr):
         if not hasattr(stream.write, "collects"):
             with contextlib.suppress(AttributeError):  # of a class in C
@@ -225,7 +225,7 @@ def _collect_prints() -> None:
 
 
 def _printing(write: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A stream's write, which keeps what a served function writes, to be reported under this rank."""
+    """A stream's write that keeps what a served function writes, to report it under this rank."""
 
     def call(text: str) -> Any:
         served = AGENT.serving.get(threading.get_ident())
@@ -266,7 +266,7 @@ class Pickler(cloudpickle.Pickler):
         if not isinstance(reduced, tuple):  # one that can be imported
             return reduced
         make, arguments, (state, slots), items, pairs, set_state = reduced
-        come = {  # of one that came by value itself, the callee lends it what this rank lent it
+        come = {  # if it came by value itself: the callee lends it what this rank lent it
             name: value
             for name, value in slots["__globals__"].items()
             if (isinstance(value, CODE) if of_cell else value is not main.get(name))
@@ -283,7 +283,7 @@ class _Namespace:
 
 
 def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
-    """Give a function its attributes, what came with it where its namespace lacks that, and this rank's names."""
+    """Give a function its attributes, this rank's names, and what came with it if its namespace lacks that."""
     attributes, slots, come, set_state = state
     for name, value in come.items():
         function.__globals__.setdefault(name, value)
@@ -295,7 +295,7 @@ def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
 
 
 def _reduce_rref(original: Callable[..., Any], pickler: Any, rref: Any) -> Any:
-    """The reducer of RRefs for torch's pickler, as they can be passed on in a later agent of a process, too."""
+    """The reducer of RRefs for torch's pickler, so that a later agent of a process can pass them on, too."""
     reduced = original(pickler, rref)
     return reduced if AGENT.is_first else private.passed_on_as_by_owner(reduced)
 

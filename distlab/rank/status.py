@@ -1,8 +1,8 @@
-"""Reports what this rank's threads do, seen from the watchdog's thread: idle, computing, or waiting in which call.
+"""Reports what this rank's threads are doing, as the watchdog's thread sees it: idle, computing, or waiting in a call.
 
 Runs on every rank, when the notebook asks. Everything is read from outside: the Python frames of the threads, the log,
-/proc. A proof of a deadlock rests on it: what looks still is told from what is finished, because a thread that sleeps,
-a timer or a task of an event loop may still send.
+/proc. A proof of a deadlock relies on it: what looks idle need not be finished, because a thread that sleeps, a timer
+or a task of an event loop may still send.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ ROUND_NANOSECONDS = 5_000_000
 
 
 def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], loop: Any = None) -> RankStatus:
-    """What this rank does.
+    """What this rank is doing.
 
     Args:
         main: identifier of the main thread.
         ours: system numbers of threads that are not the learner's and not gloo's.
-        traffic: how many bytes gloo's sockets have moved, and whether one is under way; asked for where it matters.
+        traffic: how many bytes gloo's sockets have moved, and whether one is under way; called only if it matters.
         loop: the event loop on which cells run.
     """
     thread = waiter(main)
@@ -85,13 +85,13 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
 
 
 def _serving() -> tuple[RankStatus, ...]:
-    """What this rank runs for others, by remote calls."""
+    """What this rank is running for others, by remote calls."""
     found = [(_thread(thread, LOG.now.get(thread)), served) for thread, served in list(AGENT.serving.items())]
     return tuple(replace(status, caller=served.caller, function=served.function) for status, served in found)
 
 
 def _thread(thread: int, note: Note | None) -> RankStatus:
-    """What a thread besides the main one does."""
+    """What a thread other than the main one is doing."""
     doing = messages.COMPUTING if note is None else messages.COMMUNICATING
     return RankStatus(LOG.rank, doing, note and note.record(), _lines(thread))
 
@@ -99,8 +99,8 @@ def _thread(thread: int, note: Note | None) -> RankStatus:
 def _what_is_known(thread: int, op: str) -> CallRecord:
     """Who takes part in a wait that no call of a group explains, and whether it may end by itself.
 
-    All may but new_group, of which it is known how many have been begun, what C++ sends for a model in training, and
-    functional collectives, which C++ counts.
+    All may, except new_group, which is counted, what C++ sends for a model in training, and functional collectives,
+    which C++ counts.
     """
     everyone = tuple(range(LOG.world_size))
     may_end = any(members_of(name)[1] for _, name in private.group_names())
@@ -118,7 +118,7 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
 
 
 def _begun() -> tuple[CallRecord, ...]:
-    """The newest collective of each group, by its number; C++ counts also those that it makes."""
+    """The newest collective of each group, by its number; C++ also counts those that it makes."""
     found = []
     for group, name in private.group_names():
         if (count := private.collectives_begun(group)) is not None:
@@ -170,7 +170,7 @@ def place(frame: FrameType) -> tuple[str, str]:
 
 
 def communication(thread: int) -> str:
-    """The name of what the thread waits in when it is inside torch.distributed or a backward pass; "" otherwise."""
+    """The name of what the thread waits in if it is inside torch.distributed or a backward pass; else ""."""
     note = LOG.now.get(thread)
     if note is not None:
         return note.op or note.method
@@ -194,9 +194,9 @@ def communication(thread: int) -> str:
 
 
 def executing(frame: FrameType | None) -> bool:
-    """Whether this frame, or one that it was called from, is code of a cell or of a call of the notebook's.
+    """Whether this frame, or one that it was called from, is code of a cell or of a call of the notebook.
 
-    What the engine does around that code, such as unpacking a message or telling of an exception, does not count.
+    What the engine does around that code, such as unpacking a message or reporting an exception, does not count.
     """
     inner = None
     for outer in outwards(frame):
@@ -209,9 +209,9 @@ def executing(frame: FrameType | None) -> bool:
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether a library is being imported, which must not be torn: half imported it stays broken.
+    """Whether a library is being imported, which must not be interrupted: half imported, it would stay broken.
 
-    A module of the learner's own may be torn: it may compute or communicate for as long as it likes.
+    A module of the learner's own may be: it may compute or communicate for as long as it likes.
     """
     imported = ""
     for outer in outwards(frame):
@@ -223,15 +223,15 @@ def importing(frame: FrameType | None) -> bool:
 
 
 def waiting_threads() -> list[int]:
-    """The threads that wait in a call of the log, those left out that serve remote calls: these are reported apart."""
-    running = {*sys._current_frames()}  # without the frames: this one would keep all the others
+    """The threads that wait in a call of the log, except those that serve remote calls, which are reported apart."""
+    running = {*sys._current_frames()}  # without the frames: this one would keep all the others alive
     return [
         thread for thread, note in list(LOG.now.items()) if note and thread in running and thread not in AGENT.serving
     ]
 
 
 def waiter(main: int) -> int:
-    """The thread that this rank waits with: the main one, or another while that is idle or waits for a thread."""
+    """The thread that this rank waits with: the main one, or another one while that is idle or waits for a thread."""
     if communication(main):
         return main
     running, waiting = sys._current_frames().get(main), waiting_threads()
@@ -246,15 +246,15 @@ def _waits_for_a_thread(frame: FrameType | None) -> bool:
 
 
 def system_threads() -> set[int]:
-    """The system's numbers of the threads of this process; none where /proc is missing."""
+    """The system's numbers of the threads of this process; none if /proc is missing."""
     return {int(name) for name in os.listdir("/proc/self/task")} if os.path.isdir("/proc/self/task") else set()
 
 
 def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
     """How often each of gloo's threads that read from sockets has run; None while another thread runs or wants to run.
 
-    One that finds nothing waits; one that finds a message that it must not take runs without a pause, and every few
-    milliseconds of that count as a round.
+    One that finds nothing sleeps; one that finds a message that it must not take busy-waits, and every few milliseconds
+    of that count as a round.
 
     Args:
         ours: system numbers of threads that are not the learner's and not gloo's.
@@ -277,11 +277,11 @@ def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
 
 
 def others_may_act(main: int, ours: set[int]) -> bool:
-    """Whether a thread besides the main one may still communicate, or lend a hand to something that does.
+    """Whether a thread other than the main one may still communicate, or help something that does.
 
-    One that runs no code of the learner's now may run some later, as a timer does; only what waits for work, or in a
-    call of the log, is known not to. C++ starts threads too, which threading does not know, and which have frames when
-    they run Python.
+    One that is not running the learner's code may run some later, as a timer does; only one that waits for work, or in
+    a call of the log, is known not to. C++ starts threads, too, which `threading` does not know, and which have frames
+    when they run Python.
 
     Args:
         main: identifier of the main thread.
@@ -289,7 +289,7 @@ def others_may_act(main: int, ours: set[int]) -> bool:
     """
     known = {thread.ident: thread for thread in threading.enumerate()}
     running = sys._current_frames()
-    del running[threading.get_ident()]  # a frame that holds itself would keep all the others
+    del running[threading.get_ident()]  # a frame that holds itself would keep all the others alive
     for ident, innermost in running.items():
         thread = known.get(ident)
         if ident == main or LOG.now.get(ident) or (thread is not None and thread.native_id in ours):

@@ -1,4 +1,4 @@
-"""Waits for other ranks that are Python code, which the watchdog can end, and notes of waits in a learner's own stores.
+"""Waits for other ranks in Python code, which the watchdog can end, and notes of waits in a learner's own stores.
 
 Runs on every rank. A wait in C++ ends with its connections; those in Python look whether this rank was freed. hooks.py
 puts the wrapper of stores in place.
@@ -19,19 +19,19 @@ import torch.distributed as dist
 from distlab.rank.log import LOG, Note, waits
 from distlab.wire.messages import OTHER, WAITING, is_learners
 
-SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds from one look whether a wait is over or freed to the next
+SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds between two looks at whether a wait is over or freed
 
 
 class waiting(waits):
-    """A context manager around a wait for other ranks that is Python code, as in a loop that looks at shared memory.
+    """A context manager around a wait for other ranks in Python code, such as a loop that looks at shared memory.
 
         with distlab.waiting("through shared memory", [2]) as wait:
             while not there():
                 wait.check()
                 time.sleep(0.001)
 
-    A report then says "waits through shared memory for rank 2", a deadlock is proven, and `check` frees the rank by a
-    RuntimeError. Inside of a call of a process group, that call is what reports show. Without a cluster it changes
+    A report then says "waits through shared memory for rank 2", a deadlock can be proven, and `check` frees the rank by
+    raising a RuntimeError. Inside a call of a process group, reports show that call. Without a cluster it changes
     nothing.
 
     Runs on: a rank, any thread.
@@ -52,10 +52,10 @@ class waiting(waits):
 
 
 def wait_until(holds: Callable[[float], Any], freed_with: str, limit: float = math.inf) -> bool:
-    """Wait in Python until `holds`, which waits so many seconds at most, is true; RuntimeError when freed.
+    """Wait in Python until `holds`, which waits at most this many seconds, is true; RuntimeError when freed.
 
     Returns:
-        whether it was within `limit` seconds.
+        whether it became true within `limit` seconds.
     """
     freed, began, look = LOG.freed, time.monotonic(), SHORTEST_LOOK
     while not holds(look):
@@ -70,7 +70,7 @@ def wait_until(holds: Callable[[float], Any], freed_with: str, limit: float = ma
 def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
     """Wait on another thread, so that the watchdog can free this one, which raises a RuntimeError with these words.
 
-    For waits in C++ that belong to no connection of this process. The thread that is left behind ends at its timeout.
+    For waits in C++ that use no connection of this process. The thread that is left behind ends at its timeout.
     """
     outcome: futures.Future[Any] = futures.Future()
 
@@ -88,7 +88,7 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
 def in_store(name: str, original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any) -> Any:
     """A method of a learner's store that waits for keys, in C++: until it has them, or loses its connection.
 
-    Any process may write them, also a program that is no rank. What torch asks a store for passes unchanged.
+    Any process may write them, even a program that is not a rank. What torch itself asks a store for passes unchanged.
     """
     caller = sys._getframe(1).f_back  # frames 0 and 1 are this function's and the wrapper's; C++ calls from none
     if not args or caller is None or not is_learners(caller.f_code.co_filename):

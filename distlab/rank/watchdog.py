@@ -1,14 +1,14 @@
-"""The watchdog: one daemon thread a rank that brings the main thread back when the notebook asks for it.
+"""The watchdog: one daemon thread on each rank that brings the main thread back when the notebook asks for it.
 
 Runs on every rank, started by entry.py. While the main thread waits inside gloo no Python code runs on it, so
 that neither KeyboardInterrupt nor gloo's own abort reaches it. This thread shuts down gloo's TCP sockets: the blocked
-call raises at once. A main thread that waits in a store instead loses its connection to that. The group is broken then
-and must be rebuilt; variables stay.
+call raises at once. If the main thread waits in a store instead, it loses its connection to that. The group is then
+broken and must be rebuilt; variables stay.
 
-The notebook's `ControlChannel` asks what the main thread does; status.py has the answer. Over it come orders, too:
-`FREE`, which frees a rank that communicates and leaves others alone, `FREE_WAITING`, which also leaves one alone that
-makes headway, or `COME_BACK`, which also interrupts one that computes, but not one that is just telling of an
-exception. The thread needs Python's lock for all that: a rank whose compiled code holds it does not answer.
+The notebook's `ControlChannel` asks what the main thread is doing; status.py has the answer. It also carries orders:
+`FREE`, which frees a rank that communicates and leaves others alone, `FREE_WAITING`, which also spares one that makes
+progress, and `COME_BACK`, which also interrupts one that computes, but not one that is just reporting an exception.
+The thread needs Python's lock for all that: a rank whose compiled code holds it does not answer.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from distlab.wire.channel import hello, receive
 from distlab.wire.messages import Answer, from_json, to_json
 from distlab.wire.rendezvous import used_megabytes
 
-# what the main thread gets from this one: a signal that a learner's program does not use, where the system has such
+# what the main thread gets from this one: a signal that a learner's program does not use, if the system has one
 INTERRUPT = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 MOST_PRINTED = 100_000  # characters of what a served function has printed
-PATIENCE_SECONDS = 0.1  # what a freed call has to come back before the store's connection goes too
+PATIENCE_SECONDS = 0.1  # for a freed call to come back before the connection to the store goes, too
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
 
 
@@ -101,7 +101,7 @@ class Watchdog(threading.Thread):
                     gc.enable()
 
     def settle(self) -> None:
-        """Return when every order has been carried out: one that was meant for a call must not break a new group.
+        """Return once every order has been carried out: one that was meant for an old call must not break a new group.
 
         Runs on: a rank, on its main thread, before a group is built.
         """
@@ -113,12 +113,12 @@ class Watchdog(threading.Thread):
 
     def interrupt(self, number: int, frame: Any) -> None:
         """The handler of SIGINT: a KeyboardInterrupt where it does no harm, nothing elsewhere."""
-        around_cells.restore_builtins()  # a cell ends here that may have replaced them
+        around_cells.restore_builtins()  # the cell that ends here may have replaced them
         if interruptible(frame):
             raise KeyboardInterrupt
 
     def _answer(self) -> bool:
-        """Do what the notebook orders on the channel, or answer; False when the notebook is gone."""
+        """Do what the notebook orders on the channel, or answer; False if the notebook is gone."""
         received = receive(self._channel, 4096)
         if not received:
             return False
@@ -133,9 +133,9 @@ class Watchdog(threading.Thread):
             self._channel.sendall(to_json(message).encode() + b"\n")
 
     def _fields(self, want: str) -> dict[str, Any]:
-        """The fields of an answer; at the second exception that says why there are none, which the notebook shows."""
+        """The fields of an answer; after a second exception, only why there are none, which the notebook shows."""
         error = ""
-        for _ in range(2):  # a frame or a socket that is looked at may go away
+        for _ in range(2):  # a frame or a socket may go away while it is looked at
             try:
                 return self._serve(want)
             except Exception:
@@ -143,7 +143,7 @@ class Watchdog(threading.Thread):
         return {"error": error}
 
     def _serve(self, want: str) -> dict[str, Any]:
-        """The fields of an answer; or free the main thread, and interrupt it where that is wanted and it computes."""
+        """The fields of an answer; or free the main thread, and interrupt it if that is wanted and it computes."""
         if want == messages.CLOCK:
             return {"clock": time.time_ns()}
         if want == messages.MEMORY:
@@ -231,7 +231,7 @@ def free(thread: int, connections: Connections, gently: bool = False) -> None:
     its transport/tcp/pair.cc passes over those that are yet to be written.
 
     Args:
-        gently: whether to leave it alone where it makes headway; else it also begins no call of its group any more.
+        gently: whether to leave it alone if it makes progress; if not, it also begins no more calls of its group.
     """
     before, call = _position(thread), LOG.now.get(thread)
     if not gently:
@@ -239,7 +239,7 @@ def free(thread: int, connections: Connections, gently: bool = False) -> None:
     moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
     while moved != (moved := connections.traffic()) and time.monotonic() < deadline:
         time.sleep(0.01)
-    if gently and LOG.now.get(thread) is not call:  # it did not wait; where it does later, the order comes again
+    if gently and LOG.now.get(thread) is not call:  # it did not wait; if it does later, the order comes again
         return
     LOG.free()
     connections.shut(socket.SHUT_RD)
@@ -256,9 +256,9 @@ def _position(thread: int) -> tuple[int, int]:
 
 
 def interruptible(frame: Any) -> bool:
-    """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook's runs there.
+    """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook is running there.
 
-    It must not hit what the engine does between two of them, or a message is lost and the rank waits for ever; nor the
+    It must not hit what the engine does between two of them, or a message is lost and the rank waits forever; nor the
     report of an exception, which would be lost with it; nor an import. The notebook orders it again until it is done.
 
     Runs on: a rank, in any thread.

@@ -1,4 +1,4 @@
-"""On ranks and kernel, a cluster you do not have: programs run on real ranks, virtual clocks measure their time.
+"""A cluster you do not have: programs run on real ranks, and virtual clocks measure their time.
 
 network.py describes links, hosts and devices. backend.py is the process group that notes what each rank does (notes.py,
 events.py). From these notes simulation.py finds every rank's virtual time, with the steps of collectives from
@@ -15,7 +15,7 @@ from distlab.simulated.simulation import Result
 
 
 def use(network: Network | None) -> None:
-    """Before the group is built: be on these machines from now on, with the clock at 0; None for this one.
+    """Before the group is built: be on these machines from now on, with the clock at 0; None for this machine.
 
     Runs on: every rank.
     """
@@ -33,7 +33,7 @@ def begin_cell(number: int) -> None:
 
 
 def settle(rank: int, world_size: int) -> Result | None:
-    """Begin new notes; what came of the old ones, from rank 0. Runs on: every rank."""
+    """Begin new notes; rank 0 returns the result of the old ones. Runs on: every rank."""
     from distlab.simulated import notes
 
     result = notes.settle()

@@ -9,8 +9,8 @@ Runs on every rank, and needs no cluster: it also serves a script under torchrun
     ...
     notes.settle().clocks       # on every rank: virtual seconds, by rank
 
-Every call goes on to a gloo group, with the same result, and an event of it goes into the rank's notes (notes.py). So
-the program runs as it would without, waits for nothing else, and fails or deadlocks as on gloo.
+Every call goes on to a gloo group, with the same result, and its event goes into the rank's notes (notes.py). So the
+program runs as it would on gloo: it waits for nothing else, and fails or deadlocks in the same way.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def register() -> None:
 
 
 class Work(dist.Work):
-    """An operation of gloo, whose end is waited for in the notes too.
+    """An operation of gloo; waiting for it is noted, too.
 
     Args:
-        work: gloo's. op: its number in the notes. note_source: of a receive from any rank, notes it when it is known
-            from which, and gives the number.
+        work: gloo's. op: its number in the notes. note_source: for a receive from any rank, notes it once the sender is
+            known, and returns the number.
     """
 
     OVER_GLOO = True
@@ -92,13 +92,13 @@ class Work(dist.Work):
 
 
 class Futures:
-    """Notes the waits for torch's Futures, which C++ makes, and their callbacks; rank/hooks.py calls it."""
+    """Notes waits for torch's Futures, which are made in C++, and their callbacks; rank/hooks.py calls it."""
 
     def __init__(self) -> None:
         self._sources: weakref.WeakKeyDictionary[torch.Future, Work | Program] = weakref.WeakKeyDictionary()
 
     def add(self, future: torch.Future, source: Work | Program) -> torch.Future:
-        """The Future, known as the end of `source`; a backward pass that takes it waits for it at its end, as DDP's."""
+        """The Future, noted as the end of `source`; a backward pass that takes it, as DDP's does, ends with it."""
         self._sources[future] = source
         if NOTES.here is NOTES.program:
             with contextlib.suppress(RuntimeError):  # no backward pass: the Future's own wait is the end
@@ -113,7 +113,7 @@ class Futures:
     def then(
         self, future: torch.Future, callback: Callable[[Any], Any], then: Callable[..., torch.Future]
     ) -> torch.Future:
-        """As `then`, which is torch's, with a note that the callback follows the operation of the Future."""
+        """Like torch's own `then`, with a note that the callback follows the operation of the Future."""
         if future not in self._sources:
             return then(future, callback)
         program = NOTES.then(self._sources[future].op)
@@ -129,7 +129,7 @@ class Group(dist.ProcessGroup):
     """A gloo group whose calls are noted.
 
     torch makes it, by `init_process_group` and `new_group`, and calls its methods with torch's own arguments.
-    What torch asks every group for, its name and its backend, it keeps only for those in C++.
+    It has to know its own name and backend: torch keeps those only for groups in C++.
     """
 
     OVER_GLOO = True
@@ -141,7 +141,7 @@ class Group(dist.ProcessGroup):
         self._members, self._count = tuple(options.global_ranks_in_group) or tuple(range(size)), 0
         self._name = ""
         # newest Works of small tensors: where DDP counts the ranks that have inputs left, only C++ holds the Work, and
-        # would wait for ever for one whose part in Python is gone
+        # would wait forever for one whose part in Python is gone
         self._small: deque[Work] = deque(maxlen=KEPT_WORKS)
 
     def getBackendName(self) -> str:
@@ -177,12 +177,12 @@ class Group(dist.ProcessGroup):
         return Work(self._of_gloo("recv", tensors, src, tag), op)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
-        """From the rank that sends first in real time; in virtual time another one may have been first."""
+        """From the rank that sends first in real time; in virtual time, another rank may have been first."""
         work = self._of_gloo("recv_anysource", tensors, tag)
         return Work(work, 0, lambda src: self._note_message(False, src, tensors, tag))
 
     def _of_gloo(self, method: str, *args: Any) -> Any:
-        """Call the gloo group's own method: what a tool has put around those of ProcessGroup sees this group's call."""
+        """Call the gloo group's own method: wrappers of ProcessGroup's methods see the call of this group instead."""
         return inspect.unwrap(getattr(dist.ProcessGroup, method))(self._gloo, *args)
 
     def _note_message(self, sends: bool, peer: int, tensors: list[Tensor], tag: int) -> int:
@@ -192,7 +192,7 @@ class Group(dist.ProcessGroup):
 
 
 def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]]) -> Callable[..., Work]:
-    """A method of Group: gloo's own, and a note of it; `sizes` finds what is sent and received in its arguments."""
+    """A method of Group: gloo's own, with a note; `sizes` finds what is sent and received in its arguments."""
 
     def begin(self: Group, *args: Any, **opts: Any) -> Work:
         args += tuple(opts.values())

@@ -21,9 +21,9 @@ def messages(event: Collective, rank: int, network: Network) -> Iterator[list[Po
     """What a rank receives and sends in a collective, step by step.
 
     Args:
-        event: its `sent` and `received` are bytes: of all_to_all by member; of all_reduce the whole buffer, and an
-            element of it; of the others one number: the whole buffer of broadcast and reduce, the share of one member
-            else.
+        event: its `sent` and `received` are bytes: for all_to_all, by member; for all_reduce, the whole buffer and one
+            element; for the others, one number: the whole buffer of broadcast and reduce, otherwise the share of one
+            member.
         network: chooses the algorithm.
     """
     members, me, channel = event.members, event.members.index(rank), (f"{event.group} {event.name}", event.count)
@@ -64,7 +64,7 @@ def _of_member(me: int, steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 def _algorithm(n: int, num_bytes: int, network: Network) -> str:
-    """How an all-reduce goes; "auto" is the quicker of ring and tree, by their formulas."""
+    """The algorithm of an all-reduce; "auto" is the faster of ring and tree, by their formulas."""
     chosen = network.algorithms.get("all_reduce", "auto")
     if chosen != "auto":
         return chosen
@@ -74,7 +74,7 @@ def _algorithm(n: int, num_bytes: int, network: Network) -> str:
 
 @cache
 def _all_reduce(name: str, me: int, n: int, num_bytes: int, element: int) -> tuple[Step, ...]:
-    """The schedule's messages but for those of empty chunks; chunks are cut between elements."""
+    """The schedule's messages, except those of empty chunks; chunks are cut between elements."""
     made = _schedule(name, n)
     least, more = divmod(num_bytes // element, made.num_chunks)
 

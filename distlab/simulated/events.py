@@ -1,6 +1,6 @@
-"""What a rank does on a simulated cluster, as it is noted there.
+"""What a rank does on a simulated cluster, as noted there.
 
-An operation has a number, `op`, of its rank. Ranks are those of the cluster, sizes are in bytes, times in virtual
+An operation has a number, `op`, on its rank. Ranks are those of the cluster, sizes are in bytes, times in virtual
 seconds. Runs anywhere; needs no torch.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Compute:
-    """The rank computes for so many virtual seconds."""
+    """The rank computes for this many virtual seconds."""
 
     seconds: float
 
@@ -32,7 +32,7 @@ class Collective:
     """The rank begins a collective with `members`, the `count`-th of their group.
 
     Args:
-        root: the place among the members of a rooted one's root.
+        root: the root's place among the members, if there is one.
         sent, received: see collectives.messages.
     """
 
@@ -48,9 +48,9 @@ class Collective:
 
 @dataclass(frozen=True)
 class Callback:
-    """What the rank does from the end of `after` on, beside its program: what `then` of a Future was given.
+    """What the rank does after the end of `after`, beside its program: what a Future's `then` was given.
 
-    It has a number, as an operation has, for whom waits for its end.
+    It has a number, like an operation, so that its end can be waited for.
     """
 
     op: int
@@ -67,7 +67,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Align:
-    """The rank goes on when everything before this has ended on all ranks, with those that align there too.
+    """The rank goes on once everything before this has ended on all ranks, together with those that align there, too.
 
     Its clock is then the latest of all. `number` counts the cells, and the alignments in each.
     """

@@ -41,7 +41,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Device:
-    """How long computing takes on a rank; without one it takes no time.
+    """How long computing takes on a rank; without a device it takes no time.
 
     Args:
         flops: floating-point operations a second, or a text such as "10 TFLOP/s": operations are counted as torch's
@@ -74,17 +74,17 @@ class Network:
         Network(hosts=[4, 4], inside=Link("2 us", "300 GB/s"), between=Link("10 us", "12.5 GB/s"))
         Network.named("100 Gb/s Ethernet")
 
-    Ranks are numbered host by host. Inside of a host each rank has a port of its own; the messages that leave or enter
-    a host share its one port there.
+    Ranks are numbered host by host. Inside a host each rank has its own port; all messages that leave or enter the host
+    share its one port.
 
     Args:
         latency, bandwidth: of the link between any two ranks, as for `Link`.
-        hosts: ranks by host. inside, between: the links in a host, and between hosts.
-        device: how long computing takes. name: for pictures and tables; made from the links when it is "".
-        handshake: whether it takes a latency until a sender knows of its receiver; see simulation.py.
-        algorithms: {"all_reduce": one of ALL_REDUCE}. "auto" takes ring or tree, whichever its formula says is
-            quicker, as NCCL does.
-        stragglers: by rank, how many times longer it computes.
+        hosts: numbers of ranks by host. inside, between: the links in a host, and between hosts.
+        device: how long computing takes. name: for pictures and tables; made from the links if it is "".
+        handshake: whether it takes a latency until a sender knows its receiver is ready; see simulation.py.
+        algorithms: {"all_reduce": one of ALL_REDUCE}. "auto" takes the faster of ring and tree, by their formulas, as
+            NCCL does.
+        stragglers: by rank, how many times longer its computing takes.
 
     Raises:
         ArgumentError: an argument breaks its rule.
@@ -110,7 +110,7 @@ class Network:
         if flat:
             object.__setattr__(self, "inside", Link(self.latency, self.bandwidth))
         for n in self.hosts:
-            whole_number("hosts", n, 1, advice="Give for example hosts=[4, 4].")
+            whole_number("hosts", n, 1, advice="For example: hosts=[4, 4].")
         for name in ("inside", "between") if self.hosts else ():
             if not isinstance(getattr(self, name), Link):
                 refuse(name, "a Link", getattr(self, name), f'Give {name}=Link("2 us", "300 GB/s").', wrong_type=True)
@@ -124,7 +124,7 @@ class Network:
 
     @classmethod
     def named(cls, name: str, **others: Any) -> Network:
-        """One of NETWORKS, with other arguments of Network where they are given.
+        """One of NETWORKS, with any other arguments of Network changed.
 
         Raises:
             ArgumentError: no such name.
@@ -139,10 +139,10 @@ class Network:
         return f"hosts of {', '.join(map(str, self.hosts))}; inside {self.inside}; between {self.between}"
 
     def check_size(self, n: int) -> None:
-        """The hosts have as many ranks as the cluster, and stragglers are among them."""
+        """Check that the hosts have as many ranks as the cluster, and that stragglers are among them."""
         if self.hosts and sum(self.hosts) != n:
             advice = f"Call Cluster({sum(self.hosts)}, network=...), or describe other hosts."
-            refuse("network", f"of {n} ranks, as the cluster", list(self.hosts), advice)
+            refuse("network", f"of {n} ranks, like the cluster", list(self.hosts), advice)
         if any(rank not in range(n) for rank in self.stragglers):
             refuse("stragglers", f"ranks from 0 to {n - 1}", dict(self.stragglers), "Give stragglers={1: 2.0}.")
 

@@ -1,4 +1,4 @@
-"""The notes of what this rank does on a simulated cluster, and its virtual clock, which is found from all ranks' notes.
+"""Notes of what this rank does on a simulated cluster, and its virtual clock, which comes from the notes of all ranks.
 
 Runs on every rank: backend.py notes operations, the program what it computes; `settle` gathers the notes, and
 simulation.py finds the times.
@@ -25,7 +25,7 @@ from distlab.simulated.simulation import Result, simulate
 
 
 class Program:
-    """What happens in one order, as it is noted: the rank's own program, or the callback with the number `op`."""
+    """A sequence of notes: the rank's own program, or the callback with the number `op`."""
 
     def __init__(self, op: int = 0):
         self.op = op
@@ -38,14 +38,14 @@ class Program:
 
 
 class _Thread(threading.local):
-    """What each thread notes for: a callback that it runs; nothing at all while it is `quiet`."""
+    """What each thread makes notes for: a callback that it runs; it makes none while it is `quiet`."""
 
     callback: Program | None = None
     quiet = False
 
 
 class Notes:
-    """What this rank has done since the notes were settled, and its virtual clock then."""
+    """What this rank has done since the notes were last settled, and its virtual clock at that time."""
 
     def __init__(self) -> None:
         self.network: Network | None = None
@@ -74,7 +74,7 @@ class Notes:
                 self.here.events.append(event)
 
     def then(self, after: int) -> Program:
-        """Note that a callback follows an operation or callback; its program."""
+        """Note that a callback follows an operation or callback; returns its program."""
         callback = Program(next(self.numbers))
         with self.lock:
             self.callbacks.append(callback)
@@ -83,7 +83,7 @@ class Notes:
 
     @contextlib.contextmanager
     def inside(self, callback: Program) -> Iterator[None]:
-        """What this thread does meanwhile is the callback's."""
+        """Note what this thread does meanwhile for the callback."""
         before, counts = self.thread.callback, self._counts()
         self.thread.callback = callback
         try:
@@ -96,7 +96,7 @@ class Notes:
                 self.callbacks.remove(callback)
 
     def cut(self) -> list[Event]:
-        """Begin new notes; the old ones. What callbacks still do comes in the new ones, as callbacks of their own."""
+        """Begin new notes and return the old ones. What callbacks still do goes into the new ones, as new callbacks."""
         self.compute()
         with self.lock:
             events, self.program.events = self.program.events, []
@@ -106,7 +106,7 @@ class Notes:
         return events
 
     def compute(self) -> None:
-        """Note what the device has computed since the event before; the program's own threads do not count."""
+        """Note what the device has computed since the last event; the program's own threads do not count."""
         program = self.here
         if self.device is not None and program.flops and not self.thread.quiet and self._counts():
             with self.lock:
@@ -114,7 +114,7 @@ class Notes:
             program.flops = 0
 
     def _counts(self) -> bool:
-        """Whether what this thread computes counts; current_thread() would make a Thread of one of C++."""
+        """Whether what this thread computes counts; current_thread() would make a Thread for one of C++."""
         return self.thread.callback is not None or threading.get_ident() == threading.main_thread().ident
 
     def count_flops(self) -> Any:
@@ -127,7 +127,7 @@ class CountFlops(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch asks this to hide a mode from its compiler, which costs each rank a second and 70 MB to import."""
+        """torch asks this to hide a mode from its compiler, whose import costs each rank a second and 70 MB."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -144,7 +144,7 @@ NOTES = Notes()
 
 
 def use(network: Network | None) -> None:
-    """Set the machines that these ranks are on, and begin new notes with all clocks at 0; None: on this one.
+    """Set the machines that these ranks are on (None: this one), and begin new notes with all clocks at 0.
 
     Runs on: every rank.
     """
@@ -155,7 +155,7 @@ def use(network: Network | None) -> None:
 
 
 def align(number: tuple[int, int]) -> None:
-    """Note that all ranks that do so with this number go on together from here. Runs on: each of them."""
+    """Note that all ranks that call this with the same number go on together from here. Runs on: each of them."""
     NOTES.aligned = number
     NOTES.add(Align(number))
 
@@ -185,7 +185,7 @@ def apart() -> Iterator[list[Event]]:
 
 
 def settle() -> Result:
-    """Find the virtual times of everything since the last time, and begin new notes at the clocks that came out.
+    """Find the virtual times of everything since the last call, and begin new notes at the resulting clocks.
 
     Runs on: every rank of the cluster (a rank that skips it hangs the rest).
 
@@ -199,9 +199,9 @@ def settle() -> Result:
 
 
 def seconds_of(fn: Callable[..., Any], args: tuple[Any, ...], group: dist.ProcessGroup | None) -> float:
-    """Virtual seconds of fn(*args), from the moment when all ranks begin until the slowest has ended.
+    """Virtual seconds of fn(*args), from when all ranks begin until the slowest has ended.
 
-    What the ranks did before, and what others do meanwhile, has no part in it.
+    What the ranks did before, and what others do meanwhile, does not count.
 
     Runs on: every rank of the group.
     """
@@ -216,9 +216,9 @@ def seconds_of(fn: Callable[..., Any], args: tuple[Any, ...], group: dist.Proces
 
 
 def _exchange(events: list[Event], unfinished: Sequence[Any], start: float, group: dist.ProcessGroup) -> Result:
-    """What comes of the events that the group's ranks have noted, from these clocks on; see `settle`.
+    """The result of the events that the group's ranks have noted, from these clocks on; see `settle`.
 
-    Ranks that are not in the group have done nothing. What happened is there on the group's first rank only.
+    Ranks that are not in the group have done nothing. Only the group's first rank gets what happened.
     """
     NOTES.thread.quiet = True
     try:

@@ -24,7 +24,7 @@ class Message:
     Attributes:
         src, dst: ranks.
         chunks: which chunks of the buffer it carries.
-        operation: "reduce" when dst adds it to its own, "copy" when it takes its place.
+        operation: "reduce" if dst adds it to its own, "copy" if it replaces that.
         origin: the rank whose own tensor it carries; None when it carries what src has added up so far.
     """
 
@@ -37,9 +37,9 @@ class Message:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All messages of an algorithm: in one step after another, those of a step at the same time.
+    """All messages of an algorithm: step after step, those of a step at the same time.
 
-    The buffer counts as `num_chunks` equal chunks; where it does not divide, the first ones have an element more.
+    The buffer counts as `num_chunks` equal chunks; if it does not divide evenly, the first ones have one more element.
     """
 
     name: str
@@ -65,7 +65,7 @@ def schedule(name: str, world_size: int) -> Schedule:
 
 
 def holdings(plan: Schedule) -> list[list[list[frozenset[int]]]]:
-    """Whose tensors each rank has added up in each chunk: holdings(plan)[steps done][rank][chunk].
+    """Whose tensors are in the sum of each chunk on each rank: holdings(plan)[steps done][rank][chunk].
 
     Runs on: anywhere.
     """
@@ -161,7 +161,7 @@ def _halving_doubling(n: int) -> tuple[int, Steps]:
 
 
 def _folded(n: int, num_chunks: int, steps: Steps) -> Steps:
-    """Steps between the first 2^k ranks, with those that bring in the others before, and give them the result after."""
+    """Steps between the first 2^k ranks; a step before brings in the other ranks, one after gives them the result."""
     power, whole = power_below(n), range(num_chunks)
     if n == power:
         return steps

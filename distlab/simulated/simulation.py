@@ -5,7 +5,7 @@ The model, after LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995):
 - A message of m bytes holds a port of its sender's side for m / bandwidth, then its first byte travels for `latency`,
   and it holds a port of its receiver's side for m / bandwidth. The bytes flow through both: alone, it takes
   latency + m / bandwidth in all.
-- A port carries one message at a time in each direction, the others wait in the order in which they came. Ranks on one
+- A port carries one message at a time in each direction; the others wait in the order in which they came. Ranks on one
   host have a port each for messages inside of the host; those between hosts share the one port of each host.
 - A message may leave when its sender has begun to send it and its receiver to receive it, and the sender's operation
   ends when it has arrived: the latency of a link includes what the two exchange before, as formulas of the
@@ -60,7 +60,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Span:
-    """What a rank did from begin to end: it computed, or waited for an operation."""
+    """What a rank did from `begin` to `end`: it computed, or waited for an operation."""
 
     rank: int
     begin: float
@@ -70,7 +70,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Operation:
-    """What a rank began, a message or a collective, and when it ended; never, for infinity."""
+    """What a rank began, a message or a collective, and when it ended; infinity for never."""
 
     rank: int
     event: PointToPoint | Collective
@@ -110,7 +110,7 @@ def simulate(
         unfinished: of the result before.
 
     Returns:
-        the result. A rank that waits for what never ends keeps the clock that it had.
+        the result. A rank that waits for something that never ends keeps the clock that it had.
     """
     return _Run(programs, network, clocks or [0.0] * len(programs), unfinished).result()
 
@@ -175,7 +175,7 @@ class _Run:
         return self.found
 
     def _at(self, when: float, order: Any, happen: Callable[[float], None]) -> None:
-        """Let something happen; what happens at the same moment goes by `order`, and then as it was scheduled."""
+        """Let something happen; things that happen at the same moment go by `order`, then as they were scheduled."""
         heapq.heappush(self.queue, (when, order, next(self.scheduled), happen))
 
     def _go_on(self, process: Process, now: float | None = None) -> None:
@@ -305,7 +305,7 @@ class _Run:
 
 
 def _operations(events: Sequence[Event]) -> Iterator[PointToPoint | Collective | Callback]:
-    """All of them, those that callbacks begin too."""
+    """All operations, including those that callbacks begin."""
     for event in events:
         if isinstance(event, (PointToPoint, Collective, Callback)):
             yield event

@@ -1,7 +1,7 @@
-"""One call of a learner's function on some of the ranks, beside the reference, with notes of what it sent.
+"""One call of a learner's function on some ranks, beside the reference, with notes of what it sent.
 
 Runs on every rank, called by client/check.py. `enter` makes the first n ranks a world of their own, on the
-simulated backend: a program in it sees n ranks, and what it sends is noted and can be counted.
+simulated backend: a program there sees n ranks, and what it sends is noted and can be counted.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from distlab.simulated.events import Event
 from distlab.wire.payload import lend_names
 
 MOST_PRINTED = 160  # characters of what a function prints that are shown
-ANOTHER_ORDER = "These are the right values in another order."
+ANOTHER_ORDER = "These are the right values in the wrong order."
 MOST_VALUES = 12  # of a tensor or list that are shown
 _WORLDS: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()  # that were left for a small one
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one call on one rank.
+    """The outcome of one call on one rank.
 
     Attributes:
         right: whether the answer did what the reference did.
         given: the arguments, in words.
         expected: one value as the reference left it, in words: the first that is wrong, if one is.
         actual: the same value as the answer left it.
-        why: what is wrong, where that can be said in general; "" elsewhere.
+        why: what is wrong, if that can be said in general; else "".
         size: of the first tensor among the arguments: elements, and bytes of each.
         events: what the answer sent and received.
         printed: the beginning of what it printed.
@@ -68,12 +68,12 @@ def enter(rank: int, world_size: int, n: int) -> None:
 
 
 def leave(rank: int, world_size: int) -> bool:
-    """Go back to the whole world; nothing happens on a rank that is there. Runs on: every rank of the cluster.
+    """Go back to the whole world; does nothing on a rank that is already there. Runs on: every rank of the cluster.
 
     Groups that were made in the small world go with it, and their numbers: the ranks outside have made none.
 
     Returns:
-        whether the whole world is lost, because the answer has destroyed it, or built another one.
+        whether the whole world is lost, because the answer destroyed it or built another one.
     """
     group = dist.group.WORLD
     if hasattr(group, "outer"):
@@ -86,7 +86,7 @@ def leave(rank: int, world_size: int) -> bool:
     return dist.group.WORLD not in _WORLDS
 
 
-@torch.random.fork_rng(devices=[])  # the lesson's random numbers go on as if nothing had been tried
+@torch.random.fork_rng(devices=[])  # the lesson's random numbers continue as if nothing had been tried
 def call(rank: int, world_size: int, exercise: Exercise, case: int, fn: Callable[..., Any]) -> Outcome:
     """Call a learner's function, and the reference, on the inputs of a case. Runs on: every rank of the small world."""
     n, case = dist.get_world_size(), exercise.cases[case]
@@ -126,21 +126,21 @@ def _pairs(expected: Any, actual: Any, path: tuple[Any, ...] = ()) -> Iterator[t
 
 
 def _where(exercise: Exercise, path: tuple[Any, ...], wanted: Any, given: tuple[Any, ...], expected: Any) -> str:
-    """Which part of a result is wrong, or which argument afterwards; "" where that is plain."""
+    """Which part of a result, or which argument afterwards, is wrong; "" if that is obvious."""
     if exercise.trial is not outcome or len(path) < 2:
         return ""
     is_argument, first, *rest = path
     keys = "".join(f"[{key!r}]" for key in (rest if is_argument else (first, *rest)))
     if not is_argument:
-        return f"Shown is {keys} of what is returned."
+        return f"This is {keys} of what is returned."
     name = f"`{list(inspect.signature(exercise.function).parameters)[first]}{keys}`"
     if expected[0] is not None and not rest and _alike(wanted, given[first]):
         return f"{name} must not change."
-    return f"Shown is {name} afterwards." if rest else ""
+    return f"This is {name} afterwards." if rest else ""
 
 
 def _alike(expected: Any, actual: Any) -> bool:
-    """Whether two values are equal, but for rounding."""
+    """Whether two values are equal, except for rounding."""
     if isinstance(expected, Tensor):
         same = isinstance(actual, Tensor) and actual.shape == expected.shape and actual.dtype == expected.dtype
         if not same or not expected.is_floating_point():
@@ -155,32 +155,32 @@ def _alike(expected: Any, actual: Any) -> bool:
 
 
 def _why(expected: Any, actual: Any, given: tuple[Any, ...], n: int) -> str:
-    """What is wrong with a value, in a sentence that holds for any exercise; "" where none does."""
+    """What is wrong with a value, in a sentence that is true in any exercise; "" if there is none."""
     if isinstance(actual, Seen):
         return actual.why
     if actual is None:
-        return "Nothing is returned: is a `return` missing? (`dist.all_reduce` and its like return nothing themselves.)"
+        return "Nothing is returned: is a `return` missing? (`dist.all_reduce` and the like return nothing themselves.)"
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
         return _why_tensor(expected, actual, given, n)
     if isinstance(expected, list) and isinstance(actual, list):
         if len(actual) != len(expected):
-            return f"It has {len(actual)} parts where {len(expected)} are right."
+            return f"Its length should be {len(expected)}, not {len(actual)}."
         if any(isinstance(part, Tensor) for part in actual):
-            return "It holds tensors where numbers are right: `item()` makes a number of one."
+            return "It should hold numbers, not tensors: `item()` turns a tensor into a number."
         return ANOTHER_ORDER if sorted(map(repr, expected)) == sorted(map(repr, actual)) else ""
     if type(actual) is type(expected) or (isinstance(actual, (int, float)) and not isinstance(expected, Tensor)):
         return ""
-    return f"It is of type {type(actual).__name__} where {type(expected).__name__} is right."
+    return f"Its type should be {type(expected).__name__}, not {type(actual).__name__}."
 
 
 def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], n: int) -> str:
     if actual.shape != expected.shape:
-        return f"The shape is {tuple(actual.shape)} where {tuple(expected.shape)} is right."
+        return f"The shape should be {tuple(expected.shape)}, not {tuple(actual.shape)}."
     if actual.dtype != expected.dtype:
-        return f"The dtype is {actual.dtype} where {expected.dtype} is right.".replace("torch.", "")
+        return f"The dtype should be {expected.dtype}, not {actual.dtype}.".replace("torch.", "")
     parts = [part for one in given for part in (one.values() if isinstance(one, dict) else [one])]
     if any(isinstance(part, Tensor) and _alike(part, actual) for part in parts):
-        return "The tensor is still as it was given: the result has to be in it."
+        return "The tensor is unchanged: the result has to be written into it."
     if bool(actual.isfinite().all() < expected.isfinite().all()):
         return "Some values are infinite or NaN: is one too large for its dtype, or divided by 0?"
     for factor in range(2, 17):

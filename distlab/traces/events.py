@@ -19,7 +19,7 @@ COMMUNICATING = ("send", "recv", "collective", "remote")
 
 @dataclass(frozen=True)
 class Offset:
-    """How much a rank's clock is ahead of that of the trace: `seconds`, right to within `error` seconds."""
+    """How far a rank's clock is ahead of that of the trace: `seconds`, to within `error` seconds."""
 
     seconds: float = 0.0
     error: float = 0.0
@@ -38,12 +38,12 @@ class Event:
         start: in seconds.
         end: in seconds.
         blocking: whether the rank's main thread did nothing else meanwhile.
-        ready: when the partners that it needs had come, so that data could move, in seconds; infinite when one never
-            came, None when this is not known.
+        ready: when the partners that it needs had arrived, so that data could move, in seconds; infinite if one never
+            arrived, None if this is not known.
         group: the ranks in the world of the process group.
-        peer: the other rank of a send or recv, the root of a collective; None when there is none, or it is not known.
+        peer: the other rank of a send or recv, the root of a collective; None if there is none, or it is not known.
         tag: of a send or recv.
-        num_bytes: what the rank gave, or received into; None when this is not known.
+        num_bytes: what the rank gave, or received into; None if this is not known.
         failed: whether it raised.
         call: what the rank recorded of it, times as above; None for computation.
     """
@@ -69,12 +69,12 @@ class Event:
 
     @property
     def waiting(self) -> float:
-        """Seconds of it in which a partner had not come yet, as far as this is known."""
+        """Seconds of it in which a partner had not arrived yet, as far as this is known."""
         return 0.0 if self.ready is None else max(0.0, min(self.ready, self.end) - self.start)
 
     @property
     def parts(self) -> list[tuple[str, float, float]]:
-        """Pieces of one sort each, with start and end: a call "wait" and then "move", computation as a whole."""
+        """Its pieces, each of one kind, with start and end: a call is "wait" and then "move", computation one piece."""
         if self.kind in COMPUTING:
             return [(self.kind, self.start, self.end)]
         cut = self.start + self.waiting
@@ -91,11 +91,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Message:
-    """One send and the recv that took it, or one of them alone: it was not received, or nothing came.
+    """One send and the recv that matched it, or only one of them: it was not received, or nothing came.
 
-    A remote call has two: to the function's start, and from its end back; `times` are their start and end in seconds.
-    `src` is None for a recv from anybody that got nothing. `traced`: whether both ranks were recorded; if not, the
-    other half is not missing but unknown.
+    A remote call has two: one to the start of the function, and one back from its end; `times` are their start and end
+    in seconds. `src` is None for a recv from any rank that got nothing. `traced`: whether both ranks were recorded; if
+    not, the other half is not missing but unknown.
     """
 
     src: int | None
@@ -115,7 +115,7 @@ class Message:
 
     @property
     def left(self) -> float:
-        """When its data could leave, in seconds: from when on both sides were there."""
+        """When its data could leave, in seconds: as soon as both sides were there."""
         if self.times:
             return self.times[0]
         half = self.send or self.recv
@@ -123,7 +123,7 @@ class Message:
 
     @property
     def arrived(self) -> float:
-        """When the receiver knew that it had come, in seconds; for a message that is not matched, its only end."""
+        """When the receiver knew that it had arrived, in seconds; for a message that is not matched, its only end."""
         return self.times[1] if self.times else (self.recv or self.send).end
 
 
@@ -141,7 +141,7 @@ class Collective:
 
     @property
     def came(self) -> float | None:
-        """When the last rank came, which all the others waited for; None for one in which they need the root alone."""
+        """When the last rank arrived, for which all others waited; None for one in which they only need the root."""
         last = max(event.start for event in self.events)
         return last if self.complete and all(event.ready == last for event in self.events) else None
 
@@ -150,7 +150,7 @@ Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[To
 
 
 def pack(events: Iterable[Any], most: int | None = None) -> list[list[Any]]:
-    """As few rows as needed so that none overlap in a row; what does not fit into `most` is in the last one.
+    """As few rows as possible without overlaps in a row; what does not fit into `most` rows is in the last one.
 
     Args:
         events: events, or whatever else has a `start` and an `end`.

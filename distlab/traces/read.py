@@ -23,14 +23,14 @@ JITTER = 1e-6  # seconds by which the clocks of the profiler and of Python may d
 GAP = 200e-6  # seconds of plain Python between two torch calls that count as one computation
 BACKWARD = ("autograd::engine::evaluate_function", "torch.distributed.ddp.reducer")
 OPAQUE = {"DistributedDataParallel.forward": "forward", "Optimizer.": "optimizer"}  # shown whole, by how they begin
-FUNCTIONAL = "_c10d_functional::"  # collectives that return new tensors, as DTensor makes them, and waits for these
+FUNCTIONAL = "_c10d_functional::"  # collectives that return new tensors, as DTensor makes them, and waits for them
 
 Block = tuple[str, list[TorchRow]]  # torch calls of one kind that follow each other
 Clock = Callable[[float], float]  # from ns of a rank's clock to seconds of the trace
 
 
 def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None = None) -> Contents:
-    """Put together what each rank recorded, by rank, on the notebook's clock; the first of it begins at 0."""
+    """Put together what each rank recorded, by rank, on the notebook's clock; the first event begins at 0."""
     ahead = {rank: round(1e9 * offset.seconds) for rank, offset in (offsets or {}).items()}
     starts = [i.start - ahead.get(rank, 0) for rank, own in recorded.items() for i in (*own.rows, *own.calls)]
     zero = min(starts, default=0)
@@ -75,7 +75,7 @@ def rows_of(recorded: Recorded, clock: Clock) -> list[TorchRow]:
 
 
 def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> Event:
-    """A call as an event; its end is infinite where this rank never knew that it was complete."""
+    """A call as an event; its end is infinite if this rank never knew that it was complete."""
     waits = [(clock(start), clock(end)) for start, end in recorded.waits]
     call = replace(recorded, start=clock(recorded.start), posted=clock(recorded.posted), waits=waits)
     kind, op, tag = {REMOTE: "remote", SERVED: "serve"}.get(call.method, "collective"), call.op, None
@@ -84,7 +84,7 @@ def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> Event:
         op = kind if call.blocking else f"i{kind}"
     end, size = clock(recorded.end) if recorded.end else inf, None if kind in ("remote", "serve") else call.num_bytes
     what = {"group": call.group[2], "peer": call.peer, "tag": tag, "num_bytes": size, "failed": call.failed}
-    blocking = call.blocking and not (kind == "remote" and call.elsewhere)  # but a function that is served waits for it
+    blocking = call.blocking and not (kind == "remote" and call.elsewhere)  # a function that is served does wait for it
     return Event(rank, kind, op, call.start, end, blocking, call=call, **what)
 
 
@@ -94,9 +94,9 @@ def family(name: str) -> str:
 
 
 def find_ends(events: Sequence[Event], rows: Sequence[TorchRow]) -> None:
-    """When collectives that did not block were complete: gloo's threads take the calls of a group in their order.
+    """Find when collectives that did not block were complete: gloo's threads take the calls of a group in order.
 
-    gloo makes a reduce_scatter out of all_reduces; its end is taken to be the end of the first one.
+    gloo makes a reduce_scatter from all_reduces; its end is taken to be the end of the first one.
     """
     flying = [event for event in events if event.kind == "collective" and not event.blocking]
     queues = grouped((family(event.call.method).replace("reducescatter", "allreduce"), event) for event in flying)
@@ -112,7 +112,7 @@ def find_ends(events: Sequence[Event], rows: Sequence[TorchRow]) -> None:
 
 
 def find_waits(events: Sequence[Event], main: Sequence[TorchRow]) -> None:
-    """Waits of torch's for collectives that it called: where the main thread did nothing until one was complete.
+    """Find torch's own waits for collectives that it called: the main thread did nothing until one was complete.
 
     If it had done nothing since the call, the call itself was blocking. Functional collectives have their own wait.
     """
@@ -145,7 +145,7 @@ def computation_of(rank: int, main: Sequence[TorchRow], calls: Sequence[Event]) 
 
     Args:
         main: the main thread's rows, outer ones before inner ones.
-        calls: this rank's calls that communicate; what they do inside is no computation.
+        calls: this rank's calls that communicate; what they do inside is not computation.
     """
     rows = outermost(main, calls)
     held = [event.start for event in calls if event.blocking]
@@ -155,7 +155,7 @@ def computation_of(rank: int, main: Sequence[TorchRow], calls: Sequence[Event]) 
 
 
 def op_of(kind: str, rows: Sequence[TorchRow]) -> str:
-    """The one torch call that a block is made of, if there is one; else its kind."""
+    """The torch call that a block consists of, if it is a single one; else its kind."""
     lengths: Counter[str] = Counter()
     for row in rows:
         lengths[row.name] += row.end - row.start
@@ -164,7 +164,7 @@ def op_of(kind: str, rows: Sequence[TorchRow]) -> str:
 
 
 def outermost(main: Sequence[TorchRow], calls: Sequence[Event]) -> list[TorchRow]:
-    """The torch calls that are in no other one, without those that communicate, and without ranges that are named."""
+    """The torch calls that are inside no other one, without those that communicate and without named ranges."""
     inside = [event.call for event in calls if not event.call.elsewhere]
     rows: list[TorchRow] = []
     covered, place = -1.0, 0
@@ -182,7 +182,7 @@ def outermost(main: Sequence[TorchRow], calls: Sequence[Event]) -> list[TorchRow
 
 
 def kinds_of(rows: Sequence[TorchRow], main: Sequence[TorchRow]) -> list[str]:
-    """What each call is: a forward one is one whose gradient was computed later, as autograd's numbers tell."""
+    """What each call is: it is forward if its gradient was computed later, as autograd's numbers tell."""
     backward = {row.number for row in main if row.name.startswith(BACKWARD) and row.number >= 0}
     # a call that leaves nothing for backward has the number of the next one
     last = {row.number: place for place, row in enumerate(rows) if not row.name.startswith(BACKWARD)}
@@ -195,7 +195,7 @@ def kinds_of(rows: Sequence[TorchRow], main: Sequence[TorchRow]) -> list[str]:
 
 
 def merge(rows: Sequence[TorchRow], kinds: Sequence[str], held: Sequence[float]) -> list[Block]:
-    """Calls of one kind that follow each other closely, as one block; never across a time in `held`, of waiting."""
+    """Calls of one kind that follow each other closely, as one block; never across a time of waiting, in `held`."""
     merged: list[Block] = []
     for row, kind in zip(rows, kinds, strict=True):
         last_kind, last = merged[-1] if merged else ("", [row])
@@ -220,7 +220,7 @@ def match_messages(calls: Sequence[Event], traced: Collection[int]) -> list[Mess
         traced: the ranks that were recorded.
     """
     halves = [event for event in calls if event.kind in ("send", "recv")]
-    # a call that raised took part in nothing: no partner is looked for
+    # a call that raised took part in nothing: it has no partner
     alike = grouped(((*half.ends, half.tag, half.call.group, half if half.failed else None), half) for half in halves)
     messages = []
     for (src, dst, tag, *_), both in alike.items():
@@ -234,7 +234,7 @@ def match_messages(calls: Sequence[Event], traced: Collection[int]) -> list[Mess
 
 
 def _pairs(sends: list[Event], recvs: list[Event]) -> list[tuple[Event | None, Event | None]]:
-    """Pair by number, which counts messages from before the trace too; by order where a recv has none."""
+    """Pair by number, which also counts messages before the trace; by order if a recv has no number."""
     counted = all(event.call.sequence for event in recvs)
     first, second = (
         {event.call.sequence if counted else place: event for place, event in enumerate(events)}
@@ -275,8 +275,8 @@ def match_remote(calls: Sequence[Event]) -> list[Message]:
 def match_collectives(calls: Sequence[Event], traced: Collection[int]) -> list[Collective]:
     """The calls that were one collective, in the order in which these began; it fills in `ready`.
 
-    The n-th collective of a group on one rank belongs to the n-th on the others; if these are different ones, no
-    partner is known.
+    The n-th collective of a group on one rank belongs to the n-th on the others; if their names differ, no partner is
+    known.
     """
     own = grouped(((event.rank, event.call.group), event) for event in calls if event.kind == "collective")
     numbered = [(group, *pair) for (_, group), events in own.items() for pair in enumerate(events)]

@@ -30,13 +30,13 @@ SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
 
 
 class Shares(NamedTuple):
-    """Seconds of one rank between the first and the last event of a trace; together they are all of its time.
+    """Seconds of one rank between the first and the last event of a trace; together they are all of that time.
 
     Args:
-        compute: it computed, and no data of its own travelled.
-        hidden: it computed while its data travelled: communication that costs no time.
-        communicate: it did not compute, and data travelled.
-        wait: it did not compute, and a partner had not come yet.
+        compute: it computed, and none of its data travelled.
+        hidden: it computed while its data travelled: overlap, which costs no time.
+        communicate: data travelled and it did not compute: exposed communication.
+        wait: it did not compute, and a partner had not arrived yet.
         other: none of these: plain Python, or nothing.
     """
 
@@ -50,17 +50,17 @@ class Shares(NamedTuple):
 class Trace:
     """What some ranks did, from torch's profiler on each of them.
 
-    Inside of `with cluster.trace() as trace:` it is being recorded; afterwards it can be looked at. In a notebook its
-    repr is its picture.
+    Inside `with cluster.trace() as trace:` it is being recorded; afterwards it can be looked at. A notebook shows it as
+    its picture.
 
     Attributes:
         ranks: those that were recorded.
         recording: whether they still are.
-        simulated: on which machines in virtual time, in words; "" for what really happened.
-        missing: why there is nothing of a rank, in words, by rank.
-        offsets: how much a rank's clock was ahead of the notebook's, by which its times are corrected, of ranks on
-            other machines.
-        events: what the ranks did, in the order of the starts.
+        simulated: on which machines, in words, if times are virtual; "" for what really happened.
+        missing: why nothing was recorded on a rank, in words, by rank.
+        offsets: how far a rank's clock was ahead of the notebook's, for ranks on other machines; their times are
+            corrected by it.
+        events: what the ranks did, in the order in which it began.
         messages: point-to-point messages in the order in which they left, those without a partner included.
         collectives: in the order in which they began.
         rows: the profiler's own, by rank.
@@ -73,7 +73,7 @@ class Trace:
         self.recording = True
 
     def finish(self, contents: Contents, missing: dict[int, str], offsets: dict[int, Offset] | None = None) -> None:
-        """Take what happened, as read.py or virtual.py found it, and why there is nothing of some ranks."""
+        """Take what happened, as read.py or virtual.py found it, and why nothing was recorded on some ranks."""
         self.missing, self.offsets = missing, offsets or {}
         self.events, self.messages, self.collectives, self.rows = contents
         self.recording = False
@@ -81,7 +81,7 @@ class Trace:
     # --- what it holds ---
 
     def __getattr__(self, name: str) -> Any:
-        """What is there only when the trace has ended: ClusterError until then."""
+        """What exists only after the trace has ended: ClusterError until then."""
         if name in CONTENTS:
             raise ClusterError("This trace is still being recorded. Look at it after the with block.")
         raise AttributeError(f"a Trace has no attribute {name!r}")
@@ -96,16 +96,16 @@ class Trace:
     def plot(self, window: tuple[float, float] | None = None) -> Figure:
         """Draw what each rank did when, and its messages: a space-time diagram.
 
-        A bar of communication is hatched while a partner that the call needs has not come. Where nothing is drawn, the
-        rank ran plain Python or was idle. gloo reports that an irecv is complete only when wait() is called.
+        A bar of communication is hatched while a partner that the call needs has not arrived. Where nothing is drawn,
+        the rank ran plain Python or was idle. gloo reports that an irecv is complete only when wait() is called.
 
         Runs on: the notebook's kernel.
 
         Args:
-            window: first and last millisecond to draw; all of it without one.
+            window: first and last millisecond to draw; None for all.
 
         Returns:
-            The figure; a notebook shows it where it is the last value of a cell.
+            The figure; a notebook shows it if it is the last value of a cell.
 
         Raises:
             ArgumentError: the window is not two times.
@@ -121,7 +121,7 @@ class Trace:
         return space_time(self.ranks, *contents, view, self._headline(), self.notes())
 
     def table(self) -> Table:
-        """Add up calls that are alike, of the same op, ranks and bytes; those that took longest first.
+        """Add up calls with the same op, ranks and bytes; those that took longest first.
 
         Runs on: the notebook's kernel.
         """
@@ -159,23 +159,25 @@ class Trace:
         return Path(path)
 
     def notes(self) -> list[str]:
-        """What its reader must know: which ranks it has nothing of, and why."""
+        """What a reader must know: on which ranks nothing was recorded, and why."""
         by_reason = grouped((why, rank) for rank, why in sorted(self.missing.items()))
-        notes = [f"Nothing is known of {rank_list(ranks)}: {why}." for why, ranks in by_reason.items()]
+        notes = [f"Nothing was recorded on {rank_list(ranks)}: {why}." for why, ranks in by_reason.items()]
         outside = sum(not message.traced for message in self.messages)
         if outside:
-            notes.append(f"{count(outside, 'message')} to or from ranks of which nothing is known.")
+            notes.append(f"{count(outside, 'message')} to or from ranks that were not traced.")
         if self.offsets:
             worst = format_seconds(max(offset.error for offset in self.offsets.values())).strip()
-            notes.append(f"The clocks of {rank_list([*self.offsets])} are estimated, right to within {worst}.")
+            notes.append(f"The clocks of {rank_list([*self.offsets])} are estimated, to within {worst}.")
         return notes
 
     def _headline(self) -> str:
         ranks = count(len(self.ranks), "rank")
         if not self.events:
-            return f"{ranks}, nothing recorded" + ("" if self.missing else ": nothing of torch's was called")
+            return f"{ranks}, nothing recorded" + ("" if self.missing else ": torch was not called")
         lost = sum(message.traced and not message.matched for message in self.messages)
-        words = [self.simulated or ranks, count(len(self.messages), "message"), f"{lost:,} without a partner"]
+        some, where = f": {len(self.ranks)}", self.simulated  # which names the ranks of the whole cluster
+        where = where if f"{some} ranks" in where else where.replace(":", f"{some} of", 1)
+        words = [where or ranks, count(len(self.messages), "message"), f"{lost:,} without a partner"]
         words += [count(len(self.collectives), "collective"), format_seconds(self.seconds).strip()]
         return ", ".join(word for word in words if not word.startswith("0 "))
 
@@ -206,7 +208,7 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
         if event.rank == rank and event.kind in (*COMPUTING, *COMMUNICATING):
             for part, start, end in event.parts:
                 changes += [(start, part, 1), (end, part, -1)]
-    going: Counter[str] = Counter()  # what the rank does at a time, and how often
+    going: Counter[str] = Counter()  # what the rank is doing at a time, and how many times over
     seconds: Counter[str] = Counter()
     last = min((event.start for event in events), default=0.0)
     over = max((event.end for event in events), default=0.0)
@@ -225,8 +227,8 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
 def chrome(trace: Trace) -> dict[str, Any]:
     """The contents of a file for Perfetto, with times in microseconds: a process for each rank.
 
-    Each rank has a track of its calls, a further one for each call that overlaps another or is in flight, and one for
-    each thread with the profiler's own rows. Messages are arrows. Source: "Trace Event Format", the Chromium project.
+    Each rank has a track for its calls, further ones for calls that overlap others or are in flight, and one for each
+    thread with the profiler's own rows. Messages are arrows. Source: "Trace Event Format", the Chromium project.
     """
     items: list[dict[str, Any]] = []
     tracks: dict[Event, int] = {}

@@ -53,7 +53,7 @@ def _event(one: simulated.Operation, blocking: bool, zero: float, last: float) -
         op, tag = kind if blocking else f"i{kind}", event.channel[1]
         return Event(one.rank, kind, op, start, end, blocking, inf, (), event.peer, tag, event.num_bytes)
     root = event.members[event.root] if event.name in ROOTED else None
-    size = event.sent[0] if event.name == "all_reduce" else sum(event.sent)  # of the others by member, or one number
+    size = event.sent[0] if event.name == "all_reduce" else sum(event.sent)  # for the others: by member, or one number
     return Event(one.rank, "collective", event.name, start, end, blocking, inf, event.members, root, None, size)
 
 

@@ -1,1 +1,1 @@
-"""What crosses a process: messages, orders, values, the control channel, the rendezvous, times. Both sides run it."""
+"""What passes between processes: messages, orders, values, the control channel, the rendezvous, times."""

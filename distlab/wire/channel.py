@@ -1,8 +1,8 @@
 """The control channel: the kernel's questions to the ranks' watchdogs, which answer while their ranks are blocked.
 
 `ControlChannel` runs on the notebook's kernel, made by processes.py; `hello` runs on every rank, `receive` on both.
-It listens at one address, of the loopback interface where all ranks are on this machine, on a port that the system
-chose, and has no thread: connections and answers are read when a question is asked. A rank proves that it knows a token
+It listens at one address, that of the loopback interface if all ranks are on this machine, on a port that the system
+chose. It has no thread: connections and answers are read when a question is asked. A rank proves that it knows a token
 that only this cluster's ranks know.
 """
 
@@ -24,9 +24,9 @@ HELLO_BYTES = 200  # more than a hello has
 
 
 def hello(token: str, rank: int) -> bytes:
-    """The first line that a rank sends, so short that it comes in one piece; different each time, without the token.
+    """The first line that a rank sends, so short that it arrives in one piece; different each time, without the token.
 
-    A listener on the network cannot use it, because a channel takes each nonce once.
+    An eavesdropper on the network cannot reuse it, because a channel accepts each nonce only once.
     """
     claim = f"{rank} {secrets.token_hex(16)}"
     return f"{claim} {_proof(token, claim)}\n".encode()
@@ -60,11 +60,11 @@ class ControlChannel:
         self.address = (*self.listener.getsockname(), self._token)
 
     def ask(self, ranks: Iterable[int], limit: float = seconds.ANSWER, want: str = STATUS) -> dict[int, Answer]:
-        """What the ranks answer within `limit` seconds; one that does not is left out.
+        """What the ranks answer within `limit` seconds; a rank that does not answer is left out.
 
         Args:
             ranks: those that are asked.
-            limit: 0 to wait for no answer.
+            limit: 0 not to wait for answers.
             want: a question or an order, see messages.py.
         """
         deadline = time.monotonic() + limit
@@ -88,7 +88,7 @@ class ControlChannel:
             select.select([self.listener, *self._strangers, *waiting], [], [], left)
 
     def printed(self) -> dict[int, str]:
-        """What functions of remote calls have printed since the last call of this, by the rank that ran them."""
+        """What functions of remote calls have printed since this was last called, by the rank that ran them."""
         self._accept()
         for rank in list(self.ends):
             self._receive(rank)
@@ -96,7 +96,7 @@ class ControlChannel:
         return printed
 
     def _receive(self, rank: int) -> list[Answer]:
-        """The answers of a rank that have arrived; its connection is forgotten when it is closed."""
+        """The answers of a rank that have arrived; a closed connection is forgotten."""
         received = receive(self.ends[rank], 1 << 16)
         if received == b"":
             self.ends.pop(rank).close()
@@ -142,7 +142,7 @@ class ControlChannel:
 
 
 def receive(end: socket.socket, most: int) -> bytes | None:
-    """What has arrived on a connection; None for nothing yet, b"" when it has ended."""
+    """What has arrived on a connection; None for nothing yet, b"" if it has ended."""
     try:
         return end.recv(most)
     except BlockingIOError:

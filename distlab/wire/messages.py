@@ -1,6 +1,6 @@
 """What ranks and notebook send each other: a dataclass for each message, the learner's lines, and one way to JSON.
 
-Runs on both sides, and in the diagnosis. Fields hold plain values only: no tensor, nothing of torch's.
+Runs on both sides, and in the diagnosis. Fields hold only plain values: no tensor, nothing from torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communic
 MESSAGE, COLLECTIVE, FUNCTIONAL, REMOTE, OTHER = "message", "collective", "functional", "remote", "other"
 SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
 WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.waiting
-# what the notebook may want of a rank's watchdog: four questions and three orders
+# what the notebook may want from a rank's watchdog: four questions and three orders
 STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
 FREE, FREE_WAITING, COME_BACK = "free", "free waiting", "come back"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -35,7 +35,7 @@ class Line:
 
     Attributes:
         number: counted from 1 as the notebook shows it, `%%px` line included.
-        text: the source, stripped; empty where the source is not available.
+        text: the source, stripped; empty if it is not available.
         place: the function's name, or "" at the top of a cell.
         file: the source file; "" for a `%%px` cell.
     """
@@ -57,7 +57,7 @@ class Failure:
         lines: the learner's own lines, outermost first.
         traceback: Python's whole traceback.
         consequence: whether it waited for another rank, which may be the culprit.
-        communicated: whether a call of torch.distributed raised it, so that its group may be damaged.
+        communicated: whether a torch.distributed call raised it, so that its group may be damaged.
     """
 
     rank: int
@@ -79,7 +79,7 @@ class CallRecord:
     Attributes:
         op: what the learner called.
         kind: one of those above.
-        members: ranks of its group, none when that was destroyed; of a remote call, the ranks that it waits for.
+        members: ranks of its group, none if that was destroyed; for a remote call, the ranks that it waits for.
         own_limit: whether it ends before the group's timeout.
         collective: its name below `op`.
         group: name of its group.
@@ -90,11 +90,11 @@ class CallRecord:
         is_send: whether it is a message that this rank sends.
         peer: rank at the other end of a message, None for any.
         tag: of a message.
-        dropped: of messages that are counted, how many are sends whose Work is gone, so that no rank can wait for it.
+        dropped: how many of the counted messages are sends whose Work is gone, so that no rank can wait for it.
         root: rank of a collective that has one.
         reduce_op: "" without one.
         sends, receives: elements by rank, of a collective with splits.
-        function: that is called remotely.
+        function: the one that is called remotely.
     """
 
     op: str
@@ -120,7 +120,7 @@ class CallRecord:
 
 @dataclass(frozen=True)
 class RankStatus:
-    """What one rank does, or one of its threads.
+    """What one rank, or one of its threads, is doing.
 
     Attributes:
         rank: the rank.
@@ -128,18 +128,18 @@ class RankStatus:
         call: the call that it waits in.
         lines: the learner's, outermost first.
         idle: whether its main thread is.
-        begun: of each group the newest collective, also of those that C++ makes, and of which only C++ knows more.
+        begun: the newest collective of each group, including those made in C++, about which only C++ knows more.
         groups: how many groups were made.
         history: the newest collectives that Python called.
         traffic: the newest message of each group, direction, peer and tag.
-        mark: equal in two statuses when nothing happened between them.
+        mark: equal in two statuses if nothing happened in between.
         quiet: nothing is under way, and nothing else computes or may act.
-        importing: the main thread imports a library, and is not interrupted before it has.
-        rounds: how often gloo's own threads, which look every few milliseconds whether something came, have run.
-        threads: how many remote calls it runs at a time; 0 where it takes none.
-        serving: what its threads do for other ranks, by remote calls.
+        importing: the main thread is importing a library, and is not interrupted until it has.
+        rounds: how often gloo's own threads, which look for data every few milliseconds, have run.
+        threads: how many remote calls it can run at a time; 0 if it takes none.
+        serving: what its threads are doing for other ranks, by remote calls.
         caller, function: the rank for which such a thread works, and what it runs.
-        beside: what further threads do that wait in a call.
+        beside: what further threads that wait in a call are doing.
         destroyed: the learner's call that destroyed a group.
         left: calls that returned at once and whose Work is gone, so that no rank can wait for it.
         kept: such calls of earlier cells whose Work a rank still has.
@@ -173,7 +173,7 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class Query:
-    """What the notebook wants of a rank's watchdog: `want` is one of the questions and orders above."""
+    """What the notebook wants from a rank's watchdog: `want` is one of the questions and orders above."""
 
     number: int
     want: str = STATUS
@@ -181,18 +181,18 @@ class Query:
 
 @dataclass(frozen=True)
 class Answer:
-    """The watchdog's answer to the question of the same number; without what was wanted when it could not look.
+    """The watchdog's answer to the question with the same number; without what was wanted if it could not look.
 
-    Number 0 is no question's: the rank reports by itself what it has printed, or that calls are left.
+    Number 0 answers no question: the rank itself reports what it has printed, or that calls are left.
 
     Attributes:
         number: the question's.
-        status: what the rank does.
+        status: what the rank is doing.
         variables: names of the learner's variables.
         megabytes: memory of the rank's process.
         clock: of the rank's machine, in ns.
-        error: the traceback where the watchdog could not look.
-        printed: what a function has printed that the rank has run for another one.
+        error: the traceback if the watchdog could not look.
+        printed: what a function that the rank ran for another one has printed.
         unwaited: whether a cell has ended and left calls that no rank can wait for.
     """
 
@@ -213,7 +213,7 @@ class Answer:
 def is_learners(filename: str | None) -> bool:
     """Whether a source file is the learner's: a cell, a script, a module beside the notebook.
 
-    A program that is given with -c, as what starts a rank, is not.
+    A program given with -c, like the one that starts a rank, is not.
 
     Runs on: anywhere.
     """
@@ -225,7 +225,7 @@ def is_learners(filename: str | None) -> bool:
 
 
 def line_of(filename: str, number: int, function: str) -> Line:
-    """A line of source as the notebook shows it; without its text where only the notebook has that.
+    """A line of source as the notebook shows it; without its text if only the notebook has that.
 
     Runs on: a rank.
 
@@ -235,7 +235,7 @@ def line_of(filename: str, number: int, function: str) -> Line:
     place = "" if function.startswith("<") else function
     text = linecache.getline(filename, number).strip()
     if f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input"):
-        return Line(number + 1, text, place)  # of a cell, whose %%px line is not compiled
+        return Line(number + 1, text, place)  # in a cell, whose %%px line is not compiled
     return Line(number, text, place, filename)
 
 

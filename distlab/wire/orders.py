@@ -16,8 +16,8 @@ class HostPlan:
         host: its number.
         ranks: how many start there.
         folder: where the notebook works.
-        notebook: the notebook's address; "" where the host finds it, because ssh or srun came from there.
-        address: of this host for the other ones; None for the one that leads to the notebook.
+        notebook: the notebook's address; "" if the host can find it, because ssh or srun came from there.
+        address: of this host for the others; None for the one that leads to the notebook.
         interface: network interface of the ranks; None for the one with that address.
     """
 
@@ -64,21 +64,21 @@ class SignalOrder:
 
 @dataclass(frozen=True)
 class Alive:
-    """A sign of life of a host, and the notebook's answer to it."""
+    """A host's heartbeat, and the notebook's answer to it."""
 
     host: int
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What a host reports of itself before its ranks start.
+    """What a host reports about itself before its ranks start.
 
     Attributes:
         name: its own.
         cores: how many of them it may use.
         versions: of Python and packages.
         notebook: the notebook's address as the host sees it.
-        address: of the host for the other ones.
+        address: of the host for the others.
     """
 
     host: int

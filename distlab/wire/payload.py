@@ -1,4 +1,4 @@
-"""Objects on their way between notebook and ranks: one header of bytes and the large tensors' own memory beside it.
+"""Objects on their way between notebook and ranks: a header of bytes, and the memory of large tensors beside it.
 
 Called by cluster.py in the notebook's kernel and by entry.py on every rank.
 Functions and classes that were written in a notebook travel by value (cloudpickle). The memory of a dense
@@ -23,7 +23,7 @@ from distlab.errors import SerializationError
 from distlab.wire.messages import Failure, is_learners
 
 MOST_BUFFERS = 32  # ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
-LEAST_BYTES = 1024  # less is copied sooner than sent as a part of its own
+LEAST_BYTES = 1024  # copying less is faster than sending it as a part of its own
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Reply:
     Attributes:
         header: of the value, for payload.loads.
         failure: what the call raised; None when it returned.
-        unsendable: why the value cannot travel, a sentence; "" where it does.
+        unsendable: why the value cannot travel, a sentence; "" if it can.
     """
 
     header: bytes = b""
@@ -76,7 +76,7 @@ def loads(header: bytes, buffers: Sequence[Any]) -> Any:
 
 
 def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
-    """As `dumps`, for the ranks; SerializationError, which names `what`, where that is not possible.
+    """Like `dumps`, for the ranks; SerializationError, which names `what`, if that is not possible.
 
     Runs on: the notebook's kernel.
     """
@@ -90,7 +90,7 @@ def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
 
 
 def unpack(replies: list[Any]) -> list[Any]:
-    """The values in the ranks' replies, [Reply, *buffers] each; SerializationError where one cannot travel.
+    """The values in the ranks' replies, [Reply, *buffers] each; SerializationError if one cannot travel.
 
     Runs on: the notebook's kernel.
     """
@@ -101,7 +101,7 @@ def unpack(replies: list[Any]) -> list[Any]:
 
 
 def bring_own_module(function: Any) -> None:
-    """A function from a module beside the notebook brings its module's code along, from now on.
+    """From now on, a function from a module beside the notebook brings the code of its module along.
 
     The rank may not find the module, or may have imported it before its last edit.
     """
@@ -113,8 +113,8 @@ def bring_own_module(function: Any) -> None:
 class _Pickler(cloudpickle.Pickler):
     """cloudpickle, with the memory of plain tensors out of band.
 
-    A module whose class is its own, as torch.classes and torch.backends are, goes by its name like any other module.
-    cloudpickle wants to send them with a function that uses torch and has an attribute of that name, such as .classes.
+    A module with a class of its own, like torch.classes and torch.backends, goes by its name like any other module.
+    cloudpickle would send it along with a function that uses torch and an attribute of that name, such as .classes.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -175,19 +175,19 @@ class RecordedCall:
 
     Attributes:
         op: the function that the program called: "send", "all_gather_object".
-        method: of ProcessGroup; REMOTE or SERVED of a remote call, with the caller's number of it as the sequence.
+        method: of ProcessGroup; REMOTE or SERVED for a remote call, whose sequence is the caller's number for it.
         group: its group.
         num_bytes: what this rank gives, or receives into; of scatter and reduce_scatter the whole, on every rank.
         peer: the other rank of a message, the root of a collective, in the world; None when there is none.
         tag: of a message.
-        sequence: among the messages of this group, direction, peer and tag since the group was built; 0 for unknown.
+        sequence: among the messages of this group, direction, peer and tag since the group was built; 0 if unknown.
         blocking: whether it is complete when it returns.
-        elsewhere: whether another thread than that of the cells made it.
+        elsewhere: whether a thread other than that of the cells made it.
         failed: whether it raised.
         start: when it began.
         posted: when it returned to its thread; 0 as long as it has not.
         end: when this rank knew that it was complete; 0 if it never did.
-        waits: of a call that does not block, the waits for it as (start, end).
+        waits: for a call that does not block, the waits for it as (start, end).
     """
 
     op: str

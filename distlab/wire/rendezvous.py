@@ -1,9 +1,9 @@
 """Where the ranks meet: one TCPStore, and the addresses and the identity of this machine.
 
 Runs on the notebook's kernel (processes.py), in the process that forks the ranks, and on every rank. The store listens
-on the loopback interface only, or with several hosts on one interface of the first, on a port that the system chose:
-any number of clusters run side by side. Every (re)build of the process group is a *generation* with keys of its own:
-gloo reads stale addresses, and hangs, when a group is rebuilt under used keys.
+only on the loopback interface, or with several hosts on one interface of the first, on a port that the system chose:
+any number of clusters can run side by side. Every (re)build of the process group is a *generation* with its own keys:
+gloo reads stale addresses, and hangs, if a group is rebuilt under used keys.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Meeting:
         host, port: the store.
         prefix: the generation's name, which starts all its keys in the store.
         path: the generation's file, for init_method "file".
-        channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they do.
-        hosts: number of each rank's host, by rank; none where all are on one machine.
+        channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they are doing.
+        hosts: number of each rank's host, by rank; none if all are on one machine.
     """
 
     init_method: str
@@ -58,7 +58,7 @@ class Joined:
 
     Attributes:
         pid: its process number.
-        machine: where that number counts, see `this_machine`.
+        machine: where that number is valid, see `this_machine`.
     """
 
     pid: int
@@ -81,12 +81,12 @@ class Rebuilt:
 class Rendezvous:
     """Serves the store and names the generations.
 
-    Runs on: the notebook's kernel. Serving a store here imports torch, if it is not there yet: most of the cost.
+    Runs on: the notebook's kernel. Serving a store here imports torch, if it is not there yet, which costs most.
 
     Args:
         folder: a private folder for the files of init_method "file".
         channel: address of the notebook's `ControlChannel`, for the meetings.
-        store: address and port of a store that serves already; None serves one here.
+        store: address and port of a store that is already running; None to serve one here.
         hosts: see `Meeting`.
 
     Attributes:
@@ -160,7 +160,7 @@ def this_machine() -> tuple[str, str]:
 
 
 def used_megabytes() -> float:
-    """The memory of this process in megabytes; shared pages count in proportion where the system reports that."""
+    """The memory of this process in megabytes; shared pages count in proportion if the system reports that."""
     import psutil
 
     memory = psutil.Process().memory_full_info()
@@ -168,7 +168,7 @@ def used_megabytes() -> float:
 
 
 def serve(listener: socket.socket) -> Any:
-    """A TCPStore at the address of `listener`. Given only an address torch would listen on every interface.
+    """A TCPStore at the address of `listener`; given only an address, torch would listen on every interface.
 
     Runs on: the notebook's kernel, or the process that forks the ranks.
     """
@@ -187,8 +187,8 @@ def listen(address: str = "127.0.0.1") -> socket.socket:
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
     """Ports of an address that are free now, and likely to stay free until the controller binds them.
 
-    They lie below the range of outgoing connections, in the first free block of an order that is this process's own:
-    clusters of several notebooks that start at the same moment hardly ever meet.
+    They are below the range of outgoing connections, in the first free block in an order of this process's own, so that
+    clusters of several notebooks that start at the same moment hardly ever collide.
     """
     order = random.Random(os.getpid())
     while True:

@@ -1,6 +1,6 @@
-"""How long the notebook's kernel waits for ranks, and how often it looks at them: one page of times in seconds.
+"""How long the notebook's kernel waits for ranks, and how often it looks at them: all times, in seconds, on one page.
 
-Runs on the notebook's kernel; `seconds.TICK` is read where it is used, so that a test can change it.
+Runs on the notebook's kernel; `seconds.TICK` is read each time it is used, so that a test can change it.
 
 How late a deadlock is reported, after the last rank has entered its call: a look finds it after TICK, later looks find
 it unmoved for UNMOVED, which the next TICK rounds up, and the ranks are free within AGAIN:

@@ -39,7 +39,7 @@ def test_a_learner_solves_an_exercise(page, lab):
     shown(page, 0)
     grid = shown(page, 1)
     assert "scale_by_rank: not yet. With 2 ranks and 8 numbers of float32 it gives wrong values:" in grid
-    assert "The tensor is still as it was given: the result has to be in it." in grid
+    assert "The tensor is unchanged: the result has to be written into it." in grid
     assert "scale_by_rank: passed. 15 cases with 2, 3 and 4 ranks." in shown(page, 2)
 
     def interrupt():

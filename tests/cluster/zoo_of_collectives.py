@@ -33,7 +33,7 @@ def a_gather_without_rank_1(rank, n):
 
 @breaks(2)
 def one_all_reduce_too_many(rank, n):
-    """finished without calling it once more."""
+    """finished without calling it again."""
     for _ in range(4 if rank == 0 else 3):
         dist.all_reduce(ones())
 
@@ -65,7 +65,7 @@ def a_recv_against_a_collective(rank, n):
 
 @breaks(3)
 def roots_that_differ(rank, n):
-    """The ranks do not agree in broadcast: rank 0 has the root 0,"""
+    """The ranks' broadcast calls do not match: rank 0 has the root 0,"""
     dist.broadcast(ones(), src=0 if rank == 0 else 1)
     dist.barrier()
     dist.recv(ones(), src=(rank + 1) % n)
@@ -73,7 +73,7 @@ def roots_that_differ(rank, n):
 
 @breaks(3)
 def shapes_that_differ(rank, n):
-    """The ranks do not agree in all_reduce: rank 2 has float32[5], ranks 0-1 have float32[4]."""
+    """The ranks' all_reduce calls do not match: rank 2 has float32[5], ranks 0-1 have float32[4]."""
     dist.all_reduce(ones(5 if rank == 2 else 4))
 
 

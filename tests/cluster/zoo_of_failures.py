@@ -65,7 +65,7 @@ def an_exception_that_cannot_be_pickled(rank, n):
 
 @breaks(3, error="RankDied")
 def one_is_killed(rank, n):
-    """rank 1 was killed by SIGKILL (often the system, out of memory, or kill -9)"""
+    """rank 1 was killed by SIGKILL (often by the system when memory runs out, or by kill -9)"""
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
@@ -98,13 +98,13 @@ def a_message_larger_than_its_recv(rank, n):
 
 @breaks(2, error="RankError", check=True)
 def checked_sizes_of_a_message(rank, n):
-    """The two ends of a message from rank 0 to rank 1 do not fit: float32[4] is sent, float32[2] is to receive it."""
+    """The two ends of a message from rank 0 to rank 1 do not match: float32[4] is sent, float32[2] is expected."""
     message(rank, ones(4), ones(2))
 
 
 @breaks(2, error="RankError", check=True)
 def checked_types_of_a_message(rank, n):
-    """The two ends of a message from rank 0 to rank 1 do not fit: int32[2] is sent, float32[2] is to receive it."""
+    """The two ends of a message from rank 0 to rank 1 do not match: int32[2] is sent, float32[2] is expected."""
     if rank == 0:
         dist.send(ones(2, torch.int32), dst=1)
     elif rank == 1:
@@ -113,25 +113,25 @@ def checked_types_of_a_message(rank, n):
 
 @breaks(2, error="RankError", check=True)
 def checked_reduce_ops(rank, n):
-    """The ranks do not agree in all_reduce: rank 0 has op=MAX,"""
+    """The ranks' all_reduce calls do not match: rank 0 has op=MAX,"""
     dist.all_reduce(ones(), op=dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM)
 
 
 @breaks(3, error="RankError", check=True)
 def checked_types_of_a_collective(rank, n):
-    """The ranks do not agree in all_reduce: rank 1 has int32[2], ranks 0 and 2 have float32[2]."""
+    """The ranks' all_reduce calls do not match: rank 1 has int32[2], ranks 0 and 2 have float32[2]."""
     dist.all_reduce(ones(2, torch.int32 if rank == 1 else torch.float32))
 
 
 @breaks(2, error="RankError", check=True)
 def checked_roots(rank, n):
-    """The ranks do not agree in reduce:"""
+    """The ranks' reduce calls do not match:"""
     dist.reduce(ones(), dst=0 if rank == 0 else 1)
 
 
 @breaks(3, error="RankError", check=True)
 def checked_splits_of_all_to_all(rank, n):
-    """The ranks do not agree in all_to_all: rank 0 sends 3 elements to rank 2, which expects 2 elements."""
+    """The ranks' all_to_all calls do not match: rank 0 sends 3 elements to rank 2, which expects 2 elements."""
     dist.all_to_all([ones(2) for _ in range(n)], [ones(3 if (rank, j) == (0, 2) else 2) for j in range(n)])
 
 

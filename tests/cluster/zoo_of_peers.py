@@ -92,13 +92,13 @@ def an_error_that_is_caught_before_a_deadlock(rank, n):
 
 @breaks(2, error="RankError")
 def a_recv_from_oneself(rank, n):
-    """On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."""
+    """With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_()."""
     dist.recv(ones(), src=rank)
 
 
 @breaks(2, error="RankError")
 def an_isend_to_oneself(rank, n):
-    """On gloo a rank cannot send to itself, or receive from itself: copy the tensor with copy_()."""
+    """With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_()."""
     works = [dist.isend(ones(), dst=rank), dist.irecv(ones(), src=rank)]
     for work in works:
         work.wait()
@@ -159,7 +159,7 @@ def a_root_that_is_not_in_the_group(rank, n):
 
 @breaks(3, error="RankError")
 def a_send_in_a_group_without_this_rank(rank, n):
-    """This rank is not in that group: make the call on its members alone."""
+    """This rank is not in that group: make the call on its members only."""
     group = dist.new_group([0, 1])
     if rank == 2:
         dist.send(ones(), dst=0, group=group)
@@ -178,13 +178,13 @@ def a_group_that_was_destroyed(rank, n):
 
 @breaks(2, error="RankError")
 def a_wait_for_what_is_over(rank, n):
-    """Only with async_op=True is there a Work to wait for."""
+    """There is a Work to wait for only with async_op=True."""
     dist.all_reduce(ones()).wait()
 
 
 @breaks(2, error="RankError")
 def a_function_that_no_file_has(rank, n):
-    """A new process looks for its function in a file: write it into one with"""
+    """A new process looks for its function in a file: write it to one with"""
 
     def work(number):
         print(number)

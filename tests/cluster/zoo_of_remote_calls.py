@@ -45,7 +45,7 @@ def ask_back(depth):
 
 @breaks_remotely(2, threads=1)
 def a_circle_of_calls_on_one_thread(rank, n):
-    """but the one thread of rank 1 that serves calls waits. Rank 1, in ask_back(...) for rank 0, waits for rank 0:"""
+    """but rank 1's only thread for calls is waiting. Rank 1, in ask_back(...) for rank 0, waits for rank 0:"""
     if rank == 0:
         rpc.rpc_sync("w1", ask_back, (3,))
 
@@ -73,7 +73,7 @@ def when_full():
 
 @breaks_remotely(2, on=[0])
 def a_batch_that_never_fills(rank, n):
-    """Rank 0 waits for rank 1: when_full(...), which has returned a Future that nobody completes."""
+    """Rank 0 waits for rank 1: when_full(...), which returned a Future that nobody completes."""
     rpc.rpc_sync("w1", when_full)
 
 
@@ -85,7 +85,7 @@ def many_batches_that_never_fill(rank, n):
 
 @breaks_remotely(3, on=[0], threads=1)
 def a_pool_that_is_full(rank, n):
-    """but the one thread of rank 1 that serves calls waits."""
+    """but rank 1's only thread for calls is waiting."""
     first = rpc.rpc_async("w1", receive, (2,))
     rpc.rpc_sync("w1", ask_back, (0,))
     first.wait()
@@ -159,14 +159,14 @@ def a_worker_that_is_not_there(rank, n):
 
 @breaks_remotely(3, error="RankError")
 def one_name_for_two_workers(rank, n):
-    """name must be another one on every rank, got 'w'. It is that of ranks 0 and 1"""
+    """name must be different on every worker, got 'w'. It is that of ranks 0 and 1"""
     rpc.shutdown()
     rpc.init_rpc("w" if rank < 2 else "v", rank=rank, world_size=n)
 
 
 @breaks_remotely(2, on=[0], error="RankError")
 def a_second_start(rank, n):
-    """RPC runs on rank 0 already, as "w0". Call rpc.shutdown() on every rank first."""
+    """RPC is already running on rank 0, as "w0". Call rpc.shutdown() on every rank first."""
     rpc.init_rpc("w0", rank=rank, world_size=n)
 
 
@@ -178,7 +178,7 @@ def a_result_that_cannot_be_sent(rank, n):
 
 @breaks_remotely(2, error="RankError")
 def a_reference_after_the_shutdown(rank, n):
-    """This RRef belongs to an RPC that has ended: make a new one with rpc.remote."""
+    """This RRef belongs to an RPC agent that has ended: make a new one with rpc.remote."""
     reference = rpc.remote("w1", ask_back, (0,)) if rank == 0 else None
     rpc.shutdown()
     if rank == 0:

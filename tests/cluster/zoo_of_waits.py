@@ -43,7 +43,7 @@ def a_queue_that_a_waiting_thread_was_to_fill(rank, n):
 
 @breaks(3)
 def groups_made_in_another_order(rank, n):
-    """every rank must call new_group, also for a group that it is not in, and in the same order."""
+    """every rank must call new_group, even for a group that it is not in, and in the same order."""
     for members in ([0, 1], [0, 2]) if rank != 1 else ([0, 2], [0, 1]):
         dist.new_group(members)
 
@@ -93,7 +93,7 @@ def processes_that_only_answer(rank, n):
 
 @breaks(2)
 def a_dropped_isend_whose_sender_goes_on_to_receive(rank, n):
-    """Rank 0 did not keep what isend returned, and the message to rank 1 went with it: keep it, and call its wait()."""
+    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
     if rank == 0:
         dist.isend(ones(), dst=1)
     dist.barrier()
@@ -131,6 +131,6 @@ def run_code(rank, n):
 
 @breaks(2, error="RankTimeout", timeout=0.5)
 def do_apply(rank, n):
-    """ranks 0-1  computes"""
+    """ranks 0-1  computing"""
     while True:
         pass

@@ -14,7 +14,7 @@ def test_a_cluster_on_namespaces(hosts):
         cluster.push({"kept": 1})
         hosts.cut("nodeB")
         words = str(raised(distlab.RankDied, cluster.run, sum_of_ranks))
-        assert words.startswith("ranks 2-3 were lost with host nodeB, which gave no sign of life for 3.5 s.\n")
+        assert words.startswith("ranks 2-3 were lost with host nodeB, which sent no heartbeat for 3.5 s.\n")
         assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
         hosts.repair("nodeB")
         assert cluster.run(sum_of_ranks) == [6.0] * 4

@@ -89,7 +89,7 @@ def test_what_is_known_of_ranks_with_other_clocks_and_process_numbers(usable, mo
     with usable.trace() as trace:
         usable.run(sum_of_ranks)
     assert [abs(trace.offsets[rank].seconds) <= trace.offsets[rank].error < 1 for rank in range(4)] == [True] * 4
-    assert "The clocks of ranks 0-3 are estimated, right to within " in "\n".join(trace.notes())
+    assert "The clocks of ranks 0-3 are estimated, to within " in "\n".join(trace.notes())
 
 
 def test_only_one_interface_is_listened_on_and_nothing_without_a_key(usable, ssh_hosts):
@@ -120,7 +120,7 @@ def test_a_host_that_dies_is_reported_and_comes_back(cluster, ssh_hosts, monkeyp
     monkeypatch.setattr(hosts, "RETURN_SECONDS", 1.0)
     words = str(raised(distlab.HostError, cluster.heal))
     assert words.startswith("1 of 2 hosts cannot be used:\n  nodeB: ssh: connect to host ")
-    advice = "heal() tries again, for up to 1 s, and restart() starts all ranks anew."
+    advice = "heal() tries again, for up to 1 s, and restart() starts new ranks."
     assert words.endswith(f"pull and run with ranks=[0, 1] work. {advice}")
     monkeypatch.undo()
     threading.Timer(1.0, ssh_hosts.boot, ["nodeB"]).start()
@@ -164,8 +164,8 @@ def test_hosts_that_cannot_be_reached(ssh_hosts):
     first, *lines, last = error.splitlines()
     assert first == "3 of 4 hosts cannot be used:"
     for line, (name, words) in zip(lines, REACHED.items(), strict=True):
-        assert re.fullmatch(f"  {name}: .*{words}.*`ssh {name} .* -V` must work without a question.", line), line
-    assert last == f"`python -m distlab doctor --hosts {','.join(REACHED)}` looks again."
+        assert re.fullmatch(f"  {name}: .*{words}.*`ssh {name} .* -V` must work without a prompt.", line), line
+    assert last == f"`python -m distlab doctor --hosts {','.join(REACHED)}` checks again."
     assert wait_until_gone(lambda: servers(ssh_hosts)) == []
 
 
@@ -207,7 +207,7 @@ EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
 @pytest.mark.parametrize(
     ("n", "options", "words"),
     [
-        (5, {"hosts": TWO_EACH}, f"n must be left out, or 4 as hosts have it, got 5. {EXAMPLE}"),
+        (5, {"hosts": TWO_EACH}, f"n must be left out, or 4 as in hosts, got 5. {EXAMPLE}"),
         (None, {"hosts": {"a": 0}}, f"the number of ranks of a must be a whole number of 1 or more, got 0. {EXAMPLE}"),
         (2, {"python": "/x"}, f"hosts must be given for ssh, python= and interface=, got None. {EXAMPLE}"),
         (None, {"hosts": TWO_EACH, "init_method": "file"}, 'init_method must be "tcp" or "env" for several hosts'),

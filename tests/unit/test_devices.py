@@ -59,9 +59,9 @@ def test_bad_ranks_are_refused():
 @pytest.mark.parametrize(
     ("count", "nccl", "n", "words"),
     [
-        (1, True, 2, "it refuses two ranks on one GPU. Call Cluster(2) for gloo."),
-        (0, True, 1, "There is no GPU here, and nccl moves the data of GPUs alone. Call Cluster(1) for gloo."),
-        (3, False, 2, "This torch was built without it, and sees 3 GPUs. Call Cluster(2) for gloo."),
+        (1, True, 2, "2 ranks need 2 GPUs, and torch sees 1 GPU. Call Cluster(2) for gloo."),
+        (0, True, 1, "There is no GPU here, and nccl only moves data that is on GPUs. Call Cluster(1) for gloo."),
+        (3, False, 2, "This torch was built without nccl, and sees 3 GPUs. Call Cluster(2) for gloo."),
     ],
 )
 def test_nccl_that_cannot_serve(gpus, count, nccl, n, words):

@@ -30,7 +30,7 @@ def test_engines_become_ranks_and_stay(engines):
         raised(distlab.DeadlockError, cluster.run, stuck)
         cluster.push({"kept": 1})
         words = str(raised(distlab.ClusterError, cluster.restart))
-        again = "start them anew there, then call Cluster.attach('default')."
+        again = "start them again there, then call Cluster.attach('default')."
         assert words == f"These engines were started elsewhere: {again}"
         assert repr(cluster).startswith(
             f"Cluster(2) on {os.uname().nodename}: backend gloo, engines attached\nrank 0: idle"
@@ -58,4 +58,4 @@ def test_a_rank_that_dies_is_reported(engines):
         assert words.startswith("rank 0 died.\n")
     until(lambda: client.ids == [1])
     error = raised(distlab.ClusterError, distlab.Cluster.attach)
-    assert str(error) == "Ranks are engines 0 to n - 1, and this cluster has [1]: start its engines anew."
+    assert str(error) == "Ranks are engines 0 to n - 1, and this cluster has [1]: start its engines again."

@@ -103,7 +103,7 @@ def with_all_reduce(tensor):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (ALL_REDUCE["whole ring"], "with 3 ranks and 8 numbers of float32 rank 0 sends 64 B where 48 B suffice."),
+        (ALL_REDUCE["whole ring"], "with 3 ranks and 8 numbers of float32, rank 0 sends 64 B where 48 B would do."),
         (lambda tensor: {}["a"], "it ends in RankError:\nrank 0 raised KeyError: 'a'\n  rank 0   line"),
         (lambda tensor: sys.exit(2), "it ends in RankError:\nrank 0 raised SystemExit: 2\n"),
         (lambda tensor: os._exit(3), "it ends in RankDied:\nrank 0 ended with exit status 3."),
@@ -119,6 +119,18 @@ def test_a_wrong_answer_is_explained(usable, answer, words):
     assert words in repr(verdict)
     assert "rebuilt" not in repr(verdict)
     assert repr(distlab.check("ring_all_reduce", ring)) == PASSED.format("533 µs", "met")
+
+
+def test_a_formula_is_judged_without_ranks(usable):
+    """An exercise of one rank has arguments and values, and its verdicts name no rank."""
+    verdict = distlab.check("chunks_pay_off", lambda n, alpha, beta: 1.0)
+    assert repr(verdict).splitlines() == [
+        "chunks_pay_off: not yet. With these arguments it gives wrong values:",
+        "   given               expected   yours",
+        "   [4, 1e-05, 1e-09]   20000      1       wrong",
+    ]
+    right = all_exercises()["chunks_pay_off"].function
+    assert repr(distlab.check("chunks_pay_off", right)) == "chunks_pay_off: passed. 4 cases."
 
 
 def test_an_answer_that_never_returns_is_ended(usable):

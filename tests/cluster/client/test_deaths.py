@@ -13,8 +13,8 @@ from tests.processes import until
 from tests.refused import raised
 
 CLUSTER = {"n": 3, "timeout": 60}
-KILLED = "killed by SIGKILL (often the system, out of memory, or kill -9)"
-NEW = "A new process begins without variables.\n"
+KILLED = "killed by SIGKILL (often by the system when memory runs out, or by kill -9)"
+NEW = "A new process starts without variables.\n"
 
 
 def traced(cluster):
@@ -31,7 +31,7 @@ def test_whatever_is_called_next_reports_a_death_and_replaces_the_rank(usable, c
     assert row.startswith(f"rank 1: was {KILLED}  ")
     assert row.endswith(f"  -  pid {before[1]}")
     call(usable)
-    assert capsys.readouterr().out == f"Since the last cell rank 1 was {KILLED}. {NEW}"
+    assert capsys.readouterr().out == f"Since the last cell, rank 1 was {KILLED}. {NEW}"
     after = usable.run(pid_on_rank)
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
     assert usable.pull("kept", ranks=[0, 2]) == [5, 5]
@@ -41,7 +41,7 @@ def test_several_deaths_are_reported_together(usable, capsys):
     """Two ranks, also rank 0, are reported in one line and replaced."""
     kill(usable, 0, 2)
     assert usable.run(sum_of_ranks) == [3.0] * 3
-    assert capsys.readouterr().out == f"Since the last cell ranks 0 and 2 were {KILLED}. {NEW}"
+    assert capsys.readouterr().out == f"Since the last cell, ranks 0 and 2 were {KILLED}. {NEW}"
 
 
 def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
@@ -107,7 +107,7 @@ def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable,
     until(lambda: servers.why_lost(0))
     assert usable.run(sum_of_ranks) == [3.0] * 3
     ended = f"ranks 0-2 ended with the process that forks the ranks, which was {KILLED}"
-    assert capsys.readouterr().out == f"Since the last cell {ended}. {NEW}"
+    assert capsys.readouterr().out == f"Since the last cell, {ended}. {NEW}"
     assert not set(before) & set(usable.run(pid_on_rank))
     assert {error.ename for error in pending.get(timeout=10, return_exceptions=True)} == {"EngineError"}
 

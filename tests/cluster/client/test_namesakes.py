@@ -41,12 +41,12 @@ def test_ranks_start_beside_files_with_the_names_of_modules(beside_files):
 def test_with_the_stock_launcher_a_death_needs_a_restart(beside_files):
     """Its engines start beside such files too, and cannot be replaced one by one: every next call says so."""
     names = NAMES if sys.version_info >= (3, 11) else ()  # Python 3.10 has no PYTHONSAFEPATH
-    killed = "rank 1 was killed by SIGKILL (often the system, out of memory, or kill -9)"
+    killed = "rank 1 was killed by SIGKILL (often by the system when memory runs out, or by kill -9)"
     with beside_files(names, n=2, timeout=30, engines="local") as cluster:
         assert cluster.run(helper_and_safe_path) == [(7, None)] * 2
         assert str(raised(distlab.RankDied, cluster.run, dies)) == (
-            f"{killed}.\nThe cluster is not whole: call cluster.restart() for new ranks."
+            f"{killed}.\nThe cluster is incomplete: call cluster.restart() for new ranks."
         )
         advice = "Call cluster.restart(): it starts new ranks, without the variables."
         for call in (lambda: cluster.run(pid_on_rank), cluster.heal):
-            assert str(raised(distlab.ClusterError, call)) == f"The cluster is not whole: {killed}. {advice}"
+            assert str(raised(distlab.ClusterError, call)) == f"The cluster is incomplete: {killed}. {advice}"

@@ -40,9 +40,9 @@ SHOWN = {
     "%%px --targets ::3\nprint('here')": "ranks 0 and 3: here",
     "%%px --targets x\nran = True": (
         "ArgumentError: --targets must be a rank, a list of ranks or a slice, got 'x'. "
-        "Write for example --targets 0,2 or --targets ::2."
+        "For example: --targets 0,2 or --targets ::2."
     ),
-    "%%px --timeout 0\nran = True": ("ArgumentError: timeout must be above 0, got 0.0. Give for example timeout=5."),
+    "%%px --timeout 0\nran = True": ("ArgumentError: timeout must be above 0, got 0.0. For example: timeout=5."),
     "%px 'ran' in globals()": "ranks 0-3 -> False",
     "%%px\ndisplay(1); display(1)": "ranks 0-3: 1\nranks 0-3: 1",
     "%%px\nx = 1\ny = = 2": ("RankError: ranks 0-3 raised SyntaxError: invalid syntax\n  ranks 0-3   line 3   y = = 2"),
@@ -109,7 +109,7 @@ def interrupt(notebook, after=1):
 
 @pytest.mark.parametrize(
     ("line", "doing"),
-    [("dist.recv(torch.zeros(1), src=0)", "recv(src=0)  float32[1]"), ("while True: pass", "computes")],
+    [("dist.recv(torch.zeros(1), src=0)", "recv(src=0)  float32[1]"), ("while True: pass", "computing")],
 )
 def test_the_interrupt_button(notebook, no_proof, line, doing):
     """Interrupting the kernel frees ranks that block in gloo or loop, fails the cell, and says where they were."""
@@ -118,7 +118,7 @@ def test_the_interrupt_button(notebook, no_proof, line, doing):
     text = notebook.text(f"%%px --targets 1:\n{line}")
     assert time.monotonic() - began < 10
     assert freed(text).partition("Interrupted: ")[2] == (
-        f"Ranks 1-3 had not ended.\n  ranks 1-3  {doing}  line 2  {line}\n"
+        f"Ranks 1-3 had not finished.\n  ranks 1-3  {doing}  line 2  {line}\n"
         "Freed after <time>. Variables are kept and the process group is rebuilt: change the cell and run it again."
     )
 
@@ -133,7 +133,7 @@ def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
     kinds = [message["type"] for message in messages]
     assert kinds == ["display_data"] + ["update_display_data"] * (len(kinds) - 1)
     assert len(kinds) > 2
-    assert re.match(r"\d s: ranks 0-3: computes \(line 3\)\n", plain(messages[0]))
+    assert re.match(r"\d s: ranks 0-3: computing \(line 3\)\n", plain(messages[0]))
     assert plain(messages[-1]) == final
 
 

@@ -155,7 +155,7 @@ def test_the_cluster_shows_what_its_ranks_do(usable):
 
     usable.client[:].apply_async(wait)
     barrier = f"barrier(), line {wait.__code__.co_firstlineno + 3}"
-    until(lambda: states()[::2] == [barrier] * 2 and states()[1].startswith("computes, line "))
+    until(lambda: states()[::2] == [barrier] * 2 and states()[1].startswith("computing, line "))
     usable.interrupt()
     assert states() == ["idle"] * 3
 
@@ -176,7 +176,7 @@ def test_much_output_breaks_nothing(usable, capsys):
 
     assert usable.run(flood) == [0, 1, 2]
     shown = capsys.readouterr().out
-    assert shown.count(" characters more ...\n") == 2
+    assert shown.count(" more characters ...\n") == 2
     assert "rank 1: line 0\n" in shown
     assert shown.endswith("line 49999\n")
     assert len(shown) < 300_000

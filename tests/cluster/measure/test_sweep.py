@@ -65,7 +65,7 @@ def test_a_function_that_raises_is_shown_and_what_was_measured_is_kept(usable):
     assert lines[0] == "gloo or mine failed at 64 B on 2 ranks."
     assert lines[1] == "RankError: rank 1 raised ValueError: one chunk is missing"
     assert 'raise ValueError("one chunk is missing")' in str(error)
-    assert lines[-1] == "2 times measured before: `import sys; sys.last_value.partial` has them."
+    assert lines[-1] == "2 times measured before that: `import sys; sys.last_value.partial` has them."
     assert [*error.partial.timings] == [(2, 8, "gloo"), (2, 8, "mine")]
     assert (error.failures[0].rank, type(error.__cause__)) == (1, distlab.RankError)
     assert usable.client[:].apply_sync(eval, groups) == before
@@ -105,5 +105,5 @@ def test_an_interrupted_sweep_keeps_what_it_has(usable, python_handles_sigint, t
     timer.start()
     error = raised(KeyboardInterrupt, distlab.sweep, usable, {"slow": slow}, [256, 1024], repeat=2)
     timer.join()
-    assert "1 time measured before: `import sys; sys.last_value.partial` has them." in str(error)
+    assert "1 time measured before that: `import sys; sys.last_value.partial` has them." in str(error)
     assert len(error.partial.timings) == 1

@@ -112,5 +112,5 @@ def test_a_kept_one_is_named_when_a_later_cell_cannot_go_on(usable):
     usable.run(keep)
     said = str(raised(distlab.DeadlockError, usable.run, receive_once_too_often))
     assert "rank 0: isend(dst=1), line" in said
-    assert "was begun in an earlier cell" in said
+    assert "of an earlier cell, was not waited for" in said
     usable.run(lambda rank, world_size: sys.modules["__main__"].__dict__.pop("work", None) and None)

@@ -107,12 +107,12 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back()
         )
         assert [failure.rank for failure in error.failures] == [1, 0, 2]
         assert failures.WITH_ANOTHER in repr(cluster)
-        with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank 1 died\. Call cluster\.rest"):
+        with pytest.raises(distlab.ClusterError, match=r"^The cluster is incomplete: rank 1 died\. Call cluster\.rest"):
             cluster.run(sum_of_ranks)
         cluster.restart()
         kill(cluster, 2)
         assert wait_until_gone(lambda: cluster.client.ids) == []
-        with pytest.raises(distlab.ClusterError, match=r"^The cluster is not whole: rank \d died\."):
+        with pytest.raises(distlab.ClusterError, match=r"^The cluster is incomplete: rank \d died\."):
             cluster.run(sum_of_ranks)
 
 

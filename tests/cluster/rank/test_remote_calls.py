@@ -102,8 +102,8 @@ def test_a_rank_that_serves_between_cells_is_shown(calling, capsys):
 
     calling.run(begin)
     states = [row["state"] for row in calling.describe()]
-    assert states[2].startswith("serves rank 0, long(...): computes, line ")
-    assert states[3] == "serves remote calls"
+    assert states[2].startswith("serving rank 0, long(...): computing, line ")
+    assert states[3] == "serving remote calls"
     capsys.readouterr()
     calling.run(lambda rank, world_size: pending.wait() if rank == 0 else None)  # noqa: F821
     assert capsys.readouterr().out == "rank 2: done\n"
@@ -133,7 +133,7 @@ def test_interrupting_frees_who_waits_and_who_serves(calling):
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     said = str(raised(Interrupted, calling.run, call))
     assert "waiting for rank 1: forever(...)" in said
-    assert "serves rank 0, forever(...): computes" in said
+    assert "serving rank 0, forever(...): computing" in said
     assert calling.run(lambda rank, world_size: own) == [0, 1, 2, 3]  # noqa: F821
     assert ended(calling)
 

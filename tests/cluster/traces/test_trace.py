@@ -148,7 +148,7 @@ def test_some_ranks_only(usable):
 
     A second trace is refused meanwhile.
     """
-    refusal = r"^This cluster is being traced already\. End that trace first"
+    refusal = r"^This cluster is already being traced\. End that trace first"
     with usable.trace(ranks=[0, 1]) as trace:
         with pytest.raises(distlab.ClusterError, match=refusal), usable.trace():
             pass
@@ -156,7 +156,7 @@ def test_some_ranks_only(usable):
     assert {event.rank for event in trace.events} == {0, 1}
     found = {(m.src, m.dst): (m.matched, m.traced) for m in trace.messages}
     assert found == {(0, 1): (True, True), (1, 2): (False, False), (3, 0): (False, False)}
-    assert trace.notes() == ["6 messages to or from ranks of which nothing is known."]
+    assert trace.notes() == ["6 messages to or from ranks that were not traced."]
     assert usable.last_trace is trace
 
 
@@ -171,12 +171,12 @@ def test_a_profiler_of_the_programs_own(usable):
         mine.__exit__(None, None, None)  # noqa: F821
 
     usable.run(begin, ranks=[2])
-    refusal = r"^rank 2 cannot be traced: a profiler runs there already\."
+    refusal = r"^rank 2 cannot be traced: a profiler is already running there\."
     with pytest.raises(distlab.ClusterError, match=refusal), usable.trace():
         pass
     usable.run(end, ranks=[2])
     with usable.trace() as trace:
         usable.run(begin, ranks=[1])
         usable.run(end, ranks=[1])
-    assert trace.missing == {1: "what ran there used a profiler of its own, which ended the trace's"}
+    assert trace.missing == {1: "the code there used a profiler of its own, which ended the trace's"}
     assert usable.run(lambda rank, world_size: torch._C._autograd._profiler_enabled()) == [False] * 4

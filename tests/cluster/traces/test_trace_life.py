@@ -22,7 +22,7 @@ def test_a_rank_dies_and_the_cluster_is_stopped_inside_of_a_trace():
             cluster.stop()
         reason = "the cluster was stopped before the end of the trace"
         assert trace.missing == {0: reason, 1: reason, 2: reason}
-        assert repr(trace).endswith(f"nothing recorded\nNothing is known of ranks 0-2: {reason}.")
+        assert repr(trace).endswith(f"nothing recorded\nNothing was recorded on ranks 0-2: {reason}.")
         with pytest.raises(distlab.ClusterError, match=r"^This cluster was stopped\. Make one"), cluster.trace():
             pass
 
@@ -33,7 +33,7 @@ def test_px_trace(notebook):
     assert wrote["data"]["text/plain"] == "ranks 0-1: hello"
     assert drew["data"]["image/png"].startswith("iVBOR")
     (message,) = notebook.run("%%px --trace --targets 1\nx = 1")
-    assert message["data"] == {"text/plain": "Trace: 1 rank, nothing recorded: nothing of torch's was called"}
+    assert message["data"] == {"text/plain": "Trace: 1 rank, nothing recorded: torch was not called"}
 
 
 def test_px_trace_of_a_cell_that_fails(notebook):

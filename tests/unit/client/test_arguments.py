@@ -19,7 +19,7 @@ THREADS = "threads must be a whole number of 1 or more, got"
         ({"n": 0}, ValueError, f"{WHOLE} 0. Call Cluster(4)."),
         ({"n": "4"}, TypeError, f"{WHOLE} '4'. Call Cluster(4)."),
         ({"n": 2, "init_method": "multicast"}, ValueError, f"{METHODS} 'multicast'. {TCP}"),
-        ({"n": 2, "timeout": "soon"}, ValueError, "timeout must be above 0, got 'soon'. Give for example timeout=5."),
+        ({"n": 2, "timeout": "soon"}, ValueError, "timeout must be above 0, got 'soon'. For example: timeout=5."),
         ({"n": 2, "threads": 0}, ValueError, f"{THREADS} 0. Call Cluster(n, threads=1)."),
     ],
 )

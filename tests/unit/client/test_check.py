@@ -74,7 +74,7 @@ def two_numbers(answer):
         ([1.75, 2.01], "not yet. There are two."),
         ([2, 2], "not yet. The first one is less."),
         ([6, 2], "not yet. 6 is too much."),
-        (3, "not yet. 3 is not it."),
+        (3, "not yet. 3 is not the answer."),
     ],
 )
 def test_a_question_is_judged_at_once(answer, words):

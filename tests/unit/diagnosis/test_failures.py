@@ -19,7 +19,7 @@ def test_a_recursion_is_shown_in_a_few_lines():
     calls = tuple(Line(number, f"f({number})") for number in range(200))
     lines = lines_of(Failure(0, "RecursionError", "maximum recursion depth exceeded", calls))
     assert lines[1] == "  rank 0   line 0   f(0)"
-    assert lines[6:8] == ["           ... 190 calls more ...", "           line 195   f(195)"]
+    assert lines[6:8] == ["           ... 190 more calls ...", "           line 195   f(195)"]
     assert len(lines) == 13  # rank 1 finished
 
 

@@ -95,7 +95,7 @@ def test_a_deadlock_is_proven(steps, needs):
 
 HEADLINES = {  # what is hard to reach with real ranks
     "2 ranks; 0-1 backward": "Every rank waits in backward for the others.",
-    "3 ranks; 0-1 calls 2 add": "Ranks 0-1 wait for rank 2: add(...), but rank 2 has no RPC agent any more.",
+    "3 ranks; 0-1 calls 2 add": "Ranks 0-1 wait for rank 2: add(...), but rank 2 no longer has an RPC agent.",
 }
 
 

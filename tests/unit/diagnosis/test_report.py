@@ -42,7 +42,7 @@ def test_a_table_of_what_ranks_do():
     lines = [(Line(8, "main()"), WAITS), WAITS, Line(12, "step()", "train"), Line(1, "")]
     assert report.table(at_lines("5 ranks; 0-1 recv 4; 2 computes", *lines)).splitlines() == [
         "  ranks 0-1  recv(src=4)  float32[1]  line 9            dist.recv(t, src=1)",
-        "  rank 2     computes                 line 12 in train  step()",
+        "  rank 2     computing                line 12 in train  step()",
         "  ranks 3-4  finished",
     ]
     assert report.table(at_lines("2 ranks; 0 is_silent; 1 has_not_begun")).splitlines() == [
@@ -59,7 +59,7 @@ def test_a_brief_of_what_ranks_do():
     reduces, step = Line(6, "dist.all_reduce(t)"), Line(4, "step()")
     states = at_lines("6 ranks; 0-1 all_reduce; 2 computes; 4 computes; 5 is_silent", reduces, reduces, step)
     assert report.brief(states) == (
-        "ranks 0-1: all_reduce() (line 6), rank 2: computes (line 4), rank 3: finished, rank 4: computes"
+        "ranks 0-1: all_reduce() (line 6), rank 2: computing (line 4), rank 3: finished, rank 4: computing"
     )
 
 
@@ -78,7 +78,7 @@ def test_the_cell_with_marks_at_its_ranks():
         "       ...",
         "   21  pass",
         "   22  pass",
-        ">  23  last()   rank 2: computes",
+        ">  23  last()   rank 2: computing",
     ]
 
 
@@ -93,11 +93,11 @@ def test_a_function_of_a_file_is_marked_there(tmp_path):
     }
     assert report.source_text(report.marked_source(states, "%%px\nwait()\nswap(t)")).splitlines() == [
         "    1  %%px",
-        ">   2  wait()                    rank 0: computes",
+        ">   2  wait()                    rank 0: computing",
         "    3  swap(t)",
         "       ...",
         "    4  def swap(t):",
-        ">   5      dist.recv(t, src=0)   rank 1: computes",
+        ">   5      dist.recv(t, src=0)   rank 1: computing",
     ]
 
 

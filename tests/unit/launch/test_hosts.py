@@ -27,9 +27,9 @@ def answers(folder, **differs):
 @pytest.mark.parametrize(
     ("differs", "words"),
     [
-        ({"versions": OURS | {"torch": "1.0.0"}}, "it has torch 1.0.0; here is torch "),
+        ({"versions": OURS | {"torch": "1.0.0"}}, "it has torch 1.0.0; this machine has torch "),
         ({"versions": {}}, "it has Python not installed, distlab not installed"),
-        ({"notebook": "203.0.113.5"}, "it sees this machine as 203.0.113.5, which is no address here: its ranks"),
+        ({"notebook": "203.0.113.5"}, "it sees this machine as 203.0.113.5, which is not its address: the ranks"),
     ],
 )
 def test_a_host_that_differs(tmp_path, differs, words):

@@ -18,8 +18,8 @@ MEMORY = "A rank takes about 190 MB: close other programs."
     ("files", "n", "engines", "words"),
     [
         (1024, 100, "fork", ""),
-        (1024, 10_000, "local", f"at most 42 on this machine, got 10000. It allows 8 GB of free memory. {MEMORY}"),
-        (128, 40, "fork", f"at most 4 on this machine, got 40. It allows 128 open files for each process. {ULIMIT}"),
+        (1024, 10_000, "local", f"at most 42 on this machine, got 10000. It has 8 GB of free memory. {MEMORY}"),
+        (128, 40, "fork", f"at most 4 on this machine, got 40. A process may open 128 files here. {ULIMIT}"),
     ],
 )
 def test_what_a_machine_allows(monkeypatch, files, n, engines, words):
@@ -36,4 +36,4 @@ def test_a_real_machine_that_lacks_something():
     """The limit is really set: Cluster reports it at once."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
     code = f"import distlab\n{limit}\ntry: distlab.Cluster(2)\nexcept distlab.ArgumentError as error: print(error)"
-    assert "It allows 64 open files for each process." in python("-c", code, timeout=30).stdout
+    assert "A process may open 64 files here." in python("-c", code, timeout=30).stdout

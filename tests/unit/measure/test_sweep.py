@@ -32,7 +32,7 @@ def test_a_timing_is_found():
     sweep = made(counts=(4, 2), sizes=[1024, 256])
     assert sweep.timing(1024, "ring", 2).seconds == pytest.approx(2 * (5e-4 + 4e-9 * 1024))
     assert sweep.timing(1024, "ring") == sweep.timing(1024, "ring", 4)
-    rule = "size, function, ranks must be what was measured, got (5, 'gloo', 4). Look at the table()."
+    rule = "size, function, ranks must be one of those measured, got (5, 'gloo', 4). table() shows them."
     assert str(refused(sweep.timing, 5, "gloo")) == rule
 
 
@@ -40,7 +40,7 @@ def test_the_table_as_text():
     """nccl-tests' columns, aligned, and a note below where ranks exceed cores; also of a sweep of nothing."""
     shown = repr(made(sizes=[256, 1 << 20], counts=[4], noise=2)).splitlines()
     assert shown == [
-        "all_reduce: median time of the slowest rank, its quartiles as the spread",
+        "all_reduce: median time of the slowest rank; the spread is its quartiles",
         " size    count   type      function   ranks        time         algbw         busbw                   spread",
         "256 B       64   float32   gloo           4     8.00 ms     0.00 GB/s     0.00 GB/s     6.00 ms to   12.0 ms",
         "256 B       64   float32   ring           4     2.00 ms     0.00 GB/s     0.00 GB/s     1.50 ms to   3.01 ms",
@@ -81,7 +81,7 @@ def test_the_plot():
         ({"sizes": [0]}, "sizes must be bytes above 0, multiples of the 4 of an element, got 0."),
         ({"ranks": [2, 8]}, "ranks must be a whole number from 1 to 4, got 8. Start a larger cluster for more."),
         ({"collective": "ring"}, "collective must be one of 'all_reduce', "),
-        ({"repeat": 0}, "repeat must be a whole number of 1 or more, got 0. Give for example repeat=1."),
+        ({"repeat": 0}, "repeat must be a whole number of 1 or more, got 0. For example: repeat=1."),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_runs(arguments, message):

@@ -41,11 +41,11 @@ def test_the_fit_finds_the_line_that_made_the_points():
     assert fit_alpha_beta([100, 1000], [2e-6, 1e-6]).beta > 0
 
 
-FORMATTED = {  # three digits and a unit; seconds always in nine characters; bytes in the unit that divides them
+FORMATTED = {  # three digits and a unit; seconds always in nine characters; bytes in units of 1024
     format_seconds: {1.234e-6: "  1.23 µs", 999.9e-6: "  1.00 ms", 0.1234: "   123 ms", 0.9999: "  1.00 s "},
     format_bytes: {
-        **{0: "0 B", 4: "4 B", 1000: "1000 B", 1024: "1 KiB", 65536: "64 KiB", 40_000: "40 kB", 10**9: "1 GB"},
-        **{4088: "4088 B", 12_345: "12.3 kB", 999_999: "1 MB", 26_234_881: "26.2 MB"},  # none divides these
+        **{0: "0 B", 4: "4 B", 1000: "1000 B", 1024: "1 KiB", 65536: "64 KiB", 3 << 19: "1.5 MiB", 10**9: "954 MiB"},
+        **{4088: "4088 B", 12_345: "12.1 KiB", 999_999: "977 KiB", 26_234_881: "25 MiB"},  # none divides these
     },
     format_bandwidth: {1.5: "  1.50 GB/s"},
 }

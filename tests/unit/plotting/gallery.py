@@ -103,13 +103,13 @@ FIGURES = {
     "spans": (plotting.spans, (SERVED, "t"), {"rank 0", "rank 1", "rank 2", "2", "time", "t", "0 s"}),
     "spans of kinds": (plotting.spans, (STEP, "one step"), {*STEP, WAIT, MOVE, "0 s"}),
     "step_times": (plotting.step_times, (MEASURED, "one step"), {"buckets", "100 ms", "time of one step"}),
-    "time_shares": (plotting.time_shares, (SHARES, "t"), {*SHARES, "50%", "25%", "14%", "9%", "computes", "0 s"}),
+    "time_shares": (plotting.time_shares, (SHARES, "t"), {*SHARES, "50%", "25%", "14%", "9%", "computing", "0 s"}),
     "relative time_shares": (plotting.time_shares, (FEW, "t", True), {"a", "50%", "75%", "share of the time"}),
     "steps": (plotting.steps, (*played("ring", 3), "t"), {"t", "step 0", "step 3", "end", "rank 2", "chunk"}),
     "space_time": (
         one_step,
         (),
-        {"isend → 1", "Each message is 4 kB.", "everybody has come", WAIT, "without a partner"},
+        {"isend → 1", "Each message is 4000 B.", "the last rank has arrived", WAIT, "without a partner"},
     ),
     # --- the course's ---
     "latency_bandwidth": (figures.latency_bandwidth, (*curve(FIT.alpha), FIT, "ping-pong"), {"fit: α + βm\nα = 40 µs"}),

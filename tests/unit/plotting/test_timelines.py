@@ -57,10 +57,10 @@ def test_an_arrow_leaves_when_data_can_move():
     middle = figure.axes[0].get_yticks()[1]  # of the sender's lane
     assert [*arrow._posA_posB[0], *arrow._posA_posB[1]] == pytest.approx([0.02, middle, 0.04, 1])
     assert to_hex(arrow.get_facecolor()).upper() == line_color(1)
-    assert {"Each message is 4 kB.", "send → 0", "recv ← 1", "all_reduce, 1 MB"} <= {*texts(figure)}
+    assert {"Each message is 4000 B.", "send → 0", "recv ← 1", "all_reduce, 977 KiB"} <= {*texts(figure)}
     legend = ["communicating", "waiting for a partner", "message, coloured by sender"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == legend
-    assert "send → 0, 8 kB" in texts(space_time([0, 1], halves([m, other]), [m, other]))
+    assert "send → 0, 8000 B" in texts(space_time([0, 1], halves([m, other]), [m, other]))
 
 
 def test_a_message_without_a_partner_is_drawn_as_one():
@@ -76,14 +76,14 @@ def test_a_message_without_a_partner_is_drawn_as_one():
 
 
 def test_the_last_rank_of_a_collective_is_marked():
-    """A dotted line where everybody has come; none where no moment is known."""
+    """A dotted line where the last rank has arrived; none where no moment is known."""
     whole = collective([0, 4, 2], 6)
     figure = space_time([0, 1, 2], whole.events, (), [whole])
     (line,) = artists(figure, LineCollection)
     assert [x for x, _ in line.get_segments()[0]] == pytest.approx([0.004] * 2)
-    assert "everybody has come" in texts(figure)
+    assert "the last rank has arrived" in texts(figure)
     open_ended = Collective("all_reduce", GROUP, whole.events[:2], False)
-    assert "everybody has come" not in texts(space_time([0, 1], open_ended.events, (), [open_ended]))
+    assert "the last rank has arrived" not in texts(space_time([0, 1], open_ended.events, (), [open_ended]))
 
 
 @pytest.mark.parametrize(("ranks", "steps", "window"), [(4, 12, None), (16, 320, None), (4, 50, (0.010, 0.012))])

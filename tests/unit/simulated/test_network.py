@@ -28,7 +28,7 @@ def test_ranks_are_numbered_host_by_host():
 
 LINK = Link(0, 1)
 LATENCY = "latency must be 0 or more, as a number or with a unit (s), got"
-SIZE = "network must be of 4 ranks, as the cluster,"
+SIZE = "network must be of 4 ranks, like the cluster,"
 
 
 def of_hosts(sizes, between=LINK):
@@ -36,11 +36,11 @@ def of_hosts(sizes, between=LINK):
 
 
 REFUSED = {
-    f"{LATENCY} '5'. Give for example latency=\"5 us\".": lambda: Link("5", "1 GB/s"),
+    f"{LATENCY} '5'. For example: latency=\"5 us\".": lambda: Link("5", "1 GB/s"),
     "bandwidth must be above 0, as a number or with a unit (B/s, b/s, bit/s), got 'fast'.": lambda: Link(0, "fast"),
     "bandwidth must be above 0": lambda: Link(0, 0),
     "Network must be described by latency and bandwidth, or by hosts": lambda: Network("5 us", "1 GB/s", hosts=[2, 2]),
-    "hosts must be a whole number of 1 or more, got 0. Give for example hosts=[4, 4].": lambda: of_hosts([2, 0]),
+    "hosts must be a whole number of 1 or more, got 0. For example: hosts=[4, 4].": lambda: of_hosts([2, 0]),
     'between must be a Link, got None. Give between=Link("2 us", "300 GB/s").': lambda: of_hosts([2, 2], None),
     "device must be a Device, got 'fast'.": lambda: Network(0, 1, device="fast"),
     "algorithms['all_reduce'] must be one of 'auto'": lambda: Network(0, 1, algorithms={"all_reduce": "best"}),

@@ -240,6 +240,9 @@ def test_the_repr_counts():
     trace = traced(sender, Rank(2).recv(0, 2, 3).all_reduce(7, 8))
     assert traced(Rank(2)).plot() is not None  # of an empty trace: empty lanes
     assert repr(trace) == "Trace: 2 ranks, 2 messages, 1 without a partner, 1 collective, 8.00 ms"
+    some = Trace([0, 1], "simulated: 4 ranks, 5 µs, 1 GB/s")
+    some.finish((trace.events, trace.messages, trace.collectives, {}), {})
+    assert repr(some).startswith("Trace: simulated: 2 of 4 ranks, 5 µs, 1 GB/s, 2 messages, ")
     data, size = trace._repr_png_()
     assert data.startswith(b"\x89PNG")
     assert size["width"] == 750
