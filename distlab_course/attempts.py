@@ -5,8 +5,6 @@ each line of its standard input forks a process that calls the script's `join(re
 describes, and prints what came of it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

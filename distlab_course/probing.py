@@ -3,12 +3,12 @@
 `probe` runs in the notebook's kernel, `try_case` on every rank, each case in a `run` of its own: what hangs is freed.
 """
 
-import functools
-import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from math import prod
+from operator import and_, or_, xor
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,16 +21,9 @@ Outcomes = dict[str, dict[str, str]]  # by backend and device, by case: "yes", "
 SECONDS = 30.0  # that a case has: long, because a busy machine can stop a process for a while
 DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64"]
 DTYPES += ["int64", "int32", "int16", "int8", "uint8", "bool"]
-REDUCED = {  # what all_reduce must give, by Python's own arithmetic
-    "SUM": sum,
-    "AVG": lambda given: sum(given) / len(given),
-    "PRODUCT": math.prod,
-    "MIN": min,
-    "MAX": max,
-    "BAND": partial(functools.reduce, operator.and_),
-    "BOR": partial(functools.reduce, operator.or_),
-    "BXOR": partial(functools.reduce, operator.xor),
-}
+# what all_reduce must give, by Python's own arithmetic
+REDUCED = {"SUM": sum, "AVG": fmean, "PRODUCT": prod, "MIN": min, "MAX": max}
+REDUCED |= {name: partial(reduce, bits) for name, bits in (("BAND", and_), ("BOR", or_), ("BXOR", xor))}
 
 
 def same(_: object, got: Any, *expected: float) -> bool:

@@ -36,16 +36,9 @@ def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers)
     chosen.__wrapped__(flat, combine, peers)
 
 
+# by name: "halving doubling" is halving_doubling
 ALL_REDUCE: dict[str, Callable[..., Any]] = {
-    "naive": by_messages.naive,
-    "whole ring": by_messages.whole_ring,
-    "ring": by_messages.ring,
-    "pipelined ring": by_messages.pipelined_ring,
-    "halving doubling": by_messages.halving_doubling,
-    "recursive doubling": by_messages.recursive_doubling,
-    "tree": by_messages.tree,
-    "shared memory": shared_memory,
-    "best": best,
+    function.__name__.replace("_", " "): function for function in (*by_messages.ALL, shared_memory, best)
 }
 
 __all__ = ["ALL_REDUCE", "Message", "Schedule", "cost", "holdings", "schedule", "two_level"]

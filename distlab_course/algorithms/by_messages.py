@@ -143,3 +143,6 @@ def pipelined_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], pee
             sends.append(pass_on(segment))
     for work in sends:
         work.wait()
+
+
+ALL = (naive, whole_ring, ring, pipelined_ring, halving_doubling, recursive_doubling, tree)

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import Limits, exercise, formula, numbers, question
+from distlab.checking import Limits, exercise, formula, gathered, numbers, question
 from distlab_course import data_parallel
 
 SHAPES = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
@@ -93,8 +93,7 @@ def average_weighted(model, samples):
     Hint: The gradient of a mean over 10 samples, times 10, is the gradient of their sum; sums may be added.
     Hint: All ranks need the number of all samples: an all-reduce of one number.
     """
-    total = torch.tensor(float(samples))
-    dist.all_reduce(total)
+    total = sum(gathered(samples))
     for parameter in model.parameters():
         parameter.grad *= samples / total
         dist.all_reduce(parameter.grad)
@@ -124,11 +123,8 @@ def spread(model):
     Hint: Of each number, find the largest and the smallest over the ranks: `op=dist.ReduceOp.MAX` and `MIN`.
     Hint: `dist.all_reduce` writes its result into the tensor, so give it copies: `parameter.detach().clone()`.
     """
-    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
-    highest, lowest = weights.clone(), weights.clone()
-    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-    dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
-    return (highest - lowest).max().item()
+    weights = torch.stack(gathered(nn.utils.parameters_to_vector(model.parameters()).detach()))
+    return (weights.amax(0) - weights.amin(0)).max().item()
 
 
 @exercise("06", worlds=(2, 3, 4), cases=SHAPES[1:], given=_gradients, trial=_in_two_buckets, limits=Limits(calls=2))
@@ -155,5 +151,4 @@ def confusion(labels, predicted, classes):
     Hint: `table[label, guess] += 1` in a loop is right, and so is `torch.bincount` of `classes * labels + predicted`.
     """
     table = torch.bincount(classes * labels + predicted, minlength=classes**2).reshape(classes, classes)
-    dist.all_reduce(table)
-    return table
+    return sum(gathered(table))

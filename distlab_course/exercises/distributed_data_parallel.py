@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from distlab.checking import Exercise, as_they_are
+from distlab.checking import Exercise, as_they_are, gathered
 from distlab_course.exercises import ddp_trials
 from distlab_course.exercises.ddp_trials import RATE
 
@@ -55,11 +55,9 @@ def share_right(model, samples):
     Hint: The parts differ in size, so the mean of their shares is not the share of all. What can be added up?
     Hint: Sum two numbers over all ranks: how many were right, and how many were looked at.
     """
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    part = [samples[i] for i in range(rank, len(samples), world_size)]
-    counts = torch.tensor([sum(int(model(image).argmax() == label) for image, label in part), len(part)])
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
+    part = [samples[i] for i in range(dist.get_rank(), len(samples), dist.get_world_size())]
+    right = sum(int(model(image).argmax() == label) for image, label in part)
+    return sum(gathered(right)) / len(samples)
 
 
 @with_ddp(cases=((1,), (30,)), trial=ddp_trials.with_own_sum)

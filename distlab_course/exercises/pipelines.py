@@ -1,6 +1,6 @@
 """The exercises of lab 52: bubbles, schedules, several stages a rank, weights on two stages, unequal stages."""
 
-from itertools import combinations, pairwise
+from itertools import combinations, count, pairwise
 
 import torch
 import torch.distributed as dist
@@ -43,10 +43,7 @@ def enough_micro_batches(p, share):
     Hint: The idle share is (p - 1) / (m + p - 1): begin with m = 1, and count up.
     Hint: There is always at least one micro-batch, even if there is nothing to fill.
     """
-    m = 1
-    while (p - 1) / (m + p - 1) > share:
-        m += 1
-    return m
+    return next(m for m in count(1) if (p - 1) / (m + p - 1) <= share)
 
 
 def _interleaved(fn, m):

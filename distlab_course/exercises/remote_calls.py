@@ -3,17 +3,14 @@
 `call_on` writes a call with messages. The others use torch's own functions, which run on the workers of workers.py.
 """
 
-from functools import partial
 from math import factorial
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import rpc
 
-from distlab.checking import COLLECTIVES, Exercise, Question, Seen, formula, gathered, on_rank
+from distlab.checking import COLLECTIVES, Seen, exercise, formula, gathered, on_rank, question
 from distlab_course.exercises.workers import Workers
-
-exercise, question = partial(Exercise, "40"), partial(Question, "40")
 
 
 def square(number):
@@ -32,6 +29,7 @@ def _called(fn, *given):
 
 
 @exercise(
+    "40",
     worlds=(2, 3, 4),
     forbids=COLLECTIVES,
     cases=((0, square, (3,)), (1, square, (4,)), (0, max, ([2, 5],)), (1, divmod, (7, 2)), (1, divmod, (1, 0))),
@@ -50,9 +48,8 @@ def call_on(to, function, args):
     Stuck: Which ranks take part in a call? Does the callee also send an answer if the function raises?
     """
     function, args = gathered((function, args))[0]
-    answer = None
     try:
-        answer = function(*args) if dist.get_rank() == to else None
+        answer = function(*args)
     except ZeroDivisionError as error:
         answer = error
     answer = on_rank(0, gathered(answer)[to])
@@ -86,7 +83,7 @@ def spread_calls(function, numbers):
     return results
 
 
-@question(106)
+@question("40", 106)
 def copy_or_original(answer):
     """Rank 0 makes `box = rpc.remote("worker1", Box, args=(5,))`, whose method `add` adds to its number and returns it.
     It calls `box.rpc_sync().add(1)`, `box.to_here().add(10)`, and `box.rpc_sync().add(100)`. What does the last return?
@@ -136,7 +133,7 @@ def add_up_on(to, make, numbers):
     return total
 
 
-@question(6)
+@question("40", 6)
 def threads_of_ping(answer):
     """Rank 0 calls `ping(9)` on rank 1, which calls `ping(8)` on rank 0, and so on until `ping(0)` returns. Each call
     waits for the next. What is the smallest `num_worker_threads` with which it ends?

@@ -4,18 +4,15 @@ One server is written with messages, and one with the futures that `async_execut
 """
 
 import threading
-from functools import partial
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Exercise, Question, Seen, formula
-
-exercise, question = partial(Exercise, "41"), partial(Question, "41")
+from distlab.checking import Seen, exercise, formula, question
 
 
-@question(4)
+@question("41", 4)
 def mean_staleness(answer):
     """Five trainers take 200 steps each, and each fetches the parameters as soon as its push is done. The staleness of
     a push is the number of other trainers' updates since its fetch. What is the most that its mean over all 1000
@@ -52,6 +49,7 @@ def _in_this_order(fn, parameter, lr, order):
 
 
 @exercise(
+    "41",
     worlds=(2, 3, 4),
     cases=([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3]),
     given=lambda rank, n, order: (torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]),
@@ -81,7 +79,7 @@ def serve_trainers(parameter, lr, pushes):
     return staleness
 
 
-@question((100.0, 8000 / 17))
+@question("41", (100.0, 8000 / 17))
 def requests_a_second(answer):
     """A forward takes 9 ms, and 1 ms more for each request in it. Eight clients have one request each under way, and
     send the next when the answer is there. How many requests a second are answered one by one, and how many in batches

@@ -21,10 +21,7 @@ def home_of_rank(hosts, rank):
 
     Hint: Go through the hosts, and subtract from the rank the ranks of each host that comes before its own.
     """
-    for number, (name, ranks) in enumerate(hosts.items()):
-        if rank < ranks:
-            return name, rank, number
-        rank -= ranks
+    return [(name, i, number) for number, (name, ranks) in enumerate(hosts.items()) for i in range(ranks)][rank]
 
 
 @formula(({"nodeA": 2, "nodeB": 2}, "nodeB"), ({"nodeA": 2, "nodeB": 3, "nodeC": 2}, "nodeB"), ({"nodeA": 1}, "nodeA"))

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import Exercise, Limits, Question, Seen, formula, nothing
+from distlab.checking import Exercise, Limits, Question, Seen, formula, gathered, nothing
 
 exercise, question, formula = partial(Exercise, "51"), partial(Question, "51"), partial(formula, "51")
 
@@ -57,9 +57,7 @@ def rows_to_columns(rows):
 
     Limit: Which of its numbers does each other rank need?
     """
-    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, rows)
-    return torch.cat(parts).chunk(dist.get_world_size(), 1)[dist.get_rank()]
+    return torch.cat(gathered(rows)).chunk(dist.get_world_size(), 1)[dist.get_rank()]
 
 
 @exercise(
@@ -78,9 +76,7 @@ def two_layers(x, columns, bias, rows, last):
 
     Limit: Where is the one place in which numbers must be added?
     """
-    y = torch.relu(x @ columns + bias) @ rows
-    dist.all_reduce(y)
-    return y + last
+    return sum(gathered(torch.relu(x @ columns + bias) @ rows)) + last
 
 
 class _Gated(nn.Module):
@@ -182,6 +178,4 @@ def sharded_loss(logits, labels):
 
     Limit: Which three numbers of a position does its loss need from all ranks?
     """
-    parts = [torch.empty_like(logits) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, logits.contiguous())
-    return nn.functional.cross_entropy(torch.cat(parts, 1), labels)
+    return nn.functional.cross_entropy(torch.cat(gathered(logits), 1), labels)
