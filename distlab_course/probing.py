@@ -55,9 +55,8 @@ def uneven_gather(at: Any) -> bool:
 def reduced(at: Any, op: str, name: str) -> bool:
     """all_reduce with that op on that dtype, of 1, 2, 3, 1, 2, 3 and so on; of bool, False, True, False and so on."""
     given = [rank % 2 == 1 if name == "bool" else rank % 3 + 1 for rank in range(at.n)]
-    mine, right = (
-        torch.full((4,), float(value)).to(getattr(torch, name)) for value in (given[at.rank], REDUCED[op](given))
-    )
+    values, dtype = (given[at.rank], REDUCED[op](given)), getattr(torch, name)
+    mine, right = (torch.full((4,), float(value)).to(dtype) for value in values)
     dist.all_reduce(mine := mine.to(at.device), getattr(dist.ReduceOp, op), at.group)
     return torch.allclose(mine.cpu().to(torch.complex64), right.to(torch.complex64), rtol=0.01)
 
@@ -111,10 +110,8 @@ class Probe:
 
     def __repr__(self) -> str:
         """The functions by backend; the dtypes that each op reduces; the messages, each with its cases."""
-        rows = [
-            ["", *self.outcomes],
-            *([name, *(words[name] for words in self.outcomes.values())] for name in FUNCTIONS),
-        ]
+        rows = [["", *self.outcomes]]
+        rows += [[name, *(words[name] for words in self.outcomes.values())] for name in FUNCTIONS]
         lines = ["".join(f"{word:24}" for word in row).rstrip() for row in rows]
         for head, words in self.outcomes.items():
             lines += ["", f"all_reduce on {head} works with"]

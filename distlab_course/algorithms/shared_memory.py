@@ -191,10 +191,9 @@ class Segment:
             while self._arrived[place] < self._meetings:
                 waited = time.perf_counter() - began
                 if waited > self.timeout:
-                    raise RuntimeError(
-                        f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to come to an all_reduce "
-                        "through shared memory. Build the process group anew before the next one."
-                    )
+                    late = f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to come"
+                    todo = "Build the process group anew before the next one."
+                    raise RuntimeError(f"{late} to an all_reduce through shared memory. {todo}")
                 wait.check()
                 time.sleep(min(waited / 20, 1e-3))
 

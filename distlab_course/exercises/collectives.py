@@ -10,6 +10,22 @@ from distlab.checking import COLLECTIVES, Exercise, Limits, all_but, gathered, n
 exercise = partial(Exercise, "03")
 
 
+def _and_root(rank, n, dst):
+    """Six numbers on each rank, and the rank that gets the result."""
+    return *numbers(rank, n, 6), dst % n
+
+
+def _for_n_chunks(rank, n, case):
+    """Numbers in n chunks of some length."""
+    length, dtype = case
+    return numbers(rank, n, (length * n, dtype))
+
+
+def _sevens(rank, n, case):
+    """The number 7, on some ranks with something added."""
+    return (torch.tensor([7 + {"first": rank == 0, "last": rank == n - 1, "rising": rank}.get(case, 0)]),)
+
+
 @exercise(forbids=COLLECTIVES, limits=lambda n, length, item: Limits(steps=(n - 1).bit_length()))
 def tree_broadcast(tensor):
     """Copy rank 0's tensor into the tensor of every rank, by messages, in as few steps as a tree needs.
@@ -24,12 +40,7 @@ def tree_broadcast(tensor):
     dist.broadcast(tensor, src=0)
 
 
-@exercise(
-    forbids=all_but("reduce"),
-    limits=Limits(calls=1),
-    cases=(0, 1, 3),
-    given=lambda rank, n, dst: (*numbers(rank, n, 6), dst % n),
-)
+@exercise(forbids=all_but("reduce"), limits=Limits(calls=1), cases=(0, 1, 3), given=_and_root)
 def largest_on(tensor, dst):
     """Return on rank `dst`, for each slot, the largest number that any rank has there; the others return nothing.
 
@@ -44,8 +55,8 @@ def largest_on(tensor, dst):
 @exercise(
     forbids=all_but("reduce_scatter", "all_gather"),
     limits=Limits(calls=2),
-    cases=(2, 1, (3, torch.int64)),
-    given=lambda rank, n, case: numbers(rank, n, (case[0] * n, case[1]) if isinstance(case, tuple) else case * n),
+    cases=((2, torch.float32), (1, torch.float32), (3, torch.int64)),
+    given=_for_n_chunks,
 )
 def all_reduce_in_two(tensor):
     """Replace the tensor, on every rank, by the sum over all ranks, with one reduce-scatter and one all-gather.
@@ -59,13 +70,7 @@ def all_reduce_in_two(tensor):
     dist.all_reduce(tensor)
 
 
-@exercise(
-    cases=("same", "first", "last", "rising", "same again"),
-    given=lambda rank, n, case: (
-        torch.tensor([7 + {"first": rank == 0, "last": rank == n - 1, "rising": rank}.get(case, 0)]),
-    ),
-    forbids=all_but("all_reduce"),
-)
+@exercise(cases=("same", "first", "last", "rising", "same again"), given=_sevens, forbids=all_but("all_reduce"))
 def all_the_same(tensor):
     """Return, on every rank, True if all ranks hold the same number, else False, with all-reduces of one number only.
 

@@ -1,6 +1,5 @@
 """The exercises of lab 04: what messages and collectives cost, and how to hide it."""
 
-import math
 import time
 from functools import partial
 
@@ -13,9 +12,9 @@ exercise, question = partial(Exercise, "04"), partial(Question, "04")
 between_two = partial(exercise, worlds=(2,), forbids=COLLECTIVES, trial=returned)
 
 
-def _filled(shape):
-    """A float32 tensor of the numbers 0, 1, 2 and so on."""
-    return torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+def _filled(rank, n, shapes):
+    """A list of float32 tensors: on rank 0 of the numbers 0, 1, 2 and so on."""
+    return ([torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 99 * rank for shape in shapes],)
 
 
 @between_two(cases=(2, 1, 5), given=lambda rank, n, rounds: (torch.tensor([10.0, 10.0]), rounds))
@@ -42,11 +41,7 @@ def half_of_the_bandwidth(answer):
     return f"20 µs + {answer} * 0.5 ns is not twice {answer} * 0.5 ns."
 
 
-@between_two(
-    cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]),
-    given=lambda rank, n, shapes: ([_filled(shape) - 99 * rank for shape in shapes],),
-    limits=Limits(messages=1),
-)
+@between_two(cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]), given=_filled, limits=Limits(messages=1))
 def one_bucket(tensors):
     """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns a list like rank 0's.
 
@@ -88,7 +83,7 @@ def broadcast_seconds(n, num_bytes, alpha, beta):
     Hint: How many steps are needed until 2, 4, 8 ranks have the bytes?
     Hint: With 5 ranks, 2 steps reach 4 ranks only: `math.ceil(math.log2(n))` steps, each of one message of all bytes.
     """
-    return math.ceil(math.log2(n)) * (alpha + beta * num_bytes)
+    return (n - 1).bit_length() * (alpha + beta * num_bytes)
 
 
 def _rank_0_late(fn, tensor):

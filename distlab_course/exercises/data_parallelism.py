@@ -16,6 +16,12 @@ def _gradients(rank, world_size, shapes):
     return tuple(tensor.reshape(shape) for tensor, shape in zip(flat, shapes, strict=True))
 
 
+def _and_samples(rank, world_size, case):
+    """How many samples a rank has, more on later ranks or 5 on each, and its gradients."""
+    rises, shapes = case
+    return (rank + 1) * 10 if rises else 5, *_gradients(rank, world_size, shapes)
+
+
 def averaged(fn, *gradients):
     """The gradients of a model, whose parameters are zero, after `fn(model)`."""
     model = nn.ParameterList(torch.zeros_like(gradient) for gradient in gradients)
@@ -79,12 +85,7 @@ def average_gradients(model):
     data_parallel.average_gradients(model)
 
 
-@exercise(
-    "06",
-    cases=((10, SHAPES[0]), (1, SHAPES[1]), (0, SHAPES[2])),
-    given=lambda rank, n, case: ((rank + 1) * 10 if case[0] else 5, *_gradients(rank, n, case[1])),
-    trial=_weighted,
-)
+@exercise("06", cases=((True, SHAPES[0]), (True, SHAPES[1]), (False, SHAPES[2])), given=_and_samples, trial=_weighted)
 def average_weighted(model, samples):
     """Replace every gradient by that of the samples of all ranks together, whose numbers differ from rank to rank.
 

@@ -1,6 +1,5 @@
 """The exercises of lab 30: how ranks find each other."""
 
-import os
 import tempfile
 import time
 import uuid
@@ -46,9 +45,8 @@ class _Once(dist.Store):
 
 def new_store(kind=dist.FileStore):
     """A store for the ranks of this world, with no key in it; it waits for 2 seconds."""
-    path = [os.path.join(tempfile.gettempdir(), f"distlab-{uuid.uuid4().hex}")]
-    dist.broadcast_object_list(path, src=0)
-    store = kind(path[0], dist.get_world_size())
+    path = gathered(f"{tempfile.gettempdir()}/distlab-{uuid.uuid4().hex}")[0]
+    store = kind(path, dist.get_world_size())
     store.set_timeout(timedelta(seconds=2))
     return store
 

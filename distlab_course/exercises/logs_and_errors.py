@@ -35,17 +35,15 @@ def log_command(answer):
     return True
 
 
-def _failures(*stamps):
-    """Error files by rank, as torchrun's ranks leave them."""
-    return {rank: {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}} for rank, stamp in stamps}
+STAMPS = [{0: "1795296044", 3: "1795296043"}, {0: "1795296044", 3: "1795296043", 7: "999999999"}, {5: "17"}]
 
 
-@formula(
-    "32",
-    (_failures((0, "1795296044"), (3, "1795296043")),),
-    (_failures((0, "1795296044"), (3, "1795296043"), (7, "999999999")),),
-    (_failures((5, "17")),),
-)
+def _failed(stamp):
+    """What is in an error file, as torchrun's ranks leave it."""
+    return {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}}
+
+
+@formula("32", *(({rank: _failed(stamp) for rank, stamp in stamps.items()},) for stamps in STAMPS))
 def culprit(files):
     """Return the rank that failed first; `files` maps each rank to the parsed contents of its `error.json`.
 

@@ -16,6 +16,21 @@ def one_call(name, **options):
     return exercise(forbids=all_but(name), limits=Limits(calls=1), **options)
 
 
+def _part_of_row(rank, n, length):
+    """A part of a row of numbers."""
+    return (torch.arange(float(length)) + 10 * rank + 1,)
+
+
+def _pieces(rank, n, length):
+    """A piece for each rank, of numbers that say from where and for whom."""
+    return ([torch.full((length,), 10.0 * (rank + 2) + dst) for dst in range(n)],)
+
+
+def _slot(rank, n, case):
+    """Eight numbers, the number of a slot, and a rank."""
+    return *numbers(rank, n, 8), case[0], case[1] % n
+
+
 @messages(worlds=(2, 3, 4))
 def collect(tensor):
     """Send every other rank's tensor to rank 0, which returns the sum of all, its own included.
@@ -28,11 +43,7 @@ def collect(tensor):
     return on_rank(0, sum(gathered(tensor)))
 
 
-@messages(
-    cases=(2, 1, 3),
-    given=lambda rank, n, length: (torch.arange(float(length)) + 10 * rank + 1,),
-    limits=Limits(messages=2),
-)
+@messages(cases=(2, 1, 3), given=_part_of_row, limits=Limits(messages=2))
 def with_edges(part):
     """Return the part with the last number of the rank before in front, and the first of the rank after at the end.
 
@@ -77,11 +88,7 @@ def any_shape(tensor):
     return on_rank(1, gathered(tensor)[0])
 
 
-@messages(
-    cases=(3, 1, 4),
-    given=lambda rank, n, length: ([torch.full((length,), 10.0 * (rank + 2) + dst) for dst in range(n)],),
-    limits=lambda n, length, item: Limits(messages=n - 1),
-)
+@messages(cases=(3, 1, 4), given=_pieces, limits=lambda n, length, item: Limits(messages=n - 1))
 def rotate(pieces):
     """All-to-all by rotation: `pieces[s]` is for rank s. Return the list of what the ranks had for this one, in order.
 
@@ -193,11 +200,7 @@ def my_row(matrix, length, src):
     return gathered(matrix)[src][dist.get_rank()]
 
 
-@one_call(
-    "broadcast",
-    cases=((1, 0), (0, 2), (7, 3)),
-    given=lambda rank, n, case: (*numbers(rank, n, 8), case[0], case[1] % n),
-)
+@one_call("broadcast", cases=((1, 0), (0, 2), (7, 3)), given=_slot)
 def broadcast_slot(tensor, slot, src):
     """Copy number `slot` of rank `src`'s tensor into the same slot of every rank's tensor, with one `dist.broadcast`.
 

@@ -32,6 +32,17 @@ def _while_backward_runs(fn, images):
     return Seen(f"all-reduces {how}"), [parameter.grad for parameter in model.parameters()]
 
 
+def _scaled(rank, world_size, case):
+    """A gradient of some length, times a factor."""
+    length, factor = case
+    return (numbers(rank, world_size, length)[0] * factor,)
+
+
+def _in_halves(n, length, item):
+    """The bytes of a tree that sends half of each number."""
+    return Limits((n - 1).bit_length() * length * item // 2)
+
+
 def _rounded(fn, gradient):
     """The dtype of the gradient, and the gradient in so few digits that those of bfloat16 do."""
     (average,) = averaged(fn, gradient)
@@ -103,13 +114,7 @@ def smallest_batch(a, b, c):
     return (3 * a + 8 * c) / b
 
 
-@exercise(
-    "20",
-    cases=((8, 1), (1000, 1), (10, 10**5)),
-    given=lambda rank, n, case: (numbers(rank, n, case[0])[0] * case[1],),
-    trial=_rounded,
-    limits=lambda n, length, item: Limits((n - 1).bit_length() * length * item // 2),
-)
+@exercise("20", cases=((8, 1), (1000, 1), (10, 10**5)), given=_scaled, trial=_rounded, limits=_in_halves)
 def average_in_halves(model):
     """Replace every gradient by its mean over all ranks, and send 16 bits a number: `torch.bfloat16`.
 

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, gathered, on_rank, returned
+from distlab.checking import COLLECTIVES, Exercise, Limits, Question, as_they_are, gathered, on_rank, returned
 
 question = partial(Question, "01")
 messages = partial(Exercise, "01", worlds=(2, 3, 4), forbids=COLLECTIVES)
@@ -117,7 +117,7 @@ def swap(tensor):
     return gathered(tensor)[dist.get_rank() ^ 1]
 
 
-def _received_later(fn, values):
+def _received(fn, values):
     """Rank 0 calls the function; only then does rank 1 receive, if there is a work for each message."""
     works = (fn(values) or []) if dist.get_rank() == 0 else []
     started = torch.tensor(len(works))
@@ -130,12 +130,8 @@ def _received_later(fn, values):
     return [tensor.item() for tensor in received] if dist.get_rank() == 1 else f"{len(works)} works"
 
 
-@between_two(
-    cases=([5.0], [1.0, 2.0, 3.0], [4.0] * 6),
-    given=lambda rank, n, values: (values,),
-    trial=_received_later,
-    forbids=[],  # the trial makes a broadcast
-)
+# no collective is forbidden, because the trial makes a broadcast
+@Exercise("01", worlds=(2,), cases=(([5.0],), ([1.0, 2.0, 3.0],), ([4.0] * 6,)), given=as_they_are, trial=_received)
 def all_in_flight(values):
     """Start one `isend` to rank 1 for each of the values, a tensor of one number each, and return the list of works.
 
@@ -147,11 +143,13 @@ def all_in_flight(values):
     return [dist.isend(torch.tensor([value]), dst=1) for value in values]
 
 
-@between_two(
-    cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)),
-    given=lambda rank, n, case: (torch.arange(case[0] * case[1]).reshape(case[:2]) + 100.0 * rank, case[2]),
-    trial=returned,
-)
+def _table(rank, n, case):
+    """A table with other numbers on each rank, and the number of a column."""
+    rows, columns, k = case
+    return torch.arange(rows * columns).reshape(rows, columns) + 100.0 * rank, k
+
+
+@between_two(cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)), given=_table, trial=returned)
 def send_column(table, k):
     """Send column k of rank 0's table to rank 1, which returns it; rank 1 has a table of the same shape.
 
@@ -162,11 +160,12 @@ def send_column(table, k):
     return on_rank(1, gathered(table)[0][:, k])
 
 
-@messages(
-    cases=(1, 2, -1, 0, 7),
-    given=lambda rank, n, steps: (torch.arange(3.0) + 10 * rank, steps),
-    limits=Limits(messages=1),
-)
+def _and_steps(rank, n, steps):
+    """Three numbers on each rank, and by how many ranks they move."""
+    return torch.arange(3.0) + 10 * rank, steps
+
+
+@messages(cases=(1, 2, -1, 0, 7), given=_and_steps, limits=Limits(messages=1))
 def roll(tensor, steps):
     """Shift the tensors around the ring by `steps` ranks: rank r returns the tensor of rank r - steps.
 

@@ -41,11 +41,12 @@ def hand_on(tensor):
     return gathered(tensor)[0]
 
 
-@messages(
-    worlds=(2,),
-    cases=([1.0, 2.0, 3.0], [], [7.0], [0.5] * 20),
-    given=lambda rank, n, values: (None if rank else values,),
-)
+def _on_rank_0(rank, n, values):
+    """Numbers that only rank 0 has."""
+    return (None if rank else values,)
+
+
+@messages(worlds=(2,), cases=([1.0, 2.0, 3.0], [], [7.0], [0.5] * 20), given=_on_rank_0)
 def deliver(numbers):
     """Send a list of numbers, which only rank 0 has, to rank 1, which returns their sum as a float.
 

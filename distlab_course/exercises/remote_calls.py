@@ -4,7 +4,6 @@
 """
 
 from math import factorial
-from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import rpc
@@ -74,7 +73,7 @@ def spread_calls(function, numbers):
     Hint: A future's `wait()` raises if the function raised: wait for each one in a `try`, `except Exception`.
     """
     futures = [rpc.rpc_async(f"worker{i}", function, args=(number,)) for i, number in enumerate(numbers, 1)]
-    results: list[Any] = []
+    results = []
     for future in futures:
         try:
             results.append(future.wait())

@@ -15,6 +15,11 @@ def _state(rank, world_size, shard):
     return weights, numbers(rank, world_size, len(weights))[0], weights.chunk(world_size)[rank] / 10
 
 
+def _two_halves_of_a_ring(n, length, item):
+    """The bytes of a reduce-scatter and an all-gather."""
+    return Limits(2 * (n - 1) * length // n * item)
+
+
 def _stepped(fn, weights, gradient, momentum):
     """The weights and the momentum after a step, which may change the gradient."""
     fn(weights, gradient, momentum)
@@ -40,13 +45,7 @@ def bytes_of_a_rank(parameters, ranks, stage):
     return parameters * (16 - divided) + parameters * divided // ranks
 
 
-@exercise(
-    "50",
-    cases=(2, 3, 20),
-    given=_state,
-    trial=_stepped,
-    limits=lambda n, length, item: Limits(2 * (n - 1) * length // n * item),
-)
+@exercise("50", cases=(2, 3, 20), given=_state, trial=_stepped, limits=_two_halves_of_a_ring)
 def zero_2_step(weights, gradient, momentum):
     """Make one step of SGD with momentum on `weights`, which are the same on all ranks.
 

@@ -13,7 +13,6 @@ from distlab.checking import Exercise, as_they_are, formula, gathered
 from distlab.errors import CheckpointError
 from distlab_course import checkpoints
 from distlab_course.exercises import ddp_trials
-from distlab_course.exercises.ddp_trials import RATE
 
 with_ddp = partial(Exercise, "22", given=as_they_are, seconds=20.0)  # the first DDP on a rank imports for seconds
 
@@ -44,7 +43,7 @@ def all_batches(ddp, batches):
     Hint: A rank that has run out of batches must keep joining the all-reduces of the others.
     Hint: `with Join([ddp]):` around the loop does it; `from torch.distributed.algorithms.join import Join`.
     """
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=ddp_trials.RATE)
     with Join([ddp]):
         for images, labels in batches:
             optimizer.zero_grad()
