@@ -8,6 +8,7 @@ import torch.distributed as dist
 from distlab.checking import COLLECTIVES, Exercise, Limits, all_but, gathered, nothing, numbers, on_rank
 
 exercise = partial(Exercise, "03")
+CHUNKS = ((2, torch.float32), (1, torch.float32), (3, torch.int64))  # lengths and dtypes
 
 
 def _and_root(rank, n, dst):
@@ -52,12 +53,7 @@ def largest_on(tensor, dst):
     return on_rank(dst, torch.stack(gathered(tensor)).amax(0))
 
 
-@exercise(
-    forbids=all_but("reduce_scatter", "all_gather"),
-    limits=Limits(calls=2),
-    cases=((2, torch.float32), (1, torch.float32), (3, torch.int64)),
-    given=_for_n_chunks,
-)
+@exercise(forbids=all_but("reduce_scatter", "all_gather"), limits=Limits(calls=2), cases=CHUNKS, given=_for_n_chunks)
 def all_reduce_in_two(tensor):
     """Replace the tensor, on every rank, by the sum over all ranks, with one reduce-scatter and one all-gather.
 

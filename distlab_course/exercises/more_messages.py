@@ -9,6 +9,7 @@ from distlab.checking import COLLECTIVES, Exercise, Limits, Question, all_but, g
 
 exercise, question = partial(Exercise, "10"), partial(Question, "10")
 messages = partial(exercise, forbids=COLLECTIVES)
+SHAPES = (((2, 3), torch.float32), ((4,), torch.int32), ((1, 2, 3), torch.float64), ((), torch.int64))
 
 
 def one_call(name, **options):
@@ -19,6 +20,12 @@ def one_call(name, **options):
 def _part_of_row(rank, n, length):
     """A part of a row of numbers."""
     return (torch.arange(float(length)) + 10 * rank + 1,)
+
+
+def _shaped(rank, n, case):
+    """A tensor of some shape and dtype, on rank 0 only."""
+    shape, dtype = case
+    return (None if rank else torch.arange(torch.Size(shape).numel(), dtype=dtype).reshape(shape),)
 
 
 def _pieces(rank, n, length):
@@ -72,13 +79,7 @@ def longest_text(text):
     return lengths.index(max(lengths))
 
 
-@messages(
-    worlds=(2,),
-    cases=(((2, 3), torch.float32), ((4,), torch.int32), ((1, 2, 3), torch.float64), ((), torch.int64)),
-    given=lambda rank, n, case: (
-        None if rank else torch.arange(torch.Size(case[0]).numel(), dtype=case[1]).reshape(case[0]),
-    ),
-)
+@messages(worlds=(2,), cases=SHAPES, given=_shaped)
 def any_shape(tensor):
     """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; on rank 1 `tensor` is None.
 

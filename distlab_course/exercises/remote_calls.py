@@ -17,6 +17,16 @@ def square(number):
     return f"rank {dist.get_rank()}: {number**2}"
 
 
+# which rank is called, rank 1 or the last one, and what it is to do
+CALLS = ((0, square, (3,)), (1, square, (4,)), (0, max, ([2, 5],)), (1, divmod, (7, 2)), (1, divmod, (1, 0)))
+
+
+def _request(rank, n, case):
+    """The rank that is called, and what rank 0 has for it."""
+    last, *call = case
+    return (1, n - 1)[last], *((None, None) if rank else call)
+
+
 def _called(fn, *given):
     """What a call gives, in words: a value or an exception."""
     try:
@@ -27,14 +37,7 @@ def _called(fn, *given):
     return Seen(f"{got!r} is returned", why)
 
 
-@exercise(
-    "40",
-    worlds=(2, 3, 4),
-    forbids=COLLECTIVES,
-    cases=((0, square, (3,)), (1, square, (4,)), (0, max, ([2, 5],)), (1, divmod, (7, 2)), (1, divmod, (1, 0))),
-    given=lambda rank, n, case: ((1, n - 1)[case[0]], *((None, None) if rank else case[1:])),
-    trial=_called,
-)
+@exercise("40", worlds=(2, 3, 4), forbids=COLLECTIVES, cases=CALLS, given=_request, trial=_called)
 def call_on(to, function, args):
     """Run `function(*args)` on rank `to`, and return on rank 0 what it returns; the other ranks return None.
 

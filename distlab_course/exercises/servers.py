@@ -30,6 +30,14 @@ def mean_staleness(answer):
     """
 
 
+ORDERS = ([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3])  # of pushes, by trainer
+
+
+def _parameter(rank, n, order):
+    """A parameter, the learning rate, and which of the trainers that there are push one after the other."""
+    return torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]
+
+
 def _in_this_order(fn, parameter, lr, order):
     """The server on rank 0, and trainers that push in this order, whatever it does; what each of them got back."""
     dist.barrier()  # none may run ahead into the next call
@@ -48,13 +56,7 @@ def _in_this_order(fn, parameter, lr, order):
     return Seen(f"gets {replies}", "A trainer gets the parameters with all updates so far, its own included.")
 
 
-@exercise(
-    "41",
-    worlds=(2, 3, 4),
-    cases=([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3]),
-    given=lambda rank, n, order: (torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]),
-    trial=_in_this_order,
-)
+@exercise("41", worlds=(2, 3, 4), cases=ORDERS, given=_parameter, trial=_in_this_order)
 def serve_trainers(parameter, lr, pushes):
     """Rank 0 is the parameter server, and it alone calls this; the other ranks are trainers that we have written.
 

@@ -7,6 +7,7 @@ from distlab.checking import Seen, exercise, formula, numbers, question
 
 CABLES = [(k, num_bytes, 0.005, 8e-8) for k, num_bytes in ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))]
 HOSTS = (*map(list, ("ABAB", "AABB", "BACABC", "CABABCAAB")), ["nodeB", "nodeA"])
+LAYOUTS = ((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA"))
 NAMES = ("whole ring", "ring", "tree", "halving doubling")
 
 
@@ -55,6 +56,12 @@ def ring_order(hosts):
     return sorted(range(len(hosts)), key=hosts.__getitem__)
 
 
+def _on_hosts(rank, n, case):
+    """Numbers, and the host of each rank."""
+    numbers_of, hosts = case
+    return *numbers(rank, n, numbers_of), list(hosts)[:n]
+
+
 def _by_host(fn, tensor, hosts, events):
     """The tensor after `fn` with groups made of `hosts`, the host of each rank, and whether this rank used a cable."""
     ranks = {host: [rank for rank, other in enumerate(hosts) if other == host] for host in dict.fromkeys(hosts)}
@@ -70,12 +77,7 @@ def _by_host(fn, tensor, hosts, events):
     return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")
 
 
-@exercise(
-    "62",
-    cases=((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA")),
-    given=lambda rank, n, case: (*numbers(rank, n, case[0]), list(case[1])[:n]),
-    trial=_by_host,
-)
+@exercise("62", cases=LAYOUTS, given=_on_hosts, trial=_by_host)
 def hierarchical_all_reduce(tensor, first, inside, leaders):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks, host by host.
 
