@@ -52,8 +52,7 @@ def all_reduce(core: Core) -> Callable[..., None]:
         if op not in COMBINE:
             refuse("op", "dist.ReduceOp.SUM, PRODUCT, MIN or MAX", op, "Call fn(tensor, dist.ReduceOp.SUM).")
         if dist.get_rank(group) < 0:
-            todo = "Make the call only on ranks of the group."
-            refuse("group", "a process group that this rank is in", group, todo)
+            refuse("group", "a process group that this rank is in", group, "Make the call only on its ranks.")
         flat = tensor.detach().view(-1)
         if dist.get_world_size(group) > 1 and flat.numel():
             core(flat, COMBINE[op], group or dist.group.WORLD)

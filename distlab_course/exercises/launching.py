@@ -15,6 +15,8 @@ import psutil
 from distlab.checking import formula, question
 from distlab_course.practice import loopback_interface
 
+ONE_OF_8 = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
 TORCHRUN = ["-m", "torch.distributed.run"]
 # stands in for the notebook's toy.py, and is quicker
 TOY = """import torch, torch.distributed as dist
@@ -36,12 +38,7 @@ print(f"{rank} of {size}: {told.epochs}|{told.checkpoint}|{told.resume}\\n", end
 """
 
 
-@formula(
-    "08",
-    ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},),
-    ({"HOME": "/root"},),
-    ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"},),
-)
+@formula("08", (ONE_OF_8,), ({"HOME": "/root"},), (ALONE,))
 def where_am_i(environment):
     """Return (rank, world_size, local_rank), three integers, from a mapping such as `os.environ`.
 

@@ -24,7 +24,7 @@ KINDS = {
 MARKERS = "o+s^vD"
 SHADES = [LOOKS[what].fill for what in ("forward", "backward", "move")]  # of the regions of a map
 Floats = Sequence[float]
-Grid = Sequence[Sequence[float]]
+Times = Mapping[str, Sequence[Floats]]
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
 
 
@@ -105,9 +105,7 @@ def bubbles(shares: Mapping[str, Mapping[int, float]], p: int, stages: Sequence[
     return ax
 
 
-def quickest(
-    seconds: Mapping[str, Grid], bandwidths: Floats, tokens: Floats, title: str, networks: Mapping[str, float]
-) -> Axes:
+def quickest(seconds: Times, bandwidths: Floats, tokens: Floats, title: str, networks: Mapping[str, float]) -> Axes:
     """Draw a map of which way to share a model is the quickest, for each bandwidth and each size of the batch.
 
     Args:
