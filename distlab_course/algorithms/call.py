@@ -17,12 +17,8 @@ from distlab.text import refuse
 Core = Callable[[torch.Tensor, Callable[..., torch.Tensor], Any], None]  # the last is the group
 
 # combine(a, b, out=a) for each op
-COMBINE: dict[Any, Callable[..., torch.Tensor]] = {
-    dist.ReduceOp.SUM: torch.add,
-    dist.ReduceOp.PRODUCT: torch.mul,
-    dist.ReduceOp.MIN: torch.minimum,
-    dist.ReduceOp.MAX: torch.maximum,
-}
+COMBINE = {dist.ReduceOp.SUM: torch.add, dist.ReduceOp.PRODUCT: torch.mul}
+COMBINE |= {dist.ReduceOp.MIN: torch.minimum, dist.ReduceOp.MAX: torch.maximum}
 
 
 def all_reduce(core: Core) -> Callable[..., None]:

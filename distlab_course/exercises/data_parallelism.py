@@ -48,12 +48,8 @@ def _measured(fn, *weights):
 
 def _apart(rank, world_size, case):
     """The weights of a rank: equal ones, or with differences of some kind."""
-    first, second = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([[5.0]])
-    if case == "rising":
-        second += rank
-    elif case == "both ways":
-        first += torch.tensor([0.0, [0.0, 0.5, -0.5, 0.0][rank], [0.0, -0.5, 0.5, 0.0][rank]])
-    return first, second
+    risen, moved = {"equal": (0, 0), "rising": (rank, 0), "both ways": (0, (0.0, 0.5, -0.5, 0.0)[rank])}[case]
+    return torch.tensor([1.0, -2.0 + moved, 3.0 - moved]), torch.tensor([[5.0 + risen]])
 
 
 def _images(rank, world_size, more):

@@ -26,12 +26,8 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     half of the tensor to a rank of the other host, so k messages share the cable.
     """
     n = 2 * k
-    crossings, num_bytes_each = {
-        "whole ring": (n - 1, num_bytes),
-        "ring": (2 * (n - 1), num_bytes / n),
-        "tree": (2, num_bytes),
-        "halving doubling": (2, k * num_bytes / 2),
-    }[name]
+    crossings = {"whole ring": n - 1, "ring": 2 * (n - 1)}.get(name, 2)
+    num_bytes_each = {"ring": num_bytes / n, "halving doubling": k * num_bytes / 2}.get(name, num_bytes)
     return crossings * (alpha + beta * num_bytes_each)
 
 

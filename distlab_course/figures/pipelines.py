@@ -15,12 +15,9 @@ from distlab.plotting.curves import badge
 from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below
 from distlab.plotting.style import INK, curve_color, rank_color, text_color
 
-KINDS = {
-    "F": LOOKS["forward"],
-    "B": LOOKS["backward"],
-    "I": LOOKS["backward"]._replace(words="backward, input only"),
-    "W": LOOKS["optimizer"]._replace(words="backward, weights only"),
-}
+KINDS = {"F": LOOKS["forward"], "B": LOOKS["backward"]}
+KINDS["I"] = LOOKS["backward"]._replace(words="backward, input only")
+KINDS["W"] = LOOKS["optimizer"]._replace(words="backward, weights only")
 MARKERS = "o+s^vD"
 SHADES = [LOOKS[what].fill for what in ("forward", "backward", "move")]  # of the regions of a map
 Floats = Sequence[float]
