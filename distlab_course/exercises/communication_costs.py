@@ -6,10 +6,9 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, formula, gathered, on_rank, returned
+from distlab.checking import COLLECTIVES, Exercise, Limits, exercise, formula, gathered, on_rank, question, returned
 
-exercise, question = partial(Exercise, "04"), partial(Question, "04")
-between_two = partial(exercise, worlds=(2,), forbids=COLLECTIVES, trial=returned)
+between_two = partial(Exercise, "04", worlds=(2,), forbids=COLLECTIVES, trial=returned)
 
 
 def _filled(rank, n, shapes):
@@ -29,7 +28,7 @@ def ping_pong(tensor, rounds):
     return on_rank(0, torch.tensor([10.0 + rounds, 10.0]))
 
 
-@question(40_000.0)
+@question("04", 40_000.0)
 def half_of_the_bandwidth(answer):
     """A message of m bytes takes 20 µs + m * 0.5 ns. At which size in bytes is half of the full bandwidth reached?
 
@@ -55,7 +54,7 @@ def one_bucket(tensors):
     return on_rank(1, gathered(tensors)[0])
 
 
-@question(2.1)
+@question("04", 2.1)
 def step_of_7b(answer):
     """16 ranks all-reduce 7 billion gradients of 2 bytes in a ring, over ports of 12.5 GB/s; latencies do not matter.
     How many seconds does that take?
@@ -105,7 +104,7 @@ def _rank_0_late(fn, tensor):
     return result
 
 
-@exercise(worlds=(2, 3, 4), cases=(8, 1), trial=_rank_0_late)
+@exercise("04", worlds=(2, 3, 4), cases=(8, 1), trial=_rank_0_late)
 def while_it_travels(tensor, compute):
     """All-reduce `tensor`, call `compute()` while the numbers travel, and return the sum plus what `compute` returned.
 

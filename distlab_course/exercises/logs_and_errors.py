@@ -24,14 +24,13 @@ def log_command(answer):
         shown, files = shown_by(answer, TWO_LINES)
     except ValueError as error:
         return f"{error}."
-    for number in range(2):
-        for stream in ("stdout", "stderr"):
-            line = f"{stream} of {number}"
-            kept = any(line in text for path, text in files.items() if path.parts[0] == "logs" and stream in path.name)
-            if not kept:
-                return f"No log file below logs/ has the line `{line}`; there are {len(files)} log files."
-            if (line in shown) != (number == 0):
-                return f"The terminal {'does not show' if number == 0 else 'shows'} the line `{line}`."
+    for number, stream in ((0, "stdout"), (0, "stderr"), (1, "stdout"), (1, "stderr")):
+        line = f"{stream} of {number}"
+        kept = any(line in text for path, text in files.items() if path.parts[0] == "logs" and stream in path.name)
+        if not kept:
+            return f"No log file below logs/ has the line `{line}`; there are {len(files)} log files."
+        if (line in shown) != (number == 0):
+            return f"The terminal {'does not show' if number == 0 else 'shows'} the line `{line}`."
     return True
 
 

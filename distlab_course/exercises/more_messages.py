@@ -5,21 +5,25 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, all_but, gathered, numbers, on_rank
+from distlab.checking import COLLECTIVES, Exercise, Limits, all_but, exercise, gathered, numbers, on_rank, question
 
-exercise, question = partial(Exercise, "10"), partial(Question, "10")
-messages = partial(exercise, forbids=COLLECTIVES)
+messages = partial(Exercise, "10", forbids=COLLECTIVES)
 SHAPES = (((2, 3), torch.float32), ((4,), torch.int32), ((1, 2, 3), torch.float64), ((), torch.int64))
 
 
 def one_call(name, **options):
     """An exercise whose answer makes one call of one collective."""
-    return exercise(forbids=all_but(name), limits=Limits(calls=1), **options)
+    return Exercise("10", forbids=all_but(name), limits=Limits(calls=1), **options)
 
 
 def _part_of_row(rank, n, length):
     """A part of a row of numbers."""
     return (torch.arange(float(length)) + 10 * rank + 1,)
+
+
+def _text(rank, n, lengths):
+    """A text of some length, of a letter of its own."""
+    return ("dcba"[rank] * lengths[rank],)
 
 
 def _shaped(rank, n, case):
@@ -66,9 +70,7 @@ def with_edges(part):
     return torch.cat([parts[rank][-1:], part, parts[rank + 2][:1]])
 
 
-@exercise(
-    cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)), given=lambda rank, n, lengths: ("dcba"[rank] * lengths[rank],)
-)
+@exercise("10", cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)), given=_text)
 def longest_text(text):
     """Return, on every rank, the number of the rank with the longest text; the lowest where several are as long.
 
@@ -109,7 +111,7 @@ def _to_many_ranks(rank, n, order):
     return ({"sorted": numbers, "mixed": numbers.flip(0), "some": numbers[numbers % 7 > rank]}[order],)
 
 
-@exercise(cases=("sorted", "mixed", "some"), given=_to_many_ranks)
+@exercise("10", cases=("sorted", "mixed", "some"), given=_to_many_ranks)
 def send_home(numbers):
     """Send every number x to rank x // 10, and return, sorted, the numbers that are at home on this rank.
 
@@ -123,7 +125,7 @@ def send_home(numbers):
     return everything[everything // 10 == dist.get_rank()].sort().values
 
 
-@exercise(cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),))
+@exercise("10", cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),))
 def gather_unequal(tensor):
     """Return, on every rank, the tensors of all ranks joined to one, in the order of the ranks; their lengths differ.
 
@@ -133,7 +135,7 @@ def gather_unequal(tensor):
     return torch.cat(gathered(tensor))
 
 
-@question([1])
+@question("10", [1])
 def named_by_rank_0(answer):
     """Ranks 1 and 3 stay away from a `dist.monitored_barrier` without `wait_all_ranks`. Which ranks does the error on
     rank 0 name? Answer with a list.
@@ -148,7 +150,7 @@ def named_by_rank_0(answer):
     """
 
 
-@question([4, 7, 6])
+@question("10", [4, 7, 6])
 def bits_of_three(answer):
     """Three ranks hold 7, 5 and 4. What do BAND, BOR and BXOR make of them? Answer with a list of three numbers.
 
@@ -173,7 +175,7 @@ def gather_by_hand(tensor):
     return on_rank(0, gathered(tensor))
 
 
-@exercise()
+@exercise("10")
 def prefix_sum(tensor):
     """Return the sum of the tensors of ranks 0 up to this one, this one included. `tensor` must not change.
 

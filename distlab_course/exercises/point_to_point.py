@@ -5,9 +5,8 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, as_they_are, gathered, on_rank, returned
+from distlab.checking import COLLECTIVES, Exercise, Limits, as_they_are, gathered, on_rank, question, returned
 
-question = partial(Question, "01")
 messages = partial(Exercise, "01", worlds=(2, 3, 4), forbids=COLLECTIVES)
 between_two = partial(Exercise, "01", worlds=(2,), forbids=COLLECTIVES)
 
@@ -24,7 +23,7 @@ def chain(tensor):
     return on_rank(dist.get_world_size() - 1, sum(gathered(tensor)))
 
 
-@question([1, 0, 2, 0, 3, 0])
+@question("01", [1, 0, 2, 0, 3, 0])
 def int64_as_int32(answer):
     """Rank 0 sends `torch.tensor([1, 2, 3])`, which is int64. Rank 1 receives into six zeros of dtype int32.
     Which six numbers does it hold afterwards? Give them as a list.
@@ -39,7 +38,7 @@ def int64_as_int32(answer):
     """
 
 
-@question()
+@question("01")
 def after_send(answer):
     """`dist.send(t, dst=1)` has returned on rank 0. What may rank 0 rely on? Give the letters as a text, such as "ad".
 
@@ -59,7 +58,7 @@ def after_send(answer):
     return "b" in found or "There is one more. What does a send still need its tensor for, once it has returned?"
 
 
-@question(99.0)
+@question("01", 99.0)
 def overwritten(answer):
     """Rank 0 sets `t` to 1.0, calls `work = dist.isend(t, dst=1)`, then `t.fill_(99)`. Only after that does rank 1
     receive. Which number does rank 1 receive?
@@ -91,7 +90,7 @@ def in_that_order(items):
     return on_rank(1, [numbers[index] for index in indices])
 
 
-@question(8)
+@question("01", 8)
 def one_receives_first(answer):
     """In a ring of 8 ranks each sends to the right with `send` and receives from the left. Only rank 0 receives first.
     How many of the 8 messages must travel one after the other?
