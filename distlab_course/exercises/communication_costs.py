@@ -71,9 +71,10 @@ def step_of_7b(answer):
     """
 
 
-@formula(
-    "04", (4, 2**20, 5e-6, 8e-11), (8, 100, 1e-3, 0.0), (5, 2**20, 5e-6, 8e-11), (1, 64, 1.0, 1.0), (64, 10, 0.5, 1.0)
-)
+TREES = ((4, 2**20, 5e-6, 8e-11), (8, 100, 1e-3, 0.0), (5, 2**20, 5e-6, 8e-11), (1, 64, 1.0, 1.0), (64, 10, 0.5, 1.0))
+
+
+@formula("04", *TREES)
 def broadcast_seconds(n, num_bytes, alpha, beta):
     """Return the seconds that a tree needs to bring `num_bytes` bytes from one rank to all of n ranks.
 

@@ -14,8 +14,7 @@ from distlab_course.exercises.data_parallelism import averaged
 def _while_backward_runs(fn, images):
     """The gradients, and whether all-reduces began in backward and went on beside it."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    for parameter in model.parameters():
-        nn.init.constant_(parameter, 0.5)
+    nn.utils.vector_to_parameters(torch.full((23,), 0.5), model.parameters())
     begun, all_reduce = [], dist.all_reduce
 
     def noted(*args, **kwargs):

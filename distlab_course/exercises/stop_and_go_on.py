@@ -84,9 +84,10 @@ def save_checkpoint(path, ddp, optimizer, epoch):
     dist.barrier()
 
 
-@formula(
-    "22", ("b.pt", "a.pt"), (), ("other.pt", "cut.pt", "good.pt", "old.pt"), ("cut.pt",), trial=ddp_trials.in_a_folder
-)
+FOLDERS = (("b.pt", "a.pt"), (), ("other.pt", "cut.pt", "good.pt", "old.pt"), ("cut.pt",))  # the newest file first
+
+
+@formula("22", *FOLDERS, trial=ddp_trials.in_a_folder)
 def newest_whole(folder, model):
     """Return the path of the newest checkpoint in `folder` that is whole and fits the model; None without one.
 
