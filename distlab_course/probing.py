@@ -63,7 +63,7 @@ def reduced(at: Any, op: str, name: str) -> bool:
 
 # their names before torch 2.13
 gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 FUNCTIONS = {
     "send, recv": lambda at: pair(at, dist.send, partial(dist.recv, src=0)),
     "isend, irecv": lambda at: pair(at, dist.isend, partial(dist.irecv, src=0)),
@@ -78,9 +78,7 @@ FUNCTIONS = {
     "all_gather_single": lambda at: same(gather_single(at.whole, at.mine, at.group), at.whole.chunk(at.n), *at.values),
     "scatter": lambda at: same(dist.scatter(at.room, at.of_root(at.all), 1, at.group), at.room, at.rank + 1),
     "reduce_scatter": lambda at: same(dist.reduce_scatter(at.room, at.all, group=at.group), at.room, at.share),
-    "reduce_scatter_single": lambda at: same(
-        scatter_single(at.room, torch.cat(at.all), group=at.group), at.room, at.share
-    ),
+    "reduce_scatter_single": lambda at: same(scatter(at.room, torch.cat(at.all), group=at.group), at.room, at.share),
     "all_to_all": lambda at: same(dist.all_to_all(at.parts, [at.mine] * at.n, at.group), at.parts, *at.values),
     "all_to_all_single": lambda at: same(
         dist.all_to_all_single(at.whole, at.mine.repeat(at.n), group=at.group), at.whole.chunk(at.n), *at.values

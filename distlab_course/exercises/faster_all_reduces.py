@@ -32,10 +32,11 @@ def _on_two_hosts(fn, tensor, events):
     return tensor, Seen(f"all-reduces {share:g} of the tensor between the hosts", why)
 
 
-@messages(
-    limits=lambda n, length, item: Limits(steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0)),
-    race=Race(256, ours=10.2e-6, target=15e-6),
-)
+def _doubling(n, length, item):
+    return Limits(steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0))
+
+
+@messages(limits=_doubling, race=Race(256, ours=10.2e-6, target=15e-6))
 def doubling_for_any_n(tensor):
     """Replace `tensor`, on every rank, by the sum over all ranks: recursive doubling, for any number of ranks.
 
