@@ -229,11 +229,14 @@ class Group(dist.ProcessGroup):
         return self._begin("send", partial(self._comm.Isend, raw(tensors[0]), dst, tag))
 
     def recv(self, tensors, src, tag=0):
-        begin = partial(self._comm.Irecv, raw(tensors[0]), src, tag)
-        return self._begin("recv", begin, None, tensors, tensors[0], size=tensors[0].nbytes)
+        return self._recv(tensors, src, tag)
 
     def recv_anysource(self, tensors, tag=0):
-        return self.recv(tensors, MPI.ANY_SOURCE, tag)
+        return self._recv(tensors, MPI.ANY_SOURCE, tag)
+
+    def _recv(self, tensors, src, tag):
+        begin = partial(self._comm.Irecv, raw(tensors[0]), src, tag)
+        return self._begin("recv", begin, None, tensors, tensors[0], size=tensors[0].nbytes)
 
     def _begin(self, what, begin, opts=None, outputs=(), buffer=None, divisor=1, size=None):
         """Begin an operation; what MPI puts into the buffer goes into the outputs, divided."""

@@ -98,8 +98,7 @@ def repaired(fn, count):
     average = torch.stack(gathered(gradient(again))).mean(0)
     follows = torch.allclose((before - after) / RATE, average / average.norm().clamp(min=1), atol=1e-3)
     writers = sum(gathered(bool(save.call_count)))
-    return {
-        **of_a_training(model, samples),
+    return of_a_training(model, samples) | {
         "step": Seen(f"step 0 {'follows' if follows else 'does not follow'} the clipped average"),
         "file": Seen(f"written by {writers} of the ranks"),
     }
