@@ -54,8 +54,7 @@ def ring_order(hosts):
 
 def _on_hosts(rank, n, case):
     """Numbers, and the host of each rank."""
-    numbers_of, hosts = case
-    return *numbers(rank, n, numbers_of), list(hosts)[:n]
+    return *numbers(rank, n, case[0]), list(case[1])[:n]
 
 
 def _by_host(fn, tensor, hosts, events):
