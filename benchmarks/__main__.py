@@ -13,7 +13,8 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks import all_reduce, cells, hosts, mpi, plot, shaped, startup, stuck
+from benchmarks import all_reduce, cells, hosts, mpi, shaped, startup, stuck
+from distlab import plotting
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,8 +36,16 @@ def compared(title: str, seconds: dict[str, list[float]], base: float, unit: str
     return "\n".join(rows)
 
 
-def write(tables: list[str]) -> None:
-    """Put the tables between the markers of benchmarks/README.md."""
+def write(tables: list[str], steps: dict[str, tuple[float, float, float]], n: int) -> None:
+    """Put the tables between the markers of benchmarks/README.md, and draw the start-up as other figures are.
+
+    Args:
+        steps: by contestant, the quickest first, the median, lowest and highest seconds to the first all_reduce.
+        n: number of ranks.
+    """
+    ax = plotting.step_times(steps, f"to the first all_reduce on {n} ranks")
+    ax.set_xlabel("from a new Python process")
+    ax.figure.savefig(ROOT / "benchmarks" / "startup.svg")
     readme = ROOT / "benchmarks" / "README.md"
     text = "\n\n".join(
         ["<!-- bench -->", "![Seconds to the first all_reduce](startup.svg)", *tables, "<!-- /bench -->"]
@@ -77,8 +86,8 @@ def main() -> None:
     for count in shaped.RANKS:
         show(shaped.report(count))
     if chosen.write:
-        plot.startup_bars(seconds, n, ROOT / "benchmarks" / "startup.svg")
-        write(tables)
+        steps = {name: (statistics.median(own), min(own), max(own)) for name, own in seconds.items()}
+        write(tables, dict(sorted(steps.items(), key=lambda step: step[1])), n)
 
 
 if __name__ == "__main__":
