@@ -95,6 +95,21 @@ class Limits:
     largest: int | None = None
 
 
+@dataclass(frozen=True)
+class Race:
+    """How a right answer is timed on a simulated network, `distlab.client.check.LAN`, in its largest world.
+
+    Attributes:
+        case: what `given` makes inputs of, large ones.
+        ours: seconds that our own answer takes.
+        target: seconds that are good.
+    """
+
+    case: Any
+    ours: float
+    target: float
+
+
 class _Described:
     """What the docstring of an exercise's function says; see above."""
 
@@ -131,6 +146,7 @@ class Exercise(_Described):
         trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared; None
             matches anything. If it has a parameter `events`, it gets the list that collects what this rank sends.
         forbids: names of collectives that the answer must not call.
+        race: how a right answer is timed; None if it is not.
         limits: the same for all, or limits(world_size, length, item), where the first tensor has `length` elements of
             `item` bytes; None for no limits.
         seconds: after which a call counts as stuck.
@@ -144,6 +160,7 @@ class Exercise(_Described):
     trial: Callable[..., Any] = outcome
     forbids: list[str] = field(default_factory=list)
     limits: Limits | Callable[[int, int, int], Limits] | None = None
+    race: Race | None = None
     seconds: float = 10.0
     function: Callable[..., Any] | None = None
 

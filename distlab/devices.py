@@ -6,7 +6,6 @@ Called on the ranks, and by the process that starts them; it needs only torch, a
 from __future__ import annotations
 
 import os
-import subprocess
 
 import torch
 import torch.distributed as dist
@@ -69,15 +68,3 @@ def why_not_nccl(n: int) -> str | None:
     if gpus < n:
         return f"nccl refuses two ranks on one GPU: {n} ranks need {n} GPUs, and torch sees {seen}."
     return None
-
-
-def topology() -> str | None:
-    """How the GPUs of this machine are connected, as `nvidia-smi topo -m` prints it; None if that cannot tell.
-
-    Runs on: anywhere.
-    """
-    try:
-        command = ["nvidia-smi", "topo", "-m"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.rstrip()
-    except (OSError, subprocess.SubprocessError):
-        return None  # not installed, without its driver, or too old for this

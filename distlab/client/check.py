@@ -6,12 +6,15 @@ one line when the answer passes, and the smallest case that fails when it does n
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import html
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +22,19 @@ from distlab.checking import Exercise, Limits, Question, all_exercises, numbers
 from distlab.client.cluster import Cluster, current_cluster
 from distlab.compat.ipython import start_folder
 from distlab.errors import DeadlockError, RankDied, RanksFailed, RankTimeout
-from distlab.plotting.units import Table, count, format_bytes
+from distlab.plotting.units import Table, count, format_bytes, format_seconds
 from distlab.simulated import trial
 from distlab.simulated.events import Collective
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate
 from distlab.text import grouped, rank_list, refuse, whole_number
+from distlab.traces import virtual
+from distlab.traces.trace import Trace
 from distlab.wire.payload import bring_own_module
 
 AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts")
 FORMULA = "these arguments"  # the case of an exercise of one rank: it communicates with nobody
+LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed
 A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)  # where only messages that follow each other take time
 
 
@@ -41,16 +47,26 @@ class Verdict:
         passed: whether the answer is right.
         attempted: False for a stub that only raises NotImplementedError.
         words: what is wrong, or what a right answer did.
+        run: a right answer made of messages, in its largest world on a simulated network; a notebook draws it.
     """
 
     name: str
     passed: bool
     attempted: bool = True
     words: str = ""
+    run: Trace | None = None
 
     def __repr__(self) -> str:
         state = "passed" if self.passed else "not yet" if self.attempted else "not attempted"
         return f"{self.name}: {state}" + (f". {self.words}" if self.words else "")
+
+    def _repr_html_(self) -> str | None:
+        if self.run is None:
+            return None
+        png, size = self.run._repr_png_()
+        look = f'alt="{html.escape(repr(self.run))}" width="{size["width"]}" style="max-width:100%"'
+        image = f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}" {look}>'
+        return f"<pre>{html.escape(repr(self))}</pre>{image}"
 
 
 def exercises() -> list[str]:
@@ -72,7 +88,8 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
         answer: the function, or the value.
 
     Returns:
-        the verdict; its repr is one line, or the smallest case that fails.
+        the verdict; its repr is one line, or the smallest case that fails. If a right answer consists of messages, a
+        notebook also draws what its ranks sent, and some are timed beside ours and gloo's.
 
     Raises:
         ArgumentError: no exercise of that name; not a function; too few ranks.
@@ -80,7 +97,7 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
     found = exercise if isinstance(exercise, (Exercise, Question)) else _find(exercise)
     result = _judge(found, answer) if isinstance(found, Question) else _try(found, answer)
     if result.passed:
-        _remember(found.name)
+        _remember(found, result)
     return result
 
 
@@ -97,16 +114,17 @@ def hint(exercise: str, number: int = 1) -> str:
 
 
 def progress() -> Table:
-    """The exercises that have been passed, by notebook, from the file beside the notebooks.
+    """The exercises that have been passed, by notebook, and your best times, from the file beside the notebooks.
 
     The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere. Delete it to start
     over. On Colab it is lost with the session. Runs on: the notebook's kernel.
     """
-    passed, rows = _passed(), []
+    (passed, best), rows = _kept(), []
     for notebook, names in grouped((one.notebook, name) for name, one in all_exercises().items()).items():
         left = [name for name in names if name not in passed]
-        rows.append((notebook, f"{len(names) - len(left)} of {len(names)}", left[0] if left else ""))
-    return Table("", ("notebook", "passed", "next"), tuple(rows), "lrl")
+        times = ", ".join(f"{name} {format_seconds(best[name]).strip()}" for name in names if name in best)
+        rows.append((notebook, f"{len(names) - len(left)} of {len(names)}", left[0] if left else "", times))
+    return Table("", ("notebook", "passed", "next", "best time"), tuple(rows), "lrll")
 
 
 class _Text(str):
@@ -144,6 +162,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
         advice = f"Call distlab.Cluster({most}), and check again."
         refuse("cluster", f"of {most} ranks or more for this exercise", cluster.n, advice)
     bring_own_module(exercise.function)
+    run, race = None, ""
     try:
         for n in exercise.worlds:
             cluster.call(trial.enter, n)
@@ -152,6 +171,8 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
                 outcomes = cluster.call(trial.call, exercise, number, fn, ranks=range(n), timeout=exercise.seconds)
                 if words := _wrong(where, outcomes, exercise):
                     return Verdict(exercise.name, False, words=words)
+            if n == exercise.worlds[-1] and exercise.forbids:
+                run, race = _own_run(cluster, exercise, fn, outcomes)
             _leave(cluster)
     except RanksFailed as error:
         if isinstance(error, RankDied):
@@ -163,7 +184,24 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
     *first, last = exercise.worlds
     worlds = f"{', '.join(map(str, first))} and {last} ranks" if first else f"{last} ranks"
     cases = count(len(exercise.cases) * len(exercise.worlds), "case")
-    return Verdict(exercise.name, True, words=f"{cases}{'' if last == 1 else f' with {worlds}'}.")
+    return Verdict(exercise.name, True, True, f"{cases}{'' if last == 1 else f' with {worlds}'}.{race}", run)
+
+
+def _own_run(cluster: Cluster, exercise: Exercise, fn: Any, outcomes: list[trial.Outcome]) -> tuple[Trace | None, str]:
+    """The answer on virtual machines, with the input of the race or of its last case; in a race the times, in words."""
+    ranks, race, words = range(len(outcomes)), exercise.race, ""
+    if race:
+        large, functions = replace(exercise, cases=(race.case,)), (fn, exercise.function)
+        outcomes, others = (cluster.call(trial.call, large, 0, one, ranks=ranks) for one in functions)
+    run = Trace(ranks, f"simulated: {count(len(ranks), 'rank')}, {LAN}")
+    run.finish(virtual.read(simulate([one.events for one in outcomes], LAN), ranks), {})
+    if race:
+        gloos = max(simulate([one.events for one in others], LAN).clocks)
+        times = (format_seconds(one).strip() for one in (run.seconds, race.ours, gloos, race.target))
+        size, met = format_bytes(math.prod(outcomes[0].size)), "met" if run.seconds < race.target else "not met yet"
+        words = "\n{} on a simulated network ({}): yours {}, ours {}, gloo's {}.\nThe target, less than {}, is {}."
+        words = words.format(size, LAN, *times, met)
+    return (run if run.messages else None), words
 
 
 def _leave(cluster: Cluster) -> None:
@@ -188,19 +226,24 @@ def _file() -> Path:
     return Path(os.environ.get("DISTLAB_PROGRESS") or start_folder() / ".distlab_progress.json")
 
 
-def _passed() -> list[str]:
-    """The names in the file; none if it cannot be read."""
+def _kept() -> tuple[list[str], dict[str, float]]:
+    """The names and the best times in the file; none if it cannot be read."""
     try:
-        return [name for name in json.loads(_file().read_text())["passed"] if isinstance(name, str)]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+        kept = json.loads(_file().read_text())
+        best = {name: float(seconds) for name, seconds in kept.get("best", {}).items()}
+        return [name for name in kept["passed"] if isinstance(name, str)], best
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return [], {}
 
 
-def _remember(name: str) -> None:
-    """Add a name to the file, if that can be written."""
-    if name not in (passed := _passed()):
-        with contextlib.suppress(OSError):
-            _file().write_text(json.dumps({"passed": [*passed, name]}, indent=1) + "\n")
+def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
+    """Add to the file what was passed, and a time if it is the best, if that can be written."""
+    passed, best = _kept()
+    if getattr(exercise, "race", None):
+        best[verdict.name] = min(verdict.run.seconds, best.get(verdict.name, math.inf))
+    kept = {"passed": list(dict.fromkeys([*passed, verdict.name])), "best": best}
+    with contextlib.suppress(OSError):
+        _file().write_text(json.dumps(kept, indent=1) + "\n")
 
 
 # --- words ---

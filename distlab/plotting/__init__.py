@@ -8,7 +8,7 @@ from importlib import import_module
 
 MODULES = {
     "cells": ("before_after",),
-    "curves": ("LivePlot", "badge", "time_against_size", "training_curves"),
+    "curves": ("badge", "time_against_size", "training_curves"),
     "lanes": ("spans", "step_times", "time_shares"),
     "stepping": ("play", "steps"),
     "style": ("rank_color",),

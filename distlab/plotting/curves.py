@@ -1,4 +1,4 @@
-"""Curves: times against message size, measured or simulated, and what changes during training, even as it grows.
+"""Curves: times against message size, measured or simulated, and what changes during training.
 
 Called by the notebooks and by `Sweep.plot`, in the notebook's kernel. Sizes are in bytes, times in seconds.
 """
@@ -6,23 +6,18 @@ Called by the notebooks and by `Sweep.plot`, in the notebook's kernel. Sizes are
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes, new_panels
 from distlab.plotting.style import INK, curve_color
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
 MOST_MARKERS = 40  # with more points a line has none
-PAUSE_SECONDS = 0.5  # between two pictures: one takes a tenth of a second, and the ranks need the cores
 
 
 # --- what the figures share ---
@@ -141,7 +136,7 @@ def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", x
         xlabel: what x counts.
 
     Returns:
-        The figure; a notebook shows it if it is the last value of a cell. `plotting.LivePlot` shows it as it grows.
+        The figure; a notebook shows it if it is the last value of a cell.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -165,56 +160,3 @@ def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line], xlabel: str) 
     ax.set(xlabel=xlabel, ylabel=quantity, ylim=(min(0, low), max(105, high) if quantity.endswith("%") else high))
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     return ends
-
-
-class LivePlot:
-    """Lines in panels that are redrawn as points are added.
-
-        with plotting.LivePlot("training") as picture:
-            for epoch in range(10):
-                picture.add("loss", "rank 0", epoch, 0.5)
-                picture.update()
-
-    Runs on: the notebook's kernel.
-
-    Args:
-        title: what is measured.
-        xlabel: what x counts.
-
-    Attributes:
-        panels: the points so far, as plotting.training_curves takes them: {panel: {line: (x, y)}}.
-    """
-
-    def __init__(self, title: str = "", xlabel: str = "epoch"):
-        self.panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
-        self._title, self._xlabel = title, xlabel
-        self._display: Any = None
-        self._drawn = float("-inf")
-
-    def add(self, panel: str, line: str, x: float, y: float) -> None:
-        """Add a point to a line of a panel; panels and lines appear with their first point."""
-        xs, ys = self.panels.setdefault(panel, {}).setdefault(line, ([], []))
-        xs.append(x)
-        ys.append(y)
-
-    def update(self) -> None:
-        """Show what there is, if somebody watches and the last picture is old enough; call it as often as you like."""
-        if somebody_watches() and time.monotonic() - self._drawn > PAUSE_SECONDS:
-            self._show()
-
-    def __enter__(self) -> LivePlot:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Show the last picture, even if the work did not finish."""
-        self._show()
-
-    def _show(self) -> None:
-        if notebook_shell() is None or not self.panels:
-            return
-        figure = training_curves(self.panels, self._title, self._xlabel)
-        if self._display is None:
-            self._display = display(figure, display_id=True)
-        else:
-            self._display.update(figure)
-        self._drawn = time.monotonic()

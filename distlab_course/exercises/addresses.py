@@ -28,11 +28,11 @@ CURES = {
 def interface_towards(peer, interfaces):
     """Return the name of the interface whose network contains the address `peer`, or "".
 
-    `interfaces` maps each name to an address and the length of its network. If several contain it, take the longest
-    prefix.
+    `interfaces` maps each name to an address with its prefix length. If several networks contain `peer`, take the one
+    with the longest prefix.
 
     Hint: `ipaddress.ip_interface("10.77.0.1/24").network` is a network, and `address in network` is True or False.
-    Hint: `ipaddress.ip_address(peer)` turns a text into an address, and `network.prefixlen` is the length, 24.
+    Hint: `ipaddress.ip_address(peer)` turns text into an address, and `network.prefixlen` is the prefix length, 24.
     """
     networks = {name: ipaddress.ip_interface(text).network for name, text in interfaces.items()}
     found = [name for name, network in networks.items() if ipaddress.ip_address(peer) in network]
@@ -41,20 +41,20 @@ def interface_towards(peer, interfaces):
 
 @formula((60553,), (14742,), (256,), (1,))
 def port_in_ss(printed):
-    """Return the real port, given the one in gloo's error.
+    """Return the real port, given the port in gloo's error.
 
-    Hint: A port is two bytes, `printed // 256` and `printed % 256`, and gloo reads them in the wrong order.
-    Hint: `printed.to_bytes(2, "big")`, and back by `int.from_bytes(..., "little")`.
+    Hint: A port is two bytes, `printed // 256` and `printed % 256`, and gloo prints them in the wrong order.
+    Hint: `printed.to_bytes(2, "big")`, and back with `int.from_bytes(..., "little")`.
     """
     return printed % 256 * 256 + printed // 256
 
 
 @question()
 def four_tickets(answer):
-    """Say how to fix each of the four jobs, as a dict from its letter.
+    """Say how to fix each of the four jobs, as a dict from its letter to the fix.
 
     Hint: Which of the three steps worked: did both ranks reach the store, and did both write an address?
-    Hint: "Connection refused" comes from a host that was reached; "timed out" means that no answer came at all.
+    Hint: "Connection refused" means that a host answered; "timed out" means that no answer came at all.
 
     Why: Every message names the step that failed: the store (A), a missing address (C), a wrong address (D), or the
     way between two right ones (B).
@@ -70,11 +70,11 @@ def nccl_interfaces(setting, names):
     """Return the list of those of the `names` that NCCL may use if NCCL_SOCKET_IFNAME has the value `setting`.
 
     The value is a list of prefixes, separated by commas: an interface may be used if its name begins with one of them.
-    `^` in front turns that round: it may be used if its name begins with none of them. `=` in front, after `^` if there
-    is one, asks for the whole name instead of its beginning.
+    `^` in front inverts that: it may be used if its name begins with none of them. `=` in front, after `^` if there is
+    one, compares full names instead of beginnings.
 
     Hint: First take `^` and then `=` from the front, and remember which of them were there; then `split(",")`.
-    Hint: `name.startswith(prefix)` beside `name == prefix`; and `listed != excluded` turns an answer round.
+    Hint: Without `=` use `name.startswith(prefix)`, with it `name == prefix`; `listed != excluded` inverts an answer.
     """
     rest = setting.removeprefix("^")
     words = rest.removeprefix("=").split(",")

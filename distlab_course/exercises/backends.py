@@ -15,11 +15,11 @@ question, exercise = partial(Question, "31"), partial(Exercise, "31", worlds=(1,
 def both_devices(answer):
     """Which `backend` for a program that adds up gradients on GPUs with NCCL, and counts samples on the CPU with gloo?
 
-    Give the text for `init_process_group(backend=...)`.
+    Give the string for `init_process_group(backend=...)`.
 
     Hint: It names a backend for each device, with a comma between them.
 
-    Why: torch looks at the tensor's device: "cpu:gloo,cuda:nccl" makes a group with both, and NCCL gets only the GPU's.
+    Why: torch looks at each tensor's device: with "cpu:gloo,cuda:nccl", NCCL gets those on a GPU and gloo the others.
     """
     if ":" not in str(answer):
         return f"{answer!r} does not say which device each backend serves."
@@ -38,7 +38,7 @@ def _gathered_twice(gather):
 def gather_by_store(store, rank, world_size, call, tensor):
     """Return a list of the tensors of all ranks, in the order of the ranks, with nothing but `store` to carry them.
 
-    All ranks' tensors have the same shape and dtype; `call` is a text that is different for each call.
+    All ranks' tensors have the same shape and dtype; `call` is a string that is different for each call.
 
     Hint: A tensor is bytes: `store.set(key, tensor.numpy().tobytes())`, and
     `torch.frombuffer(bytearray(store.get(key)), dtype=tensor.dtype)` is the way back.
@@ -75,15 +75,15 @@ def _trained(make):
 
 @exercise(trial=_trained, seconds=60)
 def own_backend(store, rank, size, timeout):
-    """Return a process group, of a class of your own, on which DistributedDataParallel trains.
+    """Return a process group, of a class of your own, on which DistributedDataParallel can train.
 
     The class derives from `dist.ProcessGroup`; its methods `broadcast(tensors, opts)`, `allreduce(tensors, opts)` and
-    `allgather(outputs, inputs, opts)` carry the tensors through `store`, and return a Work that is done. An op that
+    `allgather(outputs, inputs, opts)` carry the tensors through `store`, and return a finished Work. An op that
     `allreduce` does not know must raise.
 
     Hint: Begin with `gather_by_store`, as a method that counts the calls: no key may be used twice.
     Hint: All three follow from it: `broadcast` takes the tensor of `opts.rootRank`, `allreduce` adds them all up.
-    Hint: The result belongs into the tensor that was given: `tensors[0].copy_(...)`.
+    Hint: The result belongs in the tensor that was passed in: `tensors[0].copy_(...)`.
     Hint: `opts.reduceOp` compares with `dist.ReduceOp.SUM`; a maximum that comes back as a sum is a silent error.
     """
     return dist.ProcessGroupGloo(store, rank, size, timeout)

@@ -5,19 +5,23 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, all_but, gathered, nothing, numbers, on_rank
+from distlab.checking import COLLECTIVES, Exercise, Limits, Race, all_but, gathered, nothing, numbers, on_rank
 
 exercise = partial(Exercise, "03")
 
 
-@exercise(forbids=COLLECTIVES, limits=lambda n, length, item: Limits(steps=(n - 1).bit_length()))
+@exercise(
+    forbids=COLLECTIVES,
+    limits=lambda n, length, item: Limits(steps=(n - 1).bit_length()),
+    race=Race(2**18, ours=178e-6, target=200e-6),
+)
 def tree_broadcast(tensor):
     """Copy rank 0's tensor into the tensor of every rank, by messages, in as few steps as a tree needs.
 
     With 4 ranks that is 2 steps, with 8 ranks 3.
 
-    Hint: After the first step two ranks have it, after the second four: who sends to whom?
-    Hint: In step s, each rank r below 2**s sends to rank r + 2**s, where there is one.
+    Hint: After the first step two ranks have it, after the second four: which rank sends to which?
+    Hint: In step s, each rank r below 2**s sends to rank r + 2**s, if that rank exists.
 
     Limit: Can a rank that has the tensor already help to pass it on?
     """
@@ -36,7 +40,7 @@ def largest_on(tensor, dst):
     Use one `dist.reduce`. `tensor` must not change on any rank.
 
     Hint: A reduction takes an operation: `op=dist.ReduceOp.MAX`.
-    Hint: `dist.reduce` may write to the tensors of all ranks, so each rank gives it a copy: `tensor.clone()`.
+    Hint: `dist.reduce` may write to the tensors of all ranks, so each rank passes it a copy: `tensor.clone()`.
     """
     return on_rank(dst, torch.stack(gathered(tensor)).amax(0))
 
@@ -52,7 +56,7 @@ def all_reduce_in_two(tensor):
 
     The length of the tensor is a multiple of the number of ranks.
 
-    Hint: `pieces = list(tensor.chunk(world_size))` are views: what is written to a piece is in `tensor`.
+    Hint: `pieces = list(tensor.chunk(world_size))` are views: what is written to a piece is written to `tensor`.
     Hint: The reduce-scatter needs a tensor of its own for its result: `torch.empty_like(pieces[0])`.
     Hint: The all-gather writes all results into `pieces`.
     """
@@ -67,17 +71,19 @@ def all_reduce_in_two(tensor):
     forbids=all_but("all_reduce"),
 )
 def all_the_same(tensor):
-    """Return, on every rank, True if all ranks hold the same number, else False, with all-reduces of one number only.
+    """Return, on every rank, True if all ranks hold the same number, else False.
+
+    Use all-reduces of one number only. `tensor` must not change.
 
     Hint: Which two reductions give the same result only if all numbers are the same?
-    Hint: The largest and the smallest. `tensor` must not change, so each needs a copy.
+    Hint: The largest and the smallest. Each needs a copy of `tensor`.
     """
     return len({theirs.item() for theirs in gathered(tensor)}) == 1
 
 
 @exercise(worlds=(4,), cases=(None,), given=nothing)
 def grid_sums():
-    """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column. Return (sum of the ranks in this row, in this column).
+    """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column; return (sum of the ranks in this row, in this column).
 
     Hint: `dist.new_group` is called by every rank, for every group, in the same order.
     Hint: Four groups: rows [0, 1] and [2, 3], columns [0, 2] and [1, 3]. Each rank is in two of them.

@@ -32,9 +32,9 @@ def ping_pong(tensor, rounds):
 
 @question(40_000.0)
 def half_of_the_bandwidth(answer):
-    """A message of m bytes takes 20 µs + m * 0.5 ns. At which size in bytes is half of the full bandwidth reached?
+    """A message of m bytes takes 20 µs + m * 0.5 ns. At what size in bytes does it reach half of the full bandwidth?
 
-    Hint: Half of the bandwidth means twice the time that the bytes alone would take.
+    Hint: At half of the bandwidth a message takes twice the time that its bytes alone would take.
     Hint: At that size both terms are equal: 20 µs and m * 0.5 ns.
 
     Why: At alpha / beta bytes both terms are equal, so the message takes twice the time of its bytes alone.
@@ -48,12 +48,12 @@ def half_of_the_bandwidth(answer):
     limits=Limits(messages=1),
 )
 def one_bucket(tensors):
-    """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns a list like rank 0's.
+    """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns an equal list.
 
     Rank 1 has a list of tensors of the same shapes.
 
     Hint: `torch.cat([t.flatten() for t in tensors])` lays all of them end to end.
-    Hint: `bucket.split([t.numel() for t in tensors])` cuts the bucket again; `reshape` gives each part its shape.
+    Hint: `bucket.split([t.numel() for t in tensors])` cuts the bucket up again; `reshape` gives each part its shape.
 
     Limit: Is every tensor sent on its own?
     """
@@ -62,16 +62,16 @@ def one_bucket(tensors):
 
 @question(2.1)
 def step_of_7b(answer):
-    """16 ranks all-reduce 7 billion gradients of 2 bytes in a ring, over ports of 12.5 GB/s; latencies do not matter.
+    """16 ranks all-reduce 7 billion gradients of 2 bytes in a ring, over ports of 12.5 GB/s; ignore latencies.
     How many seconds does that take?
 
-    Hint: How many bytes are 7 billion gradients, and which share of them does each rank send in an all-reduce?
+    Hint: How many bytes are 7 billion gradients, and what share of them does each rank send in an all-reduce?
     Hint: 14 GB, and 2 (n - 1) / n of them with n = 16.
 
     Not 1.05: That is an all-gather, or a reduce-scatter. An all-reduce takes twice as long.
     Not 1.12: That is the time of 14 GB. How many bytes does each rank send in a ring?
     Not 33.6: That is for 30 messages of the whole buffer. In a ring a message is a 16th of it.
-    Otherwise: Seconds are bytes that a rank sends, divided by bytes a second.
+    Otherwise: Divide the bytes that a rank sends by the bytes per second.
 
     Why: Each rank sends 2 * 15 / 16 of 14 GB, which is 26.25 GB, at 12.5 GB/s: 2.1 s in every step.
     """
@@ -81,12 +81,12 @@ def step_of_7b(answer):
     "04", (4, 2**20, 5e-6, 8e-11), (8, 100, 1e-3, 0.0), (5, 2**20, 5e-6, 8e-11), (1, 64, 1.0, 1.0), (64, 10, 0.5, 1.0)
 )
 def broadcast_seconds(n, num_bytes, alpha, beta):
-    """Return the seconds that a tree needs to bring `num_bytes` bytes from one rank to all of n ranks.
+    """Return the seconds that a tree needs to send `num_bytes` bytes from one rank to all n ranks.
 
     A message of m bytes takes `alpha + beta * m`, and each step of the tree doubles the number of ranks that have them.
 
     Hint: How many steps are needed until 2, 4, 8 ranks have the bytes?
-    Hint: With 5 ranks, 2 steps reach 4 ranks only: `math.ceil(math.log2(n))` steps, each of one message of all bytes.
+    Hint: 2 steps reach only 4 of 5 ranks: it takes `math.ceil(math.log2(n))` steps, each a message of all bytes.
     """
     return math.ceil(math.log2(n)) * (alpha + beta * num_bytes)
 
@@ -112,9 +112,9 @@ def _rank_0_late(fn, tensor):
 
 @exercise(worlds=(2, 3, 4), cases=(8, 1), trial=_rank_0_late)
 def while_it_travels(tensor, compute):
-    """All-reduce `tensor`, call `compute()` while the numbers travel, and return the sum plus what `compute` returned.
+    """All-reduce `tensor` while `compute()` runs, and return the sum plus what `compute` returned.
 
-    The check lets rank 0 begin only when rank 1 computes, and rank 1 computes until rank 0 has ended.
+    The check lets rank 0 begin only once rank 1 computes, and rank 1 computes until rank 0 has finished.
 
     Hint: `async_op=True` makes the call return at once, with a `Work`.
     Hint: Three steps: start the all-reduce, call `compute()`, wait for the work. Only then read `tensor`.

@@ -59,7 +59,7 @@ def _images(rank, world_size, more):
 
 @formula("06", (12, 0, 3), (7, 0, 3), (7, 2, 3), (7, 0, 1), (2, 3, 4), (1437, 3, 4))
 def deal(total, rank, world_size):
-    """Return a list of the numbers of a rank's samples, dealt like cards: rank, rank + world_size, and so on.
+    """Return a list of the indices of a rank's samples, dealt like cards: rank, rank + world_size, and so on.
 
     Each of the samples 0 to total - 1 belongs to one rank. Of 1437 samples, 4 ranks get 360, 359, 359 and 359.
 
@@ -73,7 +73,7 @@ def deal(total, rank, world_size):
 def average_gradients(model):
     """Replace the gradient of every parameter of `model` by its mean over all ranks.
 
-    Hint: `for parameter in model.parameters():` and its `parameter.grad` is a tensor.
+    Hint: Loop with `for parameter in model.parameters():`; each `parameter.grad` is a tensor.
     Hint: `dist.all_reduce(parameter.grad)` leaves the sum there, and a mean is a sum divided by a number.
     """
     data_parallel.average_gradients(model)
@@ -86,12 +86,12 @@ def average_gradients(model):
     trial=_weighted,
 )
 def average_weighted(model, samples):
-    """Replace every gradient by that of the samples of all ranks together, whose numbers differ from rank to rank.
+    """Replace every gradient by that of the mean loss over the samples of all ranks.
 
-    The loss of this rank was a mean over its `samples` samples.
+    The loss of this rank was a mean over its `samples` samples, a number that differs from rank to rank.
 
     Hint: The gradient of a mean over 10 samples, times 10, is the gradient of their sum; sums may be added.
-    Hint: All ranks need the number of all samples: an all-reduce of one number.
+    Hint: All ranks need the total number of samples: an all-reduce of one number.
     """
     total = torch.tensor(float(samples))
     dist.all_reduce(total)
@@ -121,7 +121,7 @@ def spread(model):
     It is 0.0 if all models are equal, and 3.0 if one number is 0, 1, 2 and 3 on four ranks and all others are equal.
     The model must stay as it is.
 
-    Hint: Of each number, find the largest and the smallest over the ranks: `op=dist.ReduceOp.MAX` and `MIN`.
+    Hint: For each number, find the largest and the smallest over the ranks: `op=dist.ReduceOp.MAX` and `MIN`.
     Hint: `dist.all_reduce` writes its result into the tensor, so give it copies: `parameter.detach().clone()`.
     """
     weights = nn.utils.parameters_to_vector(model.parameters()).detach()

@@ -144,7 +144,7 @@ def to_the_end(fn, count):
     """Train with `count` batches; how many were used, and the weights."""
     ddp, batch = DistributedDataParallel(Watched(0)), Numbered(12, seed=dist.get_rank())
     fn(ddp, list(zip(batch.images.split(2), batch.labels.split(2), strict=True))[:count])
-    return Seen(f"{len(ddp.module.history)} used"), flat(ddp.parameters())
+    return Seen(f"batches used: {len(ddp.module.history)}"), flat(ddp.parameters())
 
 
 def with_hook(hook, state, width):
@@ -224,7 +224,7 @@ def saved(fn, epoch):
     dist.barrier()
     shutil.rmtree(folder, ignore_errors=True)
     return {
-        "file": Seen(f"written {len(places)} times, {', '.join(sorted(set(places)))}"),
+        "file": Seen(f"times written: {len(places)}, {', '.join(sorted(set(places)))}"),
         "end": Seen("is there when every rank returns" if waited else "is not there yet when a rank returns"),
         "content": Seen(f"{', '.join(sorted(state))}; weights: {', '.join(state.get('model', ()))}"),
     }

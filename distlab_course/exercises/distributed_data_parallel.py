@@ -37,7 +37,7 @@ def three_lines(model, samples, batch, epochs):
 
     Each rank takes `batch` samples a step.
 
-    Hint: What must you give the loader, so that each rank reads a different part of the samples?
+    Hint: What must you give the loader so that each rank reads a different part of the samples?
     Hint: `DataLoader(samples, batch, sampler=sampler)`: a loader with a sampler takes no `shuffle`.
     Hint: Wrap the model in DDP before you make the optimizer, and begin each epoch with `sampler.set_epoch(epoch)`.
     """
@@ -46,13 +46,13 @@ def three_lines(model, samples, batch, epochs):
 
 @with_ddp(cases=((24,), (14,), (3,)), trial=ddp_trials.shared)
 def share_right(model, samples):
-    """Return, on every rank, the share of all samples that the model recognises; every sample counts once.
+    """Return, on every rank, the share of all samples that the model classifies correctly; every sample counts once.
 
     `samples[i]` is an image and its label, and no rank may read more than its part: `len(samples) / world_size` of
     them, rounded up. `model(image).argmax()` is the class that the model predicts for an image.
 
-    Hint: `range(rank, len(samples), world_size)` are the numbers of one part; no sample is in two parts.
-    Hint: The parts differ in size, so the mean of their shares is not the share of all. What can be added up?
+    Hint: `range(rank, len(samples), world_size)` gives the indices of one part; no sample is in two parts.
+    Hint: The parts differ in size, so the mean of their shares is not the share of all samples. What can be added up?
     Hint: Sum two numbers over all ranks: how many were right, and how many were looked at.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -64,12 +64,12 @@ def share_right(model, samples):
 
 @with_ddp(cases=((1,), (30,)), trial=ddp_trials.with_own_sum)
 def own_hook(state, bucket):
-    """A communication hook that averages a bucket with an all-reduce of yours, `state`: a Future of the average.
+    """A communication hook that averages a bucket with your all-reduce, `state`; it returns a Future of the average.
 
     `state(tensor)` replaces a flat tensor, on every rank, by its sum over all ranks.
 
     Hint: `bucket.buffer()` is the flat tensor with all gradients of the bucket.
-    Hint: `state` leaves the sum there. What turns it into the average?
+    Hint: `state` leaves the sum in that tensor. What turns it into the average?
     Hint: `future = torch.futures.Future()`, then `future.set_result(average)`, and return the future.
     """
     state(bucket.buffer())
@@ -80,12 +80,12 @@ def own_hook(state, bucket):
 
 @with_ddp(worlds=(2, 3, 4), cases=((14,), (24,)), trial=ddp_trials.repaired)
 def five_faults(model, samples, batch, epochs, path):
-    """Find the five faults, so that the script trains one model on all ranks, and saves it.
+    """Fix the five faults, so that the script trains one model on all ranks and saves it.
 
-    It is meant to start from random weights, the same ones on every rank; take `batch` samples a rank and step,
-    shuffled anew in every epoch; clip the gradient of the whole batch to a norm of 1; and write the file once an epoch.
+    It is meant to start from random weights, the same on every rank; take `batch` samples per rank and step,
+    reshuffled in every epoch; clip the gradient of the global batch to a norm of 1; write the file once per epoch.
 
-    Hint: Let each rank print its weights, samples, gradients and files. What has to be equal, and what has to differ?
+    Hint: Let each rank print its weights, samples, gradients and files. What must be the same, and what must differ?
     Hint: Does the forward pass go through DDP? And what is clipped: the average, or one rank's part of it?
     Hint: DDP sends the weights of rank 0 once, in its constructor. What happens to them afterwards?
     """

@@ -6,7 +6,7 @@ from math import ceil
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, Seen, formula
+from distlab.checking import COLLECTIVES, Exercise, Limits, Question, Race, Seen, formula
 from distlab_course.algorithms import cost, two_level
 from distlab_course.exercises.ring_all_reduce import chunks
 
@@ -22,18 +22,21 @@ def _on_two_hosts(fn, tensor, events):
     fn(tensor, inside, across)
     crossing = [event for event in events[begun:] if {one // 2 for one in getattr(event, "members", ())} == {0, 1}]
     share = sum(event.sent[0] for event in crossing) / tensor.nbytes
-    why = "Between the hosts each rank should all-reduce its own half only."
+    why = "Between the hosts each rank should all-reduce only its own half."
     return tensor, Seen(f"all-reduces {share:g} of the tensor between the hosts", why)
 
 
-@messages(limits=lambda n, length, item: Limits(steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0)))
+@messages(
+    limits=lambda n, length, item: Limits(steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0)),
+    race=Race(256, ours=10.2e-6, target=15e-6),
+)
 def doubling_for_any_n(tensor):
     """Replace `tensor`, on every rank, by the sum over all ranks: recursive doubling, for any number of ranks.
 
-    With p the largest power of two that is not above n: each rank r from p on lends its numbers to rank r - p, the
-    first p ranks double, and those that borrowed give the result back.
+    Let p be the largest power of two that is not above n: each rank r >= p lends its numbers to rank r - p, the first
+    p ranks do the doubling, and those that borrowed give the result back.
 
-    Hint: In step s, rank r exchanges its whole sum with rank r ^ 2**s, and adds what comes.
+    Hint: In step s, rank r exchanges its whole sum with rank r ^ 2**s, and adds what arrives.
     Hint: 3 ranks: rank 2 sends to rank 0; ranks 0 and 1 exchange; rank 0 sends the sum to rank 2.
 
     Limit: How many ranks have exchanged their sums after each step?
@@ -43,18 +46,20 @@ def doubling_for_any_n(tensor):
 
 @formula("11", *((name, n, 4096, 1e-5, 1e-9) for name in NAMES for n in (2, 4, 64)))
 def seconds_of(name, n, num_bytes, alpha, beta):
-    """Return the seconds of an all-reduce of `num_bytes` on n ranks, a power of two, if a message of m bytes takes
-    alpha + beta m. The name is "naive", "whole ring", "ring", "tree", "recursive doubling" or "halving doubling".
+    """Return the seconds that an all-reduce of `num_bytes` takes on n ranks, n a power of two.
 
-    Hint: How many steps follow each other, and how many bytes does a message carry in each?
-    Hint: In halving and doubling the messages are 1/2, 1/4, 1/8 ... of the tensor: how much is that in all?
+    A message of m bytes takes alpha + beta m. The name is "naive", "whole ring", "ring", "tree",
+    "recursive doubling" or "halving doubling".
+
+    Hint: How many steps are there, and how many bytes does a message carry in each?
+    Hint: In halving and doubling the messages are 1/2, 1/4, 1/8 ... of the tensor: how much is that in total?
     """
     return cost(name, num_bytes, n, alpha, beta)
 
 
 @formula("11", (4, 1e-5, 1e-9), (8, 2e-5, 1e-10), (64, 1e-6, 4e-11))
 def ring_beats_doubling(n, alpha, beta):
-    """Return the size in bytes from which on the ring is faster than recursive doubling, for n a power of two.
+    """Return the size in bytes above which the ring is faster than recursive doubling, for n a power of two.
 
     The ring takes 2 (n - 1) (alpha + beta m / n) for m bytes, doubling takes log2(n) (alpha + beta m).
 
@@ -69,6 +74,7 @@ def ring_beats_doubling(n, alpha, beta):
     limits=lambda n, length, item: Limits(
         chunks(n, length, item, 2 * (n - 1)), steps=2 * (n - 1), largest=ceil(ceil(length / n) / 4) * item
     ),
+    race=Race(2**20, ours=533e-6, target=600e-6),
 )
 def ring_in_segments(tensor):
     """The ring all-reduce with each chunk cut into 4 segments, a message each, that travel at the same time.
@@ -86,7 +92,7 @@ def two_level_all_reduce(tensor, inside, across):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks of two hosts with two ranks each.
 
     `inside` is the group of the two ranks of this host, `across` that of the ranks with the same place on both hosts.
-    Each rank may all-reduce half of the tensor in `across`, not more. The length of the tensor is even.
+    Each rank may all-reduce only half of the tensor in `across`. The length of the tensor is even.
 
     Hint: Reduce-scatter in `inside`, all-reduce in `across`, all-gather in `inside`.
     Hint: `halves = list(tensor.tensor_split(2))`; `dist.reduce_scatter(mine, halves, group=inside)` needs a tensor
@@ -99,8 +105,8 @@ def two_level_all_reduce(tensor, inside, across):
 
 @question(6.0)
 def without_the_second_barrier(answer):
-    """Two ranks call `slots_all_reduce` without its second barrier, first with a tensor of one 1.0 on each rank, then
-    with one 5.0 on each. Rank 0 is quick. Which wrong sum can rank 1 get from the first call?
+    """Two ranks call `slots_all_reduce` without its second barrier: first with a tensor of one 1.0 on each rank, then
+    with one 5.0 on each. Rank 0 is faster. Which wrong sum can rank 1 get from the first call?
 
     Hint: Rank 0 returns from the first call and writes the next number into its slot. Where is rank 1 by then?
 

@@ -9,15 +9,15 @@ from distlab.checking import Exercise, Limits, as_they_are
 from distlab_course.exercises import ddp_trials
 
 ROUNDS = ddp_trials.ROUNDS
-exercise = partial(Exercise, "21", given=ddp_trials.noise, seconds=20.0)  # the first DDP on a rank imports for seconds
+exercise = partial(Exercise, "21", given=ddp_trials.noise, seconds=20.0)  # a rank's first DDP imports for seconds
 
 
 @exercise(given=as_they_are, cases=((1,), (30,)), trial=ddp_trials.with_half)
 def half_hook(state, bucket):
-    """A communication hook that sends a bucket as `torch.bfloat16`, and does not wait: a Future of the average.
+    """A hook that sends a bucket as `torch.bfloat16` without waiting, and returns a Future of the average.
 
     `bucket.buffer()` is a flat tensor of float32. At most 2 bytes a number may be sent, and no number of the average
-    may be wrong by more than 2 % of the largest. `ddp.register_comm_hook(None, half_hook)` makes it DDP's.
+    may be wrong by more than 2 % of the largest. `ddp.register_comm_hook(None, half_hook)` makes DDP use it.
 
     Hint: `dist.all_reduce(half, async_op=True)` returns at once; its `get_future()` is a Future of a list of tensors.
     Hint: `future.then(fn)` is a Future of `fn(future)`, where `future.value()` is that list.
@@ -32,9 +32,9 @@ def half_hook(state, bucket):
 def average_in_bytes(flat):
     """Replace `flat`, float32, by its average over the ranks, and send 8 bits a number.
 
-    The ranks agree on the largest absolute value by an all-reduce of one number, each rounds its numbers to whole steps
-    of one size as `torch.int8`, and the sum must fit into 8 bits as well. No number may be wrong by more than 2 % of
-    that largest value.
+    The ranks find the largest absolute value with an all-reduce of one number. Each rounds its numbers to whole steps
+    of the same size, as `torch.int8`, and the sum must fit into 8 bits as well. No number may be wrong by more than 2 %
+    of that largest value.
 
     Hint: int8 goes from -128 to 127. How many steps may each of n ranks use, so that no sum leaves that range?
     Hint: `step = highest / (127 // world_size)`, and `(flat / step).round().to(torch.int8)` is what is sent.
@@ -53,10 +53,10 @@ def with_feedback(flat, residual):
     """Replace `flat` by its average over the ranks in 8 bits a number, with error feedback.
 
     `residual` has the shape of `flat` and belongs to this rank. Add it to `flat` before you round, and leave in it what
-    rounding takes away. It is tried in 8 rounds with the same gradient: the sum of the 8 averages may be wrong by no
+    rounding takes away. It is called 8 times with the same gradient: the sum of the 8 averages may be wrong by no
     more than 2 % of the largest value.
 
-    Hint: What is sent is `steps * step`. What was meant to be sent? The difference is the new residual.
+    Hint: You send `steps * step`. What did you mean to send? The difference is the new residual.
     Hint: `residual.copy_(...)` writes into the tensor; `residual = ...` would only rename it here.
     Hint: Compute the residual before the all-reduce, because that replaces your `steps` by the sum of all ranks.
 

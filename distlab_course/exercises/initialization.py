@@ -80,9 +80,9 @@ def _came_before_leaving(barrier):
 def store_barrier(store, rank, world_size, name):
     """Block until every rank has called this function with the same name; use only the store's `add`, `set` and `wait`.
 
-    It is called in three rounds, each under another name; compared is how many ranks had come when a rank left.
+    It is called in three rounds, each under another name; the check notes how many ranks had come when each rank left.
 
-    Hint: `store.add(key, 1)` counts the ranks that have come. Which rank knows that it is the last one?
+    Hint: `store.add(key, 1)` counts the ranks that have come. Which rank can tell that it is the last one?
     Hint: The last one to come sets a key for which all ranks wait: `store.wait([key])`.
     Hint: Both keys need the name in them, or the second round finds those of the first.
     """
@@ -91,7 +91,7 @@ def store_barrier(store, rank, world_size, name):
 
 @question(4096)
 def store_reads(answer):
-    """How many reads of a key do the ranks make, all together, when 64 of them call `init_process_group` over gloo?
+    """64 ranks call `init_process_group` over gloo. How many times is a key read, counting all ranks?
 
     Hint: Look at the picture of 3 ranks. How many keys does each of them read?
 
@@ -112,7 +112,7 @@ def _all_numbers(take):
 def take_number(store):
     """Return the next unused number, counting from 0; no two calls on any rank may get the same one.
 
-    Each rank calls it twice; compared are the numbers of all ranks, sorted.
+    Each rank calls it twice; the check compares the numbers of all ranks, sorted.
 
     Hint: Between a `get` and a `set`, another rank may do the same. One call has to do both.
     Hint: `store.add(key, 1)` adds and returns the sum in one step, and its first sum is 1.
@@ -125,13 +125,13 @@ def five_logs(answer):
     """Give each of the logs A to E its cause: a dict such as {"A": "port taken", "B": ...}.
 
     The causes: "rank missing", "world size" (the ranks disagree about it), "port taken", "interface" (an address that
-    others cannot reach), "stale keys" (of an attempt before), and "wrong address" (of the store).
+    others cannot reach), "stale keys" (of an earlier attempt), and "wrong address" (of the store).
 
     Hint: Which ranks have reached the store, and which have passed it? Who serves it?
     Hint: "Connection refused" comes after the store: an address was read there. Whose address, and from when?
 
-    Why: A counts clients, and one is missing; in B rank 0 counts to another number than the others; in C nobody can
-    listen; in D rank 0 has read the address of a rank 1 that is gone; in E two machines exchange loopback addresses.
+    Why: In A one client is missing; in B rank 0 expects more ranks than the others do; in C the port is taken; in D
+    rank 0 has read the address of a rank 1 that is gone; in E two machines exchange loopback addresses.
     """
     wrong = [log for log in LOGS if dict(answer).get(log) != LOGS[log]]
     right = [log for log in LOGS if log not in wrong]
@@ -151,12 +151,13 @@ def _sums_of_groups(build):
 
 @Exercise("30", worlds=(1, 2), cases=(None,), given=nothing, trial=_sums_of_groups)
 def build_again(store, rank, world_size, cycle):
-    """Leave the default group and build it anew on `store`, which is the same store each time.
+    """Leave the default group and build it again on `store`, which is the same store each time.
 
-    `cycle` counts the calls from 0. Three groups in a row must add up, and none may write a key that another one wrote.
+    `cycle` counts the calls from 0. Three groups in a row must add up correctly, and none may write a key
+    that an earlier one wrote.
 
     Hint: `dist.destroy_process_group()` leaves it; `dist.init_process_group("gloo", store=..., rank=..., ...)` joins.
-    Hint: `dist.PrefixStore(prefix, store)` puts a prefix before every key. Which prefix has no other cycle?
+    Hint: `dist.PrefixStore(prefix, store)` puts a prefix before every key. Which prefix does no other cycle have?
     """
     dist.destroy_process_group()
     own = dist.PrefixStore(f"cycle {cycle}", store)

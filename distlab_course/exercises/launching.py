@@ -47,8 +47,8 @@ def where_am_i(environment):
 
     Plain `python` sets none of the variables; the process is then rank 0 of 1, with local rank 0.
 
-    Hint: `RANK`, `WORLD_SIZE` and `LOCAL_RANK`; every value is a text.
-    Hint: `environment.get("RANK", "0")` is "0" where the variable is missing.
+    Hint: `RANK`, `WORLD_SIZE` and `LOCAL_RANK`; every value is a string.
+    Hint: `environment.get("RANK", "0")` is "0" if the variable is missing.
     """
     return tuple(int(environment.get(name, one)) for name, one in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
 
@@ -60,7 +60,7 @@ def physical_gpu(visible, local_rank):
     `visible` is the value of CUDA_VISIBLE_DEVICES, such as "2,3", or None where it is not set: all GPUs are visible.
 
     Hint: The process numbers the GPUs that it can see from 0, in the order of the list.
-    Hint: `"2,3".split(",")` is a list of two texts.
+    Hint: `"2,3".split(",")` is a list of two strings.
     """
     return local_rank if visible is None else int(visible.split(",")[local_rank])
 
@@ -91,11 +91,11 @@ def _parsed(line):
 def two_nodes(answer):
     """Start train.py on two machines, node-a and node-b, with 8 ranks on each; node-a is the meeting point.
 
-    Give the command line, one text, if it is the same on both machines; else a list of two, first that of node-a.
+    Give the command line, a string, if it is the same on both machines; otherwise a list of two, that of node-a first.
 
     Hint: `--nnodes` is the number of machines, and `--nproc-per-node` the number of ranks on each of them.
     Hint: One command for both: `--rdzv-backend c10d --rdzv-endpoint HOST:PORT`. With `--master-addr`, you number the
-    machines yourself, by `--node-rank`.
+    machines yourself, with `--node-rank`.
 
     Why: Each torchrun needs to know how many machines there are, how many ranks to start, and where to meet.
     """
@@ -171,7 +171,7 @@ def repair_spawning(answer):
         trained = sorted(line for line in printed.splitlines() if line.startswith("rank ") and " of " in line)
         if trained != ["rank 0 of 2: 11", "rank 1 of 2: 11"]:
             errors = re.findall(r"\w*Error: .*", re.sub(r"localhost, \d+", "localhost, PORT", printed))
-            found = [f"{len(trained)} ranks have trained where 2 should", *trained, *errors[:1]]
+            found = [f"{len(trained)} ranks trained where 2 should have", *trained, *errors[:1]]
             return f"Under {'torchrun' if way else 'python'}: {'; '.join(found).rstrip('.')}."
     return True
 
@@ -187,13 +187,13 @@ def shown_by(line, script):
 
 @question("08")
 def resume_command(answer):
-    """`resnet_ddp.py` was stopped after 2 epochs, and its checkpoint is `run.pt`: train on until 5 epochs are done.
+    """`resnet_ddp.py` was stopped after 2 epochs, and its checkpoint is `run.pt`: continue until 5 epochs are done.
 
     Give the command line, for 2 ranks on this machine. It is run for real, in a directory where a stand-in for the
     script prints the options that it received.
 
     Hint: What follows the script's name is for the script: `--epochs`, `--checkpoint` and `--resume`.
-    Hint: `--epochs` counts from the first epoch of all.
+    Hint: `--epochs` counts all epochs, including those before the stop.
 
     Why: torchrun takes the options before the script, and the script those after it.
     """
@@ -203,10 +203,10 @@ def resume_command(answer):
         return f"{error}."
     if len(ranks) != 2:
         errors = re.findall(r".*[Ee]rror: .*", shown)
-        return f"{len(ranks)} ranks of 2 have started{': ' + errors[0].strip() if errors else ''}."
+        return f"{len(ranks)} of 2 ranks started{': ' + errors[0].strip() if errors else ''}."
     epochs, path, resumed = ranks[0][1].split("|")
     for wrong, words in (
-        (path != "run.pt", f"Its checkpoint is run.pt; the script was told {path or 'none'}."),
+        (path != "run.pt", f"The checkpoint is run.pt, but the script was given {path or 'none'}."),
         (resumed != "True", "The script was not told to resume: it begins again, and overwrites the checkpoint."),
         (epochs != "5", f"The script would stop when {epochs} epochs are done, the first 2 included."),
     ):

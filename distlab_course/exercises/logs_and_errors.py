@@ -11,12 +11,12 @@ for stream in ("stdout", "stderr"):
 
 @question("32")
 def log_command(answer):
-    """Start train.py on 2 ranks so that `logs` holds stdout and stderr of both, and the terminal shows rank 0's only.
+    """Start train.py on 2 ranks so that `logs` holds stdout and stderr of both, and the terminal shows only rank 0's.
 
     Give the command line. It is run for real, on a script that writes a line to stdout and one to stderr.
 
     Hint: `--redirects 3` sends both streams of all ranks into files only, and `--tee 3` into files and to the terminal.
-    Hint: `--tee 0:3` is about rank 0 alone; `--local-ranks-filter 0` shows nothing but rank 0.
+    Hint: `--tee 0:3` applies to rank 0 alone; `--local-ranks-filter 0` shows nothing but rank 0.
 
     Why: Files keep what every rank said, and the terminal stays readable with a thousand ranks.
     """
@@ -49,8 +49,8 @@ def _failures(*stamps):
 def culprit(files):
     """Return the rank that failed first; `files` maps each rank to the parsed contents of its `error.json`.
 
-    Hint: The time is under "message", "extraInfo", "timestamp": seconds, as a text.
-    Hint: Texts are compared letter by letter: "999" comes after "1000". `min(files, key=...)` finds the smallest.
+    Hint: The time is under "message", "extraInfo", "timestamp": seconds, as a string.
+    Hint: Strings are compared character by character: "999" comes after "1000". `min(files, key=...)` finds the first.
     """
     return min(files, key=lambda rank: float(files[rank]["message"]["extraInfo"]["timestamp"]))
 

@@ -12,7 +12,7 @@ exercise, question, formula = partial(Exercise, "53"), partial(Question, "53"), 
 
 
 def _part(first, keys, scale=1.0):
-    """What 2 queries have seen of some keys, and of their values."""
+    """What 2 queries have seen of some keys and their values."""
     key = torch.arange(first, first + 3.0 * keys).reshape(keys, 3).sin()
     return attend(scale * torch.tensor([[1.0, 2, 3], [3, -2, 1]]), key, 10 * key.cos())
 
@@ -22,13 +22,12 @@ def merge_parts(one, other):
     """Return what the same queries would have seen, had all keys been in one part.
 
     Each part is a tuple `(largest, total, result)` with a row for each query: its largest score in this part, the sum
-    of `exp(score - largest)`, and the sum of these times the values, not yet divided by `total`. Return such a tuple.
-    Scores may be 1000.
+    of `exp(score - largest)`, and the sum of the values, each times its `exp(score - largest)`, not yet divided by
+    `total`. Return such a tuple. Scores may be 1000.
 
     Hint: The largest score of both parts is `torch.maximum(one[0], other[0])`.
-    Hint: A sum that was made with `largest` has to be multiplied by `exp(largest - new_largest)`, `total` and `result`
-    alike.
-    Hint: Do not divide: that is done once, when all keys have been seen.
+    Hint: Multiply the `total` and the `result` that were made with `largest` by `exp(largest - new_largest)`.
+    Hint: Do not divide: that is done only once, after all keys have been seen.
     """
     return merge(one, other)
 
@@ -45,11 +44,12 @@ def two_experts(tokens, choice, shares, factor):
     """Return, for each token, the sum of the results of its two experts, each times its share.
 
     Token i goes to the ranks `choice[i, 0]` and `choice[i, 1]`, and `shares[0]` and `shares[1]` are the shares of their
-    results. The expert of this rank multiplies what it gets by `factor`. Three calls of an all-to-all are enough.
+    results. The expert of this rank multiplies what it gets by `factor`. Make three all-to-all
+    calls, and call no other collective.
 
-    Hint: Two experts are two tokens: `tokens.repeat_interleave(2, 0)` and `choice.flatten()` belong to each other.
-    Hint: `order = choice.flatten().argsort(stable=True)` is the order in which they go, and in which they come back.
-    Hint: `results[order] = back` restores the order; then `results.view(len(tokens), 2, -1)` has both of a token.
+    Hint: Two experts are like two tokens: `tokens.repeat_interleave(2, 0)` is in the order of `choice.flatten()`.
+    Hint: `order = choice.flatten().argsort(stable=True)` is the order in which they go, and come back.
+    Hint: `results[order] = back` restores the order; then `results.view(len(tokens), 2, -1)` has both of each token.
 
     Limit: Can the tokens for both experts travel together?
     """
@@ -60,15 +60,15 @@ def two_experts(tokens, choice, shares, factor):
 
 @question(224)
 def tensor_against_pipeline(answer):
-    """A transformer has 64 layers, and there are 8 ranks. How many times as many bytes does a rank send for a
-    micro-batch with tensor parallelism as an inner rank of a pipeline does? With tensor parallelism each layer makes 2
-    ring all-reduces of the activation in the forward, and 2 in the backward.
+    """A transformer has 64 layers, and there are 8 ranks. How many times as many bytes does a rank send for one
+    micro-batch with tensor parallelism as an inner rank of a pipeline does? With tensor parallelism, each layer makes 2
+    ring all-reduces of the activation in the forward pass, and 2 of its gradient in the backward pass.
 
     Hint: In a ring all-reduce of n ranks, a rank sends 2 (n - 1) / n times the tensor.
     Hint: An inner rank of a pipeline sends one activation to the next rank, and one gradient to the one before.
 
     Not 448: That is what tensor parallelism sends: what does the pipeline send?
-    Not 112: An activation and a gradient are two: has each layer 4 all-reduces?
+    Not 112: That is with 2 all-reduces in each layer: does the backward pass not make 2 more?
     Not 128: How much of the tensor does a rank send in a ring all-reduce?
     Not 28: With tensor parallelism each rank works on all 64 layers.
     Otherwise: Count the activations that a rank sends in each.

@@ -18,12 +18,12 @@ def one_call(name, **options):
 
 @messages(worlds=(2, 3, 4))
 def collect(tensor):
-    """Send every other rank's tensor to rank 0, which returns the sum of all, its own included.
+    """Send every other rank's tensor to rank 0, which returns the sum of all tensors, its own included.
 
     Rank 0 takes the messages in whatever order they come. `tensor` must not change.
 
     Hint: `dist.recv(t)` without `src` takes a message from any rank.
-    Hint: `world_size - 1` messages come.
+    Hint: `world_size - 1` messages arrive.
     """
     return on_rank(0, sum(gathered(tensor)))
 
@@ -34,13 +34,13 @@ def collect(tensor):
     limits=Limits(messages=2),
 )
 def with_edges(part):
-    """Return the part with the last number of the rank before in front, and the first of the rank after at the end.
+    """Return the part, with the last number of the rank before in front and the first of the rank after at the end.
 
     Where there is no such rank, the number is 0. Use one `batch_isend_irecv`, or none if there is nothing to send.
 
     Hint: Begin with `wide = torch.zeros(len(part) + 2)`, and put the part in its middle.
     Hint: `wide[:1]` and `wide[-1:]` are views that can receive: `dist.P2POp(dist.irecv, wide[:1], rank - 1)`.
-    Hint: What is sent is `part[-1:]` to the rank after and `part[:1]` to the rank before, where there is one.
+    Hint: Send `part[-1:]` to the rank after and `part[:1]` to the rank before, where there is one.
 
     Limit: Each neighbour needs one number.
     """
@@ -52,10 +52,10 @@ def with_edges(part):
     cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)), given=lambda rank, n, lengths: ("dcba"[rank] * lengths[rank],)
 )
 def longest_text(text):
-    """Return, on every rank, the number of the rank with the longest text; the lowest where several are as long.
+    """Return, on every rank, the rank with the longest text, and the lowest such rank if several are equally long.
 
-    Hint: `dist.all_gather_object` needs a list with a place for every rank: `[None] * world_size`.
-    Hint: The index of a list's first largest number: `lengths.index(max(lengths))`.
+    Hint: `dist.all_gather_object` needs a list with a slot for each rank: `[None] * world_size`.
+    Hint: `lengths.index(max(lengths))` is the first index at which the largest number stands.
     """
     lengths = [len(theirs) for theirs in gathered(text)]
     return lengths.index(max(lengths))
@@ -71,7 +71,7 @@ def longest_text(text):
 def any_shape(tensor):
     """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; on rank 1 `tensor` is None.
 
-    Hint: Both must be known before the receiver can allocate. `dist.send_object_list` sends any Python object.
+    Hint: The receiver must know both before it can allocate. `dist.send_object_list` sends any Python objects.
     Hint: `dist.send_object_list([tensor.shape, tensor.dtype], dst=1)`, and on rank 1 a list of two None to fill.
     """
     return on_rank(1, gathered(tensor)[0])
@@ -83,11 +83,11 @@ def any_shape(tensor):
     limits=lambda n, length, item: Limits(messages=n - 1),
 )
 def rotate(pieces):
-    """All-to-all by rotation: `pieces[s]` is for rank s. Return the list of what the ranks had for this one, in order.
+    """All-to-all by rotation: `pieces[s]` is for rank s; return a list of what all ranks had for this one.
 
-    For every distance k from 1 to n - 1, rank r sends to rank r + k and receives from rank r - k, round the ring.
+    For every distance k from 1 to n - 1, rank r sends to rank r + k and receives from rank r - k, around the ring.
 
-    Hint: Send and receive at the same time: if all send first, all wait for ever.
+    Hint: Send and receive at the same time: if all ranks send first, all wait forever.
     Hint: `work = dist.isend(pieces[dst], dst=dst)`, then `dist.recv(...)`, then `work.wait()`.
 
     Limit: A rank's own piece needs no message.
@@ -103,13 +103,13 @@ def _to_many_ranks(rank, n, order):
 
 @exercise(cases=("sorted", "mixed", "some"), given=_to_many_ranks)
 def send_home(numbers):
-    """Send every number x to rank x // 10, and return, sorted, the numbers that are at home on this rank.
+    """Send every number x to rank x // 10, and return, sorted, the numbers whose home is this rank.
 
     `numbers` is an int64 tensor; the ranks have different ones, of different lengths.
 
     Hint: How many numbers go to each rank? `torch.bincount(numbers // 10, minlength=world_size)`.
     Hint: `dist.all_to_all_single` exchanges these counts first, in equal pieces, and then the numbers.
-    Hint: The pieces lie in the order of the ranks, so sort the numbers before you send them.
+    Hint: The pieces must lie in rank order, so sort the numbers before you send them.
     """
     everything = torch.cat(gathered(numbers))
     return everything[everything // 10 == dist.get_rank()].sort().values
@@ -117,10 +117,10 @@ def send_home(numbers):
 
 @exercise(cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),))
 def gather_unequal(tensor):
-    """Return, on every rank, the tensors of all ranks joined to one, in the order of the ranks; their lengths differ.
+    """Return, on every rank, the tensors of all ranks joined in rank order; their lengths differ.
 
-    Hint: `dist.all_gather` needs pieces of one size. Gather the lengths first.
-    Hint: Pad each tensor with zeros to the longest, gather, and cut off what was padded.
+    Hint: `dist.all_gather` needs pieces of the same size. Gather the lengths first.
+    Hint: Pad each tensor with zeros to the greatest length, gather, and cut the padding off.
     """
     return torch.cat(gathered(tensor))
 
@@ -131,12 +131,12 @@ def named_by_rank_0(answer):
     rank 0 name? Answer with a list.
 
     Hint: Change the cell above, and run it.
-    Hint: Rank 0 asks rank 1, then rank 2, then rank 3. What does it do when the first does not answer?
+    Hint: Rank 0 waits for the report of rank 1, then rank 2, then rank 3. What does it do when the first does not come?
 
     Not (1, 3): With `wait_all_ranks=True` it names both.
-    Not (3,): Rank 0 asks in the order of the ranks. Which of the missing ones comes first?
+    Not (3,): Rank 0 waits for the ranks in their order. Which of the missing ones comes first?
 
-    Why: Rank 0 asks the ranks one after the other, and gives up at the first that does not answer.
+    Why: Rank 0 waits for the reports in rank order, and gives up at the first that does not come.
     """
 
 
@@ -144,20 +144,20 @@ def named_by_rank_0(answer):
 def bits_of_three(answer):
     """Three ranks hold 7, 5 and 4. What do BAND, BOR and BXOR make of them? Answer with a list of three numbers.
 
-    Hint: In bits they are 111, 101 and 100. Look at one column after the other.
+    Hint: In bits they are 111, 101 and 100. Look at them column by column.
     Hint: BXOR sets a bit where an odd number of ranks have it.
 
     Not (4, 16, 6): BOR does not add: a bit that several ranks have is set once.
     Not (4, 7, 7): Bit 0 is set in two of the numbers, an even number of times.
-    Otherwise: Write the three numbers in bits below each other.
+    Otherwise: Write the three numbers in bits, one below the other.
 
-    Why: Bit 2 is set three times, bit 1 once, bit 0 twice. All: 100 = 4. Any: 111 = 7. An odd number: 110 = 6.
+    Why: Bit 2 is set three times, bit 1 once, bit 0 twice. In all: 100 = 4. In any: 111 = 7. In an odd number: 110 = 6.
     """
 
 
 @messages()
 def gather_by_hand(tensor):
-    """Return on rank 0 a list of the tensors of all ranks, in the order of the ranks; the others return nothing.
+    """Return on rank 0 a list of the tensors of all ranks, in rank order; the others return nothing.
 
     Hint: Rank 0 needs a tensor for each piece: `torch.empty_like(tensor)`, once for every other rank.
     Hint: Its own piece needs no message.
@@ -167,7 +167,7 @@ def gather_by_hand(tensor):
 
 @exercise()
 def prefix_sum(tensor):
-    """Return the sum of the tensors of ranks 0 up to this one, this one included. `tensor` must not change.
+    """Return the sum of the tensors of all ranks from 0 to this one, this one included. `tensor` must not change.
 
     Hint: What does rank r need from rank r - 1, and what from the ranks before it?
     Hint: Receive the sum so far from the rank before, add your own, send it to the rank after, return it.
@@ -183,12 +183,12 @@ def _matrix(rank, n, case):
 
 @one_call("scatter", cases=((3, 0), (1, 2), (5, 1)), given=_matrix)
 def my_row(matrix, length, src):
-    """Return this rank's row of a matrix that rank `src` alone has, with one `dist.scatter`.
+    """Return this rank's row of a matrix that only rank `src` has, with one `dist.scatter`.
 
     The matrix has one row of `length` float32 numbers for each rank; on the other ranks `matrix` is None.
 
     Hint: Only rank `src` gives a list of pieces; on all other ranks the list is None.
-    Hint: `list(matrix)` is the list of the rows. Every rank needs a tensor of `length` numbers, where its row arrives.
+    Hint: `list(matrix)` is the list of the rows. Every rank needs a tensor of `length` numbers for its row.
     """
     return gathered(matrix)[src][dist.get_rank()]
 
@@ -199,11 +199,11 @@ def my_row(matrix, length, src):
     given=lambda rank, n, case: (*numbers(rank, n, 8), case[0], case[1] % n),
 )
 def broadcast_slot(tensor, slot, src):
-    """Copy number `slot` of rank `src`'s tensor into the same slot of every rank's tensor, with one `dist.broadcast`.
+    """Copy slot `slot` of rank `src`'s tensor into the same slot of every rank's tensor, with one `dist.broadcast`.
 
     All other slots stay as they are.
 
-    Hint: `tensor[slot]` is a tensor as well: a view of one number, in the memory of `tensor`.
+    Hint: `tensor[slot]` is a tensor, too: a view of one number, in the memory of `tensor`.
     Hint: `dist.broadcast` writes into the view, and so into `tensor`. Every rank calls it, with the same `src`.
     """
     dist.broadcast(tensor[slot], src=src)

@@ -12,7 +12,7 @@ from distlab_course.exercises.data_parallelism import averaged
 
 
 def _while_backward_runs(fn, images):
-    """The gradients, and whether all-reduces began in backward and went on beside it."""
+    """The gradients, and whether all-reduces began in backward and continued beside it."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     for parameter in model.parameters():
         nn.init.constant_(parameter, 0.5)
@@ -33,17 +33,19 @@ def _while_backward_runs(fn, images):
 
 
 def _rounded(fn, gradient):
-    """The dtype of the gradient, and the gradient in so few digits that those of bfloat16 do."""
+    """The dtype of the gradient, and the gradient rounded to the digits of bfloat16."""
     (average,) = averaged(fn, gradient)
     return average.dtype, average.to(torch.bfloat16)
 
 
 @exercise("20", cases=(8, 4, 12), trial=_while_backward_runs)
 def average_in_backward(model):
-    """From now on, have each backward average the gradients of `model`: every all-reduce begins as soon as its gradient
-    is there, and backward goes on. Return a function without arguments, called after backward, that ends the averages.
+    """Make every backward average the gradients of `model`; return a function that completes the averages.
 
-    Hint: `parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when its gradient is there.
+    Each all-reduce begins as soon as its gradient is ready, and backward continues. The function that you return has no
+    arguments, and is called after backward.
+
+    Hint: `parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when its gradient is ready.
     Hint: In the hook, `dist.all_reduce(parameter.grad, async_op=True)` returns a Work: keep it for later.
     Hint: The function that you return waits for each Work, and only then divides that gradient by `world_size`.
     """
@@ -60,8 +62,8 @@ def exposed_seconds(backward, buckets):
     """Return the exposed communication of a step: how long the rank still waits after backward has ended.
 
     Backward takes `backward` seconds. `buckets` lists (full, seconds) in the order in which they leave: when the bucket
-    is full, in seconds after the start of backward, and how long its all-reduce takes. The all-reduces run one after
-    the other. For a backward of 6 s and buckets (2, 1), (3, 2.5) and (6, 1) it is 1 s.
+    is full, in seconds after the start of backward, and how long its all-reduce takes. The all-reduces run one at a
+    time. For a backward of 6 s and buckets (2, 1), (3, 2.5) and (6, 1) it is 1 s.
 
     Hint: A bucket starts when it is full, and when the one before it has arrived: `max(full, free)`.
     Hint: Nothing is exposed if the last bucket arrives before backward ends.
@@ -76,8 +78,8 @@ def exposed_seconds(backward, buckets):
 def quick_enough(answer):
     """Give a limit in MiB with which a step of the large model takes less than 10 virtual ms.
 
-    Hint: `step_ms(5)` is not quick enough. What is left to be sent when backward has ended?
-    Hint: A layer's gradients weigh 3.1 MiB: which limits put each layer into a bucket of its own?
+    Hint: `step_ms(5)` is too slow. What is left to be sent when backward has ended?
+    Hint: A layer's gradients take 3.1 MiB: which limits put each layer into a bucket of its own?
 
     Not 10: That takes more than 10 ms: the last buckets hold several layers.
     Not 25: That takes more than 10 ms: there are only three buckets.
@@ -86,16 +88,16 @@ def quick_enough(answer):
     """
     num_bytes = int(answer * 2**20)
     if num_bytes > LAYER_BYTES:
-        return "That takes more than 10 ms: the last buckets hold several layers, and are full late."
+        return "That takes more than 10 ms: the last buckets hold several layers, and fill late."
     return num_bytes > VECTOR_BYTES or "That takes more than 10 ms: short vectors travel alone, with a latency each."
 
 
 @formula("20", (1e-3, 50e-6, 2e-3), (0.0, 1e-4, 5e-3), (2e-3, 1e-5, 1e-3))
 def smallest_batch(a, b, c):
-    """Return the smallest global batch with which 2 ranks process 1.6 times the images per second of one, or more.
+    """Return the smallest global batch with which 2 ranks process at least 1.6 times the images per second of one.
 
-    A step of one rank takes a + b * images seconds, and with 2 ranks averaging takes c seconds more. It need not be a
-    whole number. With a = 1 ms, b = 50 µs and c = 2 ms it is 380.
+    A step of one rank takes a + b * images seconds, and with 2 ranks averaging takes c seconds more. The result need
+    not be a whole number. With a = 1 ms, b = 50 µs and c = 2 ms it is 380.
 
     Hint: What does a step of 2 ranks take, if each has half of the images?
     Hint: Solve a + b x = 1.6 (a + b x / 2 + c) for x.
@@ -113,11 +115,11 @@ def smallest_batch(a, b, c):
 def average_in_halves(model):
     """Replace every gradient by its mean over all ranks, and send 16 bits a number: `torch.bfloat16`.
 
-    The gradients are float32 before and afterwards. No average may be wrong by more than 1 %.
+    The gradients are float32 before and afterwards. No average may be off by more than 1 %.
 
     Hint: `parameter.grad.to(torch.bfloat16)` is a new tensor.
-    Hint: Divide, convert, all-reduce, and `parameter.grad.copy_(...)` converts back.
+    Hint: Divide, convert and all-reduce; `parameter.grad.copy_(...)` then converts back.
 
-    Limit: Which dtype does the tensor have that travels?
+    Limit: Which dtype does the tensor have that you send?
     """
     data_parallel.average_gradients(model)

@@ -38,10 +38,10 @@ def _order(fn, m):
 @formula("52", (4, 0.25), (8, 0.05), (5, 0.3), (2, 0.75), (16, 0.1), (1, 0.2))
 def enough_micro_batches(p, share):
     """Return the smallest number of micro-batches with which a pipeline of `p` stages is idle for at most `share` of
-    the time. With 4 stages and a quarter of the time it is 9; with 8 stages and 5 % it is 133.
+    the time. For 4 stages and a quarter of the time it is 9; for 8 stages and 5 % it is 133.
 
-    Hint: The idle share is (p - 1) / (m + p - 1): begin with m = 1, and count up.
-    Hint: There is always at least one micro-batch, even if there is nothing to fill.
+    Hint: The idle share is (p - 1) / (m + p - 1): start with m = 1 and count up.
+    Hint: There is always at least one micro-batch, even if there is no bubble to fill.
     """
     m = 1
     while (p - 1) / (m + p - 1) > share:
@@ -61,16 +61,16 @@ def _interleaved(fn, m):
 
 @exercise("52", worlds=(2, 4), cases=(1, 2), given=lambda rank, n, case: (case * n,), trial=_interleaved)
 def interleaved_step(stages, batch, targets, loss, m):
-    """Make one step of torch's interleaved 1F1B with `m` micro-batches: all gradients end in the stages of their rank.
+    """Make one step of torch's interleaved 1F1B with `m` micro-batches: each rank gets the gradients of its two stages.
 
     `stages` are twice as many modules as there are ranks, the same on all ranks. Rank r computes stages r and
-    r + world_size, and wraps these two only. All ranks have the batch and the targets.
+    r + world_size, and wraps only these two. All ranks are given the batch and the targets.
 
     Hint: `pipelining.PipelineStage(stages[number], number, len(stages), torch.device("cpu"))`, for two numbers.
-    Hint: `pipelining.ScheduleInterleaved1F1B([one, two], m, loss_fn=loss)` takes the list of both.
+    Hint: `pipelining.ScheduleInterleaved1F1B([one, two], m, loss_fn=loss)` takes a list of both.
     Hint: Rank 0 calls `step(batch)`, the last rank `step(target=targets)`, and a rank between them `step()`.
 
-    Stuck: Does every rank call `step`, also those that have neither batch nor targets?
+    Stuck: Does every rank call `step`, even those that pass neither batch nor targets?
     """
     loss(nn.Sequential(*stages)(batch), targets).backward()
     for number, stage in enumerate(stages):
@@ -82,12 +82,12 @@ def interleaved_step(stages, batch, targets, loss, m):
 def one_forward_one_backward(forward, backward, m):
     """Call `forward(i)` and `backward(i)` for each of the `m` micro-batches, in the order of 1F1B.
 
-    With p ranks, rank r may have p - r micro-batches alive, and never more. It calls a backward only when it has that
-    many, or when no forwards are left.
+    With p ranks, rank r may have at most p - r micro-batches alive. It calls a backward only when it has that many, or
+    when no forwards are left.
 
-    Hint: Rank r begins with p - r forwards, or with m of them if there are no more.
-    Hint: Then follow backward, forward, backward, forward ... until there are no forwards left.
-    Hint: The last rank has one forward in advance, and so alternates from the start.
+    Hint: Rank r begins with p - r forwards, or with all m if there are fewer.
+    Hint: Then it alternates backward, forward, backward, forward ... until no forwards are left.
+    Hint: The last rank has only one micro-batch alive, so it alternates from the start.
 
     Stuck: Which rank waits for a message that its neighbour sends only later? All ranks must follow one schedule.
     """
@@ -111,11 +111,11 @@ def one_forward_one_backward(forward, backward, m):
 def tie_weights(weight):
     """Make `weight.grad` on rank 0 and on the last rank the sum of both. On the ranks between, `weight` is None.
 
-    No rank may send more than one message, and on one rank there is nothing to do.
+    No rank may send more than one message, and with one rank there is nothing to do.
 
-    Hint: Rank 0 and the last rank swap their gradients, and each adds what has come.
-    Hint: If both call `dist.send` first, both wait for ever: begin with `dist.isend`, receive, and wait for the send.
-    Hint: What is being sent must not change meanwhile: add only after the send has ended.
+    Hint: Rank 0 and the last rank swap their gradients, and each adds what it receives.
+    Hint: If both call `dist.send` first, both wait for ever: start with `dist.isend`, receive, and wait for the send.
+    Hint: A tensor must not change while it is being sent: add only after the send has ended.
 
     Stuck: Do both ranks send first, and wait until the other receives?
     """
@@ -127,10 +127,10 @@ def tie_weights(weight):
 @formula("52", ([3, 1, 1, 1, 1, 1, 4], 3), ([1, 1, 1, 1, 1, 1, 1], 4), ([2, 3, 5, 1, 6, 2, 2, 4], 4), ([5, 2], 1))
 def slowest_stage(costs, p):
     """Cut the layers, whose times are `costs`, into `p` consecutive stages, none of them empty, so that the slowest
-    stage takes as little time as possible. Return the time of that stage. With 3, 1, 1, 1, 1, 1, 4 and p = 3 it is 4.
+    stage takes as little time as possible. Return the time of that stage. For 3, 1, 1, 1, 1, 1, 4 and p = 3 it is 4.
 
     Hint: `itertools.combinations(range(1, len(costs)), p - 1)` gives all ways to cut.
-    Hint: Of each way, the slowest stage is the `max` of the sums; of all ways, the best is the `min` of these.
+    Hint: For each way, the slowest stage is the `max` of the sums; the best way has the `min` of these.
     """
     ways = (tuple(pairwise((0, *cuts, len(costs)))) for cuts in combinations(range(1, len(costs)), p - 1))
     return min(max(sum(costs[a:b]) for a, b in way) for way in ways)

@@ -16,7 +16,7 @@ between_two = partial(Exercise, "01", worlds=(2,), forbids=COLLECTIVES)
 def chain(tensor):
     """Add up along the chain 0, 1, 2 and so on: each rank adds its own tensor to the sum it receives and passes it on.
 
-    The last rank returns the sum of all; the others return nothing.
+    The last rank returns the total; the others return nothing.
 
     Hint: Rank 0 receives nothing and the last rank sends nothing: there is no rank before the one or after the other.
     Hint: Receive and add under `if rank > 0:`, send under `if rank < world_size - 1:`; otherwise return the sum.
@@ -47,13 +47,13 @@ def after_send(answer):
     has read them.
 
     Hint: In which of the two cells above did `send` return before rank 1 had waited for the message?
-    Hint: The bytes may still be on their way, in a buffer of the operating system.
+    Hint: The bytes may still be on their way, in a buffer of the operating system; `t` is no longer needed for them.
 
     Why: A send returns when a receive has been started and the operating system has the bytes. The rest comes later.
     """
     found = {*str(answer).lower()} & {*"abcd"}
     if "c" in found or "d" in found:
-        return "Nothing comes back to rank 0 when the bytes arrive, so it cannot know."
+        return "Nothing comes back to rank 0 when the bytes arrive, so rank 0 cannot know."
     if "a" not in found:
         return "Why did the send in the first cell of this section take half a second?"
     return "b" in found or "There is one more. What does a send still need its tensor for, once it has returned?"
@@ -71,7 +71,7 @@ def overwritten(answer):
     Not 0.0: A message does arrive.
     Otherwise: Which numbers does rank 0 write into `t`?
 
-    Why: Until `wait()` the tensor belongs to the send. Its bytes are read when the receive is called: by then it is 99.
+    Why: Until `wait()` the tensor belongs to the send. Its bytes are read when `recv` is called: by then `t` holds 99.
     """
 
 
@@ -80,9 +80,9 @@ def overwritten(answer):
     given=lambda rank, n, case: (case[rank],),
 )
 def in_that_order(items):
-    """Rank 0 is given numbers. Rank 1 is given their indices in the order in which it wants them, such as [2, 0, 1].
+    """Return on rank 1 the numbers that rank 0 is given, in the order of the indices that rank 1 is given.
 
-    Rank 0 sends each number in its own message; rank 1 returns the list of numbers in the order it wants.
+    Rank 0 sends each number in its own message; rank 1, which has indices such as [2, 0, 1], returns a list of numbers.
 
     Hint: Let the tag of a message be the index of its number in the list.
     Hint: `send` waits for the receive with its own tag, and rank 1 may want another one first: start all sends.
@@ -94,10 +94,10 @@ def in_that_order(items):
 @question(8)
 def one_receives_first(answer):
     """In a ring of 8 ranks each sends to the right with `send` and receives from the left. Only rank 0 receives first.
-    How many of the 8 messages must travel one after the other?
+    How many of the 8 messages must travel one after another?
 
     Hint: Rank 7 can send at once. Which rank can send next, and why not before?
-    Hint: Rank 6 waits until rank 7 receives, and rank 7 receives only after its own send. Go on from there.
+    Hint: Rank 6 waits until rank 7 receives, and rank 7 receives only after its own send. Continue from there.
 
     Not 2: That is the order by parity, where every second rank receives first.
     Not 1: For that, all ranks would have to send and receive at the same time.
@@ -173,7 +173,7 @@ def roll(tensor, steps):
     No rank sends more than one message. `steps` may be 0, negative, or greater than `world_size`.
 
     Hint: Which rank needs mine, and which rank has the one I need? Both are numbers modulo `world_size`.
-    Hint: A rank cannot send to itself. When would it have to?
+    Hint: With gloo a rank cannot send to itself. When would it have to?
 
     Limit: Can the tensor go straight to the rank that needs it?
     """

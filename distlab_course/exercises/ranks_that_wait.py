@@ -29,7 +29,7 @@ def from_the_left(mine):
 
 @messages(cases=(1, 3), given=lambda rank, n, length: (torch.arange(length) + 7.0 + 100 * rank,))
 def hand_on(tensor):
-    """Pass rank 0's tensor along the chain 0, 1, 2 and so on, each rank to the next one; every rank returns it.
+    """Pass rank 0's tensor along the chain 0, 1, 2 and so on, from each rank to the next; every rank returns it.
 
     `tensor` must not change.
 
@@ -64,8 +64,8 @@ def from_the_report(answer):
     it, and rank 0 receives first. One call names a wrong partner. Which rank makes it, and which partner is right?
     Give both as a pair, such as (2, 3).
 
-    Hint: Write down which rank waits for which. Is there a rank that waits for one that waits for somebody else?
-    Hint: Rank 1 sends to rank 0. Does rank 0 receive from rank 1?
+    Hint: Write down which rank sends to which. Does each rank receive from the one that sends to it?
+    Hint: Which rank sends to rank 0, and for which rank does rank 0 wait?
 
     Why: Rank 1 sends to rank 0, but rank 0 waits for rank 3: it says `(rank - 1) % 4` where `(rank + 1) % 4` is right.
     """
@@ -79,7 +79,7 @@ def from_the_report(answer):
 def sums_by_step(batches):
     """Return, for each step, the sum of the batches of all ranks that still have one: a list, the same on all ranks.
 
-    `batches` is a list of floats, and its length differs from rank to rank. Make one all-reduce a step.
+    `batches` is a list of floats, and its length differs from rank to rank. Make one all-reduce for each step.
 
     Hint: A collective needs every rank: a rank without a batch takes part with a zero.
     Hint: First let all ranks agree on the number of steps, with `op=dist.ReduceOp.MAX`.

@@ -6,7 +6,7 @@ from math import ceil
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, formula, returned
+from distlab.checking import COLLECTIVES, Exercise, Limits, Question, Race, formula, returned
 
 question, messages = partial(Question, "05"), partial(Exercise, "05", forbids=COLLECTIVES)
 
@@ -34,22 +34,23 @@ def through_rank_0(answer):
 @question(3311)
 def sum_passed_on(answer):
     """In `whole_ring_all_reduce`, let each rank pass on a copy of its sum `tensor` instead of what has just arrived.
-    4 ranks begin with 1, 10, 100 and 1000: with which number does rank 0 end?
+    4 ranks begin with 1, 10, 100 and 1000. Which number does rank 0 end with?
 
     Hint: After step 0, rank 0 holds 1001. Which sum does rank 3 hold then, and send to rank 0 in step 1?
     Hint: Write the sums of the four ranks below each other, after each of the three steps.
 
-    Not 1111: That is the right sum, and here some numbers are added more than once.
-    Not 2101: That is after step 1, and one more follows.
+    Not 1111: That is the right sum, but here some numbers are added more than once.
+    Not 2101: That is the number after step 1; one more step follows.
     Otherwise: Write down the sums of all four ranks after each of the three steps.
 
-    Why: What is passed on contains numbers that its receiver has added before, so that some are counted three times.
+    Why: What is passed on contains numbers that its receiver has added before, so some are counted three times.
     """
 
 
 @messages(
     cases=(8, 7, 3, (12, torch.int64), (1002, torch.float64)),
     limits=lambda n, length, item: Limits(chunks(n, length, item, 2 * (n - 1)), messages=2 * (n - 1)),
+    race=Race(2**20, ours=533e-6, target=600e-6),
 )
 def ring_all_reduce(tensor):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks: a ring in chunks.
@@ -67,11 +68,11 @@ def ring_all_reduce(tensor):
 
 @messages(trial=returned, limits=lambda n, length, item: Limits(chunks(n, length, item, n - 1)))
 def ring_reduce_scatter(tensor):
-    """Return the sum over all ranks of chunk r on rank r, where the chunks are `tensor.tensor_split(world_size)`.
+    """On rank r, return chunk r of the sum over all ranks, where the chunks are `tensor.tensor_split(world_size)`.
 
     `tensor` may be changed.
 
-    Hint: It is the first half of the ring all-reduce; which chunk does a rank complete, if it begins with its own?
+    Hint: It is the first half of the ring all-reduce; which chunk does a rank complete if it begins with its own?
     Hint: If rank r sends chunk r - 1 first, and then always what it has just added to, it completes chunk r.
 
     Limit: Only the first half of the ring is asked for.
@@ -82,8 +83,8 @@ def ring_reduce_scatter(tensor):
 
 @question(0.14)
 def least_seconds(answer):
-    """Each of 8 ranks has a port of 100 Gb/s in each direction. How many seconds does an all-reduce of 1 GB (1e9 bytes)
-    take at least?
+    """Each of 8 ranks has a port of 100 Gb/s in each direction. What is the least time in seconds that an all-reduce of
+    1 GB (1e9 bytes) can take?
 
     Hint: How many bytes does each rank have to send, if all send the same? And how many go through its port a second?
     Hint: 2 (n - 1) / n times the tensor; and 100 Gb/s are 12.5 GB/s.
@@ -93,14 +94,14 @@ def least_seconds(answer):
     Not 0.0175: A byte has 8 bits.
     Not 1.12: Do all 7 others have to get the whole tensor from one rank?
 
-    Why: Each rank sends 1.75 GB at 12.5 GB/s. This is what bus bandwidth says, read backwards.
+    Why: Each rank sends 1.75 GB at 12.5 GB/s. This is the formula of the bus bandwidth, solved for the time.
     """
 
 
 @formula("05", (4, 1e-5, 1e-9), (8, 2e-5, 1e-10), (3, 5e-6, 8e-11), (1024, 1e-6, 4e-11))
 def chunks_pay_off(n, alpha, beta):
-    """Return the size of a tensor in bytes from which on the chunked ring is faster than the ring of whole tensors, on
-    n ranks, more than two, if a message of m bytes takes alpha + beta m.
+    """Return the tensor size in bytes above which the chunked ring is faster than the ring of whole tensors, on n > 2
+    ranks, if a message of m bytes takes alpha + beta m.
 
     Hint: The chunked ring takes 2 (n - 1) steps of 1/n of the tensor. How many steps does the other ring take, and how
     much does each of them send?

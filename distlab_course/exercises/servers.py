@@ -18,15 +18,15 @@ exercise, question = partial(Exercise, "41"), partial(Question, "41")
 @question(4)
 def mean_staleness(answer):
     """Five trainers take 200 steps each, and each fetches the parameters as soon as its push is done. The staleness of
-    a push is the number of other trainers' updates since its fetch. What is the most that its mean over all 1000
-    pushes can be?
+    a push is the number of other trainers' updates since its fetch. How large can its mean over all 1000 pushes be at
+    most?
 
-    Hint: Between its fetches and its pushes a trainer misses every update of the others once, and none twice.
+    Hint: Between its fetches and its pushes a trainer misses each update of the others at most once.
     Hint: The others make 800 updates. Over how many pushes of its own does a trainer spread them?
 
     Not 5: Its own updates do not count.
     Not 800: That is the sum over a trainer's pushes.
-    Not 0: Nobody waits.
+    Not 0: No trainer waits, so the others update while it computes.
     Otherwise: How many updates do the others make while one trainer makes one?
 
     Why: A trainer's 200 pushes share at most the 800 updates of the others, each of which counts once: 4 on average.
@@ -58,12 +58,13 @@ def _in_this_order(fn, parameter, lr, order):
     trial=_in_this_order,
 )
 def serve_trainers(parameter, lr, pushes):
-    """Rank 0 is the parameter server, and it alone calls this; the other ranks are trainers that we have written.
+    """Apply the gradients of all trainers as they arrive, and return a list with the staleness of each.
 
-    A trainer sends a gradient, like `parameter`, and then receives the parameters after its own update. All trainers
+    Rank 0 is the parameter server, and it alone calls this; the other ranks are trainers that we have written.
+    A trainer sends a gradient, of the shape of `parameter`, and then receives the parameters after its own update. All
     begin with `parameter` as it is given. `pushes` gradients arrive in all, from any trainer at any time.
-    Subtract `lr` times each gradient from `parameter`, in place, and return the list of the pushes' staleness: how many
-    updates there were since that trainer got its parameters.
+    Subtract `lr` times each gradient from `parameter`, in place. The staleness of a push is how many updates there were
+    since that trainer got its parameters.
 
     Hint: `dist.recv(gradient)` without `src` takes a message from any rank, and returns that rank.
     Hint: Keep, for each trainer, the number of updates in the parameters that it got last: a dict, 0 to begin with.
@@ -83,14 +84,14 @@ def serve_trainers(parameter, lr, pushes):
 
 @question((100.0, 8000 / 17))
 def requests_a_second(answer):
-    """A forward takes 9 ms, and 1 ms more for each request in it. Eight clients have one request each under way, and
+    """A forward takes 9 ms, and 1 ms more for each request in it. Eight clients each have one request under way, and
     send the next when the answer is there. How many requests a second are answered one by one, and how many in batches
     of 8? Give a pair of numbers, within 1 %.
 
     Hint: One by one a forward takes 9 + 1 ms; for 8 requests 9 + 8 ms.
 
     Not (100.0, 800.0): Eight requests in a batch take 17 ms.
-    Not (100.0, 59.0): Those are batches of 8 requests each.
+    Not (100.0, 59.0): 59 batches a second, but each answers 8 requests.
     Otherwise: 1 request in 9 + 1 ms, 8 requests in 9 + 8 ms: how many in a second?
 
     Why: 1 / 10 ms is 100 a second, and 8 / 17 ms is 470: the 9 ms are paid once for 8 requests.
@@ -118,7 +119,7 @@ def push_together(server, gradient):
     parameter. `server.lock` lets one thread in at a time.
 
     Hint: Take the future first: `answer = server.answer`, and return it in either case.
-    Hint: `torch.stack(server.gradients).mean(0)` is the mean; `answer.set_result(...)` answers all who wait.
+    Hint: `torch.stack(server.gradients).mean(0)` is the mean; `answer.set_result(...)` answers every trainer.
     """
     with server.lock:
         answer = server.answer
@@ -134,10 +135,10 @@ def push_together(server, gradient):
 def delayed_descent(w, lr, delay, steps):
     """Return the list of `w` after each of the steps of gradient descent on w² / 2, whose gradient at w is w itself.
 
-    Each step uses the gradient of `delay` steps ago; the first steps use that of the first `w`.
+    Each step uses the gradient from `delay` steps ago; the first steps use that of the first `w`.
 
-    Hint: Keep all values of w in a list. At which place is the one of `delay` steps ago?
-    Hint: `max(0, step - delay)` is a place in it, also in the first steps.
+    Hint: Keep all values of w in a list. At which index is the one from `delay` steps ago?
+    Hint: `max(0, step - delay)` is a valid index, even in the first steps.
     """
     path = [w]
     for step in range(steps):

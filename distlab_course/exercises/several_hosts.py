@@ -19,7 +19,7 @@ def home_of_rank(hosts, rank):
 
     Ranks are numbered host by host, in the order of `hosts`, and hosts may have different numbers of ranks.
 
-    Hint: Go through the hosts, and subtract from the rank the ranks of each host that comes before its own.
+    Hint: Go through the hosts, and for each host before the rank's own subtract that host's number of ranks.
     """
     for number, (name, ranks) in enumerate(hosts.items()):
         if rank < ranks:
@@ -42,8 +42,8 @@ def ranks_left(hosts, lost):
 @question(256)
 def price_of_silence(answer):
     """A job of 64 hosts with 8 GPUs each uses NCCL with its default timeout of 10 minutes, and a GPU costs 3 dollars an
-    hour. Somebody pulls the cable of one host, and nobody is watching. How many dollars has the waiting cost when the
-    first error appears?
+    hour. Somebody pulls the cable of one host, and nobody is watching. How many dollars has the waiting cost by the
+    time the first error appears?
 
     Hint: The GPUs of the host without a cable are paid for, too.
 
@@ -56,8 +56,8 @@ def price_of_silence(answer):
 
 
 def _settings(fn, *arguments):
-    """What torchrun understands of the words: its own parser reads them."""
-    from torch.distributed.run import get_args_parser  # it takes a moment
+    """What torchrun reads in the words, by its own parser."""
+    from torch.distributed.run import get_args_parser  # a slow import
 
     program, *words = fn(*arguments)
     if not all(isinstance(word, str) for word in words):
@@ -79,11 +79,12 @@ def _settings(fn, *arguments):
 def torchrun_words(nodes, ranks, endpoint, job, address, script):
     """Return the list of words that starts the agent of one host: "torchrun", its options, and the script.
 
-    The job has `nodes` hosts with `ranks` ranks each. The agents meet by the rendezvous backend c10d at `endpoint`, and
-    `job` tells this job from others. `address` is this host's own address, which the agent gives to the others.
+    The job has `nodes` hosts with `ranks` ranks each. The agents meet through the rendezvous backend c10d at
+    `endpoint`, and `job` tells this job from others. `address` is this host's own address, which the agent gives to
+    the others.
 
     Hint: `--nnodes`, `--nproc-per-node`, and three options that begin with `--rdzv-`: backend, endpoint and id.
-    Hint: Each option and each value is a word of its own, and all words are strings: `str(nodes)`.
+    Hint: Each option and each value is a separate word, and all words are strings: `str(nodes)`.
     Hint: `--local-addr` is the host's own address.
     """
     options = {"--nnodes": nodes, "--nproc-per-node": ranks, "--local-addr": address}
@@ -98,7 +99,7 @@ def ranks_of_16_agents(answer):
 
     Hint: How many agents does the rendezvous wait for, and what do the others do?
 
-    Not 128: For that all 16 agents would have to take part. How many does `--nnodes 2` let in?
+    Not 128: For that, all 16 agents would have to take part. How many does `--nnodes 2` let in?
     Not 64: Do all agents of a node start ranks?
     Not 2: Two agents take part, and each starts 8 ranks.
 
@@ -108,7 +109,7 @@ def ranks_of_16_agents(answer):
 
 
 def _exchanged(fn, ahead):
-    """What is wrong with an exchange, where rank 1's clock is `ahead` seconds ahead, and rank 0 comes late."""
+    """What is wrong with an exchange, where rank 1's clock is `ahead` seconds ahead and rank 0 arrives late."""
     rank = dist.get_rank()
     dist.barrier()
     time.sleep(0.0 if rank else 0.6)
@@ -119,7 +120,7 @@ def _exchanged(fn, ahead):
     if asked > answered:
         return Seen("answered before asked", "The order is (asked, seen, answered).")
     if seen == torch.tensor(seen, dtype=torch.float32).item():
-        return Seen("seen is coarse", "`seen` is a multiple of 128 s, as any float32 of that size. Which dtype?")
+        return Seen("seen is coarse", "`seen` is a multiple of 128 s, like any float32 of that size. Which dtype?")
     if not asked <= seen - ahead <= answered:
         when = "before it was asked" if seen - ahead < asked else "after its answer had arrived"
         return Seen("seen outside", f"`seen` is a time {when}: in which line does rank 1 read its clock?")
@@ -131,7 +132,7 @@ def ask_the_time(clock):
     """Rank 0 asks rank 1 what time it is, and returns (asked, seen, answered), three numbers; rank 1 returns None.
 
     `clock()` returns the time by a rank's own clock, in seconds since 1970: `asked` and `answered` are by rank 0's
-    clock, `seen` is by rank 1's, which it must read after it was asked. Rank 0 arrives 0.6 s after rank 1.
+    clock, `seen` is by rank 1's, which rank 1 must read after it was asked. Rank 0 arrives 0.6 s after rank 1.
 
     Hint: Rank 0: clock, send, recv, clock. Rank 1: recv, clock, send.
     Hint: `torch.zeros(1)` is float32 and has about seven digits, but the time has ten before the decimal point.
@@ -153,10 +154,10 @@ def ask_the_time(clock):
     ([(1.0, -6.75, 1.5), (2.0, -5.0, 4.0), (5.0, -2.875, 5.25)],),
 )
 def offset_and_error(exchanges):
-    """Return (offset, error): how far a clock is ahead of ours, and by how much that may be wrong at most.
+    """Return (offset, error): how far a clock is ahead of ours, and by how much at most that may be wrong.
 
-    Each of the `exchanges` is (asked, seen, answered): we asked and got the answer when our clock showed `asked` and
-    `answered`, and at some moment in between the other clock showed `seen`. Trust the shortest exchange.
+    Each of the `exchanges` is (asked, seen, answered): we asked when our clock showed `asked`, got the answer when it
+    showed `answered`, and at some moment in between the other clock showed `seen`. Trust the shortest exchange.
 
     Hint: If the other clock was read in the middle, what did our own clock show at that moment?
     Hint: It may have been read right after `asked`, or right before `answered`.

@@ -50,9 +50,9 @@ def bytes_of_a_rank(parameters, ranks, stage):
     limits=lambda n, length, item: Limits(2 * (n - 1) * length // n * item),
 )
 def zero_2_step(weights, gradient, momentum):
-    """Make one step of SGD with momentum on `weights`, which are the same on all ranks.
+    """Make one step of SGD with momentum on `weights`, the same on all ranks; `momentum` is this rank's shard.
 
-    `momentum` is this rank's shard: it becomes 0.9 times itself plus the average gradient of shard `rank`, and that
+    The momentum becomes 0.9 times itself plus the average gradient of shard `rank`, and that
     shard of the weights loses 0.1 times it. All ranks end with all new weights; `gradient` may be changed.
 
     Hint: `mine = torch.empty_like(momentum)`, and `dist.reduce_scatter(mine, list(gradient.chunk(world_size)))` leaves
@@ -95,7 +95,7 @@ def shard_model(model, mesh):
 
     The model has `model.embedding`, a sequence `model.blocks`, and `model.head`. While a layer runs, only its own
     parameters are whole, and between forward and backward none at all. The check counts the numbers
-    that are whole when each layer has run, and afterwards.
+    that are whole after each layer has run, and at the end.
 
     Hint: A call `fully_shard(module, mesh=mesh)` makes one group of all parameters of the module that no call has
     taken before.
@@ -111,7 +111,7 @@ def shard_model(model, mesh):
 @question(3.5)
 def whole_after_forward(answer):
     """A model has 10 blocks with 1 GB of parameters each, and 2 GB in its embeddings and output layer. On 8 ranks
-    `fully_shard` is called for each block, and then for the model. How many GB of parameters are on a rank between
+    `fully_shard` is called on each block, and then on the model. How many GB of parameters are on a rank between
     forward and backward?
 
     Hint: Each rank keeps its shards of everything, all the time.
@@ -120,7 +120,7 @@ def whole_after_forward(answer):
     Not 1.5: Those are the shards. Is nothing whole after forward?
     Not 2.0: Those are the root's own. Where are the shards of the blocks?
     Not 3.25: The root's shard stays where it is while the root is whole.
-    Not 4.5: The last block has been freed when its forward ended.
+    Not 4.5: The last block was freed when its forward ended.
     Not 12.0: That would be one group for the whole model.
 
     Why: The shards are 12 / 8 = 1.5 GB, and beside them the root's 2 GB are whole until backward.

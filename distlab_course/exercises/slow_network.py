@@ -20,10 +20,10 @@ exercise, question, formula = partial(Exercise, "62"), partial(Question, "62"), 
 def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     """Return the seconds of an all-reduce of `num_bytes` on two hosts of k ranks each, k a power of two.
 
-    What happens inside a host takes no time. A message of m bytes takes alpha + beta m over the cable. Messages that go
-    the same way at the same time share it: they take alpha, plus beta for the bytes of all of them. The name is "whole
-    ring", "ring", "tree" or "halving doubling". For k = 2, 1 MB, 5 ms and 80 ns a byte the times are 0.255, 0.15, 0.17
-    and 0.17 s.
+    What happens inside a host takes no time. Over the cable a message of m bytes takes alpha + beta m. Messages in the
+    same direction at the same time share it: together they take alpha, plus beta times the bytes of all. `name` is
+    "whole ring", "ring", "tree" or "halving doubling". For k = 2, 1 MB, 5 ms and 80 ns a byte the times are 0.255,
+    0.15, 0.17 and 0.17 s.
 
     Hint: A ring crosses the cable in each step, once in each direction. How many steps are there with n = 2 k ranks?
     Hint: A tree crosses the cable once on the way up, from rank k to rank 0, and once on the way down.
@@ -41,10 +41,10 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
 
 
 def _crossings(fn, hosts):
-    """How many messages of each step of a ring leave a host, if the ranks stand in the order that `fn` returns."""
+    """How many messages of each step of a ring leave a host, if the ranks are in the order that `fn` returns."""
     order = fn(list(hosts))
     if not isinstance(order, (list, tuple)) or sorted(order) != list(range(len(hosts))):
-        return Seen("no order of the ranks", f"Each of the ranks 0 to {len(hosts) - 1} should be in it once.")
+        return Seen("no order of the ranks", f"Each of the ranks 0 to {len(hosts) - 1} should be in the list once.")
     places = [hosts[rank] for rank in order]
     number = sum(a != b for a, b in zip(places, places[1:] + places[:1], strict=True))
     return Seen(f"{number} leave a host", f"The ring visits the hosts in the order {' '.join(places)}.")
@@ -60,9 +60,9 @@ def _crossings(fn, hosts):
 )
 def ring_order(hosts):
     """Return a list of the ranks, in an order in which a ring leaves each host only once. `hosts[r]` is the host of
-    rank r. For A, B, A, B it is 0, 2, 1, 3, or any other order that visits one host after the other.
+    rank r. For A, B, A, B it is 0, 2, 1, 3, or any other order that finishes one host before the next.
 
-    Hint: The ranks of one host have to be neighbours.
+    Hint: The ranks of one host must be neighbours.
     Hint: `sorted` takes a `key`, a function of a rank.
     """
     return sorted(range(len(hosts)), key=hosts.__getitem__)
@@ -94,8 +94,8 @@ def hierarchical_all_reduce(tensor, first, inside, leaders):
     `inside` is the group of the ranks on this host, `first` is the first of them, and `leaders` is the group of the
     first ranks of all hosts. Only leaders may talk to ranks of other hosts.
 
-    Hint: Three collectives: one inside each host, one between the leaders, and again one inside each host.
-    Hint: `dist.reduce(tensor, dst=first, group=inside)` brings the sum of a host to its first rank.
+    Hint: Three collectives: one inside each host, one between the leaders, and another one inside each host.
+    Hint: `dist.reduce(tensor, dst=first, group=inside)` brings a host's sum to its first rank.
     Hint: Only its members may use `leaders`: the ranks with `dist.get_rank() == first`.
 
     Stuck: Does every rank of a group make the same calls on it, and no other rank?
@@ -109,16 +109,16 @@ def hierarchical_all_reduce(tensor, first, inside, leaders):
 @question(27)
 def micro_batches_for_a_quarter(answer):
     """A micro-batch takes 20 ms to compute, and the all-reduce of its gradients over a slow cable takes 180 ms; they do
-    not overlap. With `no_sync`, how many micro-batches must share one all-reduce at least, so that it takes no more
+    not overlap. With `no_sync`, at least how many micro-batches must share one all-reduce, so that it takes no more
     than a quarter of the time?
 
-    Hint: With k micro-batches the whole step takes 20 k + 180 ms.
+    Hint: With k micro-batches, the entire step takes 20 k + 180 ms.
     Hint: What share of that is 180 ms?
 
-    Not 36: That makes the all-reduce a quarter of the computing time, not of the whole.
+    Not 36: That makes the all-reduce a quarter of the computing time, not of the total.
     Not 9: With 9 the all-reduce takes as long as the computing: half of the time.
     Not 26: With 26 it is still a little more than a quarter.
     Otherwise: Solve 180 / (20 k + 180) = 1/4 for k.
 
-    Why: 27 micro-batches compute for 540 ms, and 180 ms are a quarter of 720 ms.
+    Why: 27 micro-batches compute for 540 ms, and 180 ms is a quarter of 720 ms.
     """

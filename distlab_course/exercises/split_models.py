@@ -19,14 +19,14 @@ def _split(rank, n, case):
 
 @Exercise("42", worlds=(2,), cases=(0, -3), given=_split, trial=returned, forbids=COLLECTIVES)
 def split_gradient(x, weights):
-    """A model is split: rank 0 has a batch `x` of 2 rows and `weights` of 2 x 3, rank 1 has `weights` of 3 x 1.
+    """Return the gradient of this rank's weights, of a model that is split over two ranks.
 
-    The loss is `(hidden @ weights).square().sum()` on rank 1, where `hidden = (x @ weights).relu()` is rank 0's.
-    Each rank returns the gradient of its own weights.
+    Rank 0 has a batch `x` of 2 rows and `weights` of 2 x 3, rank 1 has `weights` of 3 x 1. Rank 0 computes
+    `hidden = (x @ weights).relu()`, and rank 1 the loss, `(hidden @ weights).square().sum()`.
 
     Hint: A message carries numbers and no graph: rank 1 receives into `hidden = torch.zeros(2, 3)`, and then calls
     `hidden.requires_grad_()`, so that backward stops there and leaves `hidden.grad`.
-    Hint: Rank 1 sends `hidden.grad`; rank 0 goes on with `hidden.backward(gradient)`.
+    Hint: Rank 1 sends `hidden.grad`; rank 0 continues with `hidden.backward(gradient)`.
     """
     (x, first), (_, second) = gathered((x, weights.detach()))
     own = first.requires_grad_(), second.requires_grad_()
@@ -37,15 +37,15 @@ def split_gradient(x, weights):
 @question((720_896, 360_448))
 def bytes_of_hidden(answer):
     """The hidden values of a step are 8 x 44 x 64 numbers of float64. They go from rank 1 to rank 2, and their gradient
-    comes back from there. How many bytes travel in a step if rank 0 relays both of them, and how many if rank 2
-    fetches them from rank 1 itself? Give a pair of numbers.
+    comes back from there. How many bytes of the two travel in a step if rank 0 relays both, and how many if rank 2
+    fetches the hidden values from rank 1 itself? Give a pair of numbers.
 
     Hint: A float64 has 8 bytes. How many messages of that size are on each of the two routes?
 
     Not (360448, 180224): The gradient of the hidden values is as large as they are.
     Not (180224, 0): The hidden values have to reach rank 2 in either case.
     Not (360448, 0): The hidden values have to reach rank 2 in either case.
-    Not (90112, 45056): Those are numbers: how many bytes does one have?
+    Not (90112, 45056): You have counted numbers: how many bytes does each have?
     Otherwise: Count the messages, forward and backward.
 
     Why: Through rank 0 there are four messages of 180,224 bytes, 1-0-2 forward and 2-0-1 backward; without it, two.
@@ -76,13 +76,13 @@ def _through(fn, count, batches):
 
 @formula("42", (2, [1, 2]), (3, [3, 1, 2]), (1, [4, 5]), (2, [1, 2, 3, 4, 5]), trial=_through)
 def pipeline(stages, batches):
-    """Pass each micro-batch through all stages in turn, and return the list of the outputs in the order of `batches`.
+    """Pass each micro-batch through all stages in turn, and return the list of the outputs in their order.
 
     `stages` are RRefs to objects on other ranks, whose `forward` takes a tensor or an RRef to one. Start everything
-    before you wait for anything, and let no hidden values come to the rank that calls this.
+    before you wait for anything, and let no hidden values reach the rank that calls this.
 
     Hint: `hidden = stage.remote().forward(batch)` returns a reference at once, which the next stage's `forward` takes.
-    Hint: Of the last stage you want the values: `stages[-1].rpc_async().forward(hidden)` gives a future.
+    Hint: From the last stage you want the values: `stages[-1].rpc_async().forward(hidden)` gives a future.
     """
     outputs = []
     for batch in batches:

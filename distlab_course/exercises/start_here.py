@@ -33,7 +33,7 @@ def scale_by_rank(tensor):
 def my_role():
     """Return "coordinator" on rank 0, and "worker 1", "worker 2" and so on, with the rank's number, on the others.
 
-    Hint: Every rank runs the same lines; under `if rank == 0:` are those that only rank 0 runs.
+    Hint: Every rank runs the same lines; those under `if rank == 0:` are run by rank 0 only.
     Hint: `f"worker {rank}"` puts the number into the text.
     """
     return f"worker {dist.get_rank()}" if dist.get_rank() else "coordinator"
@@ -65,11 +65,11 @@ def sum_of_squares(tensor):
 def who_waits_for_whom(answer):
     """Ranks 0 and 1 both call `dist.send` first and only then `dist.recv`. In which call are they stuck?
 
-    Hint: A send returns when its receiver has called `recv`. When does the other rank get to its `recv`?
+    Hint: A send returns only after its receiver has called `recv`. When does the other rank get to its `recv`?
     Hint: Run it, and read the first sentence of the report.
 
     Otherwise: Which of its two calls does a rank make first?
 
-    Why: A send waits until its receiver has called `recv`, and neither rank gets as far as that.
+    Why: A send waits until its receiver has called `recv`, and neither rank gets that far.
     """
     return str(answer).strip("`() ").removeprefix("dist.") == "send"

@@ -15,12 +15,12 @@ from distlab_course import checkpoints
 from distlab_course.exercises import ddp_trials
 from distlab_course.exercises.ddp_trials import RATE
 
-with_ddp = partial(Exercise, "22", given=as_they_are, seconds=20.0)  # the first DDP on a rank imports for seconds
+with_ddp = partial(Exercise, "22", given=as_they_are, seconds=20.0)  # a rank's first DDP imports for seconds
 
 
 @with_ddp(cases=((1,), (3,), (6,)), trial=ddp_trials.in_pieces)
 def accumulated_backward(ddp, pieces):
-    """Leave in `ddp` the gradient of the mean over all pieces of all ranks; only one backward may send.
+    """Leave in `ddp` the gradient of the mean loss over all pieces of all ranks; only one backward may send.
 
     `pieces` is a list of `(images, labels)`, all of the same size. The loss of a piece is the `cross_entropy` of
     `torch.nn.functional`, and `ddp` has no gradients yet.
@@ -36,13 +36,13 @@ def accumulated_backward(ddp, pieces):
 
 @with_ddp(cases=(2, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.to_the_end)
 def all_batches(ddp, batches):
-    """Train with all batches of all ranks, although ranks have different numbers of batches; no rank may hang.
+    """Train with all batches of all ranks, although the ranks have different numbers of them; no rank may hang.
 
-    `batches` is a list of `(images, labels)`; make a step of `torch.optim.SGD` with a rate of 0.1 for each of them. In
-    the average, a rank that has none left counts as a gradient of zeros.
+    `batches` is a list of `(images, labels)`; make a step of `torch.optim.SGD` with learning rate 0.1 for each of them.
+    In the average, a rank that has none left counts as a gradient of zeros.
 
     Hint: A rank that has run out of batches must keep joining the all-reduces of the others.
-    Hint: `with Join([ddp]):` around the loop does it; `from torch.distributed.algorithms.join import Join`.
+    Hint: Put the loop inside `with Join([ddp]):`; `from torch.distributed.algorithms.join import Join`.
     """
     optimizer = torch.optim.SGD(ddp.parameters(), lr=RATE)
     with Join([ddp]):
@@ -72,12 +72,12 @@ def weighted_backward(ddp, images, labels):
 def save_checkpoint(path, ddp, optimizer, epoch):
     """Save `{"model": ..., "optimizer": ..., "epoch": epoch}` with `torch.save`, once for all ranks.
 
-    The model must load into a process without DDP. Whatever happens while the file is written, the old one must be
-    left whole. No rank may return before the new file is there.
+    The model must load into a process without DDP. Whatever happens while the file is being written, the old one must
+    stay intact. No rank may return before the new file is there.
 
     Hint: All ranks have the same weights: how many of them need to write?
     Hint: Write to `f"{path}.partial"`, and then `os.replace(partial, path)`, which happens completely or not at all.
-    Hint: `ddp.module.state_dict()` has the names of the model inside, and `dist.barrier()` lets every rank wait.
+    Hint: `ddp.module.state_dict()` has the names of the model inside, and `dist.barrier()` makes every rank wait.
     """
     if dist.get_rank() == 0:
         state = {"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}

@@ -16,7 +16,7 @@ PART = 3  # of the vocabulary, on each rank, in `sharded_loss`
 
 def _small(*sizes):
     """Tensors of small whole numbers, the same wherever they are made."""
-    generator = torch.Generator().manual_seed(8)  # of which the first numbers are easily read
+    generator = torch.Generator().manual_seed(8)  # a seed whose first numbers are easy to read
     return [torch.randint(-3, 4, size, generator=generator).float() for size in sizes]
 
 
@@ -48,12 +48,12 @@ def _loss(fn, *arguments):
 def rows_to_columns(rows):
     """Return this rank's columns of a matrix, given this rank's rows.
 
-    Every rank has the same number of rows, and the columns divide by the number of ranks. No rank may send more than
-    (n - 1) / n of its own part.
+    Every rank has the same number of rows, and the number of columns is a multiple of the number of ranks. No rank may
+    send more than (n - 1) / n of its own part.
 
-    Hint: `rows.chunk(world_size, dim=1)` are blocks: which rank needs which of them?
-    Hint: `dist.all_to_all(arriving, sending)` takes two lists of tensors; those it sends must be `contiguous()`.
-    Hint: What has arrived are blocks of the same columns, from all ranks: `torch.cat` stacks them.
+    Hint: `rows.chunk(world_size, dim=1)` cuts blocks. Which rank needs which of them?
+    Hint: `dist.all_to_all(arriving, sending)` takes two lists of tensors; call `contiguous()` on those that it sends.
+    Hint: The blocks that arrive are of the same columns, one from each rank: `torch.cat` stacks them.
 
     Limit: Which of its numbers does each other rank need?
     """
@@ -70,11 +70,11 @@ def rows_to_columns(rows):
 def two_layers(x, columns, bias, rows, last):
     """Return, on every rank, relu(x @ first + bias) @ second + last.
 
-    This rank has its columns of `first` and their part of the bias, its rows of `second`, and all of `last`. One
-    collective call is enough, with no more bytes than the result has.
+    This rank has its columns of `first` and their part of the bias, its rows of `second`, and all of `last`. Make one
+    collective call, with no more bytes than the result has.
 
-    Hint: Until the second product nothing has to be sent: each rank has all that its hidden numbers need.
-    Hint: How often is `last` added, if each rank adds it before the all-reduce?
+    Hint: Nothing has to be sent before the second product: each rank has all that it needs for its hidden numbers.
+    Hint: How many times is `last` added if each rank adds it before the all-reduce?
 
     Limit: Where is the one place in which numbers must be added?
     """
@@ -84,7 +84,7 @@ def two_layers(x, columns, bias, rows, last):
 
 
 class _Gated(nn.Module):
-    """A block as Llama's, without norms: attention with four layers, and an MLP with three."""
+    """A block like Llama's, without norms: attention with four layers, and an MLP with three."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +104,7 @@ def _planned(fn):
     from torch.distributed.tensor.debug import CommDebugMode
     from torch.distributed.tensor.parallel import parallelize_module
 
-    # of a name of its own: for meshes that are equal DTensor remembers the groups of the first, which may be gone
+    # with a name of its own: of equal meshes, DTensor caches the groups of the first, which may be gone
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(dist.group.WORLD.group_name,))
     block = parallelize_module(_Gated(), mesh, fn())
     with CommDebugMode() as comm:
@@ -122,7 +122,7 @@ def plan_of_a_block():
     computes `down(silu(gate(x)) * up(x))`. A forward pass makes two collective calls.
 
     Hint: The plan is a dict: the name of each layer, and `ColwiseParallel()` or `RowwiseParallel()`.
-    Hint: Where a rank needs its own heads, or its own hidden numbers, cut the outputs: by columns.
+    Hint: Layers that make heads or hidden numbers are cut by columns, so that each rank has its own.
     Hint: `out` and `down` get inputs of which each rank has a part, so they are cut by rows.
     """
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
@@ -134,10 +134,10 @@ def plan_of_a_block():
 @question(6144)
 def block_traffic(answer):
     """A model of 24 blocks is trained with tensor parallelism. A step has 8192 tokens of 4096 numbers, 2 bytes each.
-    How many MiB do all the all-reduces of a step carry, forward and backward, counting each tensor once?
+    How many MiB do all the all-reduces of a step carry, forward and backward, counting each reduced tensor once?
 
-    Hint: How many all-reduces has a block, in both directions together? And how large is the tensor of each?
-    Hint: 8192 x 4096 x 2 bytes are 64 MiB.
+    Hint: How many all-reduces does a block make, in both directions together? How large is the tensor of each?
+    Hint: 8192 x 4096 x 2 bytes is 64 MiB.
 
     Not 3072: That is one direction.
     Not 1536: That is one all-reduce a block.
@@ -153,7 +153,7 @@ def block_traffic(answer):
 def groups_of(rank, shape):
     """Return, for each dimension of a mesh, the ranks of the group of `rank` along it.
 
-    The ranks are numbered along the last dimension. In a mesh of shape (2, 2), rank 2 gets [[0, 2], [2, 3]].
+    The ranks are numbered along the last dimension first. In a mesh of shape (2, 2), rank 2 gets [[0, 2], [2, 3]].
 
     Hint: `ranks = torch.arange(math.prod(shape)).reshape(shape)` is the mesh. Where in it is `rank`?
     Hint: In two dimensions, the group along dimension 0 is `ranks[:, column]`, and along dimension 1 `ranks[row]`.

@@ -70,14 +70,3 @@ def test_nccl_that_cannot_serve(gpus, count, nccl, n, words):
     error = str(refused(distlab.Cluster, n, backend="nccl"))
     assert error.startswith("backend must be one that can serve the ranks here, got 'nccl'. ")
     assert words in error
-
-
-def test_topology(monkeypatch, tmp_path):
-    """What nvidia-smi prints, or None where there is none, or where it fails."""
-    program = tmp_path / "nvidia-smi"
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert devices.topology() is None
-    for script, shown in {'[ "$*" = "topo -m" ] && echo " GPU0 GPU1"': " GPU0 GPU1", "exit 9": None}.items():
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        assert devices.topology() == shown
