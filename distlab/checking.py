@@ -146,7 +146,7 @@ class Exercise(_Described):
         trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared; None
             matches anything. If it has a parameter `events`, it gets the list that collects what this rank sends.
         forbids: names of collectives that the answer must not call.
-        race: how a right answer is timed; None if it is not.
+        race: how a right answer is timed; None for no race.
         limits: the same for all, or limits(world_size, length, item), where the first tensor has `length` elements of
             `item` bytes; None for no limits.
         seconds: after which a call counts as stuck.

@@ -33,8 +33,7 @@ def device_for(rank: int) -> torch.device:
         ArgumentError: `rank` is not a whole number of 0 or more.
     """
     whole_number("rank", rank, 0)
-    world_size = dist.get_world_size() if dist.is_initialized() else 1
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or world_size)
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or (dist.get_world_size() if dist.is_initialized() else 1))
     gpus = torch.cuda.device_count()
     if not gpus:
         return torch.device("cpu")

@@ -1,15 +1,13 @@
 """What learners read and build: algorithms, data, data parallelism, checkpoints; exercises, figures, practice hosts."""
 
+from importlib import import_module
 from typing import Any
+
+# what only the notebook's kernel needs is imported when it is first used
+MODULES = {"loopback_interface": "practice", "practice_hosts": "practice", "probe": "probing"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("loopback_interface", "practice_hosts"):  # they are needed in the notebook's kernel only
-        from distlab_course import practice
-
-        return getattr(practice, name)
-    if name == "probe":
-        from distlab_course.probing import probe
-
-        return probe
+    if name in MODULES:
+        return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
     raise AttributeError(f"module 'distlab_course' has no attribute {name!r}.")

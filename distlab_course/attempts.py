@@ -5,8 +5,6 @@ each line of its standard input forks a process that calls the script's `join(re
 describes, and prints what came of it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -46,9 +44,7 @@ class Attempts:
         """The script on a host whose own name leads to 127.0.0.1 there, as on many real machines."""
         command = self.hosts.command(name)
         if command:
-            names = {one: self.hosts.address(one) for one in self.hosts} | dict.fromkeys(
-                ("localhost", name), "127.0.0.1"
-            )
+            names = {one: self.hosts.address(one) for one in self.hosts} | {"localhost": "127.0.0.1", name: "127.0.0.1"}
             Path(f"hosts.{name}").write_text("".join(f"{address} {one}\n" for one, address in names.items()))
             command += ["sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', f"hosts.{name}"]
         settings = {**os.environ, "RANK": str(rank), "HOST": self.hosts.address(name)}

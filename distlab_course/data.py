@@ -7,8 +7,6 @@ lays them out, so files that it has downloaded are found; but beside a CPU build
 imported, so the course reads them itself.
 """
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import os
@@ -16,7 +14,7 @@ import pickle
 import tarfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -101,12 +99,6 @@ class Images:
     test: ImageSet
     shape: tuple[int, int, int]
     classes: int = 10
-
-    def first(self, train: int, test: int) -> Images:
-        """The first so many images of each part, or all where there are not as many: for a first try."""
-        few = replace(self.train, images=self.train.images[:train], labels=self.train.labels[:train])
-        for_test = replace(self.test, images=self.test.images[:test], labels=self.test.labels[:test])
-        return replace(self, train=few, test=for_test)
 
     def __repr__(self) -> str:
         parts = f"{len(self.train)} images to train on, {len(self.test)} to test with"

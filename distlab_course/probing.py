@@ -3,12 +3,12 @@
 `probe` runs in the notebook's kernel, `try_case` on every rank, each case in a `run` of its own: what hangs is freed.
 """
 
-import functools
-import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from math import prod
+from operator import and_, or_, xor
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,16 +21,9 @@ Outcomes = dict[str, dict[str, str]]  # by backend and device, by case: "yes", "
 SECONDS = 30.0  # that a case has: long, because a busy machine can stop a process for a while
 DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64"]
 DTYPES += ["int64", "int32", "int16", "int8", "uint8", "bool"]
-REDUCED = {  # what all_reduce must give, by Python's own arithmetic
-    "SUM": sum,
-    "AVG": lambda given: sum(given) / len(given),
-    "PRODUCT": math.prod,
-    "MIN": min,
-    "MAX": max,
-    "BAND": partial(functools.reduce, operator.and_),
-    "BOR": partial(functools.reduce, operator.or_),
-    "BXOR": partial(functools.reduce, operator.xor),
-}
+# what all_reduce must give, by Python's own arithmetic
+REDUCED = {"SUM": sum, "AVG": fmean, "PRODUCT": prod, "MIN": min, "MAX": max}
+REDUCED |= {name: partial(reduce, bits) for name, bits in (("BAND", and_), ("BOR", or_), ("BXOR", xor))}
 
 
 def same(_: object, got: Any, *expected: float) -> bool:
@@ -62,16 +55,15 @@ def uneven_gather(at: Any) -> bool:
 def reduced(at: Any, op: str, name: str) -> bool:
     """all_reduce with that op on that dtype, of 1, 2, 3, 1, 2, 3 and so on; of bool, False, True, False and so on."""
     given = [rank % 2 == 1 if name == "bool" else rank % 3 + 1 for rank in range(at.n)]
-    mine, right = (
-        torch.full((4,), float(value)).to(getattr(torch, name)) for value in (given[at.rank], REDUCED[op](given))
-    )
+    values, dtype = (given[at.rank], REDUCED[op](given)), getattr(torch, name)
+    mine, right = (torch.full((4,), float(value)).to(dtype) for value in values)
     dist.all_reduce(mine := mine.to(at.device), getattr(dist.ReduceOp, op), at.group)
     return torch.allclose(mine.cpu().to(torch.complex64), right.to(torch.complex64), rtol=0.01)
 
 
 # their names before torch 2.13
 gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 FUNCTIONS = {
     "send, recv": lambda at: pair(at, dist.send, partial(dist.recv, src=0)),
     "isend, irecv": lambda at: pair(at, dist.isend, partial(dist.irecv, src=0)),
@@ -86,9 +78,7 @@ FUNCTIONS = {
     "all_gather_single": lambda at: same(gather_single(at.whole, at.mine, at.group), at.whole.chunk(at.n), *at.values),
     "scatter": lambda at: same(dist.scatter(at.room, at.of_root(at.all), 1, at.group), at.room, at.rank + 1),
     "reduce_scatter": lambda at: same(dist.reduce_scatter(at.room, at.all, group=at.group), at.room, at.share),
-    "reduce_scatter_single": lambda at: same(
-        scatter_single(at.room, torch.cat(at.all), group=at.group), at.room, at.share
-    ),
+    "reduce_scatter_single": lambda at: same(scatter(at.room, torch.cat(at.all), group=at.group), at.room, at.share),
     "all_to_all": lambda at: same(dist.all_to_all(at.parts, [at.mine] * at.n, at.group), at.parts, *at.values),
     "all_to_all_single": lambda at: same(
         dist.all_to_all_single(at.whole, at.mine.repeat(at.n), group=at.group), at.whole.chunk(at.n), *at.values
@@ -118,10 +108,8 @@ class Probe:
 
     def __repr__(self) -> str:
         """The functions by backend; the dtypes that each op reduces; the messages, each with its cases."""
-        rows = [
-            ["", *self.outcomes],
-            *([name, *(words[name] for words in self.outcomes.values())] for name in FUNCTIONS),
-        ]
+        rows = [["", *self.outcomes]]
+        rows += [[name, *(words[name] for words in self.outcomes.values())] for name in FUNCTIONS]
         lines = ["".join(f"{word:24}" for word in row).rstrip() for row in rows]
         for head, words in self.outcomes.items():
             lines += ["", f"all_reduce on {head} works with"]

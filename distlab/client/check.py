@@ -33,8 +33,8 @@ from distlab.traces.trace import Trace
 from distlab.wire.payload import bring_own_module
 
 AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts")
-FORMULA = "these arguments"  # the case of an exercise of one rank: it communicates with nobody
 LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed
+FORMULA = "these arguments"  # the case of an exercise of one rank: it communicates with nobody
 A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)  # where only messages that follow each other take time
 
 
@@ -88,8 +88,8 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
         answer: the function, or the value.
 
     Returns:
-        the verdict; its repr is one line, or the smallest case that fails. If a right answer consists of messages, a
-        notebook also draws what its ranks sent, and some are timed beside ours and gloo's.
+        the verdict; its repr is one line, or the smallest case that fails. If a right answer is made of messages,
+            a notebook also draws what its ranks sent; some are timed beside ours and gloo's.
 
     Raises:
         ArgumentError: no exercise of that name; not a function; too few ranks.
@@ -114,7 +114,7 @@ def hint(exercise: str, number: int = 1) -> str:
 
 
 def progress() -> Table:
-    """The exercises that have been passed, by notebook, and your best times, from the file beside the notebooks.
+    """The exercises that have been passed and the best times, by notebook, from the file beside the notebooks.
 
     The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere. Delete it to start
     over. On Colab it is lost with the session. Runs on: the notebook's kernel.
@@ -237,7 +237,7 @@ def _kept() -> tuple[list[str], dict[str, float]]:
 
 
 def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
-    """Add to the file what was passed, and a time if it is the best, if that can be written."""
+    """Add an exercise to the file, and its time if it is the best; nothing if that cannot be written."""
     passed, best = _kept()
     if getattr(exercise, "race", None):
         best[verdict.name] = min(verdict.run.seconds, best.get(verdict.name, math.inf))

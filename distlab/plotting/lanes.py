@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.patheffects import withStroke
 
 from distlab.plotting.axes import SMALL, even_ticks, new_axes, short
 from distlab.plotting.cells import text_width
@@ -227,7 +226,8 @@ def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:
         ax.broken_barh(spans, (row + MARGIN, height - 2 * MARGIN), facecolor=look.fill, zorder=2, **edge)
     written: dict[float, list[tuple[float, float]]] = {}  # by row, from where to where there are texts
     for bar in bars:
-        wide, high = (bar.end - bar.start) * across, (bar.height - 2 * MARGIN) * down
+        length, height = bar.end - bar.start, bar.height - 2 * MARGIN
+        wide, high = length * across, height * down
         points = size if high >= HIGH else min(size, LOW_SIZE)
         widths = {text: text_width(text, points) * ax.figure.dpi + 4 for text in bar.texts}
         text = next((text for text, width in widths.items() if width <= wide), "")
@@ -237,8 +237,10 @@ def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:
             written.setdefault(bar.row, []).append((middle - half, middle + half))
             look = {"color": text_color(bar.look.fill), "ha": "center", "va": "center_baseline", "fontsize": points}
             # so that hatches and arrows do not cross the text
-            look["path_effects"] = [withStroke(linewidth=4 if bar.look.hatched else 3, foreground=bar.look.fill)]
-            ax.text(middle, bar.row + bar.height / 2, text, parse_math=False, zorder=9, **look)
+            look["bbox"] = {"facecolor": bar.look.fill, "edgecolor": "none", "pad": 1.2 if bar.look.hatched else 0.3}
+            inside = Rectangle((bar.start, bar.row + MARGIN), length, height, transform=ax.transData)
+            look |= {"parse_math": False, "zorder": 9, "clip_on": True}
+            ax.text(middle, bar.row + bar.height / 2, text, **look).set_clip_path(inside)
 
 
 def outline(look: Look) -> dict[str, Any]:

@@ -34,8 +34,7 @@ def join(rank: int, meeting: Meeting) -> Joined:
     os.environ.update(LOCAL_RANK=str(neighbours.index(rank)), LOCAL_WORLD_SIZE=str(len(neighbours)))
     os.environ.update(GROUP_RANK=str(host_of_rank[rank]))
     if meeting.hosts and INTERFACES[0] not in os.environ:
-        interface = interface_of(address_towards(meeting.channel[0]))
-        os.environ.update(dict.fromkeys(INTERFACES, interface))
+        os.environ.update(dict.fromkeys(INTERFACES, interface_of(address_towards(meeting.channel[0]))))
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
     around_cells.remember_environment()
     LOG.rank, LOG.world_size = rank, meeting.world_size
@@ -79,8 +78,7 @@ def _registered(backend: str) -> str:
     """
     if hasattr(dist.Backend, backend.upper()):
         return backend
-    module = importlib.import_module(backend)
-    name = getattr(module, "NAME", "")
+    name = getattr(importlib.import_module(backend), "NAME", "")
     if name.lower() not in dist.Backend.backend_list:
         rule = "must register a backend when it is imported, dist.Backend.register_backend(NAME, ...)"
         raise ClusterError(f"The module {backend} {rule}, and have its name as NAME, got {name!r}")

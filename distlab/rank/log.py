@@ -104,8 +104,7 @@ class Note:
 
     def _ends_by_itself(self) -> bool:
         """Whether it ends by itself before the group's timeout, or itself says who is missing."""
-        limit = getattr(self.options, "timeout", timedelta(0))
-        shorter = timedelta(0) < limit < private.default_timeout()
+        shorter = timedelta(0) < getattr(self.options, "timeout", timedelta(0)) < private.default_timeout()
         return self.has_limit or shorter or self.method == "monitored_barrier"
 
     def record(self, with_lines: bool = True) -> CallRecord:

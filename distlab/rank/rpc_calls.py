@@ -147,8 +147,7 @@ def _to_here(original: Callable[..., Any], rref: Any, timeout: float = private.U
 def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A backward pass through remote calls, which may wait for all other ranks."""
     ranks = [rank for rank in (AGENT.worker.ranks if AGENT.worker else ()) if rank != LOG.rank]
-    note = _note("dist_autograd.backward", "", ranks)
-    return _wait(note, None, functools.partial(original, *args, **kwargs))
+    return _wait(_note("dist_autograd.backward", "", ranks), None, functools.partial(original, *args, **kwargs))
 
 
 def _wait(note: Note, peer: int | None, make: Callable[[], Any]) -> Any:

@@ -227,8 +227,7 @@ class _Run:
                     self.begun[rank, callback.op] = replace(callback, events=list(events[place:])), now
                 now = max(now, (yield self.ends[rank, event.op]))
                 if callback is None:
-                    waited_for = self.latest.get((rank, event.op), event.op)
-                    self.found.spans.append(Span(rank, since, now, waited_for))
+                    self.found.spans.append(Span(rank, since, now, self.latest.get((rank, event.op), event.op)))
             elif isinstance(event, Align):
                 self.aligning[event.number].append((rank, aligned := _Moment()))
                 now = yield aligned
@@ -283,8 +282,7 @@ class _Run:
         handshake = self.network.handshake and not message.sends
         exchange.begun[message.sends] = message, now + (self.network.path(dst, src).latency if handshake else 0.0)
         if len(exchange.begun) == 2:
-            when = max(since for _, since in exchange.begun.values())
-            self._go_on(self._travel(src, dst, exchange, when))
+            self._go_on(self._travel(src, dst, exchange, max(since for _, since in exchange.begun.values())))
         return exchange.ends[message.sends]
 
     def _travel(self, src: int, dst: int, exchange: _Exchange, when: float) -> Process:

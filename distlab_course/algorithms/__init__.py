@@ -20,32 +20,25 @@ import torch
 from distlab.simulated.schedules import Message, Schedule, cost, holdings, schedule
 from distlab_course.algorithms import by_messages
 from distlab_course.algorithms.by_host import two_level
-from distlab_course.algorithms.call import Peers, all_reduce
+from distlab_course.algorithms.call import all_reduce
 from distlab_course.algorithms.shared_memory import Segment, segment_of, shared_memory
 
 SMALL_BYTES = 1 << 18  # up to here the number of messages counts, above it the bytes that each rank sends
 
 
 @all_reduce
-def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """Shared memory on one machine; elsewhere few messages for small tensors, and few bytes for large ones."""
-    if isinstance(segment_of(peers.group), Segment):
+    if isinstance(segment_of(group), Segment):
         chosen = shared_memory
     else:
         chosen = by_messages.recursive_doubling if flat.nbytes <= SMALL_BYTES else by_messages.pipelined_ring
-    chosen.__wrapped__(flat, combine, peers)
+    chosen.__wrapped__(flat, combine, group)
 
 
+# by name: "halving doubling" is halving_doubling
 ALL_REDUCE: dict[str, Callable[..., Any]] = {
-    "naive": by_messages.naive,
-    "whole ring": by_messages.whole_ring,
-    "ring": by_messages.ring,
-    "pipelined ring": by_messages.pipelined_ring,
-    "halving doubling": by_messages.halving_doubling,
-    "recursive doubling": by_messages.recursive_doubling,
-    "tree": by_messages.tree,
-    "shared memory": shared_memory,
-    "best": best,
+    function.__name__.replace("_", " "): function for function in (*by_messages.ALL, shared_memory, best)
 }
 
 __all__ = ["ALL_REDUCE", "Message", "Schedule", "cost", "holdings", "schedule", "two_level"]

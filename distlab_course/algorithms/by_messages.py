@@ -11,12 +11,13 @@ Source of the ring of chunks: Patarasuk and Yuan, Bandwidth Optimal All-reduce A
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from distlab.simulated.schedules import Message, schedule, segments_of
-from distlab_course.algorithms.call import Peers, all_reduce
+from distlab_course.algorithms.call import all_reduce
 
 IN_FLIGHT = 8  # segments that may be on their way to a rank before it has added them
 
@@ -25,41 +26,42 @@ IN_FLIGHT = 8  # segments that may be on their way to a rank before it has added
 
 
 @all_reduce
-def naive(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+def naive(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """Rank 0 receives every tensor, adds it up, and sends the result to every rank."""
-    follow("naive", flat, combine, peers)
+    follow("naive", flat, combine, group)
 
 
 @all_reduce
-def ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+def ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """Reduce-scatter, then all-gather, a chunk a step: 2(n - 1) steps, and each rank sends 2(n - 1)/n of the data."""
-    follow("ring", flat, combine, peers)
+    follow("ring", flat, combine, group)
 
 
 @all_reduce
-def tree(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+def tree(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """Sums go up a binomial tree to rank 0, the result comes down the same way: in each step, twice as far."""
-    follow("tree", flat, combine, peers)
+    follow("tree", flat, combine, group)
 
 
 @all_reduce
-def recursive_doubling(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+def recursive_doubling(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """Partners at distance 1, 2, 4 ... exchange their whole sums: log2(n) steps, the fewest, for small tensors."""
-    follow("recursive doubling", flat, combine, peers)
+    follow("recursive doubling", flat, combine, group)
 
 
 @all_reduce
-def halving_doubling(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+def halving_doubling(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """Reduce-scatter by halves, then all-gather by doubling: 2 log2(n) steps that send 2(n - 1)/n of the data."""
-    follow("halving doubling", flat, combine, peers)
+    follow("halving doubling", flat, combine, group)
 
 
-def follow(name: str, flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+def follow(name: str, flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """Step through a schedule in which a rank sends and receives at most one message a step.
 
     Runs on: every rank of the group.
     """
-    num_chunks, steps = _steps_of(name, peers.size, peers.rank)
+    rank = dist.get_rank(group)
+    num_chunks, steps = _steps_of(name, dist.get_world_size(group), rank)
     length, longer = divmod(flat.numel(), num_chunks)  # the first chunks, `longer` of them, have an element more
 
     def part(message: Message) -> torch.Tensor:
@@ -72,14 +74,14 @@ def follow(name: str, flat: torch.Tensor, combine: Callable[..., torch.Tensor], 
         if received:
             mine = part(received)
             incoming = scratch[: mine.numel()] if received.operation == "reduce" else mine
-            works.append(peers.irecv(incoming, received.src))
+            works.append(dist.irecv(incoming, group=group, group_src=received.src))
         if sent:
-            works.append(peers.isend(part(sent), sent.dst))
+            works.append(dist.isend(part(sent), group=group, group_dst=sent.dst))
         for work in works:
             work.wait()
         if received and received.operation == "reduce":
             # the lower rank's sum first, on both partners: the same bits, also for MIN of 0.0 and -0.0
-            first, second = (mine, incoming) if peers.rank < received.src else (incoming, mine)
+            first, second = (mine, incoming) if rank < received.src else (incoming, mine)
             combine(first, second, out=mine)
 
 
@@ -95,25 +97,26 @@ def _steps_of(name: str, size: int, rank: int) -> tuple[int, list[tuple[Message 
 
 
 @all_reduce
-def whole_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+def whole_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """Every rank's tensor travels once around the ring, and each rank adds what passes by: n - 1 steps.
 
     It sends n - 1 times the data, and each rank adds in another order: sums of floats differ in their last bits.
     """
-    rank, n = peers.rank, peers.size
+    rank, n = dist.get_rank(group), dist.get_world_size(group)
     passing, arriving = flat.clone(), torch.empty_like(flat)
     for _ in range(n - 1):
-        works = [peers.irecv(arriving, (rank - 1) % n), peers.isend(passing, (rank + 1) % n)]
-        for work in works:
-            work.wait()
+        coming = dist.irecv(arriving, group=group, group_src=(rank - 1) % n)
+        going = dist.isend(passing, group=group, group_dst=(rank + 1) % n)
+        coming.wait()
+        going.wait()
         combine(flat, arriving, out=flat)
         passing, arriving = arriving, passing
 
 
 @all_reduce
-def pipelined_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+def pipelined_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """The ring with each chunk in segments: one is added while the next ones are on their way."""
-    rank, n = peers.rank, peers.size
+    rank, n = dist.get_rank(group), dist.get_world_size(group)
     count = segments_of(flat.nbytes, n)
     chunks = [chunk.tensor_split(count) for chunk in flat.tensor_split(n)]
     steps = range(2 * (n - 1))
@@ -125,10 +128,10 @@ def pipelined_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], pee
         step, segment = arrivals[i]
         # a complete segment may arrive in place: what it replaces had left before others could complete it
         place = scratch[i % IN_FLIGHT][: segment.numel()] if step < n - 1 else segment
-        return peers.irecv(place, (rank - 1) % n), place
+        return dist.irecv(place, group=group, group_src=(rank - 1) % n), place
 
     def pass_on(segment: torch.Tensor) -> dist.Work:
-        return peers.isend(segment, (rank + 1) % n)
+        return dist.isend(segment, group=group, group_dst=(rank + 1) % n)
 
     expected = [expect(i) for i in range(min(IN_FLIGHT, len(arrivals)))]
     sends = [pass_on(segment) for segment in chunks[rank] if segment.numel()]
@@ -143,3 +146,6 @@ def pipelined_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], pee
             sends.append(pass_on(segment))
     for work in sends:
         work.wait()
+
+
+ALL = (naive, whole_ring, ring, pipelined_ring, halving_doubling, recursive_doubling, tree)

@@ -1,13 +1,12 @@
 """What every all-reduce here shares: the arguments and their rules, the group, and how two tensors are combined.
 
-Runs on every rank. An algorithm is written as `core(flat, combine, peers)`; `all_reduce` makes the public function
+Runs on every rank. An algorithm is written as `core(flat, combine, group)`; `all_reduce` makes the public function
 `fn(tensor, op=SUM, group=None)` of it, in place and on every rank of the group, like `dist.all_reduce`.
 """
 
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,32 +14,11 @@ import torch.distributed as dist
 
 from distlab.text import refuse
 
-Core = Callable[[torch.Tensor, Callable[..., torch.Tensor], "Peers"], None]
+Core = Callable[[torch.Tensor, Callable[..., torch.Tensor], Any], None]  # the last is the group
 
 # combine(a, b, out=a) for each op
-COMBINE: dict[Any, Callable[..., torch.Tensor]] = {
-    dist.ReduceOp.SUM: torch.add,
-    dist.ReduceOp.PRODUCT: torch.mul,
-    dist.ReduceOp.MIN: torch.minimum,
-    dist.ReduceOp.MAX: torch.maximum,
-}
-
-
-@dataclass(frozen=True)
-class Peers:
-    """The ranks of a group, numbered from 0 to size - 1 in the group, and messages between them."""
-
-    group: Any
-    rank: int
-    size: int
-
-    def isend(self, tensor: torch.Tensor, dst: int) -> dist.Work:
-        """Begin to send to a rank."""
-        return dist.isend(tensor, group=self.group, group_dst=dst)
-
-    def irecv(self, tensor: torch.Tensor, src: int) -> dist.Work:
-        """Begin to receive from a rank into `tensor`."""
-        return dist.irecv(tensor, group=self.group, group_src=src)
+COMBINE = {dist.ReduceOp.SUM: torch.add, dist.ReduceOp.PRODUCT: torch.mul}
+COMBINE |= {dist.ReduceOp.MIN: torch.minimum, dist.ReduceOp.MAX: torch.maximum}
 
 
 def all_reduce(core: Core) -> Callable[..., None]:
@@ -69,14 +47,11 @@ def all_reduce(core: Core) -> Callable[..., None]:
             refuse("tensor", "dense, on the CPU and contiguous, its elements one after another in memory", have, todo)
         if op not in COMBINE:
             refuse("op", "dist.ReduceOp.SUM, PRODUCT, MIN or MAX", op, "Call fn(tensor, dist.ReduceOp.SUM).")
-        rank = dist.get_rank(group)
-        if rank < 0:
-            todo = "Make the call only on ranks of the group."
-            refuse("group", "a process group that this rank is in", group, todo)
-        peers = Peers(group or dist.group.WORLD, rank, dist.get_world_size(group))
+        if dist.get_rank(group) < 0:
+            refuse("group", "a process group that this rank is in", group, "Make the call only on its ranks.")
         flat = tensor.detach().view(-1)
-        if peers.size > 1 and flat.numel():
-            core(flat, COMBINE[op], peers)
+        if dist.get_world_size(group) > 1 and flat.numel():
+            core(flat, COMBINE[op], group or dist.group.WORLD)
 
     arguments, call.__signature__ = inspect.getdoc(call), inspect.signature(call)
     functools.update_wrapper(call, core)

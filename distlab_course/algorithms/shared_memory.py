@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import distlab
-from distlab_course.algorithms.call import Peers, all_reduce
+from distlab_course.algorithms.call import all_reduce
 
 # on Linux a file system in memory, which no other machine sees as it may see a temporary folder
 FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()
@@ -42,12 +42,12 @@ _give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 @all_reduce
-def shared_memory(flat: torch.Tensor, combine: Callable[..., torch.Tensor], peers: Peers) -> None:
+def shared_memory(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """Each rank writes what others need into its slot of the shared memory, meets them, and reads from their slots.
 
     It needs every rank of the group on one machine. The first call in a group makes the memory.
     """
-    segment = segment_of(peers.group)
+    segment = segment_of(group)
     if isinstance(segment, str):
         words = f"group must be one whose ranks share the memory of one machine, got one where {segment}."
         raise distlab.ArgumentError(f'{words} Call ALL_REDUCE["best"](tensor), which sends messages there.')
@@ -191,10 +191,9 @@ class Segment:
             while self._arrived[place] < self._meetings:
                 waited = time.perf_counter() - began
                 if waited > self.timeout:
-                    raise RuntimeError(
-                        f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to come to an all_reduce "
-                        "through shared memory. Build the process group anew before the next one."
-                    )
+                    late = f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to come"
+                    todo = "Build the process group anew before the next one."
+                    raise RuntimeError(f"{late} to an all_reduce through shared memory. {todo}")
                 wait.check()
                 time.sleep(min(waited / 20, 1e-3))
 

@@ -1,11 +1,8 @@
 """The exercises of lab 61: interfaces, ports, and what an error says about a group that does not form."""
 
 import ipaddress
-from functools import partial
 
-from distlab.checking import Question, formula
-
-question, formula = partial(Question, "61"), partial(formula, "61")
+from distlab.checking import formula, question
 
 BRIDGES = {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eno1": "10.1.20.7/16", "ib0": "10.1.200.7/24"}
 CARDS = ["lo", "docker0", "eth0", "eth1", "eth10", "ib0"]
@@ -19,6 +16,7 @@ CURES = {
 
 
 @formula(
+    "61",
     ("10.77.0.2", {"lo": "127.0.0.1/8", "eth0": "10.77.0.1/24"}),
     ("10.1.21.9", BRIDGES),
     ("10.1.200.9", BRIDGES),
@@ -39,7 +37,7 @@ def interface_towards(peer, interfaces):
     return max(found, key=lambda name: networks[name].prefixlen, default="")
 
 
-@formula((60553,), (14742,), (256,), (1,))
+@formula("61", (60553,), (14742,), (256,), (1,))
 def port_in_ss(printed):
     """Return the real port, given the port in gloo's error.
 
@@ -49,7 +47,7 @@ def port_in_ss(printed):
     return printed % 256 * 256 + printed // 256
 
 
-@question()
+@question("61")
 def four_tickets(answer):
     """Say how to fix each of the four jobs, as a dict from its letter to the fix.
 
@@ -65,7 +63,7 @@ def four_tickets(answer):
     return True
 
 
-@formula(*((setting, CARDS) for setting in SETTINGS))
+@formula("61", *((setting, CARDS) for setting in SETTINGS))
 def nccl_interfaces(setting, names):
     """Return the list of those of the `names` that NCCL may use if NCCL_SOCKET_IFNAME has the value `setting`.
 

@@ -1,17 +1,13 @@
 """The exercises of lab 31: what carries the ranks' tensors."""
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Exercise, Question, gathered, nothing
-from distlab_course.exercises.initialization import new_store
-
-question, exercise = partial(Question, "31"), partial(Exercise, "31", worlds=(1, 2, 3), cases=(None,), given=nothing)
+from distlab.checking import gathered, question
+from distlab_course.exercises.initialization import new_store, with_store
 
 
-@question()
+@question("31")
 def both_devices(answer):
     """Which `backend` for a program that adds up gradients on GPUs with NCCL, and counts samples on the CPU with gloo?
 
@@ -34,7 +30,7 @@ def _gathered_twice(gather):
     return [gather(store, rank, n, f"call {number}", tensor) for number, tensor in enumerate(tensors)]
 
 
-@exercise(trial=_gathered_twice)
+@with_store("31", trial=_gathered_twice)
 def gather_by_store(store, rank, world_size, call, tensor):
     """Return a list of the tensors of all ranks, in the order of the ranks, with nothing but `store` to carry them.
 
@@ -73,7 +69,7 @@ def _trained(make):
     return f"after broadcast and all_reduce: {tensor.item():g}", highest, weights
 
 
-@exercise(trial=_trained, seconds=60)
+@with_store("31", trial=_trained, seconds=60)
 def own_backend(store, rank, size, timeout):
     """Return a process group, of a class of your own, on which DistributedDataParallel can train.
 

@@ -1,20 +1,34 @@
 """The exercises of lab 03: what each collective moves, and groups of ranks."""
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Race, all_but, gathered, nothing, numbers, on_rank
+from distlab.checking import COLLECTIVES, Limits, Race, all_but, exercise, gathered, nothing, numbers, on_rank
 
-exercise = partial(Exercise, "03")
+CHUNKS = ((2, torch.float32), (1, torch.float32), (3, torch.int64))  # lengths and dtypes
 
 
-@exercise(
-    forbids=COLLECTIVES,
-    limits=lambda n, length, item: Limits(steps=(n - 1).bit_length()),
-    race=Race(2**18, ours=178e-6, target=200e-6),
-)
+def _and_root(rank, n, dst):
+    """Six numbers on each rank, and the rank that gets the result."""
+    return *numbers(rank, n, 6), dst % n
+
+
+def _chunked(rank, n, case):
+    """Numbers in n chunks of some length."""
+    length, dtype = case
+    return numbers(rank, n, (length * n, dtype))
+
+
+def _sevens(rank, n, case):
+    """The number 7, on some ranks with something added."""
+    return (torch.tensor([7 + {"first": rank == 0, "last": rank == n - 1, "rising": rank}.get(case, 0)]),)
+
+
+def _steps_of_a_tree(n, length, item):
+    return Limits(steps=(n - 1).bit_length())
+
+
+@exercise("03", forbids=COLLECTIVES, limits=_steps_of_a_tree, race=Race(2**18, ours=178e-6, target=200e-6))
 def tree_broadcast(tensor):
     """Copy rank 0's tensor into the tensor of every rank, by messages, in as few steps as a tree needs.
 
@@ -28,12 +42,7 @@ def tree_broadcast(tensor):
     dist.broadcast(tensor, src=0)
 
 
-@exercise(
-    forbids=all_but("reduce"),
-    limits=Limits(calls=1),
-    cases=(0, 1, 3),
-    given=lambda rank, n, dst: (*numbers(rank, n, 6), dst % n),
-)
+@exercise("03", forbids=all_but("reduce"), limits=Limits(calls=1), cases=(0, 1, 3), given=_and_root)
 def largest_on(tensor, dst):
     """Return on rank `dst`, for each slot, the largest number that any rank has there; the others return nothing.
 
@@ -45,12 +54,7 @@ def largest_on(tensor, dst):
     return on_rank(dst, torch.stack(gathered(tensor)).amax(0))
 
 
-@exercise(
-    forbids=all_but("reduce_scatter", "all_gather"),
-    limits=Limits(calls=2),
-    cases=(2, 1, (3, torch.int64)),
-    given=lambda rank, n, case: numbers(rank, n, (case[0] * n, case[1]) if isinstance(case, tuple) else case * n),
-)
+@exercise("03", forbids=all_but("reduce_scatter", "all_gather"), limits=Limits(calls=2), cases=CHUNKS, given=_chunked)
 def all_reduce_in_two(tensor):
     """Replace the tensor, on every rank, by the sum over all ranks, with one reduce-scatter and one all-gather.
 
@@ -63,13 +67,7 @@ def all_reduce_in_two(tensor):
     dist.all_reduce(tensor)
 
 
-@exercise(
-    cases=("same", "first", "last", "rising", "same again"),
-    given=lambda rank, n, case: (
-        torch.tensor([7 + {"first": rank == 0, "last": rank == n - 1, "rising": rank}.get(case, 0)]),
-    ),
-    forbids=all_but("all_reduce"),
-)
+@exercise("03", cases=("same", "first", "last", "rising", "same again"), given=_sevens, forbids=all_but("all_reduce"))
 def all_the_same(tensor):
     """Return, on every rank, True if all ranks hold the same number, else False.
 
@@ -81,7 +79,7 @@ def all_the_same(tensor):
     return len({theirs.item() for theirs in gathered(tensor)}) == 1
 
 
-@exercise(worlds=(4,), cases=(None,), given=nothing)
+@exercise("03", worlds=(4,), cases=(None,), given=nothing)
 def grid_sums():
     """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column; return (sum of the ranks in this row, in this column).
 

@@ -1,21 +1,19 @@
 """The exercises of lab 04: what messages and collectives cost, and how to hide it."""
 
-import math
 import time
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, formula, gathered, on_rank, returned
+from distlab.checking import COLLECTIVES, Exercise, Limits, exercise, formula, gathered, on_rank, question, returned
 
-exercise, question = partial(Exercise, "04"), partial(Question, "04")
-between_two = partial(exercise, worlds=(2,), forbids=COLLECTIVES, trial=returned)
+between_two = partial(Exercise, "04", worlds=(2,), forbids=COLLECTIVES, trial=returned)
 
 
-def _filled(shape):
-    """A float32 tensor of the numbers 0, 1, 2 and so on."""
-    return torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+def _filled(rank, n, shapes):
+    """A list of float32 tensors: on rank 0 of the numbers 0, 1, 2 and so on."""
+    return ([torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 99 * rank for shape in shapes],)
 
 
 @between_two(cases=(2, 1, 5), given=lambda rank, n, rounds: (torch.tensor([10.0, 10.0]), rounds))
@@ -30,7 +28,7 @@ def ping_pong(tensor, rounds):
     return on_rank(0, torch.tensor([10.0 + rounds, 10.0]))
 
 
-@question(40_000.0)
+@question("04", 40_000.0)
 def half_of_the_bandwidth(answer):
     """A message of m bytes takes 20 µs + m * 0.5 ns. At what size in bytes does it reach half of the full bandwidth?
 
@@ -42,11 +40,7 @@ def half_of_the_bandwidth(answer):
     return f"20 µs + {answer} * 0.5 ns is not twice {answer} * 0.5 ns."
 
 
-@between_two(
-    cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]),
-    given=lambda rank, n, shapes: ([_filled(shape) - 99 * rank for shape in shapes],),
-    limits=Limits(messages=1),
-)
+@between_two(cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]), given=_filled, limits=Limits(messages=1))
 def one_bucket(tensors):
     """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns an equal list.
 
@@ -60,7 +54,7 @@ def one_bucket(tensors):
     return on_rank(1, gathered(tensors)[0])
 
 
-@question(2.1)
+@question("04", 2.1)
 def step_of_7b(answer):
     """16 ranks all-reduce 7 billion gradients of 2 bytes in a ring, over ports of 12.5 GB/s; ignore latencies.
     How many seconds does that take?
@@ -77,9 +71,10 @@ def step_of_7b(answer):
     """
 
 
-@formula(
-    "04", (4, 2**20, 5e-6, 8e-11), (8, 100, 1e-3, 0.0), (5, 2**20, 5e-6, 8e-11), (1, 64, 1.0, 1.0), (64, 10, 0.5, 1.0)
-)
+TREES = ((4, 2**20, 5e-6, 8e-11), (8, 100, 1e-3, 0.0), (5, 2**20, 5e-6, 8e-11), (1, 64, 1.0, 1.0), (64, 10, 0.5, 1.0))
+
+
+@formula("04", *TREES)
 def broadcast_seconds(n, num_bytes, alpha, beta):
     """Return the seconds that a tree needs to send `num_bytes` bytes from one rank to all n ranks.
 
@@ -88,7 +83,7 @@ def broadcast_seconds(n, num_bytes, alpha, beta):
     Hint: How many steps are needed until 2, 4, 8 ranks have the bytes?
     Hint: 2 steps reach only 4 of 5 ranks: it takes `math.ceil(math.log2(n))` steps, each a message of all bytes.
     """
-    return math.ceil(math.log2(n)) * (alpha + beta * num_bytes)
+    return (n - 1).bit_length() * (alpha + beta * num_bytes)
 
 
 def _rank_0_late(fn, tensor):
@@ -110,7 +105,7 @@ def _rank_0_late(fn, tensor):
     return result
 
 
-@exercise(worlds=(2, 3, 4), cases=(8, 1), trial=_rank_0_late)
+@exercise("04", worlds=(2, 3, 4), cases=(8, 1), trial=_rank_0_late)
 def while_it_travels(tensor, compute):
     """All-reduce `tensor` while `compute()` runs, and return the sum plus what `compute` returned.
 

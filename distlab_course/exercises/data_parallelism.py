@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import Limits, exercise, formula, numbers, question
+from distlab.checking import Limits, exercise, formula, gathered, numbers, question
 from distlab_course import data_parallel
 
 SHAPES = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
@@ -14,6 +14,12 @@ def _gradients(rank, world_size, shapes):
     """A tensor of each shape, with other numbers on each rank."""
     flat = [numbers(rank + place, world_size, torch.Size(shape).numel())[0] for place, shape in enumerate(shapes)]
     return tuple(tensor.reshape(shape) for tensor, shape in zip(flat, shapes, strict=True))
+
+
+def _and_samples(rank, world_size, case):
+    """How many samples a rank has, more on later ranks or 5 on each, and its gradients."""
+    rises, shapes = case
+    return (rank + 1) * 10 if rises else 5, *_gradients(rank, world_size, shapes)
 
 
 def averaged(fn, *gradients):
@@ -42,12 +48,8 @@ def _measured(fn, *weights):
 
 def _apart(rank, world_size, case):
     """The weights of a rank: equal ones, or with differences of some kind."""
-    first, second = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([[5.0]])
-    if case == "rising":
-        second += rank
-    elif case == "both ways":
-        first += torch.tensor([0.0, [0.0, 0.5, -0.5, 0.0][rank], [0.0, -0.5, 0.5, 0.0][rank]])
-    return first, second
+    risen, moved = {"equal": (0, 0), "rising": (rank, 0), "both ways": (0, (0.0, 0.5, -0.5, 0.0)[rank])}[case]
+    return torch.tensor([1.0, -2.0 + moved, 3.0 - moved]), torch.tensor([[5.0 + risen]])
 
 
 def _images(rank, world_size, more):
@@ -79,12 +81,7 @@ def average_gradients(model):
     data_parallel.average_gradients(model)
 
 
-@exercise(
-    "06",
-    cases=((10, SHAPES[0]), (1, SHAPES[1]), (0, SHAPES[2])),
-    given=lambda rank, n, case: ((rank + 1) * 10 if case[0] else 5, *_gradients(rank, n, case[1])),
-    trial=_weighted,
-)
+@exercise("06", cases=((True, SHAPES[0]), (True, SHAPES[1]), (False, SHAPES[2])), given=_and_samples, trial=_weighted)
 def average_weighted(model, samples):
     """Replace every gradient by that of the mean loss over the samples of all ranks.
 
@@ -93,8 +90,7 @@ def average_weighted(model, samples):
     Hint: The gradient of a mean over 10 samples, times 10, is the gradient of their sum; sums may be added.
     Hint: All ranks need the total number of samples: an all-reduce of one number.
     """
-    total = torch.tensor(float(samples))
-    dist.all_reduce(total)
+    total = sum(gathered(samples))
     for parameter in model.parameters():
         parameter.grad *= samples / total
         dist.all_reduce(parameter.grad)
@@ -124,11 +120,8 @@ def spread(model):
     Hint: For each number, find the largest and the smallest over the ranks: `op=dist.ReduceOp.MAX` and `MIN`.
     Hint: `dist.all_reduce` writes its result into the tensor, so give it copies: `parameter.detach().clone()`.
     """
-    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
-    highest, lowest = weights.clone(), weights.clone()
-    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-    dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
-    return (highest - lowest).max().item()
+    weights = torch.stack(gathered(nn.utils.parameters_to_vector(model.parameters()).detach()))
+    return (weights.amax(0) - weights.amin(0)).max().item()
 
 
 @exercise("06", worlds=(2, 3, 4), cases=SHAPES[1:], given=_gradients, trial=_in_two_buckets, limits=Limits(calls=2))
@@ -155,5 +148,4 @@ def confusion(labels, predicted, classes):
     Hint: `table[label, guess] += 1` in a loop is right, and so is `torch.bincount` of `classes * labels + predicted`.
     """
     table = torch.bincount(classes * labels + predicted, minlength=classes**2).reshape(classes, classes)
-    dist.all_reduce(table)
-    return table
+    return sum(gathered(table))

@@ -15,9 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Dataset
+from torch.utils.data import TensorDataset
 
 from distlab.checking import Seen, gathered
 from distlab_course import checkpoints
@@ -38,22 +37,19 @@ class Watched(nn.Linear):
         return super().forward(images)
 
 
-class Numbered(Dataset):
+class Numbered(TensorDataset):
     """Images of 2 numbers with labels 0 and 1, which remembers which of them were read."""
 
     def __init__(self, count, seed=0):
         generator = torch.Generator().manual_seed(seed)
         self.images = 5 * torch.randn(count, 2, generator=generator)
-        self.labels = torch.randint(2, (count,), generator=generator)
-        self.read = []
-
-    def __len__(self):
-        return len(self.labels)
+        self.labels, self.read = torch.randint(2, (count,), generator=generator), []
+        super().__init__(self.images, self.labels)
 
     def __getitem__(self, number):
         """An image and its label, or some of them."""
         self.read.append(number)
-        return self.images[number], self.labels[number]
+        return super().__getitem__(number)
 
 
 def flat(tensors):
@@ -98,12 +94,11 @@ def repaired(fn, count):
     before, after = model.history[:2]
     nn.utils.vector_to_parameters(before, again.parameters())
     batch = samples.read[:BATCH]
-    cross_entropy(again(samples.images[batch]), samples.labels[batch]).backward()
+    nn.functional.cross_entropy(again(samples.images[batch]), samples.labels[batch]).backward()
     average = torch.stack(gathered(gradient(again))).mean(0)
     follows = torch.allclose((before - after) / RATE, average / average.norm().clamp(min=1), atol=1e-3)
     writers = sum(gathered(bool(save.call_count)))
-    return {
-        **of_a_training(model, samples),
+    return of_a_training(model, samples) | {
         "step": Seen(f"step 0 {'follows' if follows else 'does not follow'} the clipped average"),
         "file": Seen(f"written by {writers} of the ranks"),
     }

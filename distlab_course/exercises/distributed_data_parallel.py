@@ -1,34 +1,32 @@
 """The exercises of lab 07: what DistributedDataParallel does, and what it requires of the ranks."""
 
 from functools import partial
-from math import inf
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from distlab.checking import Exercise, as_they_are
+from distlab.checking import Exercise, as_they_are, gathered
 from distlab_course.exercises import ddp_trials
-from distlab_course.exercises.ddp_trials import RATE
 
 with_ddp = partial(Exercise, "07", given=as_they_are, seconds=20.0)  # the first DDP on a rank imports for seconds
 
 
-def _train(model, samples, batch, epochs, max_norm=inf, end_epoch=lambda: None):
+def _train(model, samples, batch, epochs, max_norm=float("inf"), path=None):
     """A training with DDP that shuffles in each epoch; the averaged gradient is clipped to `max_norm`."""
-    sampler, ddp = DistributedSampler(samples), DistributedDataParallel(model)
-    loader, optimizer = DataLoader(samples, batch, sampler=sampler), torch.optim.SGD(ddp.parameters(), lr=RATE)
+    sampler, ddp = DistributedSampler(samples), nn.parallel.DistributedDataParallel(model)
+    loader = DataLoader(samples, batch, sampler=sampler)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=ddp_trials.RATE)
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for images, labels in loader:
             optimizer.zero_grad()
-            cross_entropy(ddp(images), labels).backward()
+            nn.functional.cross_entropy(ddp(images), labels).backward()
             nn.utils.clip_grad_norm_(ddp.parameters(), max_norm)
             optimizer.step()
-        end_epoch()
+        if path and dist.get_rank() == 0:
+            torch.save(model.state_dict(), path)
 
 
 @with_ddp(worlds=(2, 3, 4), cases=((14,), (24,)), trial=ddp_trials.trained)
@@ -55,11 +53,9 @@ def share_right(model, samples):
     Hint: The parts differ in size, so the mean of their shares is not the share of all samples. What can be added up?
     Hint: Sum two numbers over all ranks: how many were right, and how many were looked at.
     """
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    part = [samples[i] for i in range(rank, len(samples), world_size)]
-    counts = torch.tensor([sum(int(model(image).argmax() == label) for image, label in part), len(part)])
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
+    part = [samples[i] for i in range(dist.get_rank(), len(samples), dist.get_world_size())]
+    right = sum(int(model(image).argmax() == label) for image, label in part)
+    return sum(gathered(right)) / len(samples)
 
 
 @with_ddp(cases=((1,), (30,)), trial=ddp_trials.with_own_sum)
@@ -89,9 +85,4 @@ def five_faults(model, samples, batch, epochs, path):
     Hint: Does the forward pass go through DDP? And what is clipped: the average, or one rank's part of it?
     Hint: DDP sends the weights of rank 0 once, in its constructor. What happens to them afterwards?
     """
-
-    def save():
-        if dist.get_rank() == 0:
-            torch.save(model.state_dict(), path)
-
-    _train(model, samples, batch, epochs, max_norm=1.0, end_epoch=save)
+    _train(model, samples, batch, epochs, max_norm=1.0, path=path)

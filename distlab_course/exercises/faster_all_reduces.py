@@ -14,6 +14,12 @@ NAMES = ("naive", "whole ring", "ring", "tree", "recursive doubling", "halving d
 question, messages = partial(Question, "11"), partial(Exercise, "11", forbids=COLLECTIVES)
 
 
+def _in_segments(n, length, item):
+    """The limits of a ring whose chunks travel in 4 segments."""
+    steps, segment = 2 * (n - 1), ceil(ceil(length / n) / 4) * item
+    return Limits(chunks(n, length, item, steps), steps=steps, largest=segment)
+
+
 def _on_two_hosts(fn, tensor, events):
     """The tensor after `fn`, with ranks 0 and 1 on one host and 2 and 3 on another, and what crossed the cable."""
     rank = dist.get_rank()
@@ -26,10 +32,11 @@ def _on_two_hosts(fn, tensor, events):
     return tensor, Seen(f"all-reduces {share:g} of the tensor between the hosts", why)
 
 
-@messages(
-    limits=lambda n, length, item: Limits(steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0)),
-    race=Race(256, ours=10.2e-6, target=15e-6),
-)
+def _doubling(n, length, item):
+    return Limits(steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0))
+
+
+@messages(limits=_doubling, race=Race(256, ours=10.2e-6, target=15e-6))
 def doubling_for_any_n(tensor):
     """Replace `tensor`, on every rank, by the sum over all ranks: recursive doubling, for any number of ranks.
 
@@ -69,13 +76,7 @@ def ring_beats_doubling(n, alpha, beta):
     return (2 * (n - 1) - steps) * alpha / ((steps - 2 * (n - 1) / n) * beta)
 
 
-@messages(
-    cases=(32, 50, (40, torch.int64)),
-    limits=lambda n, length, item: Limits(
-        chunks(n, length, item, 2 * (n - 1)), steps=2 * (n - 1), largest=ceil(ceil(length / n) / 4) * item
-    ),
-    race=Race(2**20, ours=533e-6, target=600e-6),
-)
+@messages(cases=(32, 50, (40, torch.int64)), limits=_in_segments, race=Race(2**20, ours=533e-6, target=600e-6))
 def ring_in_segments(tensor):
     """The ring all-reduce with each chunk cut into 4 segments, a message each, that travel at the same time.
 

@@ -8,7 +8,6 @@ import torch.distributed as dist
 from distlab.checking import Exercise, Limits, as_they_are
 from distlab_course.exercises import ddp_trials
 
-ROUNDS = ddp_trials.ROUNDS
 exercise = partial(Exercise, "21", given=ddp_trials.noise, seconds=20.0)  # a rank's first DDP imports for seconds
 
 
@@ -44,11 +43,12 @@ def average_in_bytes(flat):
     with_feedback.function(flat, torch.zeros_like(flat))
 
 
-@exercise(
-    cases=(100, 1000),
-    trial=ddp_trials.over_rounds,
-    limits=lambda n, length, item: Limits(ROUNDS * (2 * length + 64)),
-)
+def _in_rounds(n, length, item):
+    """The bytes of all rounds: of int8 in both halves of a ring, and of a largest value."""
+    return Limits(ddp_trials.ROUNDS * (2 * length + 64))
+
+
+@exercise(cases=(100, 1000), trial=ddp_trials.over_rounds, limits=_in_rounds)
 def with_feedback(flat, residual):
     """Replace `flat` by its average over the ranks in 8 bits a number, with error feedback.
 

@@ -1,6 +1,5 @@
 """The exercises of lab 30: how ranks find each other."""
 
-import os
 import tempfile
 import time
 import uuid
@@ -10,9 +9,9 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Exercise, Question, gathered, nothing
+from distlab.checking import Exercise, gathered, nothing, question
 
-question, exercise = partial(Question, "30"), partial(Exercise, "30", worlds=(1, 2, 3), cases=(None,), given=nothing)
+with_store = partial(Exercise, worlds=(1, 2, 3), cases=(None,), given=nothing)  # the trial makes the store
 
 LOGS = {"A": "rank missing", "B": "world size", "C": "port taken", "D": "stale keys", "E": "interface"}
 
@@ -46,9 +45,8 @@ class _Once(dist.Store):
 
 def new_store(kind=dist.FileStore):
     """A store for the ranks of this world, with no key in it; it waits for 2 seconds."""
-    path = [os.path.join(tempfile.gettempdir(), f"distlab-{uuid.uuid4().hex}")]
-    dist.broadcast_object_list(path, src=0)
-    store = kind(path[0], dist.get_world_size())
+    path = gathered(f"{tempfile.gettempdir()}/distlab-{uuid.uuid4().hex}")[0]
+    store = kind(path, dist.get_world_size())
     store.set_timeout(timedelta(seconds=2))
     return store
 
@@ -76,7 +74,7 @@ def _came_before_leaving(barrier):
     return f"{', '.join(came)} of {n} had come"
 
 
-@exercise(trial=_came_before_leaving)
+@with_store("30", trial=_came_before_leaving)
 def store_barrier(store, rank, world_size, name):
     """Block until every rank has called this function with the same name; use only the store's `add`, `set` and `wait`.
 
@@ -89,7 +87,7 @@ def store_barrier(store, rank, world_size, name):
     dist.barrier()
 
 
-@question(4096)
+@question("30", 4096)
 def store_reads(answer):
     """64 ranks call `init_process_group` over gloo. How many times is a key read, counting all ranks?
 
@@ -108,7 +106,7 @@ def _all_numbers(take):
     return ", ".join(numbers) + ("" if len(set(numbers)) == len(numbers) else " (the same number twice)")
 
 
-@exercise(trial=_all_numbers)
+@with_store("30", trial=_all_numbers)
 def take_number(store):
     """Return the next unused number, counting from 0; no two calls on any rank may get the same one.
 
@@ -120,7 +118,7 @@ def take_number(store):
     return store.add("taken", 1) - 1
 
 
-@question()
+@question("30")
 def five_logs(answer):
     """Give each of the logs A to E its cause: a dict such as {"A": "port taken", "B": ...}.
 
@@ -149,7 +147,7 @@ def _sums_of_groups(build):
     return f"sums {sums} with {min(store.num_keys(), 3 * n)} keys"
 
 
-@Exercise("30", worlds=(1, 2), cases=(None,), given=nothing, trial=_sums_of_groups)
+@with_store("30", worlds=(1, 2), trial=_sums_of_groups)
 def build_again(store, rank, world_size, cycle):
     """Leave the default group and build it again on `store`, which is the same store each time.
 

@@ -15,6 +15,8 @@ import psutil
 from distlab.checking import formula, question
 from distlab_course.practice import loopback_interface
 
+ONE_OF_8 = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
 TORCHRUN = ["-m", "torch.distributed.run"]
 # stands in for the notebook's toy.py, and is quicker
 TOY = """import torch, torch.distributed as dist
@@ -36,12 +38,7 @@ print(f"{rank} of {size}: {told.epochs}|{told.checkpoint}|{told.resume}\\n", end
 """
 
 
-@formula(
-    "08",
-    ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},),
-    ({"HOME": "/root"},),
-    ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"},),
-)
+@formula("08", (ONE_OF_8,), ({"HOME": "/root"},), (ALONE,))
 def where_am_i(environment):
     """Return (rank, world_size, local_rank), three integers, from a mapping such as `os.environ`.
 
@@ -104,22 +101,17 @@ def two_nodes(answer):
     except ValueError as error:
         return f"{error}."
     places = {one.rdzv_endpoint or f"{one.master_addr}:{one.master_port}" for one in (first, second)}
-    static = first.rdzv_backend == "static"
-    for wrong, words in (
+    static, numbers = first.rdzv_backend == "static", (first.node_rank, second.node_rank)
+    faults = [
         (first.standalone or second.standalone, "--standalone is for one machine: each would have a world of its own."),
         ({first.nnodes, second.nnodes} != {"2"}, "Each machine waits for --nnodes machines, itself included: 2."),
         ({first.nproc_per_node, second.nproc_per_node} != {"8"}, "--nproc-per-node counts ranks on one machine: 8."),
         (len(places) > 1, f"They would not meet: one goes to {', the other to '.join(sorted(places))}."),
         (not min(places).startswith("node-a"), f"They must meet at node-a, but this leads to {min(places)}."),
-        (
-            static and (first.node_rank, second.node_rank) != (0, 1),
-            "Which machine is 0, which is 1? See --node-rank.",
-        ),
+        (static and numbers != (0, 1), "Which machine is 0, which is 1? See --node-rank."),
         ({first.training_script, second.training_script} != {"train.py"}, "The script, train.py, comes at the end."),
-    ):
-        if wrong:
-            return words
-    return True
+    ]
+    return next((words for wrong, words in faults if wrong), True)
 
 
 @formula("08", (2, 8, 8), (1, 2, 2), (3, 1, 4))
@@ -205,11 +197,9 @@ def resume_command(answer):
         errors = re.findall(r".*[Ee]rror: .*", shown)
         return f"{len(ranks)} of 2 ranks started{': ' + errors[0].strip() if errors else ''}."
     epochs, path, resumed = ranks[0][1].split("|")
-    for wrong, words in (
+    faults = [
         (path != "run.pt", f"The checkpoint is run.pt, but the script was given {path or 'none'}."),
         (resumed != "True", "The script was not told to resume: it begins again, and overwrites the checkpoint."),
         (epochs != "5", f"The script would stop when {epochs} epochs are done, the first 2 included."),
-    ):
-        if wrong:
-            return words
-    return True
+    ]
+    return next((words for wrong, words in faults if wrong), True)

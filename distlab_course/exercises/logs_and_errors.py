@@ -24,28 +24,25 @@ def log_command(answer):
         shown, files = shown_by(answer, TWO_LINES)
     except ValueError as error:
         return f"{error}."
-    for number in range(2):
-        for stream in ("stdout", "stderr"):
-            line = f"{stream} of {number}"
-            kept = any(line in text for path, text in files.items() if path.parts[0] == "logs" and stream in path.name)
-            if not kept:
-                return f"No log file below logs/ has the line `{line}`; there are {len(files)} log files."
-            if (line in shown) != (number == 0):
-                return f"The terminal {'does not show' if number == 0 else 'shows'} the line `{line}`."
+    for number, stream in ((0, "stdout"), (0, "stderr"), (1, "stdout"), (1, "stderr")):
+        line = f"{stream} of {number}"
+        kept = any(line in text for path, text in files.items() if path.parts[0] == "logs" and stream in path.name)
+        if not kept:
+            return f"No log file below logs/ has the line `{line}`; there are {len(files)} log files."
+        if (line in shown) != (number == 0):
+            return f"The terminal {'does not show' if number == 0 else 'shows'} the line `{line}`."
     return True
 
 
-def _failures(*stamps):
-    """Error files by rank, as torchrun's ranks leave them."""
-    return {rank: {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}} for rank, stamp in stamps}
+STAMPS = [{0: "1795296044", 3: "1795296043"}, {0: "1795296044", 3: "1795296043", 7: "999999999"}, {5: "17"}]
 
 
-@formula(
-    "32",
-    (_failures((0, "1795296044"), (3, "1795296043")),),
-    (_failures((0, "1795296044"), (3, "1795296043"), (7, "999999999")),),
-    (_failures((5, "17")),),
-)
+def _failed(stamp):
+    """What is in an error file, as torchrun's ranks leave it."""
+    return {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}}
+
+
+@formula("32", *(({rank: _failed(stamp) for rank, stamp in stamps.items()},) for stamps in STAMPS))
 def culprit(files):
     """Return the rank that failed first; `files` maps each rank to the parsed contents of its `error.json`.
 

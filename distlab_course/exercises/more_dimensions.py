@@ -1,14 +1,9 @@
 """The exercises of lab 53: long sequences, experts, and which way to divide a model."""
 
-from functools import partial
-
 import torch
-import torch.distributed as dist
 
-from distlab.checking import Exercise, Limits, Question, all_but, formula, returned
+from distlab.checking import Limits, all_but, exercise, formula, gathered, question, returned
 from distlab_course.attention import attend, merge
-
-exercise, question, formula = partial(Exercise, "53"), partial(Question, "53"), partial(formula, "53")
 
 
 def _part(first, keys, scale=1.0):
@@ -17,7 +12,10 @@ def _part(first, keys, scale=1.0):
     return attend(scale * torch.tensor([[1.0, 2, 3], [3, -2, 1]]), key, 10 * key.cos())
 
 
-@formula((_part(0, 4), _part(12, 4)), (_part(0, 1), _part(3, 6)), (_part(0, 3, 1e3), _part(9, 3, 1e3)), trial=returned)
+PARTS = ((_part(0, 4), _part(12, 4)), (_part(0, 1), _part(3, 6)), (_part(0, 3, 1e3), _part(9, 3, 1e3)))
+
+
+@formula("53", *PARTS, trial=returned)
 def merge_parts(one, other):
     """Return what the same queries would have seen, had all keys been in one part.
 
@@ -39,7 +37,7 @@ def _to_two_experts(rank, n, tokens):
     return torch.stack([place, 10 * place + rank], 1).float(), choice, torch.tensor([0.75, 0.25]), rank + 1.0
 
 
-@exercise(cases=(1, 2, 5), given=_to_two_experts, forbids=all_but("all_to_all"), limits=Limits(calls=3))
+@exercise("53", cases=(1, 2, 5), given=_to_two_experts, forbids=all_but("all_to_all"), limits=Limits(calls=3))
 def two_experts(tokens, choice, shares, factor):
     """Return, for each token, the sum of the results of its two experts, each times its share.
 
@@ -53,12 +51,10 @@ def two_experts(tokens, choice, shares, factor):
 
     Limit: Can the tokens for both experts travel together?
     """
-    factors = [torch.tensor(0.0) for _ in range(dist.get_world_size())]
-    dist.all_gather(factors, torch.tensor(factor))
-    return tokens * (torch.stack(factors)[choice] * shares).sum(1, keepdim=True)
+    return tokens * (torch.tensor(gathered(factor))[choice] * shares).sum(1, keepdim=True)
 
 
-@question(224)
+@question("53", 224)
 def tensor_against_pipeline(answer):
     """A transformer has 64 layers, and there are 8 ranks. How many times as many bytes does a rank send for one
     micro-batch with tensor parallelism as an inner rank of a pipeline does? With tensor parallelism, each layer makes 2

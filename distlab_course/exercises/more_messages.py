@@ -5,15 +5,41 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, all_but, gathered, numbers, on_rank
+from distlab.checking import COLLECTIVES, Exercise, Limits, all_but, exercise, gathered, numbers, on_rank, question
 
-exercise, question = partial(Exercise, "10"), partial(Question, "10")
-messages = partial(exercise, forbids=COLLECTIVES)
+messages = partial(Exercise, "10", forbids=COLLECTIVES)
+SHAPES = (((2, 3), torch.float32), ((4,), torch.int32), ((1, 2, 3), torch.float64), ((), torch.int64))
 
 
 def one_call(name, **options):
     """An exercise whose answer makes one call of one collective."""
-    return exercise(forbids=all_but(name), limits=Limits(calls=1), **options)
+    return Exercise("10", forbids=all_but(name), limits=Limits(calls=1), **options)
+
+
+def _part_of_row(rank, n, length):
+    """A part of a row of numbers."""
+    return (torch.arange(float(length)) + 10 * rank + 1,)
+
+
+def _text(rank, n, lengths):
+    """A text of some length, of a letter of its own."""
+    return ("dcba"[rank] * lengths[rank],)
+
+
+def _shaped(rank, n, case):
+    """A tensor of some shape and dtype, on rank 0 only."""
+    shape, dtype = case
+    return (None if rank else torch.arange(torch.Size(shape).numel(), dtype=dtype).reshape(shape),)
+
+
+def _pieces(rank, n, length):
+    """A piece for each rank, of numbers that say from where and for whom."""
+    return ([torch.full((length,), 10.0 * (rank + 2) + dst) for dst in range(n)],)
+
+
+def _slot(rank, n, case):
+    """Eight numbers, the number of a slot, and a rank."""
+    return *numbers(rank, n, 8), case[0], case[1] % n
 
 
 @messages(worlds=(2, 3, 4))
@@ -28,11 +54,7 @@ def collect(tensor):
     return on_rank(0, sum(gathered(tensor)))
 
 
-@messages(
-    cases=(2, 1, 3),
-    given=lambda rank, n, length: (torch.arange(float(length)) + 10 * rank + 1,),
-    limits=Limits(messages=2),
-)
+@messages(cases=(2, 1, 3), given=_part_of_row, limits=Limits(messages=2))
 def with_edges(part):
     """Return the part, with the last number of the rank before in front and the first of the rank after at the end.
 
@@ -48,9 +70,7 @@ def with_edges(part):
     return torch.cat([parts[rank][-1:], part, parts[rank + 2][:1]])
 
 
-@exercise(
-    cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)), given=lambda rank, n, lengths: ("dcba"[rank] * lengths[rank],)
-)
+@exercise("10", cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)), given=_text)
 def longest_text(text):
     """Return, on every rank, the rank with the longest text, and the lowest such rank if several are equally long.
 
@@ -61,13 +81,7 @@ def longest_text(text):
     return lengths.index(max(lengths))
 
 
-@messages(
-    worlds=(2,),
-    cases=(((2, 3), torch.float32), ((4,), torch.int32), ((1, 2, 3), torch.float64), ((), torch.int64)),
-    given=lambda rank, n, case: (
-        None if rank else torch.arange(torch.Size(case[0]).numel(), dtype=case[1]).reshape(case[0]),
-    ),
-)
+@messages(worlds=(2,), cases=SHAPES, given=_shaped)
 def any_shape(tensor):
     """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; on rank 1 `tensor` is None.
 
@@ -77,11 +91,7 @@ def any_shape(tensor):
     return on_rank(1, gathered(tensor)[0])
 
 
-@messages(
-    cases=(3, 1, 4),
-    given=lambda rank, n, length: ([torch.full((length,), 10.0 * (rank + 2) + dst) for dst in range(n)],),
-    limits=lambda n, length, item: Limits(messages=n - 1),
-)
+@messages(cases=(3, 1, 4), given=_pieces, limits=lambda n, length, item: Limits(messages=n - 1))
 def rotate(pieces):
     """All-to-all by rotation: `pieces[s]` is for rank s; return a list of what all ranks had for this one.
 
@@ -101,7 +111,7 @@ def _to_many_ranks(rank, n, order):
     return ({"sorted": numbers, "mixed": numbers.flip(0), "some": numbers[numbers % 7 > rank]}[order],)
 
 
-@exercise(cases=("sorted", "mixed", "some"), given=_to_many_ranks)
+@exercise("10", cases=("sorted", "mixed", "some"), given=_to_many_ranks)
 def send_home(numbers):
     """Send every number x to rank x // 10, and return, sorted, the numbers whose home is this rank.
 
@@ -115,7 +125,7 @@ def send_home(numbers):
     return everything[everything // 10 == dist.get_rank()].sort().values
 
 
-@exercise(cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),))
+@exercise("10", cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),))
 def gather_unequal(tensor):
     """Return, on every rank, the tensors of all ranks joined in rank order; their lengths differ.
 
@@ -125,7 +135,7 @@ def gather_unequal(tensor):
     return torch.cat(gathered(tensor))
 
 
-@question([1])
+@question("10", [1])
 def named_by_rank_0(answer):
     """Ranks 1 and 3 stay away from a `dist.monitored_barrier` without `wait_all_ranks`. Which ranks does the error on
     rank 0 name? Answer with a list.
@@ -140,7 +150,7 @@ def named_by_rank_0(answer):
     """
 
 
-@question([4, 7, 6])
+@question("10", [4, 7, 6])
 def bits_of_three(answer):
     """Three ranks hold 7, 5 and 4. What do BAND, BOR and BXOR make of them? Answer with a list of three numbers.
 
@@ -165,7 +175,7 @@ def gather_by_hand(tensor):
     return on_rank(0, gathered(tensor))
 
 
-@exercise()
+@exercise("10")
 def prefix_sum(tensor):
     """Return the sum of the tensors of all ranks from 0 to this one, this one included. `tensor` must not change.
 
@@ -193,11 +203,7 @@ def my_row(matrix, length, src):
     return gathered(matrix)[src][dist.get_rank()]
 
 
-@one_call(
-    "broadcast",
-    cases=((1, 0), (0, 2), (7, 3)),
-    given=lambda rank, n, case: (*numbers(rank, n, 8), case[0], case[1] % n),
-)
+@one_call("broadcast", cases=((1, 0), (0, 2), (7, 3)), given=_slot)
 def broadcast_slot(tensor, slot, src):
     """Copy slot `slot` of rank `src`'s tensor into the same slot of every rank's tensor, with one `dist.broadcast`.
 

@@ -14,8 +14,7 @@ from distlab_course.exercises.data_parallelism import averaged
 def _while_backward_runs(fn, images):
     """The gradients, and whether all-reduces began in backward and continued beside it."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    for parameter in model.parameters():
-        nn.init.constant_(parameter, 0.5)
+    nn.utils.vector_to_parameters(torch.full((23,), 0.5), model.parameters())
     begun, all_reduce = [], dist.all_reduce
 
     def noted(*args, **kwargs):
@@ -30,6 +29,17 @@ def _while_backward_runs(fn, images):
             finish()
     how = "after backward" if not early else "beside backward" if all(early) else "that backward waits for"
     return Seen(f"all-reduces {how}"), [parameter.grad for parameter in model.parameters()]
+
+
+def _scaled(rank, world_size, case):
+    """A gradient of some length, times a factor."""
+    length, factor = case
+    return (numbers(rank, world_size, length)[0] * factor,)
+
+
+def _in_halves(n, length, item):
+    """The bytes of a tree that sends half of each number."""
+    return Limits((n - 1).bit_length() * length * item // 2)
 
 
 def _rounded(fn, gradient):
@@ -105,13 +115,7 @@ def smallest_batch(a, b, c):
     return (3 * a + 8 * c) / b
 
 
-@exercise(
-    "20",
-    cases=((8, 1), (1000, 1), (10, 10**5)),
-    given=lambda rank, n, case: (numbers(rank, n, case[0])[0] * case[1],),
-    trial=_rounded,
-    limits=lambda n, length, item: Limits((n - 1).bit_length() * length * item // 2),
-)
+@exercise("20", cases=((8, 1), (1000, 1), (10, 10**5)), given=_scaled, trial=_rounded, limits=_in_halves)
 def average_in_halves(model):
     """Replace every gradient by its mean over all ranks, and send 16 bits a number: `torch.bfloat16`.
 

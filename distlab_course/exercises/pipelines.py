@@ -1,6 +1,6 @@
 """The exercises of lab 52: bubbles, schedules, several stages a rank, weights on two stages, unequal stages."""
 
-from itertools import combinations, pairwise
+from itertools import combinations, count, pairwise
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,16 @@ def _tied(fn, gradient):
         weight.grad = gradient.clone()
     fn(weight)
     return "no copy" if weight is None else weight.grad
+
+
+def _at_ends(rank, n, case):
+    """A gradient on the first and the last rank."""
+    return numbers(rank, n, case) if rank in (0, n - 1) else (None,)
+
+
+def _one_message(n, length, item):
+    """At most one message, of the whole tensor."""
+    return Limits(length * item, messages=1)
 
 
 def _order(fn, m):
@@ -43,10 +53,7 @@ def enough_micro_batches(p, share):
     Hint: The idle share is (p - 1) / (m + p - 1): start with m = 1 and count up.
     Hint: There is always at least one micro-batch, even if there is no bubble to fill.
     """
-    m = 1
-    while (p - 1) / (m + p - 1) > share:
-        m += 1
-    return m
+    return next(m for m in count(1) if (p - 1) / (m + p - 1) <= share)
 
 
 def _interleaved(fn, m):
@@ -91,23 +98,15 @@ def one_forward_one_backward(forward, backward, m):
 
     Stuck: Which rank waits for a message that its neighbour sends only later? All ranks must follow one schedule.
     """
-    ahead = min(m, dist.get_world_size() - dist.get_rank())
-    for i in range(ahead):
-        forward(i)
-    for i in range(m):
-        backward(i)
-        if i + ahead < m:
-            forward(i + ahead)
+    ahead = min(m, dist.get_world_size() - dist.get_rank()) - 1
+    for i in range(m + ahead):
+        if i < m:
+            forward(i)
+        if i >= ahead:
+            backward(i - ahead)
 
 
-@exercise(
-    "52",
-    cases=(4, 7, (3, torch.float64)),
-    given=lambda rank, n, case: numbers(rank, n, case) if rank in (0, n - 1) else (None,),
-    trial=_tied,
-    forbids=COLLECTIVES,
-    limits=lambda n, length, item: Limits(length * item, messages=1),
-)
+@exercise("52", cases=(4, 7, (3, torch.float64)), given=_at_ends, trial=_tied, forbids=COLLECTIVES, limits=_one_message)
 def tie_weights(weight):
     """Make `weight.grad` on rank 0 and on the last rank the sum of both. On the ranks between, `weight` is None.
 

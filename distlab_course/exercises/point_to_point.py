@@ -5,9 +5,8 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, gathered, on_rank, returned
+from distlab.checking import COLLECTIVES, Exercise, Limits, as_they_are, gathered, on_rank, question, returned
 
-question = partial(Question, "01")
 messages = partial(Exercise, "01", worlds=(2, 3, 4), forbids=COLLECTIVES)
 between_two = partial(Exercise, "01", worlds=(2,), forbids=COLLECTIVES)
 
@@ -24,7 +23,7 @@ def chain(tensor):
     return on_rank(dist.get_world_size() - 1, sum(gathered(tensor)))
 
 
-@question([1, 0, 2, 0, 3, 0])
+@question("01", [1, 0, 2, 0, 3, 0])
 def int64_as_int32(answer):
     """Rank 0 sends `torch.tensor([1, 2, 3])`, which is int64. Rank 1 receives into six zeros of dtype int32.
     Which six numbers does it hold afterwards? Give them as a list.
@@ -39,7 +38,7 @@ def int64_as_int32(answer):
     """
 
 
-@question()
+@question("01")
 def after_send(answer):
     """`dist.send(t, dst=1)` has returned on rank 0. What may rank 0 rely on? Give the letters as a text, such as "ad".
 
@@ -59,7 +58,7 @@ def after_send(answer):
     return "b" in found or "There is one more. What does a send still need its tensor for, once it has returned?"
 
 
-@question(99.0)
+@question("01", 99.0)
 def overwritten(answer):
     """Rank 0 sets `t` to 1.0, calls `work = dist.isend(t, dst=1)`, then `t.fill_(99)`. Only after that does rank 1
     receive. Which number does rank 1 receive?
@@ -91,7 +90,7 @@ def in_that_order(items):
     return on_rank(1, [numbers[index] for index in indices])
 
 
-@question(8)
+@question("01", 8)
 def one_receives_first(answer):
     """In a ring of 8 ranks each sends to the right with `send` and receives from the left. Only rank 0 receives first.
     How many of the 8 messages must travel one after another?
@@ -117,7 +116,7 @@ def swap(tensor):
     return gathered(tensor)[dist.get_rank() ^ 1]
 
 
-def _received_later(fn, values):
+def _received(fn, values):
     """Rank 0 calls the function; only then does rank 1 receive, if there is a work for each message."""
     works = (fn(values) or []) if dist.get_rank() == 0 else []
     started = torch.tensor(len(works))
@@ -130,12 +129,8 @@ def _received_later(fn, values):
     return [tensor.item() for tensor in received] if dist.get_rank() == 1 else f"{len(works)} works"
 
 
-@between_two(
-    cases=([5.0], [1.0, 2.0, 3.0], [4.0] * 6),
-    given=lambda rank, n, values: (values,),
-    trial=_received_later,
-    forbids=[],  # the trial makes a broadcast
-)
+# no collective is forbidden, because the trial makes a broadcast
+@Exercise("01", worlds=(2,), cases=(([5.0],), ([1.0, 2.0, 3.0],), ([4.0] * 6,)), given=as_they_are, trial=_received)
 def all_in_flight(values):
     """Start one `isend` to rank 1 for each of the values, a tensor of one number each, and return the list of works.
 
@@ -147,11 +142,13 @@ def all_in_flight(values):
     return [dist.isend(torch.tensor([value]), dst=1) for value in values]
 
 
-@between_two(
-    cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)),
-    given=lambda rank, n, case: (torch.arange(case[0] * case[1]).reshape(case[:2]) + 100.0 * rank, case[2]),
-    trial=returned,
-)
+def _table(rank, n, case):
+    """A table with other numbers on each rank, and the number of a column."""
+    rows, columns, k = case
+    return torch.arange(rows * columns).reshape(rows, columns) + 100.0 * rank, k
+
+
+@between_two(cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)), given=_table, trial=returned)
 def send_column(table, k):
     """Send column k of rank 0's table to rank 1, which returns it; rank 1 has a table of the same shape.
 
@@ -162,11 +159,12 @@ def send_column(table, k):
     return on_rank(1, gathered(table)[0][:, k])
 
 
-@messages(
-    cases=(1, 2, -1, 0, 7),
-    given=lambda rank, n, steps: (torch.arange(3.0) + 10 * rank, steps),
-    limits=Limits(messages=1),
-)
+def _and_steps(rank, n, steps):
+    """Three numbers on each rank, and by how many ranks they move."""
+    return torch.arange(3.0) + 10 * rank, steps
+
+
+@messages(cases=(1, 2, -1, 0, 7), given=_and_steps, limits=Limits(messages=1))
 def roll(tensor, steps):
     """Shift the tensors around the ring by `steps` ranks: rank r returns the tensor of rank r - steps.
 

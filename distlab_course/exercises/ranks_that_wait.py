@@ -7,10 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import COLLECTIVES, Exercise, Question, gathered, on_rank
+from distlab.checking import COLLECTIVES, Exercise, exercise, gathered, on_rank, question
 
-exercise, question = partial(Exercise, "02"), partial(Question, "02")
-messages = partial(exercise, worlds=(2, 3, 4), forbids=COLLECTIVES)
+messages = partial(Exercise, "02", worlds=(2, 3, 4), forbids=COLLECTIVES)
 
 
 @messages()
@@ -41,11 +40,12 @@ def hand_on(tensor):
     return gathered(tensor)[0]
 
 
-@messages(
-    worlds=(2,),
-    cases=([1.0, 2.0, 3.0], [], [7.0], [0.5] * 20),
-    given=lambda rank, n, values: (None if rank else values,),
-)
+def _on_rank_0(rank, n, values):
+    """Numbers that only rank 0 has."""
+    return (None if rank else values,)
+
+
+@messages(worlds=(2,), cases=([1.0, 2.0, 3.0], [], [7.0], [0.5] * 20), given=_on_rank_0)
 def deliver(numbers):
     """Send a list of numbers, which only rank 0 has, to rank 1, which returns their sum as a float.
 
@@ -58,7 +58,7 @@ def deliver(numbers):
     return on_rank(1, float(sum(gathered(numbers)[0])))
 
 
-@question()
+@question("02")
 def from_the_report(answer):
     """The report in the lab is all that is left of a program in which each rank passes a number to the rank before
     it, and rank 0 receives first. One call names a wrong partner. Which rank makes it, and which partner is right?
@@ -75,7 +75,7 @@ def from_the_report(answer):
     return number == 1 or f"Rank 0 is the right one. Does rank {number} have a number for it?"
 
 
-@exercise(cases=(1, 2, 0), given=lambda rank, n, more: ([step + 1.0 for step in range(rank + more)],))
+@exercise("02", cases=(1, 2, 0), given=lambda rank, n, more: ([step + 1.0 for step in range(rank + more)],))
 def sums_by_step(batches):
     """Return, for each step, the sum of the batches of all ranks that still have one: a list, the same on all ranks.
 
@@ -93,7 +93,7 @@ def _rotated(rank, n, count):
     return ({"abcd"[place]: torch.tensor([10.0**place]) for place in places},)
 
 
-@exercise(cases=(2, 4, 1), given=_rotated)
+@exercise("02", cases=(2, 4, 1), given=_rotated)
 def in_one_order(tensors):
     """Replace each tensor of a dict by its sum over all ranks.
 
@@ -106,7 +106,7 @@ def in_one_order(tensors):
         dist.all_reduce(tensors[name])
 
 
-@exercise(cases=(1, 3, 0), given=lambda rank, n, more: (torch.ones(rank + more),))
+@exercise("02", cases=(1, 3, 0), given=lambda rank, n, more: (torch.ones(rank + more),))
 def ragged_all_reduce(tensor):
     """Return the sum of all ranks' one-dimensional tensors, as long as the longest. `tensor` must not change.
 

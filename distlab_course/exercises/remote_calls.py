@@ -3,22 +3,28 @@
 `call_on` writes a call with messages. The others use torch's own functions, which run on the workers of workers.py.
 """
 
-from functools import partial
 from math import factorial
-from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import rpc
 
-from distlab.checking import COLLECTIVES, Exercise, Question, Seen, formula, gathered, on_rank
+from distlab.checking import COLLECTIVES, Seen, exercise, formula, gathered, on_rank, question
 from distlab_course.exercises.workers import Workers
-
-exercise, question = partial(Exercise, "40"), partial(Question, "40")
 
 
 def square(number):
     """Which rank runs this, and the number squared."""
     return f"rank {dist.get_rank()}: {number**2}"
+
+
+# which rank is called, rank 1 or the last one, and what it is to do
+CALLS = ((0, square, (3,)), (1, square, (4,)), (0, max, ([2, 5],)), (1, divmod, (7, 2)), (1, divmod, (1, 0)))
+
+
+def _request(rank, n, case):
+    """The rank that is called, and what rank 0 has for it."""
+    last, *call = case
+    return (1, n - 1)[last], *((None, None) if rank else call)
 
 
 def _called(fn, *given):
@@ -31,13 +37,7 @@ def _called(fn, *given):
     return Seen(f"{got!r} is returned", why)
 
 
-@exercise(
-    worlds=(2, 3, 4),
-    forbids=COLLECTIVES,
-    cases=((0, square, (3,)), (1, square, (4,)), (0, max, ([2, 5],)), (1, divmod, (7, 2)), (1, divmod, (1, 0))),
-    given=lambda rank, n, case: ((1, n - 1)[case[0]], *((None, None) if rank else case[1:])),
-    trial=_called,
-)
+@exercise("40", worlds=(2, 3, 4), forbids=COLLECTIVES, cases=CALLS, given=_request, trial=_called)
 def call_on(to, function, args):
     """Run `function(*args)` on rank `to`, and return on rank 0 what it returns; the other ranks return None.
 
@@ -50,9 +50,8 @@ def call_on(to, function, args):
     Stuck: Which ranks take part in a call? Does the callee also send an answer if the function raises?
     """
     function, args = gathered((function, args))[0]
-    answer = None
     try:
-        answer = function(*args) if dist.get_rank() == to else None
+        answer = function(*args)
     except ZeroDivisionError as error:
         answer = error
     answer = on_rank(0, gathered(answer)[to])
@@ -77,7 +76,7 @@ def spread_calls(function, numbers):
     Hint: A future's `wait()` raises if the function raised: wait for each one in a `try`, `except Exception`.
     """
     futures = [rpc.rpc_async(f"worker{i}", function, args=(number,)) for i, number in enumerate(numbers, 1)]
-    results: list[Any] = []
+    results = []
     for future in futures:
         try:
             results.append(future.wait())
@@ -86,7 +85,7 @@ def spread_calls(function, numbers):
     return results
 
 
-@question(106)
+@question("40", 106)
 def copy_or_original(answer):
     """Rank 0 makes `box = rpc.remote("worker1", Box, args=(5,))`, whose method `add` adds to its number and returns it.
     It calls `box.rpc_sync().add(1)`, `box.to_here().add(10)`, and `box.rpc_sync().add(100)`. What does the last return?
@@ -136,7 +135,7 @@ def add_up_on(to, make, numbers):
     return total
 
 
-@question(6)
+@question("40", 6)
 def threads_of_ping(answer):
     """Rank 0 calls `ping(9)` on rank 1, which calls `ping(8)` on rank 0, and so on until `ping(0)` returns. Each call
     waits for the next. What is the smallest `num_worker_threads` with which it ends?

@@ -4,18 +4,15 @@ One server is written with messages, and one with the futures that `async_execut
 """
 
 import threading
-from functools import partial
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Exercise, Question, Seen, formula
-
-exercise, question = partial(Exercise, "41"), partial(Question, "41")
+from distlab.checking import Seen, exercise, formula, question
 
 
-@question(4)
+@question("41", 4)
 def mean_staleness(answer):
     """Five trainers take 200 steps each, and each fetches the parameters as soon as its push is done. The staleness of
     a push is the number of other trainers' updates since its fetch. How large can its mean over all 1000 pushes be at
@@ -31,6 +28,14 @@ def mean_staleness(answer):
 
     Why: A trainer's 200 pushes share at most the 800 updates of the others, each of which counts once: 4 on average.
     """
+
+
+ORDERS = ([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3])  # of pushes, by trainer
+
+
+def _parameter(rank, n, order):
+    """A parameter, the learning rate, and which of the trainers that there are push one after the other."""
+    return torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]
 
 
 def _in_this_order(fn, parameter, lr, order):
@@ -51,12 +56,7 @@ def _in_this_order(fn, parameter, lr, order):
     return Seen(f"gets {replies}", "A trainer gets the parameters with all updates so far, its own included.")
 
 
-@exercise(
-    worlds=(2, 3, 4),
-    cases=([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3]),
-    given=lambda rank, n, order: (torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]),
-    trial=_in_this_order,
-)
+@exercise("41", worlds=(2, 3, 4), cases=ORDERS, given=_parameter, trial=_in_this_order)
 def serve_trainers(parameter, lr, pushes):
     """Apply the gradients of all trainers as they arrive, and return a list with the staleness of each.
 
@@ -82,7 +82,7 @@ def serve_trainers(parameter, lr, pushes):
     return staleness
 
 
-@question((100.0, 8000 / 17))
+@question("41", (100.0, 8000 / 17))
 def requests_a_second(answer):
     """A forward takes 9 ms, and 1 ms more for each request in it. Eight clients each have one request under way, and
     send the next when the answer is there. How many requests a second are answered one by one, and how many in batches

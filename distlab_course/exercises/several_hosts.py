@@ -10,6 +10,7 @@ from distlab.checking import Exercise, Question, Seen, formula
 
 exercise, question, formula = partial(Exercise, "60"), partial(Question, "60"), partial(formula, "60")
 
+JOBS = ((2, 2, "10.0.0.1:29400", "7", "10.0.0.2", "train.py"), (16, 8, "gpu01:29507", "job", "gpu12", "a.py"))
 SINCE_1970 = 1.7e9  # seconds: float32 is too coarse for such times
 
 
@@ -21,10 +22,7 @@ def home_of_rank(hosts, rank):
 
     Hint: Go through the hosts, and for each host before the rank's own subtract that host's number of ranks.
     """
-    for number, (name, ranks) in enumerate(hosts.items()):
-        if rank < ranks:
-            return name, rank, number
-        rank -= ranks
+    return [(name, i, number) for number, (name, ranks) in enumerate(hosts.items()) for i in range(ranks)][rank]
 
 
 @formula(({"nodeA": 2, "nodeB": 2}, "nodeB"), ({"nodeA": 2, "nodeB": 3, "nodeC": 2}, "nodeB"), ({"nodeA": 1}, "nodeA"))
@@ -71,11 +69,7 @@ def _settings(fn, *arguments):
     return [program, *values, read.training_script]
 
 
-@formula(
-    (2, 2, "10.0.0.1:29400", "7", "10.0.0.2", "train.py"),
-    (16, 8, "gpu01:29507", "job", "gpu12", "a.py"),
-    trial=_settings,
-)
+@formula(*JOBS, trial=_settings)
 def torchrun_words(nodes, ranks, endpoint, job, address, script):
     """Return the list of words that starts the agent of one host: "torchrun", its options, and the script.
 

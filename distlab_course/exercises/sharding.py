@@ -1,21 +1,23 @@
 """The exercises of lab 50: what a replica costs, and what is divided: states, gradients, parameters, checkpoints."""
 
 from collections import OrderedDict
-from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import Exercise, Limits, Question, Seen, formula, numbers
-
-exercise, question, formula = partial(Exercise, "50"), partial(Question, "50"), partial(formula, "50")
+from distlab.checking import Limits, Seen, exercise, formula, gathered, numbers, question
 
 
 def _state(rank, world_size, shard):
     """Weights that are the same on every rank, a gradient of this rank, and its shard of the momentum."""
     weights = torch.arange(float(world_size * shard))
     return weights, numbers(rank, world_size, len(weights))[0], weights.chunk(world_size)[rank] / 10
+
+
+def _two_halves_of_a_ring(n, length, item):
+    """The bytes of a reduce-scatter and an all-gather."""
+    return Limits(2 * (n - 1) * length // n * item)
 
 
 def _stepped(fn, weights, gradient, momentum):
@@ -30,7 +32,7 @@ def _shards(rank, world_size, case):
     return [numbers(rank + i, world_size, length)[0] for i, length in enumerate(lengths) if rank != 2], max_norm
 
 
-@formula((1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (2097152, 4, 3), (64, 1, 3))
+@formula("50", (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (2097152, 4, 3), (64, 1, 3))
 def bytes_of_a_rank(parameters, ranks, stage):
     """Return the bytes of parameters, gradients and optimizer states on a rank, with float32 and Adam.
 
@@ -43,12 +45,7 @@ def bytes_of_a_rank(parameters, ranks, stage):
     return parameters * (16 - divided) + parameters * divided // ranks
 
 
-@exercise(
-    cases=(2, 3, 20),
-    given=_state,
-    trial=_stepped,
-    limits=lambda n, length, item: Limits(2 * (n - 1) * length // n * item),
-)
+@exercise("50", cases=(2, 3, 20), given=_state, trial=_stepped, limits=_two_halves_of_a_ring)
 def zero_2_step(weights, gradient, momentum):
     """Make one step of SGD with momentum on `weights`, the same on all ranks; `momentum` is this rank's shard.
 
@@ -62,11 +59,9 @@ def zero_2_step(weights, gradient, momentum):
 
     Limit: Which part of the average does a rank need, and which of the weights?
     """
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    dist.all_reduce(gradient)
-    momentum.mul_(0.9).add_(gradient.chunk(world_size)[rank] / world_size)
-    shards = list(weights.chunk(world_size))
-    dist.all_gather(shards, shards[rank] - 0.1 * momentum)
+    average = sum(gathered(gradient)) / dist.get_world_size()
+    momentum.mul_(0.9).add_(average.chunk(dist.get_world_size())[dist.get_rank()])
+    weights -= 0.1 * torch.cat(gathered(momentum))
 
 
 def _divided(fn, world_size):
@@ -89,7 +84,7 @@ def _divided(fn, world_size):
     return Seen(f"whole at each layer {seen[:-1]}, afterwards {seen[-1]}", kept)
 
 
-@exercise(worlds=(2, 4), cases=(0,), given=lambda rank, n, case: (n,), trial=_divided)
+@exercise("50", worlds=(2, 4), cases=(0,), given=lambda rank, n, case: (n,), trial=_divided)
 def shard_model(model, mesh):
     """Call `fully_shard` on the parts of a model, so that no more than one layer is whole at any time.
 
@@ -108,7 +103,7 @@ def shard_model(model, mesh):
         fully_shard(part, mesh=mesh)
 
 
-@question(3.5)
+@question("50", 3.5)
 def whole_after_forward(answer):
     """A model has 10 blocks with 1 GB of parameters each, and 2 GB in its embeddings and output layer. On 8 ranks
     `fully_shard` is called on each block, and then on the model. How many GB of parameters are on a rank between
@@ -127,7 +122,7 @@ def whole_after_forward(answer):
     """
 
 
-@exercise(cases=(((3, 2), 1.0), ((4,), 1e3), ((1, 5), 12.0)), given=_shards, limits=Limits(calls=1, largest=8))
+@exercise("50", cases=(((3, 2), 1.0), ((4,), 1e3), ((1, 5), 12.0)), given=_shards, limits=Limits(calls=1, largest=8))
 def clip_shards(shards, max_norm):
     """Scale the shards of all ranks in place so that the norm of the whole gradient is at most `max_norm`.
 
@@ -139,9 +134,7 @@ def clip_shards(shards, max_norm):
 
     Limit: Which single number do the others need from a rank?
     """
-    squares = torch.tensor(float(sum(shard.square().sum() for shard in shards)))
-    dist.all_reduce(squares)
-    norm = squares.sqrt().item()
+    norm = sum(gathered(float(sum(shard.square().sum() for shard in shards)))) ** 0.5
     for shard in shards:
         shard *= min(1.0, max_norm / norm)
     return norm

@@ -1,22 +1,17 @@
 """The exercises of lab 62: all-reduce over a slow cable, the order of the ranks, and host by host."""
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Exercise, Question, Seen, formula, numbers
+from distlab.checking import Seen, exercise, formula, numbers, question
 
-exercise, question, formula = partial(Exercise, "62"), partial(Question, "62"), partial(formula, "62")
+CABLES = [(k, num_bytes, 0.005, 8e-8) for k, num_bytes in ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))]
+HOSTS = (*map(list, ("ABAB", "AABB", "BACABC", "CABABCAAB")), ["nodeB", "nodeA"])
+LAYOUTS = ((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA"))
+NAMES = ("whole ring", "ring", "tree", "halving doubling")
 
 
-@formula(
-    *(
-        (name, k, num_bytes, 0.005, 8e-8)
-        for k, num_bytes in ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))
-        for name in ("whole ring", "ring", "tree", "halving doubling")
-    ),
-)
+@formula("62", *((name, *cable) for cable in CABLES for name in NAMES))
 def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     """Return the seconds of an all-reduce of `num_bytes` on two hosts of k ranks each, k a power of two.
 
@@ -31,12 +26,8 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     half of the tensor to a rank of the other host, so k messages share the cable.
     """
     n = 2 * k
-    crossings, num_bytes_each = {
-        "whole ring": (n - 1, num_bytes),
-        "ring": (2 * (n - 1), num_bytes / n),
-        "tree": (2, num_bytes),
-        "halving doubling": (2, k * num_bytes / 2),
-    }[name]
+    crossings = {"whole ring": n - 1, "ring": 2 * (n - 1)}.get(name, 2)
+    num_bytes_each = {"ring": num_bytes / n, "halving doubling": k * num_bytes / 2}.get(name, num_bytes)
     return crossings * (alpha + beta * num_bytes_each)
 
 
@@ -50,14 +41,7 @@ def _crossings(fn, hosts):
     return Seen(f"{number} leave a host", f"The ring visits the hosts in the order {' '.join(places)}.")
 
 
-@formula(
-    (list("ABAB"),),
-    (list("AABB"),),
-    (list("BACABC"),),
-    (list("CABABCAAB"),),
-    (["nodeB", "nodeA"],),
-    trial=_crossings,
-)
+@formula("62", *((hosts,) for hosts in HOSTS), trial=_crossings)
 def ring_order(hosts):
     """Return a list of the ranks, in an order in which a ring leaves each host only once. `hosts[r]` is the host of
     rank r. For A, B, A, B it is 0, 2, 1, 3, or any other order that finishes one host before the next.
@@ -66,6 +50,11 @@ def ring_order(hosts):
     Hint: `sorted` takes a `key`, a function of a rank.
     """
     return sorted(range(len(hosts)), key=hosts.__getitem__)
+
+
+def _on_hosts(rank, n, case):
+    """Numbers, and the host of each rank."""
+    return *numbers(rank, n, case[0]), list(case[1])[:n]
 
 
 def _by_host(fn, tensor, hosts, events):
@@ -83,11 +72,7 @@ def _by_host(fn, tensor, hosts, events):
     return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")
 
 
-@exercise(
-    cases=((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA")),
-    given=lambda rank, n, case: (*numbers(rank, n, case[0]), list(case[1])[:n]),
-    trial=_by_host,
-)
+@exercise("62", cases=LAYOUTS, given=_on_hosts, trial=_by_host)
 def hierarchical_all_reduce(tensor, first, inside, leaders):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks, host by host.
 
@@ -106,7 +91,7 @@ def hierarchical_all_reduce(tensor, first, inside, leaders):
     dist.broadcast(tensor, src=first, group=inside)
 
 
-@question(27)
+@question("62", 27)
 def micro_batches_for_a_quarter(answer):
     """A micro-batch takes 20 ms to compute, and the all-reduce of its gradients over a slow cable takes 180 ms; they do
     not overlap. With `no_sync`, at least how many micro-batches must share one all-reduce, so that it takes no more

@@ -1,14 +1,10 @@
 """The exercises of lab 42: backward through a message, bytes of a step, micro-batches through references."""
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Question, Seen, formula, gathered, returned
+from distlab.checking import COLLECTIVES, Seen, exercise, formula, gathered, question, returned
 from distlab_course.exercises.workers import DRIVER, Reference, Workers
-
-question = partial(Question, "42")
 
 
 def _split(rank, n, case):
@@ -17,7 +13,7 @@ def _split(rank, n, case):
     return torch.tensor([[1.0, 2.0], [3.0, 1.0]]) if rank == 0 else None, weights.requires_grad_()
 
 
-@Exercise("42", worlds=(2,), cases=(0, -3), given=_split, trial=returned, forbids=COLLECTIVES)
+@exercise("42", worlds=(2,), cases=(0, -3), given=_split, trial=returned, forbids=COLLECTIVES)
 def split_gradient(x, weights):
     """Return the gradient of this rank's weights, of a model that is split over two ranks.
 
@@ -34,7 +30,7 @@ def split_gradient(x, weights):
     return own[dist.get_rank()].grad
 
 
-@question((720_896, 360_448))
+@question("42", (720_896, 360_448))
 def bytes_of_hidden(answer):
     """The hidden values of a step are 8 x 44 x 64 numbers of float64. They go from rank 1 to rank 2, and their gradient
     comes back from there. How many bytes of the two travel in a step if rank 0 relays both, and how many if rank 2

@@ -1,15 +1,11 @@
 """The exercises of lab 00: ranks, and the first things that they do together."""
 
-from functools import partial
-
 import torch.distributed as dist
 
-from distlab.checking import Exercise, Question, gathered, nothing, on_rank, returned
-
-exercise, question = partial(Exercise, "00"), partial(Question, "00")
+from distlab.checking import exercise, gathered, nothing, on_rank, question, returned
 
 
-@exercise(cases=(None,), given=nothing)
+@exercise("00", cases=(None,), given=nothing)
 def my_square():
     """Return the square of this rank's number.
 
@@ -19,7 +15,7 @@ def my_square():
     return dist.get_rank() ** 2
 
 
-@exercise(worlds=(2, 3, 4))
+@exercise("00", worlds=(2, 3, 4))
 def scale_by_rank(tensor):
     """Multiply the tensor of each rank, in place, by the rank's number.
 
@@ -29,7 +25,7 @@ def scale_by_rank(tensor):
     tensor *= dist.get_rank()
 
 
-@exercise(cases=(None,), given=nothing)
+@exercise("00", cases=(None,), given=nothing)
 def my_role():
     """Return "coordinator" on rank 0, and "worker 1", "worker 2" and so on, with the rank's number, on the others.
 
@@ -39,7 +35,7 @@ def my_role():
     return f"worker {dist.get_rank()}" if dist.get_rank() else "coordinator"
 
 
-@exercise(worlds=(2, 3, 4), trial=returned)
+@exercise("00", worlds=(2, 3, 4), trial=returned)
 def last_to_first(tensor):
     """Send the tensor of the last rank to rank 0, which returns what it received; the others return nothing.
 
@@ -49,7 +45,7 @@ def last_to_first(tensor):
     return on_rank(0, gathered(tensor)[-1])
 
 
-@exercise()
+@exercise("00")
 def sum_of_squares(tensor):
     """Return, on every rank, the sum over all ranks of the squares of their tensors, element by element.
 
@@ -61,7 +57,7 @@ def sum_of_squares(tensor):
     return sum(theirs**2 for theirs in gathered(tensor))
 
 
-@question()
+@question("00")
 def who_waits_for_whom(answer):
     """Ranks 0 and 1 both call `dist.send` first and only then `dist.recv`. In which call are they stuck?
 

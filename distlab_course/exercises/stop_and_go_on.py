@@ -9,11 +9,10 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 from torch.nn.functional import cross_entropy
 
-from distlab.checking import Exercise, as_they_are, formula
+from distlab.checking import Exercise, as_they_are, formula, gathered
 from distlab.errors import CheckpointError
 from distlab_course import checkpoints
 from distlab_course.exercises import ddp_trials
-from distlab_course.exercises.ddp_trials import RATE
 
 with_ddp = partial(Exercise, "22", given=as_they_are, seconds=20.0)  # a rank's first DDP imports for seconds
 
@@ -44,7 +43,7 @@ def all_batches(ddp, batches):
     Hint: A rank that has run out of batches must keep joining the all-reduces of the others.
     Hint: Put the loop inside `with Join([ddp]):`; `from torch.distributed.algorithms.join import Join`.
     """
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=ddp_trials.RATE)
     with Join([ddp]):
         for images, labels in batches:
             optimizer.zero_grad()
@@ -62,8 +61,7 @@ def weighted_backward(ddp, images, labels):
     Hint: An all-reduce of one number gives the number of images on all ranks.
     Hint: `reduction="sum"` adds up the losses of the images, and is 0 where there are none.
     """
-    count = torch.tensor(float(len(images)))
-    dist.all_reduce(count)
+    count = sum(gathered(len(images)))
     loss = cross_entropy(ddp(images), labels, reduction="sum")
     (loss * dist.get_world_size() / count).backward()
 
@@ -86,9 +84,10 @@ def save_checkpoint(path, ddp, optimizer, epoch):
     dist.barrier()
 
 
-@formula(
-    "22", ("b.pt", "a.pt"), (), ("other.pt", "cut.pt", "good.pt", "old.pt"), ("cut.pt",), trial=ddp_trials.in_a_folder
-)
+FOLDERS = (("b.pt", "a.pt"), (), ("other.pt", "cut.pt", "good.pt", "old.pt"), ("cut.pt",))  # the newest file first
+
+
+@formula("22", *FOLDERS, trial=ddp_trials.in_a_folder)
 def newest_whole(folder, model):
     """Return the path of the newest checkpoint in `folder` that is whole and fits the model; None without one.
 

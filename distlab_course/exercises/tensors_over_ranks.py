@@ -1,13 +1,12 @@
 """The exercises of lab 51: DTensors and their collectives, tensor parallelism, plans and meshes."""
 
-import math
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import Exercise, Limits, Question, Seen, formula, nothing
+from distlab.checking import Exercise, Limits, Question, Seen, formula, gathered, nothing
 
 exercise, question, formula = partial(Exercise, "51"), partial(Question, "51"), partial(formula, "51")
 
@@ -27,11 +26,22 @@ def _in_parts(rank, n, case):
     return logits.chunk(n, 1)[rank] + shift, torch.arange(positions) * 2 % (PART * n)
 
 
+def _rows(rank, n, case):
+    """A rank's rows of a matrix."""
+    rows, columns = case
+    return (torch.arange(rows * columns * n).reshape(rows, -1) + 100.0 * rank,)
+
+
 def _of_two_layers(rank, n, case):
     """An input, and a rank's parts of two layers."""
     tokens, width = case
     x, first, bias, second, last = _small((tokens, 2), (2, width * n), (width * n,), (width * n, 2), (2,))
     return x, first.chunk(n, 1)[rank], bias.chunk(n)[rank], second.chunk(n)[rank], last
+
+
+def _one_all_reduce(n, length, item):
+    """The limits of one all-reduce by a tree."""
+    return Limits((n - 1).bit_length() * length * item, calls=1)
 
 
 def _loss(fn, *arguments):
@@ -40,11 +50,7 @@ def _loss(fn, *arguments):
     return torch.tensor(value) if isinstance(value, float) else value
 
 
-@exercise(
-    cases=((1, 1), (2, 3)),
-    given=lambda rank, n, case: (torch.arange(case[0] * case[1] * n).reshape(case[0], -1) + 100.0 * rank,),
-    limits=lambda n, length, item: Limits(length * item * (n - 1) // n),
-)
+@exercise(cases=((1, 1), (2, 3)), given=_rows, limits=lambda n, length, item: Limits(length * item * (n - 1) // n))
 def rows_to_columns(rows):
     """Return this rank's columns of a matrix, given this rank's rows.
 
@@ -57,16 +63,10 @@ def rows_to_columns(rows):
 
     Limit: Which of its numbers does each other rank need?
     """
-    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, rows)
-    return torch.cat(parts).chunk(dist.get_world_size(), 1)[dist.get_rank()]
+    return torch.cat(gathered(rows)).chunk(dist.get_world_size(), 1)[dist.get_rank()]
 
 
-@exercise(
-    cases=((1, 1), (4, 5)),
-    given=_of_two_layers,
-    limits=lambda n, length, item: Limits((n - 1).bit_length() * length * item, calls=1),
-)
+@exercise(cases=((1, 1), (4, 5)), given=_of_two_layers, limits=_one_all_reduce)
 def two_layers(x, columns, bias, rows, last):
     """Return, on every rank, relu(x @ first + bias) @ second + last.
 
@@ -78,9 +78,7 @@ def two_layers(x, columns, bias, rows, last):
 
     Limit: Where is the one place in which numbers must be added?
     """
-    y = torch.relu(x @ columns + bias) @ rows
-    dist.all_reduce(y)
-    return y + last
+    return sum(gathered(torch.relu(x @ columns + bias) @ rows)) + last
 
 
 class _Gated(nn.Module):
@@ -159,17 +157,17 @@ def groups_of(rank, shape):
     Hint: In two dimensions, the group along dimension 0 is `ranks[:, column]`, and along dimension 1 `ranks[row]`.
     Hint: `(ranks == rank).nonzero()[0].tolist()` is the place; put `slice(None)` in one coordinate of it at a time.
     """
-    ranks = torch.arange(math.prod(shape)).reshape(shape)
+    ranks = torch.arange(torch.Size(shape).numel()).reshape(shape)
     place = (ranks == rank).nonzero()[0].tolist()
     return [ranks[(*place[:dim], slice(None), *place[dim + 1 :])].tolist() for dim in range(len(shape))]
 
 
-@exercise(
-    cases=((2, 0), (7, 0), (5, 1000)),
-    given=_in_parts,
-    trial=_loss,
-    limits=lambda n, length, item: Limits(largest=length // PART * item),
-)
+def _a_number_each(n, length, item):
+    """At most one number for each position."""
+    return Limits(largest=length // PART * item)
+
+
+@exercise(cases=((2, 0), (7, 0), (5, 1000)), given=_in_parts, trial=_loss, limits=_a_number_each)
 def sharded_loss(logits, labels):
     """Return the mean cross-entropy, on every rank, of positions whose logits are divided by vocabulary.
 
@@ -182,6 +180,4 @@ def sharded_loss(logits, labels):
 
     Limit: Which three numbers of a position does its loss need from all ranks?
     """
-    parts = [torch.empty_like(logits) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, logits.contiguous())
-    return nn.functional.cross_entropy(torch.cat(parts, 1), labels)
+    return nn.functional.cross_entropy(torch.cat(gathered(logits), 1), labels)

@@ -15,16 +15,13 @@ from distlab.plotting.curves import badge
 from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below
 from distlab.plotting.style import INK, curve_color, rank_color, text_color
 
-KINDS = {
-    "F": LOOKS["forward"],
-    "B": LOOKS["backward"],
-    "I": LOOKS["backward"]._replace(words="backward, input only"),
-    "W": LOOKS["optimizer"]._replace(words="backward, weights only"),
-}
+KINDS = {"F": LOOKS["forward"], "B": LOOKS["backward"]}
+KINDS["I"] = LOOKS["backward"]._replace(words="backward, input only")
+KINDS["W"] = LOOKS["optimizer"]._replace(words="backward, weights only")
 MARKERS = "o+s^vD"
 SHADES = [LOOKS[what].fill for what in ("forward", "backward", "move")]  # of the regions of a map
 Floats = Sequence[float]
-Grid = Sequence[Sequence[float]]
+Times = Mapping[str, Sequence[Floats]]
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
 
 
@@ -105,9 +102,7 @@ def bubbles(shares: Mapping[str, Mapping[int, float]], p: int, stages: Sequence[
     return ax
 
 
-def quickest(
-    seconds: Mapping[str, Grid], bandwidths: Floats, tokens: Floats, title: str, networks: Mapping[str, float]
-) -> Axes:
+def quickest(seconds: Times, bandwidths: Floats, tokens: Floats, title: str, networks: Mapping[str, float]) -> Axes:
     """Draw a map of which way to share a model is the quickest, for each bandwidth and each size of the batch.
 
     Args:

@@ -137,13 +137,10 @@ def graph(nodes: Mapping[str, int], edges: Pairs, title: str = "", hollow: Colle
         corners = {}
         for name, rank in nodes.items():
             corners[name] = left, top = lefts[columns[name]], tops[rank] + rows[name] * ROW + (ROW - NODE) / 2
+            fill = "none" if name in hollow else rank_color(rank)
+            draw_box(ax, left, top, wide[name], NODE, texts[name], fill, NAME)
             if name in hollow:
-                look = {"facecolor": "none", "edgecolor": line_color(rank), "linestyle": (0, (3, 2)), "linewidth": 1.4}
-                ax.add_patch(Rectangle((left, top), wide[name], NODE, **look))
-                middle = left + wide[name] / 2, top + NODE / 2
-                draw_text(ax, *middle, texts[name], va="center_baseline", fontsize=NAME)
-            else:
-                draw_box(ax, left, top, wide[name], NODE, texts[name], rank_color(rank), NAME)
+                ax.patches[-1].set(edgecolor=line_color(rank), linestyle=(0, (3, 2)), linewidth=1.4)
         for start, end in edges:
             color = INK if nodes[start] == nodes[end] else line_color(nodes[start])
             arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8, "shrinkA": 1, "shrinkB": 1}

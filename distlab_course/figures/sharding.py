@@ -19,14 +19,9 @@ from distlab.plotting.lanes import LOOKS, Look, draw_lanes, height_of, legend_be
 from distlab.plotting.style import FAINT, INK, MIXED, rank_color, text_color
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
-# greys from light to dark, and sand, so that no part looks like a rank
-PARTS = {
-    "parameters": LOOKS["compute"],
-    "gathered parameters": LOOKS["wait"],
-    "gradients": LOOKS["forward"],
-    "optimizer states": LOOKS["optimizer"],
-    "activations": LOOKS["move"],
-}
+# by part, what it looks like: greys from light to dark, and sand, so that no part looks like a rank
+PARTS = {"parameters": "compute", "gathered parameters": "wait", "gradients": "forward"}
+PARTS |= {"optimizer states": "optimizer", "activations": "move"}
 Parts = Mapping[str, float]  # bytes by name of a part
 
 
@@ -93,7 +88,7 @@ def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
 
 def look_of(part: str) -> Look:
     """How a part of the memory is drawn; what was gathered for a while is hatched."""
-    return PARTS.get(part, Look(MIXED))._replace(words=part)
+    return LOOKS.get(PARTS.get(part), Look(MIXED))._replace(words=part)
 
 
 def looks_in(bars: Mapping[str, Parts]) -> list[Look]:

@@ -6,7 +6,7 @@ Runs in the notebook's kernel. Lengths are in inches.
 import re
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting.cells import canvas, draw_box, draw_text
 from distlab.plotting.style import line_color, rank_color, style
@@ -36,14 +36,12 @@ def who_waits(report: object, title: str = "who waits for whom") -> Figure:
     figure, ax = canvas(max(lefts.values()) + WIDTH, top + HEIGHT + below, title)
     with style():
         for rank, left in lefts.items():
-            middle = left + WIDTH / 2
+            fill = "none" if rank in finished else rank_color(rank)
+            draw_box(ax, left, top, WIDTH, HEIGHT, f"rank {rank}", fill, 12)
             if rank in finished:
-                look = {"facecolor": "none", "edgecolor": line_color(rank), "linestyle": (0, (3, 2)), "linewidth": 1.4}
-                ax.add_patch(Rectangle((left, top), WIDTH, HEIGHT, **look))
-                draw_text(ax, middle, top + HEIGHT / 2, f"rank {rank}", va="center_baseline")
-                draw_text(ax, middle, top - 0.14 if above else top + HEIGHT + 0.16, "finished", fontsize=10)
-            else:
-                draw_box(ax, left, top, WIDTH, HEIGHT, f"rank {rank}", rank_color(rank), 12)
+                ax.patches[-1].set(edgecolor=line_color(rank), linestyle=(0, (3, 2)), linewidth=1.4)
+                place = top - 0.14 if above else top + HEIGHT + 0.16
+                draw_text(ax, left + WIDTH / 2, place, "finished", fontsize=10)
         for rank, other in waits.items():
             side = 1 if other > rank else -1
             ends = [lefts[rank] + WIDTH / 2 + side * ASIDE, lefts[other] + WIDTH / 2 - side * ASIDE]
