@@ -176,7 +176,7 @@ class Trace:
             return f"{ranks}, nothing recorded" + ("" if self.missing else ": torch was not called")
         lost = sum(message.traced and not message.matched for message in self.messages)
         some, where = f": {len(self.ranks)}", self.simulated  # which names the ranks of the whole cluster
-        where = where if f"{some} ranks" in where else where.replace(":", f"{some} of", 1)
+        where = where if f"{some} rank" in where else where.replace(":", f"{some} of", 1)
         words = [where or ranks, count(len(self.messages), "message"), f"{lost:,} without a partner"]
         words += [count(len(self.collectives), "collective"), format_seconds(self.seconds).strip()]
         return ", ".join(word for word in words if not word.startswith("0 "))

@@ -69,7 +69,7 @@ def test_it_is_there_until_it_is_broken_and_starts_again(capsys):
             call = lambda rank, n, *what: rank == 0 and rpc.rpc_sync("worker1", *what)  # noqa: E731
             assert str(raised(error, cluster.run, call, function, (argument,), timeout=2)).endswith(ENDED)
             assert ended(cluster)
-        cluster.run(lambda rank, n: rpc.shutdown())  # torch's would wait for ever: rank 1 has never ended one before
+        cluster.run(lambda rank, n: rpc.shutdown())  # torch's would wait forever: rank 1 has never ended one before
         cluster.run(start)
         for end in (cluster.heal, cluster.interrupt):
             end()
@@ -86,7 +86,7 @@ def test_it_starts_however_the_group_was_built():
         assert right(cluster)
         cluster.run(lambda rank, n: rpc.shutdown())
         with cluster.network(distlab.Network("5 us", "1 GB/s")):
-            assert "A simulated network has no remote calls" in str(raised(RankError, cluster.run, start))
+            assert "There are no remote calls on a simulated network" in str(raised(RankError, cluster.run, start))
 
 
 def test_a_rank_that_serves_between_cells_is_shown(calling, capsys):
@@ -110,12 +110,12 @@ def test_a_rank_that_serves_between_cells_is_shown(calling, capsys):
 
 
 def test_a_number_that_two_workers_have_is_refused(cluster):
-    """torch would wait for the missing one for ever."""
+    """torch would wait for the missing one forever."""
 
     def start_as_first(rank, world_size):
         rpc.init_rpc(f"worker{rank}", rank=0, world_size=world_size)
 
-    assert "rank must be of no other worker, and rank " in str(raised(RankError, cluster.run, start_as_first))
+    assert "rank must be different on every worker, and rank " in str(raised(RankError, cluster.run, start_as_first))
 
 
 def test_interrupting_frees_who_waits_and_who_serves(calling):
