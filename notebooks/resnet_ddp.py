@@ -162,7 +162,7 @@ def main():
         accuracy = evaluate(model, samples.test, device)
         if options.checkpoint and writes:
             save(options.checkpoint, model, optimizer, epoch)
-        dist.barrier()  # no rank goes on, or ends, before the checkpoint is there
+        dist.barrier()  # no rank continues, or ends, before the checkpoint is there
         if rank == 0:
             print(f"epoch {epoch}: loss {loss:.3f}, accuracy {100 * accuracy:.1f} %", flush=True)
     del ddp  # before the group: with torch 2.13 a gloo group that only DDP still holds may hang while it is freed

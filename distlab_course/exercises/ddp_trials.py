@@ -1,7 +1,7 @@
 """How the answers of labs 07, 21 and 22 are tried: facts about what a training, a backward or a file leaves behind.
 
 Runs on every rank of the small world, called by distlab's check; the exercises are in distributed_data_parallel.py,
-fewer_bytes.py and stop_and_go_on.py.
+fewer_bytes.py and stop_and_resume.py.
 """
 
 import os
