@@ -81,20 +81,22 @@ part-unit = $(PYTEST) tests/unit
 part-cluster-client = $(PYTEST) --durations=10 tests/cluster/client
 part-cluster-others = $(PYTEST) --durations=10 tests/cluster --ignore=tests/cluster/client
 # Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.
-# Disguised, because on the machine that saved it an output may know its machine, and nobody sees it; on half of the
-# cores each of the two parts.
+# Disguised, because on the machine that saved it an output may know its machine, and nobody sees it; the labs in two
+# parts, each on half of the cores.
 nbval = $(ENV_PYTHON) tools/disguise.py $(1) -m pytest --color=no --nbval --nbval-current-env \
   --nbval-sanitize-with=tests/nbval.cfg --nbval-cell-timeout=200 --timeout=240 $(2)
-HALF := $(foreach number,00 02 04 06 11 21 30 32 41 50 52 60 62,$(filter notebooks/$(number)% notebooks/solutions/$(number)%,$(NBVAL)))
-OTHER_HALF := $(filter-out $(HALF),$(NBVAL))
+ANSWERS := $(filter notebooks/solutions/%,$(NBVAL))
+HALF := $(foreach number,00 02 04 06 11 21 30 32 41 50 52 60 62,$(filter notebooks/$(number)%,$(NBVAL)))
+OTHER_HALF := $(filter-out $(HALF) $(ANSWERS),$(NBVAL))
 part-nbval-first = $(call nbval,first,$(HALF))
 part-nbval-second = $(call nbval,second,$(OTHER_HALF))
+part-nbval-answers = $(call nbval,all,$(ANSWERS))
 part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 part-network = $(PYTEST) --durations=10 tests/network
-LONGEST_FIRST := nbval-first nbval-second cluster-client cluster-others network notebooks browser unit lint
-SPLIT := $(patsubst cluster,cluster-client cluster-others,$(PARTS:nbval=nbval-first nbval-second))
-CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second),$(SPLIT))
+LONGEST_FIRST := nbval-first nbval-second cluster-client nbval-answers cluster-others network notebooks browser unit lint
+SPLIT := $(patsubst cluster,cluster-client cluster-others,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
+CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(LONGEST_FIRST))
 UNKNOWN := $(filter-out $(LONGEST_FIRST),$(CHOSEN))
 

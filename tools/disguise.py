@@ -1,6 +1,6 @@
 """Runs a command of Python on what looks like another machine. Called by: make test, for the notebooks.
 
-python tools/disguise.py first|second ARGUMENTS OF PYTHON: on which half of the cores.
+python tools/disguise.py first|second|all ARGUMENTS OF PYTHON: on which half of the cores, or on all.
 
 A saved output must not know the machine that it was saved on. So the notebooks are compared in a copy of the project
 whose path has spaces, with another home and temporary directory, half of the cores, programs that tell of other
@@ -56,7 +56,7 @@ def leave_cores(half: str) -> None:
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         middle = len(cores) // 2
-        os.sched_setaffinity(0, {"first": cores[: middle or 1], "second": cores[middle:]}[half])
+        os.sched_setaffinity(0, {"first": cores[: middle or 1], "second": cores[middle:], "all": cores}[half])
 
 
 def main(half: str, *arguments: str) -> int:

@@ -52,6 +52,8 @@ class Cluster:
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
         network: a `Network` of machines to simulate: messages take virtual time on its links, the same on every run,
             and `clock` is that time; None for this machine and real time.
+        preload: modules that are imported once, before the ranks are forked, instead of on each rank. For ranks that
+            train: "torch._dynamo", which the first optimizer of a process imports, in a second or more.
         hosts: machines that ssh reaches, with their numbers of ranks, {"nodeA": 4, "nodeB": 4}; rank 0 is on the first.
             They need the same Python, torch and distlab as this machine. With engines="mpi" they are mpiexec's. A
             mapping with two methods does without ssh: reach(name) returns the words to put before a command to run it
@@ -80,6 +82,7 @@ class Cluster:
         timeout: float = 30.0,
         threads: int | None = None,
         network: Network | None = None,
+        preload: Sequence[str] = (),
         hosts: Mapping[str, int] | None = None,
         python: str | None = None,
         interface: str | None = None,
@@ -91,7 +94,7 @@ class Cluster:
     ):
         self._ranks: Ranks | None = None
         self.steps: list[Step] = []
-        where = {"hosts": hosts, "python": python, "interface": interface}
+        where = {"hosts": hosts, "python": python, "interface": interface, "preload": preload}
         job = {"nodes": nodes, "partition": partition, "time": time, "options": options, "queue_timeout": queue_timeout}
         self._plan = plan = make_plan(n, backend, init_method, engines, timeout, threads, network, **where, **job)
         self.n, self.backend, self.engines = plan.n, plan.backend, plan.engines
@@ -123,7 +126,8 @@ class Cluster:
         before, warm, plan = Cluster.current, None, self._plan
         why = f"was replaced by Cluster({plan.n})"
         if before is not None and (plan.hosts is None or before.ranks.plan.hosts == plan.hosts):
-            same = (plan.engines, plan.hosts) == (before.engines, before.ranks.plan.hosts)
+            old = before.ranks.plan
+            same = (plan.engines, plan.hosts, plan.preload) == (old.engines, old.hosts, old.preload)
             warm = before._end(why, keep=same)  # processes that it can use keep running: it starts sooner
         self._why_stopped = "did not start"
         self._ranks = Ranks(plan, warm)

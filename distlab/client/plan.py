@@ -68,6 +68,7 @@ class Plan:
         network: the machines that are simulated.
         hosts: where the ranks run; None for this machine.
         attached: engines that others started.
+        preload: modules that a fork server imports before it forks.
     """
 
     n: int
@@ -79,6 +80,7 @@ class Plan:
     network: Network | None = None
     hosts: Hosts | None = None
     attached: Engines | None = None
+    preload: tuple[str, ...] = ()
 
     @property
     def forks(self) -> bool:
@@ -92,9 +94,9 @@ def make_plan(
     """The plan of a cluster; ArgumentError if an argument breaks its rule.
 
     Args:
-        where: those arguments of `Cluster` that concern several hosts.
+        where: `preload`, and those arguments of `Cluster` that concern several hosts.
     """
-    found, hosts = None, None
+    found, hosts, preload = None, None, where.pop("preload", ())
     if isinstance(engines, Engines):
         found, engines, n = engines, ATTACHED, len(engines.client.ids)
     else:
@@ -111,7 +113,9 @@ def make_plan(
         threads = max(1, (os.cpu_count() or 1) // n)
     backend, timeout = check_backend(backend, n), text.seconds("timeout", timeout)
     network = check_network(network, n, backend)
-    return Plan(n, backend, init_method, engines, timeout, threads, network, hosts, found)
+    if isinstance(preload, str) or not all(map(_is_module, preload)):
+        refuse("preload", "a list of modules that are installed here", preload, 'Call Cluster(4, preload=["numpy"]).')
+    return Plan(n, backend, init_method, engines, timeout, threads, network, hosts, found, tuple(preload))
 
 
 def _hosts(n: Any, engines: str, hosts: Any, python: Any, interface: Any, **job: Any) -> Hosts | None:

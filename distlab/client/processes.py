@@ -109,7 +109,7 @@ class Processes:
         wanted, cluster_id = self._plan.hosts, self.tag.rsplit("-", 1)[1]
         environment = local.environment(self._plan.threads, self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
-        self._server_plan = ServerPlan(environment, PRELOADED)
+        self._server_plan = ServerPlan(environment, (*PRELOADED, *self._plan.preload))
         address = "127.0.0.1"
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with a host
             address = self._reach_all(wanted)

@@ -37,13 +37,8 @@ ALONE_SECONDS = 60.0  # without an answer to them, after which the notebook coun
 LOG_BYTES = 1 << 14  # of the end of an engine's log, reported with its end
 # what every engine would otherwise import for itself
 PRELOADED = (
-    "torch",
-    "ipykernel.debugger",
-    "sqlite3",
-    "tornado.platform.asyncio",
-    "IPython.core.completerlib",
-    "IPython.core.oinspect",
-    "IPython.extensions.storemagic",
+    *("torch", "ipykernel.debugger", "sqlite3", "tornado.platform.asyncio"),
+    *("IPython.core.completerlib", "IPython.core.oinspect", "IPython.extensions.storemagic"),
 )
 
 

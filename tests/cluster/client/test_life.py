@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import textwrap
 import time
 
@@ -56,6 +57,16 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
         advice = "Make one with distlab.Cluster(2), or call restart()."
         assert str(raised(distlab.ClusterError, use)) == f"This cluster was stopped. {advice}"
     assert repr(first) == "Cluster(2) was stopped"
+
+
+def test_modules_that_are_imported_once_for_all_ranks():
+    """What is preloaded every rank has; a cluster that replaces it, and preloads nothing, has processes without it."""
+    with distlab.Cluster(2, preload=["wave"]) as cluster:
+        assert cluster.run(lambda rank, world_size: "wave" in sys.modules) == [True, True]
+        cluster.restart()
+        assert cluster.run(lambda rank, world_size: "wave" in sys.modules) == [True, True]
+        with distlab.Cluster(2) as other:
+            assert other.run(lambda rank, world_size: "wave" in sys.modules) == [False, False]
 
 
 def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):

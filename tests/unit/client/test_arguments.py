@@ -11,6 +11,7 @@ WHOLE = "n must be a whole number of 1 or more, got"
 METHODS = "init_method must be one of 'tcp', 'env', 'file', got"
 TCP = 'Call Cluster(n) or Cluster(n, init_method="tcp").'
 THREADS = "threads must be a whole number of 1 or more, got"
+PRELOAD, NUMPY = "preload must be a list of modules that are installed here, got", 'Call Cluster(4, preload=["numpy"]).'
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,8 @@ THREADS = "threads must be a whole number of 1 or more, got"
         ({"n": 2, "init_method": "multicast"}, ValueError, f"{METHODS} 'multicast'. {TCP}"),
         ({"n": 2, "timeout": "soon"}, ValueError, "timeout must be above 0, got 'soon'. For example: timeout=5."),
         ({"n": 2, "threads": 0}, ValueError, f"{THREADS} 0. Call Cluster(n, threads=1)."),
+        ({"n": 2, "preload": "wave"}, ValueError, f"{PRELOAD} 'wave'. {NUMPY}"),
+        ({"n": 2, "preload": ["no_such"]}, ValueError, f"{PRELOAD} ['no_such']. {NUMPY}"),
     ],
 )
 def test_bad_arguments_of_cluster(given, kind, message):
