@@ -120,7 +120,7 @@ def progress() -> Table:
     over. On Colab it is lost with the session. Runs on: the notebook's kernel.
     """
     (passed, best), rows = _kept(), []
-    for notebook, names in grouped((one.notebook, name) for name, one in all_exercises().items()).items():
+    for notebook, names in sorted(grouped((one.notebook, name) for name, one in all_exercises().items()).items()):
         left = [name for name in names if name not in passed]
         times = ", ".join(f"{name} {format_seconds(best[name]).strip()}" for name in names if name in best)
         rows.append((notebook, f"{len(names) - len(left)} of {len(names)}", left[0] if left else "", times))

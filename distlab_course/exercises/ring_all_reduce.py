@@ -53,7 +53,7 @@ def sum_passed_on(answer):
     race=Race(2**20, ours=533e-6, target=600e-6),
 )
 def ring_all_reduce(tensor):
-    """Replace the numbers of `tensor`, on every rank, by their sums over all ranks: a ring in chunks.
+    """Replace the numbers of `tensor`, on every rank, by their sums over all ranks: a chunked ring.
 
     No rank may send more than 2 (n - 1) chunks of an n-th of the tensor.
 

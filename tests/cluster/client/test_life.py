@@ -48,7 +48,7 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     first.stop()
     first.stop()
     error = raised(distlab.ClusterError, pending.finish)
-    assert str(error) == "The cluster was stopped before this cell had ended, and its results are lost."
+    assert str(error) == "The cluster was stopped before this cell had finished; its results are lost."
     del pending, error
     assert descriptors_and_threads() == before
     assert not os.path.exists(folder)

@@ -132,7 +132,7 @@ def test_a_backend_in_python(cluster):
     """
     with cluster.trace() as trace:
         first = cluster.run(used)
-    with pytest.raises(distlab.RankError, match="or, if it is a class in Python, has no method for this call"):
+    with pytest.raises(distlab.RankError, match="or, if it is a Python class, has no method for this call"):
         cluster.run(lacking)
     later = cluster.run(used_by_default)
     cluster.heal()
