@@ -73,7 +73,7 @@ lab: setup
 	 exec $(ENV_PYTHON) -m jupyterlab $$root $$browser --ServerApp.root_dir="$(CURDIR)" \
 	   --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --log-level=WARN $(LABARGS)
 
-# The parts of the tests. Half of the time a test waits, for a kernel or for a rank that hangs: four parts run side by
+# The parts of the tests. Half of the time a test waits, for a kernel or for a rank that hangs: three parts run side by
 # side, the longest first, and each line begins with the name of its part.
 PYTEST := $(ENV_PYTHON) -m pytest --color=no
 part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo --no-cache
@@ -94,7 +94,7 @@ part-nbval-answers = $(call nbval,all,$(ANSWERS))
 part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 part-network = $(PYTEST) --durations=10 tests/network
-LONGEST_FIRST := nbval-first nbval-second nbval-answers cluster-client cluster-others network browser notebooks unit lint
+LONGEST_FIRST := nbval-first nbval-second cluster-client nbval-answers cluster-others network notebooks browser unit lint
 SPLIT := $(patsubst cluster,cluster-client cluster-others,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(LONGEST_FIRST))
@@ -107,7 +107,7 @@ check-parts:
 test: check-parts setup
 	@rm -rf .tests && mkdir .tests
 	@[ -z "$(LOAD)" ] || { $(ENV_PYTHON) tools/load.py $(LOAD) & trap "kill $$!" EXIT; }; \
-	 $(MAKE) --no-print-directory -k -j 4 $(addprefix .tests/,$(RUN)) || true
+	 $(MAKE) --no-print-directory -k -j 3 $(addprefix .tests/,$(RUN)) || true
 	@status=0; printf '\n----- summary\n'; for part in $(RUN); do \
 	   read -r code seconds < .tests/$$part.result; \
 	   if [ "$$code" = 0 ]; then printf '%-15s ok     %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; else \
