@@ -50,10 +50,8 @@ class Cluster:
             and a rank that dies ends the others.
         timeout: seconds that a communication call waits for its peers before it raises.
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
-        network: a `Network` of machines to simulate: messages take virtual time on its links, the same on every run,
-            and `clock` is that time; None for this machine and real time.
-        preload: modules that are imported once, before the ranks are forked, instead of on each rank. For ranks that
-            train: "torch._dynamo", which the first optimizer of a process imports, in a second or more.
+        network: a `Network` to simulate: messages take virtual time, which `clock` shows; None for real time.
+        preload: modules imported once, before the ranks are forked; "torch._dynamo" is for ranks that train.
         hosts: machines that ssh reaches, with their numbers of ranks, {"nodeA": 4, "nodeB": 4}; rank 0 is on the first.
             They need the same Python, torch and distlab as this machine. With engines="mpi" they are mpiexec's. A
             mapping with two methods does without ssh: reach(name) returns the words to put before a command to run it
