@@ -171,7 +171,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
                 outcomes = cluster.call(trial.call, exercise, number, fn, ranks=range(n), timeout=exercise.seconds)
                 if words := _wrong(where, outcomes, exercise):
                     return Verdict(exercise.name, False, words=words)
-            if n == exercise.worlds[-1] and exercise.forbids:
+            if n == exercise.worlds[-1] and (exercise.forbids or exercise.race):
                 run, race = _own_run(cluster, exercise, fn, outcomes)
             _leave(cluster)
     except RanksFailed as error:
@@ -239,7 +239,7 @@ def _kept() -> tuple[list[str], dict[str, float]]:
 def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
     """Add an exercise to the file, and its time if it is the best; nothing if that cannot be written."""
     passed, best = _kept()
-    if getattr(exercise, "race", None):
+    if verdict.run and exercise.race:
         best[verdict.name] = min(verdict.run.seconds, best.get(verdict.name, math.inf))
     kept = {"passed": list(dict.fromkeys([*passed, verdict.name])), "best": best}
     with contextlib.suppress(OSError):

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import distlab
 import distlab_course.exercises  # noqa: F401  registers them, also without an installation
-from distlab.checking import all_exercises
+from distlab.checking import Race, all_exercises
 from distlab_course.algorithms import ALL_REDUCE
 from tests.cluster.conftest import stop_what_runs
 from tests.processes import python
@@ -188,6 +188,11 @@ def test_the_file_of_a_teacher(usable, tmp_path, monkeypatch):
     assert "sum_to_rank_0" in distlab.exercises()
     assert "my course" in {row[0] for row in distlab.progress().rows}
     assert "yours" in repr(distlab.check("sum_to_rank_0", lambda tensor: tensor))
+
+    timed = dataclasses.replace(all_exercises()["sum_to_rank_0"], forbids=[], limits=None, race=Race(1000, 1e-3, 1.0))
+    for one in (answer, timed.function):  # with messages, and with a collective, whose time is not kept
+        assert repr(distlab.check(timed, one)).endswith("The target, less than 1.00 s, is met.")
+        assert distlab.progress().rows[-1][-1].startswith("sum_to_rank_0 ")
 
 
 def test_importing_distlab_is_enough(tmp_path):
