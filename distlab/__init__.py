@@ -7,8 +7,6 @@
 Names are loaded when they are first used: `import distlab` alone costs nothing.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

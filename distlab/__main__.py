@@ -3,8 +3,6 @@
 Runs in its own process. Each check prints lines; the machine is fine if none of them raises.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

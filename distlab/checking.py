@@ -30,6 +30,7 @@ lists its modules of exercises as entry points in the group "distlab.exercises";
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -228,10 +229,16 @@ def on_rank(rank: int, value: Any) -> Any:
 def all_exercises() -> dict[str, Exercise | Question]:
     """Every exercise and question by name: those of installed packages, and those that this process has defined."""
     own = dict(_REGISTERED)  # these win over a course's of the same name
-    for module in metadata.entry_points(group="distlab.exercises"):
-        module.load()
+    _import_courses()
     _REGISTERED.update(own)
     return dict(_REGISTERED)
+
+
+@functools.cache
+def _import_courses() -> None:
+    """Import the exercises of installed packages; once, as looking at all that is installed takes its time."""
+    for module in metadata.entry_points(group="distlab.exercises"):
+        module.load()
 
 
 def _is(value: Any, right: Any) -> bool:

@@ -3,8 +3,6 @@
 Called on the ranks, and by the process that starts them; it needs only torch, and the same code runs under `torchrun`.
 """
 
-from __future__ import annotations
-
 import os
 
 import torch

@@ -1,7 +1,5 @@
 """Words for arguments, ranks and quantities: the error for a bad argument, lists of ranks, "25 GB/s". Runs anywhere."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

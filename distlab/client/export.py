@@ -5,8 +5,6 @@ Runs on the notebook's kernel: cluster.py and magics.py note each cell, call and
 value that was pushed, becomes a comment that says what to define. A step keeps no value alive.
 """
 
-from __future__ import annotations
-
 import ast
 import shlex
 import sys

@@ -3,8 +3,6 @@
 Runs on the notebook's kernel; registered by `%load_ext distlab`, or at the first use after `import distlab`.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand

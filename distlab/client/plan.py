@@ -4,8 +4,6 @@ Runs on the notebook's kernel, called by cluster.py; processes.py carries out th
 running ipyparallel cluster, which can become ranks, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -4,8 +4,6 @@ Called by ranks.py in the notebook's kernel. Every process carries `reaper.TAG` 
 to a cluster can be found without guessing by name, even when its notebook is gone; then reaper.py ends them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib
@@ -147,7 +145,7 @@ class Processes:
         self._ends.callback(compat.end_threads, ipp_cluster, THREAD_SECONDS)
         if wanted is not None:
             local.encrypt(self.folder)
-        command = fork_server.command("ipyparallel.controller")
+        command = fork_server.command("distlab.launch.controller")
         # ipyparallel puts that folder first on the path
         arguments = [f"--work-dir={self.folder}", *local.controller_arguments(address)]
         self._do(loop, ipp_cluster.start_controller(controller_cmd=command, controller_args=arguments))
@@ -246,7 +244,7 @@ class Processes:
                 raise ClusterError("a process ended before all engines had registered.")
             if time.monotonic() > began + START_SECONDS:
                 raise ClusterError(f"only the engines {self.client.ids} had registered after {START_SECONDS:g} s.")
-            time.sleep(0.002)
+            time.sleep(0.01)  # what is waited for wants the cores itself
 
     @property
     def can_fork(self) -> bool:

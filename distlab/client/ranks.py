@@ -3,8 +3,6 @@
 Runs on the notebook's kernel, called by cluster.py; cell.py asks it to free ranks and to rebuild the group.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

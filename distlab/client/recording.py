@@ -3,8 +3,6 @@
 Runs on the notebook's kernel, called by `Cluster.trace`; rank/recording.py records on the ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -3,8 +3,6 @@
 Runs on the notebook's kernel, used by everything that starts, ends or waits for ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

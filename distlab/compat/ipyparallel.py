@@ -4,8 +4,6 @@ Runs on the notebook's kernel, and on ranks; ipyparallel itself is imported wher
 its fork server first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib
@@ -115,3 +113,10 @@ def use_kernel(kernel: type) -> None:
     import ipyparallel.engine.app
 
     ipyparallel.engine.app.Kernel = kernel
+
+
+def use_heart_monitor(monitor: type) -> None:
+    """Have a controller that starts in this process run this class. Not documented: the module's variable."""
+    import ipyparallel.controller.heartmonitor
+
+    ipyparallel.controller.heartmonitor.HeartMonitor = monitor

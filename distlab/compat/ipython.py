@@ -3,8 +3,6 @@
 Tried with IPython 8 and 9, ipykernel 6.29 to 7. Runs on the notebook's kernel, and on ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -3,8 +3,6 @@
 Runs on every rank, and in a notebook's kernel that has imported torch already.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -3,8 +3,6 @@
 Runs on every rank, where torch has imported its rpc already.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from typing import Any

@@ -3,8 +3,6 @@
 Runs on the notebook's kernel, called by cluster.py. It imports no other library.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import warnings

@@ -3,8 +3,6 @@
 Runs on the notebook's kernel, called by cell.py and ranks.py; no process is started, ended or asked here.
 """
 
-from __future__ import annotations
-
 import linecache
 import re
 import signal

@@ -9,8 +9,6 @@ can, no rank will begin anything any more: that is a deadlock. cell.py calls it 
 a while.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

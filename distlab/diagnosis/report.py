@@ -3,8 +3,6 @@
 Runs on the notebook's kernel, called by cell.py, ranks.py and display.py.
 """
 
-from __future__ import annotations
-
 import html
 import linecache
 from collections import Counter

@@ -3,8 +3,6 @@
 Runs on the notebook's kernel; processes.py and hosts.py call it. The servers are fork_server.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

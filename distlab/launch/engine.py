@@ -5,8 +5,6 @@ distlab's has ended, and the kernel's own control thread answers ipyparallel's C
 few cores a cell takes as long as all their messages and wake-ups take together, so two unnecessary ones are left out.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -68,4 +66,6 @@ def run(arguments: list[str]) -> None:
     """Be an engine with these command-line arguments until it is asked to end."""
     use_kernel(ForkedKernel)
     sys.argv = ["ipengine"]
-    ForkedEngine.launch_instance([*arguments, "--IPEngine.enable_nanny=False"])
+    # nor need an engine look for the controller's heartbeats: it ends with its fork server, and that with the notebook
+    quietly = ["--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
+    ForkedEngine.launch_instance([*arguments, *quietly])

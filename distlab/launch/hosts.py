@@ -5,8 +5,6 @@ by ssh with the user's configuration, one srun for all of Slurm's nodes, or none
 Plans and keys travel over it, never on a command line.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

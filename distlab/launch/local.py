@@ -4,8 +4,6 @@ Runs on the notebook's kernel, called by cluster.py and processes.py; in the doc
 fork server before torch is imported, for the report that hosts.py reads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource
@@ -131,9 +129,8 @@ def controller_arguments(address: str) -> list[str]:
         f"--ip={address}",
         "--usethreads",
         f"--IPController.ports={','.join(map(str, rendezvous.free_ports(24, address)))}",
-        # an engine counts as registered at its first heartbeat: beat often, and allow as long a silence as before
-        "--HeartMonitor.period=50",
-        "--HeartMonitor.max_heartmonitor_misses=600",
+        "--HeartMonitor.period=1000",  # but 50 while engines come, see controller.py
+        "--HeartMonitor.max_heartmonitor_misses=30",
         "--IPController.broadcast_scheduler_depth=0",
         # the hub would keep a copy of every message, tensors included, for questions that are never asked
         "--nodb",

@@ -5,8 +5,6 @@ ipyparallel's own launcher for MPI, which runs `mpiexec -n 4 python -m ipyparall
 r. MPI ends all processes of a program when one of them ends badly, so a rank that dies takes the others with it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

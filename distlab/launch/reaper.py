@@ -5,8 +5,6 @@ child, waits for its end, and then ends every process whose environment holds th
 `python reaper.py PID TAG FOLDER`; its functions also serve processes.py in the notebook's kernel, and the doctor.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

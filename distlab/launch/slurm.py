@@ -5,8 +5,6 @@ stdin goes to all of them, and their reports come over its stdout. ipyparallel's
 starts every engine by itself, and drops `options`.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

@@ -4,8 +4,6 @@ Called by the notebooks as `distlab.measure`, and by sweep.py. `measure` runs on
 busbw are defined as in nccl-tests (doc/PERFORMANCE.md); a GB is 1e9 bytes.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

@@ -3,8 +3,6 @@
 Called by every figure of measurements, in the notebook's kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import mean

@@ -4,8 +4,6 @@
 course's figures and tools/diagrams.py. Runs in the notebook's kernel. Lengths are in inches; y points down.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Called by the notebooks and by `Sweep.plot`, in the notebook's kernel. Sizes are in bytes, times in seconds.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 

@@ -3,8 +3,6 @@
 Every figure with lanes is drawn with this, the space-time diagram included. Runs in the notebook's kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -9,8 +9,6 @@ Where scripts do not run, as on GitHub and in notebooks that JupyterLab does not
 instead; where HTML is not shown at all, it is a PNG.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Called by `Trace.plot` in the notebook's kernel. Times are in seconds, heights in rows of a lane.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 

@@ -3,8 +3,6 @@
 `distlab.measure` offers the texts to notebooks; results that print themselves are tables. Runs anywhere.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass

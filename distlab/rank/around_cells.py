@@ -5,8 +5,6 @@ stderr, the environment variables that say which rank this is, and Python's buil
 ends where the cell does.
 """
 
-from __future__ import annotations
-
 import builtins
 import functools
 import os

@@ -11,8 +11,6 @@ torch then waits for it; a thread posts it when the other ranks have said what t
 collectives, or the messages from one source with one tag) are posted in the order in which they were begun.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ Runs on every rank. The notebook's kernel imports it too, to send these function
 imported inside of them.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

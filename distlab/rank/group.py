@@ -3,8 +3,6 @@
 Runs on every rank, called by entry.py. A rank's number goes where torchrun puts it: into RANK and WORLD_SIZE.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

@@ -6,8 +6,6 @@ blocked. What C++ sends by itself, such as DDP's buckets, does not come through 
 makes them, are made and waited for in C++, too; Python reaches both by operators of torch.ops.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading

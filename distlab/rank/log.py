@@ -4,8 +4,6 @@ Runs on every rank. hooks.py writes it; status.py reports from it on the watchdo
 it, recording.py times them. A note holds plain values, never a tensor.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

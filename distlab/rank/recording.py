@@ -7,8 +7,6 @@ any source, nor when the main thread waits. So each call that Python makes is no
 wait for one. Collectives that C++ calls, like those of DistributedDataParallel, are in torch's flight recorder.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from bisect import bisect

@@ -5,8 +5,6 @@ the connections between ranks are shut down, because a rank was freed or has die
 learner starts it again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import itertools

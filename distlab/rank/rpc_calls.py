@@ -4,8 +4,6 @@ Runs on every rank. hooks.py puts the functions of `table` into torch.distribute
 A function that was written in a cell runs on the callee as the caller defined it, and finds the callee's variables.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

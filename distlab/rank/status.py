@@ -5,8 +5,6 @@ Runs on every rank, when the notebook asks. Everything is read from outside: the
 or a task of an event loop may still send.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -4,8 +4,6 @@ Runs on every rank. A wait in C++ ends with its connections; those in Python loo
 puts the wrapper of stores in place.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import threading

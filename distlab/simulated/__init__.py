@@ -8,8 +8,6 @@ The functions here are those that the notebook calls on a rank. Its kernel impor
 needs torch, the notes and the backend, is imported inside of them.
 """
 
-from __future__ import annotations
-
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import Result
 

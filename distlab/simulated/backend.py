@@ -13,8 +13,6 @@ Every call goes on to a gloo group, with the same result, and its event goes int
 program runs as it would on gloo: it waits for nothing else, and fails or deadlocks in the same way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -4,8 +4,6 @@ Runs on the ranks and, for the checks of exercises, on the kernel; called by sim
 step when all that it sends and receives in this one has ended. The all-reduces are the ones of schedules.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 

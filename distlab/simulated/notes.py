@@ -4,8 +4,6 @@ Runs on every rank: backend.py notes operations, the program what it computes; `
 simulation.py finds the times.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

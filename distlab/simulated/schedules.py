@@ -4,8 +4,6 @@ Runs anywhere; nothing here communicates. distlab_course.algorithms steps throug
 the schedules with the messages that are really sent, and the costs with the schedules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

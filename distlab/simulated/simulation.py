@@ -24,8 +24,6 @@ Messages that come to a port at the same moment go in the order of their ranks. 
 same program gives the same times, to the bit, on every run.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections import Counter, defaultdict, deque

@@ -4,8 +4,6 @@ Runs on every rank, called by client/check.py. `enter` makes the first n ranks a
 simulated backend: a program there sees n ranks, and what it sends is noted and can be counted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import io
@@ -200,7 +198,8 @@ def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], n: int
 def _words(value: Any) -> str:
     """A value in few characters."""
     if isinstance(value, Tensor):
-        return _words(value.tolist()) if value.ndim < 2 else f"{tuple(value.shape)}: {_words(value.flatten().tolist())}"
+        shown = _words(value.flatten()[: MOST_VALUES + 1].tolist() if value.ndim else value.item())
+        return shown if value.ndim < 2 else f"{tuple(value.shape)}: {shown}"
     if isinstance(value, tuple) and len(value) < 2:
         return "".join(map(_words, value))
     if isinstance(value, (list, tuple)):

@@ -4,8 +4,6 @@ Plain values, made by read.py and virtual.py, drawn by plotting/timelines.py. Ti
 event of the trace, on one clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf

@@ -3,8 +3,6 @@
 Pure functions, called by client/recording.py. Runs on the notebook's kernel.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect, bisect_left
 from collections import Counter

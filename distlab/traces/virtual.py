@@ -4,8 +4,6 @@ A pure function, called by client/recording.py. Runs on the notebook's kernel. N
 time is the model's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf

@@ -6,8 +6,6 @@ chose. It has no thread: connections and answers are read when a question is ask
 that only this cluster's ranks know.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import secrets

@@ -3,8 +3,6 @@
 Runs on both sides; wire/messages.py has the JSON. `host` is the number of a host, 0 for the server on this machine.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -6,8 +6,6 @@ CPU tensor travels out of band (pickle protocol 5), so a large tensor is not cop
 those after the first MOST_BUFFERS, are.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import pickle

@@ -6,8 +6,6 @@ any number of clusters can run side by side. Every (re)build of the process grou
 gloo reads stale addresses, and hangs, if a group is rebuilt under used keys.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
-import distlab_course.exercises  # noqa: F401  registers them, also without an installation
+import distlab_course.exercises.all  # noqa: F401  registers them, also without an installation
 from distlab.checking import Race, all_exercises
 from distlab_course.algorithms import ALL_REDUCE
 from tests.cluster.conftest import stop_what_runs

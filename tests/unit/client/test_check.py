@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import distlab
-import distlab_course.exercises  # noqa: F401  registers them, also without an installation
+import distlab_course.exercises.all  # noqa: F401  registers them, also without an installation
 from distlab.checking import Question, all_exercises, question
 from tests.refused import refused
 

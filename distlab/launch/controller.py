@@ -1,0 +1,51 @@
+"""What the controller's process becomes: ipyparallel's controller, which beats fast only while engines come.
+
+Runs as a process of its own on the notebook's machine; client/processes.py starts it. An engine is registered when it
+has answered a heartbeat, so with a slow one a cluster starts late; a fast one wakes every rank 20 times a second for as
+long as the cluster lives, a tenth of a core for four ranks that do nothing.
+"""
+
+import time
+from typing import Any
+
+import zmq
+from ipyparallel.controller.app import main
+from ipyparallel.controller.heartmonitor import HeartMonitor
+from zmq.eventloop.zmqstream import ZMQStream
+
+from distlab.compat.ipyparallel import use_heart_monitor
+
+FAST = 50  # milliseconds between two heartbeats while engines come
+FAST_SECONDS = 3.0  # for how long after one has connected
+
+
+class SoonCalmMonitor(HeartMonitor):
+    """Beats fast after an engine has connected, and else with its period."""
+
+    def start(self) -> None:
+        super().start()
+        self._connections = ZMQStream(self.pong_stream.socket.get_monitor_socket(zmq.EVENT_ACCEPTED))
+        self._connections.on_recv(self.hasten)
+        self.hasten()
+
+    def hasten(self, *event: Any) -> None:
+        """Beat fast for a while, from now on."""
+        self._calm_at = time.monotonic() + FAST_SECONDS
+        self.caller.stop()
+        self.caller.callback_time = FAST
+        self.caller.start()
+
+    def beat(self) -> None:
+        super().beat()
+        if time.monotonic() > self._calm_at:
+            self.caller.callback_time = self.period
+
+    def _check_missed(self, missed: set[bytes], on_probation: dict[bytes, int], hearts: set[bytes]) -> Any:
+        """Count missed beats while calm only, so that their number stands for a time."""
+        calm = time.monotonic() > self._calm_at
+        return super()._check_missed(missed, on_probation, hearts) if calm else ([], on_probation)
+
+
+if __name__ == "__main__":
+    use_heart_monitor(SoonCalmMonitor)
+    main()
