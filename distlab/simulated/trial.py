@@ -97,7 +97,7 @@ def call(rank: int, world_size: int, exercise: Exercise, case: int, fn: Callable
     pairs = list(_pairs(expected, actual)) or [((), None, None)]
     path, wanted, found = next((pair for pair in pairs if not _alike(*pair[1:])), pairs[0])
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
-    right, text = _alike(wanted, found), " ".join(printed.getvalue().split())[:MOST_PRINTED]
+    right, text = _alike(wanted, found), " ".join(printed.getvalue()[: 10 * MOST_PRINTED].split())[:MOST_PRINTED]
     where = "" if right else _where(exercise, path, wanted, before, expected)
     why = where if right or where.endswith("change.") else f"{where} {_why(wanted, found, before, n)}".strip()
     return Outcome(right, _words(before), _words(wanted), _words(found), why, size, events, text)
