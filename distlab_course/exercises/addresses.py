@@ -1,12 +1,10 @@
-"""The exercises of lab 61: interfaces, ports, and what an error says about a group that does not form."""
+"""The exercises of lab 61: interfaces, and what an error says about a group that does not form."""
 
 import ipaddress
 
 from distlab.checking import formula, question
 
-BRIDGES = {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eno1": "10.1.20.7/16", "ib0": "10.1.200.7/24"}
-CARDS = ["lo", "docker0", "eth0", "eth1", "eth10", "ib0"]
-SETTINGS = ("eth", "=eth1", "eth1", "ib,eth0", "^docker,lo", "=ib0,eth1", "^=eth1,lo", "wlan")
+BRIDGES = {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eno1": "10.1.20.7/16", "ib0": "10.1.200.7/22"}
 CURES = {
     "A": ("set MASTER_ADDR to gpu01", "Rank 0 cannot reach its own store: where does it run, and where does it look?"),
     "B": ("open the ports between the hosts", "The store has worked, no connection is refused, and none is made."),
@@ -16,12 +14,7 @@ CURES = {
 
 
 @formula(
-    "61",
-    ("10.77.0.2", {"lo": "127.0.0.1/8", "eth0": "10.77.0.1/24"}),
-    ("10.1.21.9", BRIDGES),
-    ("10.1.200.9", BRIDGES),
-    ("10.12.0.9", {"lo": "127.0.0.1/8", "eth0": "10.1.0.7/16"}),
-    ("192.168.130.5", {"lo": "127.0.0.1/8", "eth1": "192.168.129.4/22"}),
+    "61", ("10.1.21.9", BRIDGES), ("10.1.201.9", BRIDGES), ("10.12.0.9", {"lo": "127.0.0.1/8", "eth0": "10.1.0.7/16"})
 )
 def interface_towards(peer, interfaces):
     """Return the name of the interface whose network contains the address `peer`, or "".
@@ -35,16 +28,6 @@ def interface_towards(peer, interfaces):
     networks = {name: ipaddress.ip_interface(text).network for name, text in interfaces.items()}
     found = [name for name, network in networks.items() if ipaddress.ip_address(peer) in network]
     return max(found, key=lambda name: networks[name].prefixlen, default="")
-
-
-@formula("61", (60553,), (14742,), (256,), (1,))
-def port_in_ss(printed):
-    """Return the real port, given the port in gloo's error.
-
-    Hint: A port is two bytes, `printed // 256` and `printed % 256`, and gloo prints them in the wrong order.
-    Hint: `printed.to_bytes(2, "big")`, and back with `int.from_bytes(..., "little")`.
-    """
-    return printed % 256 * 256 + printed // 256
 
 
 @question("61")
@@ -61,23 +44,3 @@ def four_tickets(answer):
         if answer.get(letter) != cure:
             return f"{answer.get(letter)!r} does not fix {letter}. {why}"
     return True
-
-
-@formula("61", *((setting, CARDS) for setting in SETTINGS))
-def nccl_interfaces(setting, names):
-    """Return the list of those of the `names` that NCCL may use if NCCL_SOCKET_IFNAME has the value `setting`.
-
-    The value is a list of prefixes, separated by commas: an interface may be used if its name begins with one of them.
-    `^` in front inverts that: it may be used if its name begins with none of them. `=` in front, after `^` if there is
-    one, compares full names instead of beginnings.
-
-    Hint: First take `^` and then `=` from the front, and remember which of them were there; then `split(",")`.
-    Hint: Without `=` use `name.startswith(prefix)`, with it `name == prefix`; `listed != excluded` inverts an answer.
-    """
-    rest = setting.removeprefix("^")
-    words = rest.removeprefix("=").split(",")
-
-    def listed(name):
-        return name in words if rest.startswith("=") else any(name.startswith(word) for word in words)
-
-    return [name for name in names if listed(name) != setting.startswith("^")]

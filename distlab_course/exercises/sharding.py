@@ -1,10 +1,12 @@
 """The exercises of lab 50: what a replica costs, and what is divided: states, gradients, parameters, checkpoints."""
 
+import tempfile
 from collections import OrderedDict
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from distlab.checking import Limits, Seen, exercise, formula, gathered, numbers, question
 
@@ -66,8 +68,6 @@ def zero_2_step(weights, gradient, momentum):
 
 def _divided(fn, world_size):
     """How many parameters are whole when each layer of a model has run, and after the forward pass."""
-    from torch.distributed.device_mesh import init_device_mesh
-
     seen, blocks = [], nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
     layers = {"embedding": nn.Linear(2, 4, bias=False), "blocks": blocks, "head": nn.Linear(4, 6, bias=False)}
     model = nn.Sequential(OrderedDict(layers))
@@ -120,6 +120,37 @@ def whole_after_forward(answer):
 
     Why: The shards are 12 / 8 = 1.5 GB, and beside them the root's 2 GB are whole until backward.
     """
+
+
+def _saved(fn, world_size):
+    """In how many pieces the weight of a divided layer was saved, and what a whole layer loads."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.fsdp import fully_shard
+
+    # with a name of its own: of equal meshes, DTensor caches the groups of the first, which may be gone
+    mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=(dist.group.WORLD.group_name,))
+    layer = nn.Embedding.from_pretrained(torch.arange(24.0).view(8, 3), freeze=False)
+    with tempfile.TemporaryDirectory() as own:
+        folder, whole = gathered(own)[0], {"model": {"weight": torch.zeros(8, 3)}}
+        fn(fully_shard(layer, mesh=mesh), folder)
+        dist.barrier()  # where the others wait for a rank that saves alone
+        dcp.load(whole, checkpoint_id=folder)
+        (saved,) = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata.values()
+        return gathered(Seen(f"saved in pieces: {len(saved.chunks)}"))[0], whole["model"]["weight"]
+
+
+@exercise("50", worlds=(2, 4), cases=(0,), given=lambda rank, n, case: (n,), trial=_saved, seconds=30.0)
+def save_shards(model, folder):
+    """Save the parameters of a model that `fully_shard` has divided, as "model", each rank its own shards.
+
+    `folder` is the checkpoint's, the same on every rank. The check loads it into a model that is whole.
+
+    Hint: `get_model_state_dict(model)`, of `torch.distributed.checkpoint.state_dict`, has this rank's shards.
+    Hint: `dcp.save({"model": ...}, checkpoint_id=folder)`, where dcp is `torch.distributed.checkpoint`: on all ranks.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"model": model.state_dict()}, checkpoint_id=folder)
 
 
 @exercise("50", cases=(((3, 2), 1.0), ((4,), 1e3), ((1, 5), 12.0)), given=_shards, limits=Limits(calls=1, largest=8))
