@@ -40,7 +40,7 @@ for options in ({}, {"engines": "mpi", "backend": "distlab_course.mpi_backend"})
     with distlab.Cluster(2, **options) as cluster:
         print(cluster.run(lambda rank, world_size: rank))"""
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(500)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def printed_by(cells, folder, interpreter, mark):
     content.mkdir()
     (content / "cells.ipy").write_text("\n\n".join(cells))
     command = [interpreter, "-m", "IPython", "cells.ipy"]
-    done = subprocess.run(command, cwd=content, env=variables, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, cwd=content, env=variables, capture_output=True, text=True, timeout=450)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
