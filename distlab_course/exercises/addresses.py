@@ -13,9 +13,7 @@ CURES = {
 }
 
 
-@formula(
-    "61", ("10.1.21.9", BRIDGES), ("10.1.201.9", BRIDGES), ("10.12.0.9", {"lo": "127.0.0.1/8", "eth0": "10.1.0.7/16"})
-)
+@formula("61", ("10.1.21.9", BRIDGES), ("10.1.201.9", BRIDGES), ("10.12.0.9", {"eth0": "10.1.0.7/16"}))
 def interface_towards(peer, interfaces):
     """Return the name of the interface whose network contains the address `peer`, or "".
 
@@ -44,3 +42,20 @@ def four_tickets(answer):
         if answer.get(letter) != cure:
             return f"{answer.get(letter)!r} does not fix {letter}. {why}"
     return True
+
+
+@question("61", "=eth1")
+def only_eth1(answer):
+    """On a host with the interfaces lo, eth0, eth1, eth10 and ib0, NCCL should use eth1 and no other. Which value of
+    NCCL_SOCKET_IFNAME says so?
+
+    Hint: Without a sign in front, each word is a prefix.
+    Hint: Which sign makes it a full name?
+
+    Not "eth1": It is a prefix of eth10, too.
+    Not "==eth1": The first of the two signs is the shell's: it is not part of the value.
+    Not "^eth1": That excludes eth1, and eth10 with it.
+    Not "^lo,eth0,eth10,ib0": That is right on this host today, and wrong when somebody adds an interface.
+
+    Why: `=` compares full names, so neither eth10 nor an interface that is added later is used.
+    """

@@ -135,7 +135,7 @@ def _saved(fn, world_size):
         fn(fully_shard(layer, mesh=mesh), folder)
         dist.barrier()  # where the others wait for a rank that saves alone
         dcp.load(whole, checkpoint_id=folder)
-        (saved,) = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata.values()
+        saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata["model.weight"]
         return gathered(Seen(f"saved in pieces: {len(saved.chunks)}"))[0], whole["model"]["weight"]
 
 
