@@ -91,7 +91,7 @@ OTHER_HALF := $(filter-out $(HALF) $(ANSWERS),$(NBVAL))
 part-nbval-first = $(call nbval,first,$(HALF))
 part-nbval-second = $(call nbval,second,$(OTHER_HALF))
 part-nbval-answers = $(call nbval,all,$(ANSWERS))
-part-notebooks = $(PYTEST) --durations=10 tests/notebooks
+part-notebooks = $(PYTEST) --timeout=240 --durations=10 tests/notebooks  # one of them trains by torchrun, twice
 part-browser = $(PYTEST) tests/browser
 part-network = $(PYTEST) --durations=10 tests/network
 LONGEST_FIRST := nbval-first nbval-second cluster-client nbval-answers cluster-others network notebooks browser unit lint

@@ -5,6 +5,13 @@
     cluster.run(lambda rank, world_size: rank)
 
 Names are loaded when they are first used: `import distlab` alone costs nothing.
+
+Which process runs what:
+
+    the notebook's kernel   client, diagnosis, measure, traces, plotting, check's questions; __main__ is the doctor
+    every rank              rank; devices, and the backend in simulated
+    their own processes     launch: the fork server, the engine, the controller, the guard
+    both sides              wire between them; checking, errors, text, compat
 """
 
 import importlib

@@ -12,3 +12,10 @@ def python_handles_sigint():
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def progress_file(tmp_path, monkeypatch):
+    """Where this test's progress is kept."""
+    monkeypatch.setenv("DISTLAB_PROGRESS", str(tmp_path / "progress.json"))
+    return tmp_path / "progress.json"

@@ -60,7 +60,7 @@ RANK_LINES = (
 )
 HOUSE = (
     Process(0, 12, 34, 26, CYCLE[0], "the notebook's kernel", KERNEL_LINES),
-    Process(44, 29, 21, 9, CYCLE[4], "the controller", ("of ipyparallel",)),
+    Process(44, 29, 21, 9, CYCLE[4], "the controller", ("launch/  ipyparallel's",)),
     Process(44, 17, 21, 9, CYCLE[1], "the fork server", ("launch/  imports torch",)),
     Process(75, 12, 25, 26, CYCLE[2], "rank 0 ... rank n - 1", RANK_LINES),
     Process(0, 0, 34, 9, CYCLE[5], "the guard", ("launch/  ends what has lost its notebook",)),

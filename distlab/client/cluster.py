@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,12 +23,12 @@ from distlab.errors import ClusterError
 from distlab.launch import local
 from distlab.rank import entry
 from distlab.simulated.network import Network
+from distlab.text import refuse
 from distlab.wire import payload
 
 if TYPE_CHECKING:
     from distlab.traces.trace import Trace
 
-atexit.register(gc.freeze)  # else a kernel that ends looks through all of torch for garbage, for half a second
 PACKED = "The function or one of its arguments"  # what cannot be sent
 
 
@@ -58,8 +57,9 @@ class Cluster:
             mapping with two methods does without ssh: reach(name) returns the words to put before a command to run it
             on a host, and address(name) the host's address for the other hosts; its `here` is that of this machine.
         python, interface: on the hosts, for the ranks; None for the path of this Python, and the way that leads here.
-        nodes, partition, time, options, queue_timeout: with engines="slurm": how many nodes (None: as this process's
-            allocation has, or 1), which, a limit as "10:00", words for srun, seconds to queue (None: 60).
+        nodes, partition, time, options, queue_timeout: with engines="slurm": how many nodes (None for those of the
+            allocation that this process is in, or 1), Slurm's partition, the job's time limit, such as "10:00", a list
+            of further words for srun, and the seconds to wait in the queue (None for 60).
 
     Attributes:
         n, backend, engines, timeout, threads: as given, or as chosen.
@@ -203,7 +203,7 @@ class Cluster:
             go on. RankTimeout: a rank did not return in time. SerializationError: something cannot be sent.
         """
         if not callable(fn):
-            text.refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
+            refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
         targets, packed = self.check_ranks(ranks), payload.pack((fn, args, kwargs), PACKED)
         replies = self._ask(targets, Options(timeout, check), entry.call, *packed)
         self.steps.append(Step("called", tuple(targets), f"{getattr(fn, '__name__', 'a function')}(rank, ...)"))

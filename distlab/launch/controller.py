@@ -1,8 +1,8 @@
 """What the controller's process becomes: ipyparallel's controller, which beats fast only while engines come.
 
 Runs as a process of its own on the notebook's machine; client/processes.py starts it. An engine is registered when it
-has answered a heartbeat, so with a slow one a cluster starts late; a fast one wakes every rank 20 times a second for as
-long as the cluster lives, a tenth of a core for four ranks that do nothing.
+has answered a heartbeat, so a slow one makes a cluster start late, and a fast one leaves the machine no rest for as
+long as the cluster lives, also while its ranks do nothing.
 """
 
 import time

@@ -189,17 +189,13 @@ class Trace:
     def _repr_png_(self) -> tuple[bytes, dict[str, int]] | None:
         if self.recording or not self.events:
             return None
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from PIL import Image  # matplotlib comes with it
 
-        figure, packed = self.plot(), io.BytesIO()
+        figure, drawn, packed = self.plot(), io.BytesIO(), io.BytesIO()
+        figure.set_layout_engine("none")  # the layout is known by now, and savefig would find it again
+        figure.savefig(drawn, dpi=figure.dpi * SHARPNESS)
+        Image.open(drawn).quantize(method=Image.Quantize.FASTOCTREE).save(packed, "png")  # a third of the bytes
         width, height = (round(inches * figure.dpi) for inches in figure.get_size_inches())
-        figure.set_layout_engine("none")  # the layout is known by now, and savefig would find it twice more
-        figure.set_dpi(figure.dpi * SHARPNESS)
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        drawn = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
-        drawn.quantize(method=Image.Quantize.FASTOCTREE).save(packed, "png")  # a third of the bytes
         return packed.getvalue(), {"width": width, "height": height}
 
 

@@ -11,7 +11,6 @@ import re
 
 from test_hygiene import code_cells, each_lesson, markdown_cells
 
-import distlab_course.exercises.all  # noqa: F401  registers them, also without an installation
 from distlab.checking import Exercise, all_exercises
 from tests.tool import ROOT
 

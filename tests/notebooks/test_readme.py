@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 
-import distlab_course.exercises.all  # noqa: F401  registers them, also without an installation
 from distlab.checking import all_exercises
 from tests.processes import python
 from tests.tool import ROOT

@@ -6,18 +6,10 @@ import pytest
 import torch
 
 import distlab
-import distlab_course.exercises.all  # noqa: F401  registers them, also without an installation
 from distlab.checking import Question, all_exercises, question
 from tests.refused import refused
 
-FEWEST = 3
-
-
-@pytest.fixture(autouse=True)
-def progress_file(tmp_path, monkeypatch):
-    """Where this test's progress is kept."""
-    monkeypatch.setenv("DISTLAB_PROGRESS", str(tmp_path / "progress.json"))
-    return tmp_path / "progress.json"
+pytestmark = pytest.mark.usefixtures("progress_file")
 
 
 def test_the_course_has_its_exercises():
@@ -25,7 +17,7 @@ def test_the_course_has_its_exercises():
     course = {name: one for name, one in all_exercises().items() if one.notebook.isdigit()}
     notebooks = [one.notebook for one in course.values()]
     assert notebooks == sorted(notebooks)
-    assert min(Counter(notebooks).values()) >= FEWEST
+    assert min(Counter(notebooks).values()) >= 3
     assert {f"{number:02}" for number in range(9)} <= {*notebooks}
     for name, one in course.items():
         assert one.name == name in distlab.exercises()

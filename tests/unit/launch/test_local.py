@@ -1,12 +1,14 @@
 """What a machine lets a cluster have: what is reported where it is too little, before anything is started."""
 
 import resource
+import time
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from distlab.launch import local
+from distlab.launch.controller import SoonCalmMonitor
 from tests.processes import python
 from tests.refused import refused
 
@@ -37,3 +39,11 @@ def test_a_real_machine_that_lacks_something():
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
     code = f"import distlab\n{limit}\ntry: distlab.Cluster(2)\nexcept distlab.ArgumentError as error: print(error)"
     assert "A process may open 64 files here." in python("-c", code, timeout=30).stdout
+
+
+@pytest.mark.parametrize(("calm_in", "failed"), [(60, []), (-1, [b"engine"])])
+def test_missed_heartbeats_count_only_while_the_heart_is_calm(calm_in, failed):
+    """So an engine may be silent for as many seconds as beats may be missed, however fast they come."""
+    monitor = SoonCalmMonitor(max_heartmonitor_misses=0)
+    monitor._calm_at = time.monotonic() + calm_in
+    assert monitor._check_missed({b"engine"}, {}, {b"engine"})[0] == failed
