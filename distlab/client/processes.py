@@ -244,7 +244,7 @@ class Processes:
                 raise ClusterError("a process ended before all engines had registered.")
             if time.monotonic() > began + START_SECONDS:
                 raise ClusterError(f"only the engines {self.client.ids} had registered after {START_SECONDS:g} s.")
-            time.sleep(0.01)  # what is waited for wants the cores itself
+            time.sleep(0.005)  # what is waited for wants the cores itself
 
     @property
     def can_fork(self) -> bool:

@@ -15,7 +15,7 @@ from zmq.eventloop.zmqstream import ZMQStream
 
 from distlab.compat.ipyparallel import use_heart_monitor
 
-FAST = 50  # milliseconds between two heartbeats while engines come
+FAST = 25  # milliseconds between two heartbeats while engines come
 FAST_SECONDS = 3.0  # for how long after one has connected
 
 

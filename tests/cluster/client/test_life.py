@@ -60,7 +60,7 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
 
 
 def test_an_idle_cluster_is_left_alone():
-    """The controller's heart beats 20 times a second only while engines come."""
+    """The controller's heart beats 40 times a second only while engines come."""
     distlab.Cluster(1)
     controllers = [one for one in our_processes() if "distlab.launch.controller" in " ".join(one.cmdline())]
     (heart,) = [one for one in controllers if one.parent() in controllers]
