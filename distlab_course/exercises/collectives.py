@@ -44,7 +44,7 @@ def tree_broadcast(tensor):
 
 @exercise("03", forbids=all_but("reduce"), limits=Limits(calls=1), cases=(0, 1, 3), given=_and_root)
 def largest_on(tensor, dst):
-    """Return on rank `dst`, for each slot, the largest number that any rank has there; the others return nothing.
+    """Return on rank `dst`, for each slot, the largest number any rank has there; the other ranks return nothing.
 
     Use one `dist.reduce`. `tensor` must not change on any rank.
 
@@ -56,7 +56,7 @@ def largest_on(tensor, dst):
 
 @exercise("03", forbids=all_but("reduce_scatter", "all_gather"), limits=Limits(calls=2), cases=CHUNKS, given=_chunked)
 def all_reduce_in_two(tensor):
-    """Replace the tensor, on every rank, by the sum over all ranks, with one reduce-scatter and one all-gather.
+    """Replace the tensor on every rank with the sum over all ranks, using one reduce-scatter and one all-gather.
 
     The length of the tensor is a multiple of the number of ranks.
 
@@ -71,7 +71,7 @@ def all_reduce_in_two(tensor):
 def all_the_same(tensor):
     """Return, on every rank, True if all ranks hold the same number, else False.
 
-    Use all-reduces of one number only. `tensor` must not change.
+    Use only all-reduces, each of a single number. `tensor` must not change.
 
     Hint: Which two reductions give the same result only if all numbers are the same?
     Hint: The largest and the smallest. Each needs a copy of `tensor`.
@@ -81,7 +81,7 @@ def all_the_same(tensor):
 
 @exercise("03", worlds=(4,), cases=(None,), given=nothing)
 def grid_sums():
-    """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column; return (sum of the ranks in this row, in this column).
+    """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column; each returns (sum of the ranks in its row, in its column).
 
     Hint: `dist.new_group` is called by every rank, for every group, in the same order.
     Hint: Four groups: rows [0, 1] and [2, 3], columns [0, 2] and [1, 3]. Each rank is in two of them.

@@ -13,7 +13,7 @@ between_two = partial(Exercise, "01", worlds=(2,), forbids=COLLECTIVES)
 
 @messages(trial=returned)
 def chain(tensor):
-    """Add up along the chain 0, 1, 2 and so on: each rank adds its own tensor to the sum it receives and passes it on.
+    """Add up along the chain 0, 1, 2 and so on: each rank adds its tensor to what it receives and passes the sum on.
 
     The last rank returns the total; the others return nothing.
 
@@ -26,7 +26,7 @@ def chain(tensor):
 @question("01", [1, 0, 2, 0, 3, 0])
 def int64_as_int32(answer):
     """Rank 0 sends `torch.tensor([1, 2, 3])`, which is int64. Rank 1 receives into six zeros of dtype int32.
-    Which six numbers does it hold afterwards? Give them as a list.
+    Which six numbers does it hold afterwards, on a little-endian machine? Give them as a list.
 
     Hint: An int64 has 8 bytes and an int32 has 4, so each number that is sent fills two slots.
     Hint: Nearly every processor stores the lower half of a number first: the 4 bytes of 1 come before 4 bytes of 0.
@@ -132,7 +132,7 @@ def _received(fn, values):
 # no collective is forbidden, because the trial makes a broadcast
 @Exercise("01", worlds=(2,), cases=(([5.0],), ([1.0, 2.0, 3.0],), ([4.0] * 6,)), given=as_they_are, trial=_received)
 def all_in_flight(values):
-    """Start one `isend` to rank 1 for each of the values, a tensor of one number each, and return the list of works.
+    """For each value, start one `isend` of a one-element tensor to rank 1, and return the list of works.
 
     Only rank 0 calls it. It must not wait: rank 1 begins to receive only after the function has returned.
 
