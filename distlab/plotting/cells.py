@@ -178,7 +178,7 @@ def text_width(text: str, size: float, family: str = FONT) -> float:
     """
     if not text.strip():
         return 0.0
-    return TextPath((0, 0), text, size=size, prop={"family": family}).get_extents().x1 / 72
+    return TextPath((0, 0), text, size=size, prop={"family": family}).vertices[:, 0].max() / 72
 
 
 def canvas(width: float, height: float, title: str = "", family: str = FONT) -> tuple[Figure, Axes]:
@@ -216,9 +216,9 @@ def draw_lane(
 
     Runs on: the notebook's kernel.
     """
-    ax.add_patch(Rectangle((x, y), width, height, facecolor=color, alpha=HAZE, edgecolor="none"))
+    ax.add_artist(Rectangle((x, y), width, height, facecolor=color, alpha=HAZE, edgecolor="none"))
     if name:
-        ax.add_patch(Rectangle((x, y), 0.064, height, facecolor=color, edgecolor="none"))
+        ax.add_artist(Rectangle((x, y), 0.064, height, facecolor=color, edgecolor="none"))
         draw_text(ax, x + 0.144, y + height / 2, name, ha="left", va="center_baseline", fontsize=size)
 
 
@@ -227,7 +227,7 @@ def draw_box(ax: Axes, x: float, y: float, width: float, height: float, text: st
 
     Runs on: the notebook's kernel.
     """
-    ax.add_patch(Rectangle((x, y), width, height, facecolor=color, edgecolor="none"))
+    ax.add_artist(Rectangle((x, y), width, height, facecolor=color, edgecolor="none"))
     draw_text(ax, x + width / 2, y + height / 2, text, va="center_baseline", fontsize=size, color=text_color(color))
 
 
@@ -243,7 +243,7 @@ def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: C
     scale = size / TEXT
     line = {"linewidth": 1.2 * scale, "linestyle": (0, (3, 2.5)) if cell.origin == "empty" else "solid"}
     shape = f"round,pad=0,rounding_size={0.064 * scale}"
-    ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, facecolor=fill, edgecolor=edge, **line))
+    ax.add_artist(FancyBboxPatch((x, y), width, height, boxstyle=shape, facecolor=fill, edgecolor=edge, **line))
     if cell.value is not None:
         place, text = (x + width / 2, y + height / 2), format_value(cell.value)
         draw_text(ax, *place, text, va="center_baseline", color=text_color(fill), fontsize=size)
@@ -254,5 +254,5 @@ def draw_plus(ax: Axes, x: float, y: float, radius: float, size: float) -> None:
 
     Runs on: the notebook's kernel.
     """
-    ax.add_patch(Circle((x, y), radius, facecolor=MIXED, edgecolor="none", zorder=3))
+    ax.add_artist(Circle((x, y), radius, facecolor=MIXED, edgecolor="none", zorder=3))
     draw_text(ax, x, y, "+", color="#FFFFFF", va="center_baseline", fontsize=size, zorder=4)

@@ -155,7 +155,7 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int, state: State, heading:
             part = (shown.cell - 0.05) / len(state)
             for member in sorted(members):  # at its own place in the sum's cell
                 corner = x + 0.025 + member * part, y + 0.025
-                ax.add_patch(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"))
+                ax.add_artist(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"))
 
 
 def chunks_of(step: Iterable[Message]) -> list[tuple[Message, int]]:
@@ -177,7 +177,7 @@ def draw_message(ax: Axes, shown: Pictures, picture: int, message: Message, chun
     curve = Curve([(edge, start), (bulge, start), (bulge, end), (tip, end)], [Curve.MOVETO, *[Curve.CURVE4] * 3])
     color = line_color(src if message.origin is None else message.origin)
     head = "-" if adds else "-|>,head_length=4,head_width=2.2"
-    ax.add_patch(FancyArrowPatch(path=curve, arrowstyle=head, shrinkA=0, shrinkB=0, color=color, linewidth=1.2))
+    ax.add_artist(FancyArrowPatch(path=curve, arrowstyle=head, shrinkA=0, shrinkB=0, color=color, linewidth=1.2))
     if adds:
         cells.draw_plus(ax, tip, end, 0.052, TEXT)
 

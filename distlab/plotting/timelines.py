@@ -145,4 +145,4 @@ def draw_arrows(ax: Axes, sent: Sequence[Message], places: Spans) -> None:
         upper, lower = places[message.recv]
         edge = upper if places[message.send] < (upper, lower) else lower
         tail, head = (message.left, sum(places[message.send]) / 2), (message.arrived, edge)
-        ax.add_patch(FancyArrowPatch(tail, head, color=line_color(message.src), **look))
+        ax.add_artist(FancyArrowPatch(tail, head, color=line_color(message.src), **look))
