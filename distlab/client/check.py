@@ -32,7 +32,6 @@ from distlab.wire.payload import bring_own_module
 
 AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts")
 LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed
-FORMULA = "these arguments"  # the case of an exercise of one rank: it communicates with nobody
 A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)  # where only messages that follow each other take time
 
 
@@ -211,7 +210,7 @@ def _leave(cluster: Cluster) -> None:
 def _case_words(n: int, case: Any, exercise: Exercise) -> str:
     """Which case it is: "3 ranks and 7 numbers of float32"."""
     if exercise.given is not numbers:
-        return FORMULA if exercise.worlds == (1,) else count(n, "rank")
+        return "these arguments" if exercise.worlds == (1,) else count(n, "rank")
     (tensor,) = numbers(0, n, case)
     return f"{count(n, 'rank')} and {count(len(tensor), 'number')} of {str(tensor.dtype).removeprefix('torch.')}"
 
@@ -250,7 +249,7 @@ def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
 def _wrong(where: str, outcomes: Sequence[trial.Outcome], exercise: Exercise) -> str:
     """What is wrong with what the ranks did in the case that `where` describes; "" for nothing."""
     if not all(one.right for one in outcomes):
-        return _wrong_values(where, outcomes)
+        return _wrong_values(where, outcomes, of_ranks=exercise.worlds != (1,))
     called = {event.name for one in outcomes for event in one.events if isinstance(event, Collective)}
     if found := [f"dist.{name}" for name in exercise.forbids if name in called]:
         return f"The values are right, but it calls {' and '.join(found)}, which this exercise rules out."
@@ -259,17 +258,17 @@ def _wrong(where: str, outcomes: Sequence[trial.Outcome], exercise: Exercise) ->
     return words and " ".join([f"The values are right, but with {where}, {words}.", *exercise.texts("Limit")])
 
 
-def _wrong_values(where: str, outcomes: Sequence[trial.Outcome]) -> str:
-    """A grid of what the ranks should have and what they have, and what that suggests."""
+def _wrong_values(where: str, outcomes: Sequence[trial.Outcome], of_ranks: bool) -> str:
+    """A grid of what the ranks should have and what they have, and what that suggests; a formula is of no rank."""
     rows = [("", "given", "expected", "yours", "")]
     for rank, one in enumerate(outcomes):
-        name = "" if where == FORMULA else f"rank {rank}"
+        name = f"rank {rank}" if of_ranks else ""
         rows.append((name, one.given, one.expected, one.actual, "" if one.right else "wrong"))
     if not any(one.given for one in outcomes):
         rows = [(rank, *rest) for rank, _, *rest in rows]
     grid = Table("", rows[0], tuple(rows[1:]), "l" * len(rows[0]))
     reasons = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
-    notes = [f"{rank_list(ranks).capitalize()}: {why}" if where != FORMULA else why for why, ranks in reasons.items()]
+    notes = [f"{rank_list(ranks).capitalize()}: {why}" if of_ranks else why for why, ranks in reasons.items()]
     yours = {rank: one.actual for rank, one in enumerate(outcomes) if not one.right}
     expected = [one.expected for one in outcomes]
     if not notes and set(yours.values()) <= set(expected):
