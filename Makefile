@@ -63,15 +63,9 @@ $(STAMP): pyproject.toml constraints.txt
 	  > $(VENV)/share/jupyter/lab/settings/overrides.json
 	@echo "$(CURDIR)" > $(STAMP)
 
-# The server's root is the project, not notebooks/, because the lessons show ../figs.
-# Root may run Jupyter only when told so. Without a display there is no browser to open: Jupyter prints the address.
 lab: setup
 	@$(ENV_PYTHON) -m distlab doctor
-	@root=; if [ "$$(id -u)" = 0 ]; then root=--allow-root; fi; \
-	 browser=; if [ "$$(uname)" = Linux ] && [ -z "$$DISPLAY$$WAYLAND_DISPLAY" ]; then \
-	   browser=--no-browser; echo "No display here: open the address that Jupyter prints below. Ctrl-C stops it."; fi; \
-	 exec $(ENV_PYTHON) -m jupyterlab $$root $$browser --ServerApp.root_dir="$(CURDIR)" \
-	   --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --log-level=WARN $(LABARGS)
+	@exec $(ENV_PYTHON) -m distlab lab "$(CURDIR)" $(LABARGS)
 
 # The parts of the tests. Half of the time a test waits, for a kernel or for a rank that hangs: three parts run side by
 # side, the longest first, and each line begins with the name of its part.

@@ -1,13 +1,14 @@
 """`python -m distlab doctor`: what this machine can do, and what to change; run by a person and by `make lab`.
 
-Runs in its own process. Each check prints lines; the machine is fine if none of them raises.
+Runs in its own process. Each check prints lines; the machine is fine if none of them raises. Other commands are entry
+points of the group "distlab.commands", functions of the list of arguments: the course has `course` and `lab`.
 """
 
 import argparse
 import os
 import sys
 import time
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from typing import Any
 
 import distlab
@@ -21,9 +22,12 @@ RANKS = 4  # of the lessons
 
 
 def main() -> int:
-    """Parse the command line and check everything; returns 1 when ranks cannot work."""
+    """Run another package's command, or check everything; returns 1 when that fails or ranks cannot work."""
+    others = {point.name: point for point in entry_points(group="distlab.commands")}
+    if sys.argv[1:] and sys.argv[1] in others:
+        return others[sys.argv[1]].load()(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m distlab", description="Learn distributed PyTorch on real ranks.")
-    parser.add_argument("command", choices=["doctor"], help="what this machine can do, and what to change")
+    parser.add_argument("command", choices=["doctor", *others], help="doctor: what this machine can do")
     parser.add_argument("--clean", action="store_true", help="end processes of clusters whose notebook is gone")
     parser.add_argument("--hosts", metavar="A,B", help="start a rank on each of these hosts instead, by ssh")
     parser.add_argument("--python", metavar="PATH", help="with --hosts: the Python there; by default, as here")

@@ -50,7 +50,7 @@ if importlib.util.find_spec("distlab") is None:
 def build_wheel(root: Path, folder: Path) -> Path:
     """Builds the wheel of the project at `root` into `folder`, from a copy, with what is installed here and no network.
 
-    A copy, because setuptools leaves build/ behind and would pack modules that were deleted since the last time.
+    A copy without the lessons, because each file is one of them.
     """
     with tempfile.TemporaryDirectory(prefix="distlab-wheel-") as temporary:
         copy = Path(temporary)
@@ -58,6 +58,8 @@ def build_wheel(root: Path, folder: Path) -> Path:
             shutil.copy(root / name, copy)
         for package in ("distlab", "distlab_course"):
             shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+        for lessons in ("notebooks", "figs"):
+            (copy / lessons).mkdir()
         done = subprocess.run(
             [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(copy)],
             # A fixed time makes the same sources give the same bytes.

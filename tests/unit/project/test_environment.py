@@ -68,7 +68,7 @@ def test_the_pins_lie_in_the_range_that_both_files_give():
 
 def test_an_editable_install_puts_the_clone_on_the_path():
     """Else Python takes a clone called distlab for the package, an empty one, when it runs in the folder above."""
-    assert PYPROJECT["tool"]["setuptools"]["package-dir"] == {"": "."}
+    assert PYPROJECT["tool"]["hatch"]["build"]["dev-mode-dirs"] == ["."]
 
 
 def test_packages_whose_private_parts_are_used_have_a_bound():

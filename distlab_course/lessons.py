@@ -1,0 +1,163 @@
+"""The lessons in a learner's folder, and JupyterLab there: `python -m distlab course` and `python -m distlab lab`.
+
+Runs in a person's own process. A wheel carries the lessons in this package; in a clone they are the clone's.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+SOURCE = PACKAGE / "lessons" if (PACKAGE / "lessons").is_dir() else PACKAGE.parent
+FILES = ("notebooks/*.ipynb", "notebooks/*.py", "notebooks/solutions/*.ipynb", "figs/*.svg", "figs/*.png")
+FIRST = "notebooks/00_start_here.ipynb"
+NOTE = ".distlab_lessons.json"  # in the folder: the digest of what was last written there, by path
+FOLDER = Path("distlab-course")
+
+
+@dataclass
+class Written:
+    """What became of the lessons in a folder, as paths in it."""
+
+    new: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)  # as they were written, or the person agreed
+    kept: list[str] = field(default_factory=list)  # the learner changed them
+    beside: list[str] = field(default_factory=list)  # the newer form of one that was kept
+    older: list[str] = field(default_factory=list)  # unchanged, and distlab has a newer one
+
+
+def course(arguments: Sequence[str]) -> int:
+    """`python -m distlab course [DIR]`: write the lessons into a folder. Returns the exit status."""
+    parser = argparse.ArgumentParser("python -m distlab course", description="Write the lessons into a folder.")
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="where; by default %(default)s")
+    parser.add_argument("--update", action="store_true", help="bring newer lessons; what you changed is kept")
+    chosen = parser.parse_args(arguments)
+    try:
+        done = write(chosen.folder, chosen.update, _agreed if sys.stdin.isatty() else lambda _: False)
+    except OSError as error:
+        return _refuse(chosen.folder, error)
+    print(_words(done, chosen.folder))
+    print(f"Open them: python -m distlab lab {chosen.folder}")
+    return 0
+
+
+def lab(arguments: Sequence[str]) -> int:
+    """`python -m distlab lab [DIR] [OPTIONS]`: the lessons that are not there yet, and JupyterLab on them.
+
+    Becomes JupyterLab, which gets the options; returns an exit status only if that cannot be.
+    """
+    given = [*arguments[:1]] if arguments and (arguments[0] in ("-h", "--help") or arguments[0][0] != "-") else []
+    parser = argparse.ArgumentParser(
+        "python -m distlab lab",
+        usage="%(prog)s [-h] [folder] [options of JupyterLab]",
+        description="Write the lessons that are missing into a folder, and open JupyterLab there.",
+    )
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="where; by default %(default)s")
+    folder = parser.parse_args(given).folder
+    if find_spec("jupyterlab") is None:
+        print('distlab: JupyterLab is not installed here: pip install "distlab[lab,course]"', file=sys.stderr)
+        return 1
+    try:
+        done = write(folder)
+    except OSError as error:
+        return _refuse(folder, error)
+    if done.new:
+        print(_words(done, folder), flush=True)
+    where = [f"--ServerApp.root_dir={folder.resolve()}", f"--LabApp.default_url=/lab/tree/{FIRST}"]
+    options = [*where, "--log-level=WARN"]
+    if getattr(os, "geteuid", lambda: 1)() == 0:  # root may run Jupyter only when told so
+        options.append("--allow-root")
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        options.append("--no-browser")
+        print("No display here: open the address that Jupyter prints below. Ctrl-C stops it.", flush=True)
+    command = [sys.executable, "-m", "jupyterlab", *options, *arguments[len(given) :]]
+    os.execv(command[0], command)
+
+
+def write(folder: Path, update: bool = False, agreed: Callable[[list[str]], bool] = lambda _: False) -> Written:
+    """Write the lessons into a folder; what is there and was changed stays, unless the person agrees.
+
+    Args:
+        update: whether to bring newer lessons: in place of unchanged ones, and beside changed ones as NAME.newer.ipynb.
+        agreed: asked whether to overwrite the files that were changed; not with `update`.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    done, note = Written(), _note(folder)
+    shipped = {path.relative_to(SOURCE).as_posix(): path.read_bytes() for one in FILES for path in SOURCE.glob(one)}
+    put = {}
+    for name, content in sorted(shipped.items()):
+        there = folder / name
+        held = _digest(there.read_bytes()) if there.exists() else None
+        newest = _digest(content)
+        if held == newest:
+            note[name] = newest
+        elif held is None:
+            done.new.append(name)
+            put[name] = content
+        elif held != note.get(name):
+            done.kept.append(name)
+            if update and note.get(name) != newest:
+                beside = str(Path(name).with_suffix(f".newer{Path(name).suffix}"))
+                done.beside.append(beside)
+                put[beside] = content
+                note[name] = newest  # so that it comes once
+        else:
+            (done.replaced if update else done.older).append(name)
+            if update:
+                put[name] = content
+    if done.kept and not update and agreed(done.kept):
+        put |= {name: shipped[name] for name in done.kept}
+        done.replaced, done.kept = done.kept, []
+    for name, content in put.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+        note[name] = _digest(content)
+    if put:
+        (folder / NOTE).write_text(json.dumps(note, indent=1) + "\n")
+    return done
+
+
+def _note(folder: Path) -> dict[str, str]:
+    """What was last written into the folder; nothing if that is not known."""
+    try:
+        note = json.loads((folder / NOTE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _agreed(changed: list[str]) -> bool:
+    """Ask at the terminal."""
+    print("These were changed since they were written here:", *changed, sep="\n  ")
+    return input("Overwrite them? What you wrote there is lost. [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _words(done: Written, folder: Path) -> str:
+    """What was done, for a person."""
+    lines = [f"{folder}: files written: {len(done.new)}"] if done.new else [f"{folder}: no lesson was missing"]
+    if done.replaced:
+        lines.append(f"replaced by this distlab's: {len(done.replaced)}")
+    if done.kept:
+        lines.append(f"kept, because you changed them: {len(done.kept)}; to begin one again, delete it and repeat this")
+    if done.beside:
+        lines += ["newer than yours, and put beside them:", *(f"  {name}" for name in done.beside)]
+    if done.older:
+        lines.append(f"older than this distlab's: {len(done.older)}; to bring the newer ones, add --update")
+    return "\n".join(lines)
+
+
+def _refuse(folder: Path, error: OSError) -> int:
+    print(f"distlab: the lessons cannot be written into {folder}: {error.strerror} ({error.filename})", file=sys.stderr)
+    return 1
