@@ -1,0 +1,115 @@
+"""How Sphinx builds the site: README, lessons with their saved outputs, reports, API. Run by: make site.
+
+The source folder is the project's root, so that the links between README, lessons and diagrams hold on the site, too.
+Nothing is executed.
+"""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import distlab  # noqa: E402
+
+project = "distlab"
+author = "the authors of distlab"
+release = distlab.__version__
+html_title = "distlab"
+root_doc = "README"
+include_patterns = ["README.md", "TEACHING.md", "CONTRIBUTING.md", "CHANGELOG.md", "notebooks/**.ipynb", "docs/**.md"]
+include_patterns += ["benchmarks/README.md"]
+exclude_patterns = ["**/.ipynb_checkpoints"]
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+nb_execution_mode = "off"
+nb_merge_streams = True
+nb_output_stderr = "show"
+myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
+suppress_warnings = ["mystnb.unknown_mime_type"]
+autodoc_typehints = "none"  # they stand in the signature
+autodoc_member_order = "bysource"
+napoleon_use_ivar = True
+default_role = "literal"  # a name between single backticks, in docstrings
+
+html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_extra_path = ["first"]  # index.html, which leads to README.html
+html_show_copyright = False
+html_theme_options = {"footer_icons": []}
+
+PARTS = {
+    "0": "The core course",
+    "1": "Messages and algorithms",
+    "2": "Training",
+    "3": "Starting and backends",
+    "4": "Remote calls",
+    "5": "Sharding and pipelines",
+    "6": "Machines",
+}
+REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")  # "owner/name", where a workflow publishes the site
+
+
+def toctree(caption: str, pages: list[str], glob: bool = False) -> str:
+    options = [":hidden:", f":caption: {caption}", ":maxdepth: 1", *([":glob:"] if glob else [])]
+    return "\n".join(["", "```{toctree}", *options, "", *pages, "```", ""])
+
+
+def contents() -> str:
+    """The site's table of contents, which README gets here."""
+    labs = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
+    trees = [toctree(name, [f"notebooks/{lab}" for lab in labs if lab[0] == part]) for part, name in PARTS.items()]
+    trees.append(toctree("When something goes wrong", ["docs/reports/*"], glob=True))
+    trees.append(toctree("Reference", ["docs/api", "benchmarks/README", "CHANGELOG"]))
+    trees.append(toctree("For teachers and developers", ["TEACHING", "CONTRIBUTING"]))
+    trees.append(toctree("Answers", ["notebooks/solutions/*"], glob=True))
+    return "".join(trees)
+
+
+def buttons(page: str) -> str:
+    """The line below a lesson's title: where to run it."""
+    name = Path(page).name
+    links = [f"{{download}}`Download <{name}.ipynb>`"]
+    if REPOSITORY:
+        links.append(f"[Open in Colab](https://colab.research.google.com/github/{REPOSITORY}/blob/colab/{name}.ipynb)")
+        links.append(f"[Open in Binder](https://mybinder.org/v2/gh/{REPOSITORY}/HEAD?urlpath=lab/tree/{page}.ipynb)")
+    return " · ".join(links)
+
+
+def prepare(app, page: str, source: list[str]) -> None:
+    """README gets the table of contents; each lesson its buttons, the colours of its code, and what it folds."""
+    if page == root_doc:
+        source[0] += contents()
+    elif page.startswith("notebooks/"):
+        notebook = json.loads(source[0])
+        notebook["metadata"]["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
+        for cell in notebook["cells"]:
+            if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):  # the reader is asked for a prediction first
+                cell["metadata"].setdefault("tags", []).append("hide-output")
+        first = notebook["cells"][0]["source"]
+        notebook["cells"][0]["source"] = [first[0], "\n", buttons(page) + "\n", *first[1:]]
+        source[0] = json.dumps(notebook)
+
+
+def as_rst(app, what: str, name: str, thing, options, lines: list[str]) -> None:
+    """A docstring as reStructuredText: an indented block after an empty line is code, and a star is a star."""
+    done, indented, code = [], False, False
+    for line in lines:
+        before, indented = indented, line.startswith(" ") if line else indented
+        if indented and not before and done and not done[-1]:
+            code = True
+            done += ["::", ""]
+        code = code and indented
+        parts = [line] if code else re.split(r"(`[^`]*`)", line)
+        done.append("".join(part if code or part.startswith("`") else part.replace("*", "\\*") for part in parts))
+    lines[:] = done
+
+
+def setup(app) -> None:
+    app.connect("source-read", prepare)
+    app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
