@@ -88,7 +88,8 @@ part-nbval-second = $(call nbval,second,$(OTHER_HALF))
 part-nbval-answers = $(call nbval,all,$(ANSWERS))
 part-notebooks = $(PYTEST) --timeout=240 --durations=10 tests/notebooks  # one of them trains by torchrun, twice
 part-browser = $(PYTEST) tests/browser
-part-network = $(PYTEST) --durations=10 tests/network
+# what starts daemons ends them, also after a timeout: the other method would end this process at once
+part-network = $(PYTEST) --timeout=300 --timeout-method=signal --durations=10 tests/network
 LONGEST_FIRST := nbval-first nbval-second cluster-client nbval-answers cluster-others network notebooks browser unit lint
 SPLIT := $(patsubst cluster,cluster-client cluster-others,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
