@@ -1,0 +1,89 @@
+"""make site: the pages in Chromium, on a telephone and on a desk, light and dark."""
+
+import functools
+import http.server
+import subprocess
+import sys
+import threading
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tests.tool import ROOT
+
+PAGES = ("README", "notebooks/02_ranks_that_wait", "notebooks/05_ring_all_reduce")
+PAGES += ("docs/reports/deadlock_error", "docs/api", "TEACHING")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """Where a server shows the site."""
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs", ".", folder]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def visit(chromium, address):
+    """Opens a page on a screen of some size and scheme; what fails to load, or to run, is an error."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium)
+
+        def visit(path, width=1280, scheme="light"):
+            page = browser.new_page(viewport={"width": width, "height": 850}, color_scheme=scheme)
+            page.set_default_timeout(60_000)
+            page.complaints = []
+            page.on("pageerror", lambda error: page.complaints.append(str(error)))
+            page.on("response", lambda one: page.complaints.append(one.url) if one.status >= 400 else None)
+            page.goto(f"{address}/{path}")
+            return page
+
+        yield visit
+        browser.close()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (820, "light"), (1280, "dark")])
+def test_pages_fit_the_screen(visit, width, scheme):
+    """No page is wider than the screen, and everything in it is there."""
+    for name in PAGES:
+        page = visit(f"{name}.html", width, scheme)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert page.evaluate("[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)") == []
+        assert page.complaints == []
+        page.close()
+
+
+def test_a_lesson_on_the_site(visit):
+    """The front page leads to it, it offers its file, and its player steps; what a reader is to predict is folded."""
+    page = visit("")
+    page.wait_for_url("**/README.html")
+    page.get_by_role("link", name="05 · Ring all-reduce").first.click()
+    page.wait_for_url("**/05_ring_all_reduce.html")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").first.click()
+    assert download.value.suggested_filename == "05_ring_all_reduce.ipynb"
+    player = page.locator("input[aria-label=step]").first
+    before = player.get_attribute("aria-valuetext")
+    page.locator("button[title='one step on']").first.click()
+    page.wait_for_function("was => document.querySelector('input[aria-label=step]').ariaValueText !== was", arg=before)
+    folded = visit("notebooks/02_ranks_that_wait.html").locator("details.hide")
+    assert folded.count() >= 10
+    assert folded.first.get_attribute("open") is None
+
+
+def test_search_finds_a_report(visit):
+    page = visit("search.html?q=DeadlockError")
+    page.get_by_role("link", name="DeadlockError: what it means").first.wait_for()
