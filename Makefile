@@ -79,14 +79,14 @@ part-cluster-others = $(PYTEST) --durations=10 tests/cluster --ignore=tests/clus
 # Disguised, because on the machine that saved it an output may know its machine, and nobody sees it; the labs in two
 # parts, each on half of the cores.
 nbval = $(ENV_PYTHON) tools/disguise.py $(1) -m pytest --color=no -p tests.warm_kernels --nbval --nbval-current-env \
-  --nbval-sanitize-with=tests/nbval.cfg --nbval-cell-timeout=200 --timeout=240 $(2)
+  --nbval-sanitize-with=tests/nbval.cfg --nbval-cell-timeout=200 $(2)
 ANSWERS := $(filter notebooks/solutions/%,$(NBVAL))
 HALF := $(foreach number,00 02 04 06 11 21 30 32 41 50 52 60 62,$(filter notebooks/$(number)%,$(NBVAL)))
 OTHER_HALF := $(filter-out $(HALF) $(ANSWERS),$(NBVAL))
 part-nbval-first = $(call nbval,first,$(HALF))
 part-nbval-second = $(call nbval,second,$(OTHER_HALF))
 part-nbval-answers = $(call nbval,all,$(ANSWERS))
-part-notebooks = $(PYTEST) --timeout=240 --durations=10 tests/notebooks  # one of them trains by torchrun, twice
+part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
 part-network = $(PYTEST) --timeout=300 --timeout-method=signal --durations=10 tests/network

@@ -235,7 +235,7 @@ def test_the_doctor_looks_at_hosts(ssh_hosts):
     stop_what_runs()
 
     def doctor(hosts):
-        done = python("-m", "distlab", "doctor", "--hosts", hosts, timeout=100)
+        done = python("-m", "distlab", "doctor", "--hosts", hosts)
         return done.returncode, done.stdout
 
     status, text = doctor("nodeA,nodeB")

@@ -73,7 +73,6 @@ def takes_turns(tensor):
         mine.copy_(mine + arriving if step < n - 1 else arriving)
 
 
-@pytest.mark.timeout(240)
 def test_a_right_answer_is_drawn_and_its_best_time_kept(usable):
     """A notebook shows the answer's own messages below the words; a slower answer passes, and the better time stays."""
     slow = distlab.check("ring_all_reduce", takes_turns)
@@ -191,10 +190,9 @@ def test_the_file_of_a_teacher(usable, tmp_path, monkeypatch):
         assert distlab.progress().rows[-1][-1].startswith("sum_to_rank_0 ")
 
 
-@pytest.mark.timeout(240)  # a Python that imports torch and all exercises, beside 15 other programs
 def test_importing_distlab_is_enough():
     """The course's exercises are found through their entry point."""
-    done = python("-c", 'import distlab; print(distlab.check("step_of_7b", 2.1))', timeout=200)
+    done = python("-c", 'import distlab; print(distlab.check("step_of_7b", 2.1))')
     assert done.stdout.startswith("step_of_7b: passed. "), done.stderr
 
 

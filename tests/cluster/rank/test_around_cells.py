@@ -49,14 +49,14 @@ def fork_a_child_that_returns(rank, world_size):
 
 
 def test_a_pool_of_processes_ends(usable):
-    assert usable.run(square_in_a_pool, timeout=20) == [[1, 2]] * 2
-    assert usable.run(load, timeout=20) == [[[0, 1], [2, 3]]] * 2
+    assert usable.run(square_in_a_pool, timeout=60) == [[1, 2]] * 2
+    assert usable.run(load, timeout=60) == [[[0, 1], [2, 3]]] * 2
     assert usable.run(children) == [[], []]
 
 
 def test_a_child_ends_with_the_call_or_the_cell(usable):
     """Also where it raises."""
-    assert usable.run(fork_a_child_that_returns, timeout=20) == [0, 0]
+    assert usable.run(fork_a_child_that_returns, timeout=60) == [0, 0]
     for code, status in (("pass", 0), ("1 / 0", 1)):
         usable.client[:].execute(
             f"import os\nchild = os.fork()\nif child == 0:\n    {code}\nelse:\n    left = os.waitpid(child, 0)[1]",
