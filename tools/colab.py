@@ -58,8 +58,6 @@ def build_wheel(root: Path, folder: Path) -> Path:
             shutil.copy(root / name, copy)
         for package in ("distlab", "distlab_course"):
             shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-        for lessons in ("notebooks", "figs"):
-            (copy / lessons).mkdir()
         done = subprocess.run(
             [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(copy)],
             # A fixed time makes the same sources give the same bytes.
