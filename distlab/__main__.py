@@ -27,7 +27,7 @@ def main() -> int:
     if sys.argv[1:] and sys.argv[1] in others:
         return others[sys.argv[1]].load()(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m distlab", description="Learn distributed PyTorch on real ranks.")
-    parser.add_argument("command", choices=["doctor", *others], help="doctor: what this machine can do")
+    parser.add_argument("command", choices=["doctor", *others], help="doctor: what this machine can do; each other one has a --help")
     parser.add_argument("--clean", action="store_true", help="end processes of clusters whose notebook is gone")
     parser.add_argument("--hosts", metavar="A,B", help="start a rank on each of these hosts instead, by ssh")
     parser.add_argument("--python", metavar="PATH", help="with --hosts: the Python there; by default, as here")
