@@ -26,8 +26,9 @@ def main() -> int:
     others = {point.name: point for point in entry_points(group="distlab.commands")}
     if sys.argv[1:] and sys.argv[1] in others:
         return others[sys.argv[1]].load()(sys.argv[2:])
-    parser = argparse.ArgumentParser(prog="python -m distlab", description="Learn distributed PyTorch on real ranks.")
-    parser.add_argument("command", choices=["doctor", *others], help="doctor: what this machine can do; each other one has a --help")
+    more = f"{' and '.join(others)} have a --help of their own" if others else None
+    parser = argparse.ArgumentParser("python -m distlab", description="Distributed PyTorch on real ranks.", epilog=more)
+    parser.add_argument("command", choices=["doctor", *others], help="doctor: what this machine can do")
     parser.add_argument("--clean", action="store_true", help="end processes of clusters whose notebook is gone")
     parser.add_argument("--hosts", metavar="A,B", help="start a rank on each of these hosts instead, by ssh")
     parser.add_argument("--python", metavar="PATH", help="with --hosts: the Python there; by default, as here")
