@@ -56,6 +56,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    echo "distlab: the environment could not be made: read the lines above (Debian, Ubuntu: apt-get install python3-venv)" >&2; \
 	    exit 1; }; }
 	@[ -z "$(TORCH)" ] || sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(PINS)
+	@rm -rf distlab.egg-info  # of a distlab before this one: Python would read it first
 	@{ [ -z "$(TORCH_INDEX)" ] || $(PIP) --index-url "$(TORCH_INDEX)" torch; } && $(PIP) -e ".[lab,course,mpi,site,test]" || { \
 	  echo "distlab: pip failed: read its last lines above, then run the same command again; torch's CPU build needs 3 GB of" \
 	    "disk, its CUDA build 9 (TORCH_INDEX=https://download.pytorch.org/whl/cpu)" >&2; exit 1; }
