@@ -90,7 +90,7 @@ part-nbval-answers = $(call nbval,all,$(ANSWERS))
 part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
-part-network = $(PYTEST) --timeout=300 --timeout-method=signal --durations=10 tests/network
+part-network = $(PYTEST) --timeout-method=signal --durations=10 tests/network
 LONGEST_FIRST := nbval-first nbval-second cluster-client nbval-answers cluster-others network notebooks browser unit lint
 SPLIT := $(patsubst cluster,cluster-client cluster-others,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))

@@ -13,7 +13,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 def python(*arguments, variables=None, **options) -> subprocess.CompletedProcess:
     """What a Python of its own has written when it has ended; `variables` are added to its environment."""
-    given = {"capture_output": True, "text": True, "timeout": 220, "env": {**os.environ, **(variables or {})}}
+    given = {"capture_output": True, "text": True, "timeout": 200, "env": {**os.environ, **(variables or {})}}
     return subprocess.run([sys.executable, *arguments], **{**given, **options})
 
 

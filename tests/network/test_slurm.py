@@ -42,7 +42,7 @@ def test_inside_of_an_allocation_its_nodes_are_used(slurm, no_job_left, tmp_path
     code = "import distlab; c = distlab.Cluster(4, engines='slurm'); print(c.run(lambda r, n: r)); print(c); c.stop()"
     line = ["sbatch", "--wait", "-N2", "--cpus-per-task=2", f"--output={tmp_path}/out"]
     line += [f"--wrap={shlex.join([sys.executable, '-c', code])}"]
-    assert subprocess.run(line, timeout=250, capture_output=True).returncode == 0, (tmp_path / "out").read_text()
+    assert subprocess.run(line, timeout=200, capture_output=True).returncode == 0, (tmp_path / "out").read_text()
     assert (tmp_path / "out").read_text().startswith("[0, 1, 2, 3]\nCluster(4) on nodeA and nodeB")
 
 
@@ -64,7 +64,7 @@ def test_an_exported_script_runs_by_sbatch(slurm, no_job_left, tmp_path, monkeyp
     session = python("-m", "IPython", "--colors=nocolor", "session.ipy")
     assert session.stdout.endswith("train.py: 1 cell\nRun it: sbatch train.sbatch\n"), session.stdout + session.stderr
     assert "#SBATCH --nodes=2\n" in (folder / "train.sbatch").read_text()
-    subprocess.run(["sbatch", "--wait", "--output=out", "train.sbatch"], timeout=250, capture_output=True)
+    subprocess.run(["sbatch", "--wait", "--output=out", "train.sbatch"], timeout=200, capture_output=True)
     printed = re.findall(r"rank \d: \d+\.\d", (folder / "out").read_text())  # lines of two processes may mix
     assert sorted(printed) == [f"rank {r}: 6.0" for r in range(4)]
 

@@ -128,7 +128,7 @@ def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what
     names = ("matplotlib", "sklearn", "pandas", "pooch", *folders)
     again = "distlab.Cluster(1, init_method='file').heal()"
     process = run_script(f"NOT_ON_A_RANK = {names}; print(cluster.run({loaded})); {again}; print({seen}, flush=True)")
-    out, _ = process.communicate(timeout=220)
+    out, _ = process.communicate(timeout=200)
     first, *others = out.splitlines()
     assert (process.returncode, others) == (0, ["[[], []]", "set()"])
     assert_nothing_is_left(*first.split())

@@ -147,7 +147,7 @@ def mpi_script(n, body):
     """Run the lines of SCRIPT and then `body` on `n` processes that mpiexec starts."""
     source = textwrap.dedent(SCRIPT) + textwrap.dedent(body)
     command = [mpiexec.find(), "-n", str(n), *mpiexec.arguments(), sys.executable, "-c", source]
-    return subprocess.run(command, capture_output=True, text=True, timeout=220)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 
 def test_a_script_needs_only_mpiexec(monkeypatch):
