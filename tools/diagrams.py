@@ -1,7 +1,7 @@
 """Draws figs/*.svg and .png. Called by: make figs.
 
 Every collective, on small integers, for the notebooks: what each rank holds before the call, where it travels, and what
-each rank holds after it. And the ring all-reduce in space and time, for the README.
+each rank holds after it. And the ring all-reduce in space and time, for docs/course.md.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""README.md says nothing that does not hold."""
+"""README.md and docs/ say nothing that does not hold."""
 
 import json
 import re
@@ -9,6 +9,8 @@ from tests.processes import python
 from tests.tool import ROOT
 
 README = (ROOT / "README.md").read_text()
+COURSE = (ROOT / "docs/course.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 EXERCISES = [one for one in all_exercises().values() if one.notebook.isdigit()]
 
 
@@ -23,8 +25,9 @@ def test_the_example_prints_what_it_says():
 
 
 def test_the_report_is_a_real_one():
-    """The README shows the report that lab 00 has saved, but for the time that it took."""
-    (report,) = re.findall(r"```\n(DeadlockError: .*?)\n```", README, flags=re.DOTALL)
+    """docs/package.md shows the report that lab 00 has saved, but for the time that it took."""
+    page = (ROOT / "docs/package.md").read_text()
+    (report,) = re.findall(r"```\n(DeadlockError: .*?)\n```", page, flags=re.DOTALL)
     cells = json.loads((ROOT / "notebooks/00_start_here.ipynb").read_text())["cells"]
     outputs = [output for cell in cells for output in cell.get("outputs", []) if "evalue" in output]
     saved = [f"{output['ename']}: {output['evalue']}" for output in outputs]
@@ -32,14 +35,22 @@ def test_the_report_is_a_real_one():
 
 
 def test_links_exist():
-    """Every file that the README links to is there."""
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        assert re.match(r"https?:", target) or (ROOT / target).is_file(), target
+    """Every file that a page links to is there."""
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            assert re.match(r"https?:", target) or (page.parent / target).is_file(), (page.name, target)
 
 
 def test_the_table_counts_the_exercises():
-    """The table of the course lists the notebooks that there are, each with the number of its exercises."""
-    listed = set(re.findall(r"\(notebooks/(\d\d_\w+\.ipynb)\)", README))
+    """The table of the course lists the notebooks that there are, each with the number of its exercises.
+
+    README's table is its beginning.
+    """
+    listed = set(re.findall(r"\(../notebooks/(\d\d_\w+\.ipynb)\)", COURSE))
     assert listed == {path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
-    rows = re.findall(r"\(notebooks/(\d\d)_\w+\.ipynb\) \| \d+ \| (\d+) \|", README)
+    rows = re.findall(r"\(../notebooks/(\d\d)_\w+\.ipynb\) \| \d+ \| (\d+) \|", COURSE)
     assert dict(rows) == {number: str(count) for number, count in Counter(one.notebook for one in EXERCISES).items()}
+    core = [line for line in COURSE.splitlines() if line.startswith("| [0")]
+    assert [line for line in README.splitlines() if line.startswith("| [0")] == [
+        line.replace("../notebooks", "notebooks") for line in core
+    ]

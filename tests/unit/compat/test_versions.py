@@ -43,13 +43,13 @@ def test_cluster_warns_without_importing_torch():
 
 
 def test_the_matrix_has_all_that_is_supported(pairs):
-    """Every Python is in it, and the oldest, the pinned and the newest torch; README and the workflow have the same."""
+    """Every Python, and the oldest, the pinned and the newest torch are in it, as in docs/install.md and the workflow."""
     pythons, torches = zip(*(pair.split(":") for pair in pairs), strict=True)
     assert pythons == ("3.10", "3.11", "3.12", "3.13")
     oldest = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text()).group(1)
     pinned = re.search(r"(?m)^torch==([\d.]+)", (ROOT / "constraints.txt").read_text()).group(1)
     assert set(torches) == {f"{oldest}.0", pinned, versions.NEWEST_TORCH}
-    rows = re.findall(r"^\| (3\.\d+) \| ([\d.]+) \|", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    rows = re.findall(r"^\| (3\.\d+) \| ([\d.]+) \|", (ROOT / "docs/install.md").read_text(), flags=re.MULTILINE)
     assert [":".join(row) for row in rows] == pairs
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["tests"]
     assert tuple(job["strategy"]["matrix"]["python"]) == pythons

@@ -1,0 +1,50 @@
+"""Takes docs/deadlock.png: a deadlock and its report in a real JupyterLab, run just now. It needs Chromium.
+
+Called by a person, when the report looks different: python tools/screenshot.py
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from nbformat.v4 import new_code_cell
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.browser.conftest import BROWSERS, Lab, shutil  # noqa: E402
+from tests.browser.test_lab import open_notebook, run_all  # noqa: E402
+
+CELLS = [
+    "import sys\nimport distlab\nfrom distlab_course import figures\n\ncluster = distlab.Cluster(4)",
+    "%%px\nright, left = (rank + 1) % world_size, (rank - 1) % world_size\nmine, theirs = torch.ones(1) * rank, "
+    "torch.zeros(1)\ndist.recv(theirs, src=left)\ndist.send(mine, dst=right)",
+    "figures.who_waits(sys.last_value)",
+]
+
+
+def main() -> int:
+    browser = next(filter(None, map(shutil.which, BROWSERS)))
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        lab = Lab(Path(folder))
+        try:
+            lab.wait_until_up()
+            tags = [[], ["raises-exception"], []]
+            lab.write("a.ipynb", [new_code_cell(s, metadata={"tags": t}) for s, t in zip(CELLS, tags, strict=True)])
+            page = playwright.chromium.launch(executable_path=browser).new_page(
+                viewport={"width": 1240, "height": 1100}, device_scale_factor=1.5
+            )
+            page.set_default_timeout(200_000)
+            open_notebook(page, lab, "a.ipynb")
+            page.locator(".jp-SideBar .lm-TabBar-tab.lm-mod-current").first.click()  # folds the list of files
+            run_all(page)
+            page.wait_for_timeout(2000)
+            page.locator(".jp-WindowedPanel-viewport").first.screenshot(path=ROOT / "docs" / "deadlock.png")
+        finally:
+            lab.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
