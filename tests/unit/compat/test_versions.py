@@ -43,7 +43,7 @@ def test_cluster_warns_without_importing_torch():
 
 
 def test_the_matrix_has_all_that_is_supported(pairs):
-    """Every Python, and the oldest, the pinned and the newest torch are in it, as in docs/install.md and the workflow."""
+    """Every Python, and the oldest, pinned and newest torch are in it, as in docs/install.md and the workflow."""
     pythons, torches = zip(*(pair.split(":") for pair in pairs), strict=True)
     assert pythons == ("3.10", "3.11", "3.12", "3.13")
     oldest = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text()).group(1)
