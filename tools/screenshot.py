@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.browser.conftest import BROWSERS, Lab, shutil  # noqa: E402
-from tests.browser.test_lab import open_notebook, run_all  # noqa: E402
+from tests.browser.test_lab import STATE, open_notebook  # noqa: E402
 
 CELLS = [
     "import sys\nimport distlab\nfrom distlab_course import figures\n\ncluster = distlab.Cluster(4)",
@@ -33,13 +33,17 @@ def main() -> int:
             tags = [[], ["raises-exception"], []]
             lab.write("a.ipynb", [new_code_cell(s, metadata={"tags": t}) for s, t in zip(CELLS, tags, strict=True)])
             page = playwright.chromium.launch(executable_path=browser).new_page(
-                viewport={"width": 1240, "height": 1100}, device_scale_factor=1.5
+                viewport={"width": 1130, "height": 1100}, device_scale_factor=1.5
             )
             page.set_default_timeout(200_000)
             open_notebook(page, lab, "a.ipynb")
             page.locator(".jp-SideBar .lm-TabBar-tab.lm-mod-current").first.click()  # folds the list of files
-            run_all(page)
-            page.wait_for_timeout(2000)
+            page.locator(".jp-CodeCell .cm-content").first.click()
+            for number in range(len(CELLS)):
+                page.keyboard.press("Shift+Enter")
+                ran = f"n => (s => s.cells[n].execution_count && s.kernel == 'idle')(({STATE})())"
+                page.wait_for_function(ran, arg=number)
+                page.wait_for_timeout(6000)  # as a person would: what has started has come to rest
             page.locator(".jp-WindowedPanel-viewport").first.screenshot(path=ROOT / "docs" / "deadlock.png")
         finally:
             lab.stop()
