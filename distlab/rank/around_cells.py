@@ -88,6 +88,7 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
     shell = kernel.shell
     run, show, apply = shell.run_ast_nodes, shell.showtraceback, kernel.do_apply
     shell.run_ast_nodes, shell.showtraceback = run_statements, around(show)
+    shell.InteractiveTB.set_mode("Plain")  # IPython's own form parses torch's files: half a second on each rank
     kernel.pre_handler_hook = kernel.post_handler_hook = restore
     kernel.do_apply = around(apply)
 
