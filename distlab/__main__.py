@@ -28,7 +28,8 @@ def main() -> int:
         return others[sys.argv[1]].load()(sys.argv[2:])
     more = f"{' and '.join(others)} have a --help of their own" if others else None
     parser = argparse.ArgumentParser("python -m distlab", description="Distributed PyTorch on real ranks.", epilog=more)
-    parser.add_argument("command", choices=["doctor", *others], help="doctor: what this machine can do")
+    doctor = "doctor: what this machine can do, and what to change"
+    parser.add_argument("command", choices=["doctor", *others], help=doctor)
     parser.add_argument("--clean", action="store_true", help="end processes of clusters whose notebook is gone")
     parser.add_argument("--hosts", metavar="A,B", help="start a rank on each of these hosts instead, by ssh")
     parser.add_argument("--python", metavar="PATH", help="with --hosts: the Python there; by default, as here")

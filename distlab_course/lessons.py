@@ -52,7 +52,7 @@ def lab(arguments: Sequence[str]) -> int:
 
     Becomes JupyterLab, which gets the options; returns an exit status only if that cannot be.
     """
-    given = [*arguments[:1]] if arguments and (arguments[0] in ("-h", "--help") or arguments[0][0] != "-") else []
+    given = [word for word in arguments[:1] if word in ("-h", "--help") or not word.startswith("-")]
     parser = argparse.ArgumentParser(
         "python -m distlab lab",
         usage="%(prog)s [-h] [folder] [options of JupyterLab]",
@@ -91,8 +91,10 @@ def write(folder: Path, update: bool = False, agreed: Callable[[list[str]], bool
         OSError: the folder cannot be written.
     """
     done, note = Written(), _note(folder)
+    if folder.resolve() == SOURCE:
+        return done
     shipped = {path.relative_to(SOURCE).as_posix(): path.read_bytes() for one in FILES for path in SOURCE.glob(one)}
-    put = {}
+    put, before = {}, dict(note)
     for name, content in sorted(shipped.items()):
         there = folder / name
         held = _digest(there.read_bytes()) if there.exists() else None
@@ -120,7 +122,7 @@ def write(folder: Path, update: bool = False, agreed: Callable[[list[str]], bool
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
         note[name] = _digest(content)
-    if put:
+    if note != before:
         (folder / NOTE).write_text(json.dumps(note, indent=1) + "\n")
     return done
 

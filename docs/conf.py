@@ -31,7 +31,7 @@ nb_output_stderr = "show"
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
 suppress_warnings = ["mystnb.unknown_mime_type"]
-autodoc_typehints = "none"  # they stand in the signature
+autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True
 default_role = "literal"  # a name between single backticks, in docstrings
@@ -77,7 +77,9 @@ def buttons(page: str) -> str:
     name = Path(page).name
     links = [f"{{download}}`Download <{name}.ipynb>`"]
     if REPOSITORY:
-        links.append(f"[Open in Colab](https://colab.research.google.com/github/{REPOSITORY}/blob/colab/{name}.ipynb)")
+        if page == f"notebooks/{name}":  # make colab builds no answers
+            colab = f"https://colab.research.google.com/github/{REPOSITORY}/blob/colab/{name}.ipynb"
+            links.append(f"[Open in Colab]({colab})")
         links.append(f"[Open in Binder](https://mybinder.org/v2/gh/{REPOSITORY}/HEAD?urlpath=lab/tree/{page}.ipynb)")
     return " · ".join(links)
 

@@ -3,6 +3,7 @@
 Called by a person, when the report looks different: python tools/screenshot.py
 """
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.browser.conftest import BROWSERS, Lab, shutil  # noqa: E402
+from tests.browser.conftest import BROWSERS, Lab  # noqa: E402
 from tests.browser.test_lab import STATE, open_notebook  # noqa: E402
 
 CELLS = [

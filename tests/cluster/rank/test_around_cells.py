@@ -7,6 +7,7 @@ import os
 import signal
 import time
 
+import ipyparallel
 import psutil
 import pytest
 import torch
@@ -64,6 +65,14 @@ def test_a_child_ends_with_the_call_or_the_cell(usable):
         )
         assert [os.waitstatus_to_exitcode(left) for left in usable.pull("left")] == [status] * 2
     assert usable.run(children) == [[], []]
+
+
+def test_a_rank_formats_no_source_that_nobody_reads(usable):
+    """The report shows the learner's lines; IPython's form of a traceback would parse torch's files on every rank."""
+    failed = raised(ipyparallel.error.CompositeError, usable.client[:].execute, "1 / 0", block=True)
+    tracebacks = [traceback for _, _, traceback, _ in failed.elist]
+    assert ["ZeroDivisionError" in text for text in tracebacks] == [True] * 2
+    assert ["---->" in text for text in tracebacks] == [False] * 2
 
 
 # --- what a cell replaces ---

@@ -56,6 +56,19 @@ def test_a_changed_lesson_that_has_no_newer_one_gets_nothing_beside_it(written):
     assert lessons.write(written, update=True) == lessons.Written(kept=[OTHER])
 
 
+def test_what_is_there_already_is_remembered(source, written):
+    """Lessons that came another way, unchanged: an update replaces them, as those that were written here."""
+    (written / lessons.NOTE).unlink()
+    assert lessons.write(written) == lessons.Written()
+    (source / LESSON).write_text("new")
+    assert lessons.write(written, update=True) == lessons.Written(replaced=[LESSON])
+
+
+def test_a_clone_is_left_alone(source):
+    assert lessons.write(source, update=True) == lessons.Written()
+    assert not (source / lessons.NOTE).exists()
+
+
 def test_changed_files_are_overwritten_only_if_the_person_agrees(source, written):
     """Also files that were there before distlab came, which no note knows."""
     (written / lessons.NOTE).unlink()
