@@ -19,19 +19,13 @@ notebook = nbformat.read("00_start_here.ipynb", as_version=4)
 nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
 """
 CHECK_AN_EXERCISE = """\
-import distlab, distlab_course
-def chain(tensor):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    if rank > 0:
-        before = torch.empty_like(tensor)
-        dist.recv(before, src=rank - 1)
-        tensor = tensor + before
-    if rank == last:
-        return tensor
-    dist.send(tensor, dst=rank + 1)
-import torch, torch.distributed as dist
+import distlab, distlab_course, torch.distributed as dist
+def largest_on(tensor, dst):
+    largest = tensor.clone()
+    dist.reduce(largest, dst, op=dist.ReduceOp.MAX)
+    return largest if dist.get_rank() == dst else None
 with distlab.Cluster(4):
-    print(distlab.__file__, distlab_course.__file__, distlab.check("chain", chain), sep="\\n")
+    print(distlab.__file__, distlab_course.__file__, distlab.check("largest_on", largest_on), sep="\\n")
 """
 
 
