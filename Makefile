@@ -1,6 +1,6 @@
 # Everything a user types. `make` alone prints the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup lab check-parts test matrix lint notebooks figs bench colab site clean
+.PHONY: help setup lab check-parts test matrix lint notebooks figs bench colab class site clean
 SHELL := /bin/bash
 
 PYTHON ?= python3
@@ -31,6 +31,7 @@ help:
 	@echo "make figs       draw the diagrams in figs/ again"
 	@echo "make bench      measure distlab beside its peers                             (BENCHARGS=--write: into the README)"
 	@echo "make colab      build dist/colab/: every notebook as one file that runs on its own"
+	@echo "make class      build dist/class/: assignments for nbgrader, and a bundle for students without answers"
 	@echo "make site       build dist/site/: README, lessons and API as web pages, without running anything"
 	@echo "make clean      remove .venv, .matrix, dist and caches"
 	@echo "Options: PYTHON=python3.12   LABARGS=\"--port 9000\"   TORCH_INDEX=https://download.pytorch.org/whl/cpu   LOAD=15"
@@ -60,6 +61,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@{ [ -z "$(TORCH_INDEX)" ] || $(PIP) --index-url "$(TORCH_INDEX)" torch; } && $(PIP) -e ".[lab,course,mpi,site,test]" || { \
 	  echo "distlab: pip failed: read its last lines above, then run the same command again; torch's CPU build needs 3 GB of" \
 	    "disk, its CUDA build 9 (TORCH_INDEX=https://download.pytorch.org/whl/cpu)" >&2; exit 1; }
+	@$(PIP) -q --no-deps --upgrade --target $(VENV)/nbgrader nbgrader alembic mako rapidfuzz  # away from JupyterLab's eyes
 	@mkdir -p $(VENV)/share/jupyter/lab/settings  # JupyterLab's place for defaults: no news, no look for updates
 	@echo '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}' \
 	  > $(VENV)/share/jupyter/lab/settings/overrides.json
@@ -146,6 +148,9 @@ bench: setup
 
 colab: setup
 	@$(ENV_PYTHON) tools/colab.py
+
+class: setup
+	@$(ENV_PYTHON) -m distlab class dist/class
 
 # A warning is an error: a link that leads nowhere is one.
 site: setup

@@ -15,7 +15,14 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 SOURCE = PACKAGE / "lessons" if (PACKAGE / "lessons").is_dir() else PACKAGE.parent
-FILES = ("notebooks/*.ipynb", "notebooks/*.py", "notebooks/solutions/*.ipynb", "figs/*.svg", "figs/*.png")
+FILES = (
+    "notebooks/*.ipynb",
+    "notebooks/*.py",
+    "notebooks/*.md",
+    "notebooks/solutions/*.ipynb",
+    "figs/*.svg",
+    "figs/*.png",
+)
 FIRST = "notebooks/00_start_here.ipynb"
 NOTE = ".distlab_lessons.json"  # in the folder: the digest of what was last written there, by path
 FOLDER = Path("distlab-course")

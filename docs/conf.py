@@ -21,7 +21,7 @@ release = distlab.__version__
 html_title = "distlab"
 root_doc = "README"
 include_patterns = ["README.md", "TEACHING.md", "CONTRIBUTING.md", "CHANGELOG.md", "notebooks/**.ipynb", "docs/**.md"]
-include_patterns += ["benchmarks/README.md"]
+include_patterns += ["notebooks/cheat_sheet.md", "benchmarks/README.md"]
 exclude_patterns = ["**/.ipynb_checkpoints"]
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -66,7 +66,7 @@ def contents() -> str:
     trees = [toctree(name, [f"notebooks/{lab}" for lab in labs if lab[0] == part]) for part, name in PARTS.items()]
     trees.insert(0, toctree("distlab", [f"docs/{page}" for page in ("course", "install", "package", "hosts", "speed")]))
     trees.append(toctree("When something goes wrong", ["docs/reports/*"], glob=True))
-    trees.append(toctree("Reference", ["docs/api", "benchmarks/README", "CHANGELOG"]))
+    trees.append(toctree("Reference", ["notebooks/cheat_sheet", "docs/api", "benchmarks/README", "CHANGELOG"]))
     trees.append(toctree("For teachers and developers", ["TEACHING", "CONTRIBUTING"]))
     trees.append(toctree("Answers", ["notebooks/solutions/*"], glob=True))
     return "".join(trees)
@@ -88,7 +88,7 @@ def prepare(app, page: str, source: list[str]) -> None:
     """README gets the table of contents; each lesson its buttons, the colours of its code, and what it folds."""
     if page == root_doc:
         source[0] += contents()
-    elif page.startswith("notebooks/"):
+    elif page.startswith("notebooks/") and source[0].startswith("{"):
         notebook = json.loads(source[0])
         notebook["metadata"]["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
         for cell in notebook["cells"]:
