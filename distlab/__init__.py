@@ -52,9 +52,11 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
-    from distlab.client.magics import PxMagics
+    from distlab.client import typing
+    from distlab.client.magics import PxMagics, options
 
     shell.register_magics(PxMagics)
+    typing.install(shell, options())
 
 
 def _offer_px() -> None:

@@ -4,6 +4,7 @@ Runs on the notebook's kernel; registered by `%load_ext distlab`, or at the firs
 """
 
 import contextlib
+import re
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
@@ -14,6 +15,7 @@ from distlab.client import waiting
 from distlab.client.cell import Cell, Options
 from distlab.client.cluster import current_cluster
 from distlab.client.export import Step
+from distlab.wire.messages import ONE_LINE
 
 
 @magics_class
@@ -24,7 +26,7 @@ class PxMagics(Magics):
     @no_var_expand
     def px(self, line: str) -> None:
         """Run one line on every rank."""
-        self.cell_px("", line)
+        self.cell_px("", f"{line}\n{ONE_LINE}", f"%px {line}")
 
     @cell_magic("px")
     @magic_arguments("px")
@@ -36,7 +38,7 @@ class PxMagics(Magics):
     @argument("--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun")
     @argument("--force", action="store_true", help="with --export: replace an existing file")
     @waiting.held()
-    def cell_px(self, line: str, cell: str) -> None:
+    def cell_px(self, line: str, cell: str, source: str = "") -> None:
         """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.
 
         Examples
@@ -50,7 +52,7 @@ class PxMagics(Magics):
         """
         args, cluster = parse_argstring(self.cell_px, line), current_cluster()
         targets = cluster.check_ranks(None if args.targets is None else _chosen(args.targets, cluster.n))
-        options = Options(args.timeout, args.check, source=f"%%px {line}".rstrip() + f"\n{cell}")
+        options = Options(args.timeout, args.check, source=source or f"%%px {line}".rstrip() + f"\n{cell}")
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # the trace is shown even if the cell fails
                 afterwards.callback(ipython_display, meanwhile.enter_context(cluster.trace(targets)))
@@ -62,6 +64,11 @@ class PxMagics(Magics):
         cluster.steps.append(Step("cell", tuple(targets), cell))
         if args.export is not None:
             ipython_display(cluster.export(args.export, args.force))
+
+
+def options() -> list[str]:
+    """The options of %%px: "--targets" and so on."""
+    return sorted(set(re.findall(r"--\w+", PxMagics.cell_px.__doc__)))
 
 
 def _chosen(words: str, n: int) -> list[int]:

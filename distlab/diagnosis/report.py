@@ -192,7 +192,13 @@ def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
     elif state.doing == messages.IDLE and state.threads:
         found = [("finished, serving remote calls", "", None)]
     else:  # the lines of an idle rank mean nothing
-        found = [(WITHOUT_CALL[state.doing], "", line if state.doing == messages.COMPUTING else None)]
+        found = [
+            (
+                "sleeping" if state.sleeping else WITHOUT_CALL[state.doing],
+                "",
+                line if state.doing == messages.COMPUTING else None,
+            )
+        ]
     for one in state.serving:
         what, tensors, line = _does(one)[0]
         found.append((f"serving rank {one.caller}, {one.function}(...): {what}", tensors, line))

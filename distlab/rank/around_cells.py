@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -88,9 +89,16 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
     shell = kernel.shell
     run, show, apply = shell.run_ast_nodes, shell.showtraceback, kernel.do_apply
     shell.run_ast_nodes, shell.showtraceback = run_statements, around(show)
+    shell.set_hook("show_in_pager", _print_page, 0)
+    warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm.auto's: a rank has no widgets
     shell.InteractiveTB.set_mode("Plain")  # IPython's own form parses torch's files: half a second on each rank
     kernel.pre_handler_hook = kernel.post_handler_hook = restore
     kernel.do_apply = around(apply)
+
+
+def _print_page(shell: Any, text: Any, *_: Any, **__: Any) -> None:
+    """What `name?` shows, as output: a rank has no pager."""
+    print(text["text/plain"] if isinstance(text, dict) else text)
 
 
 def remember_environment() -> None:

@@ -1,4 +1,5 @@
-"""What the notebook may call on a rank: join and rebuild the group, run a function, define and read variables.
+"""What the notebook may call on a rank: join and rebuild the group, run a function, define and read variables,
+say which names there are.
 
 Runs on every rank. The notebook's kernel imports it too, to send these functions, and has no torch: what needs torch is
 imported inside of them.
@@ -7,6 +8,7 @@ imported inside of them.
 import sys
 from typing import Any
 
+from distlab.compat.ipython import current_shell
 from distlab.rank.around_cells import restore_builtins
 from distlab.wire import payload
 from distlab.wire.messages import Failure
@@ -120,3 +122,20 @@ def last_failure() -> Failure | None:
 
     error = getattr(sys, "last_value", None)
     return None if error is None else describe_failure(error)
+
+
+def names_below(rank: int, world_size: int, path: str) -> list[str]:
+    """The names of an object's attributes, "dist" or "model.fc"; for "", those of the cells. Empty if there is none."""
+    first, *rest = path.split(".")
+    value = namespace_of_cells().get(first)
+    for name in rest:
+        value = getattr(value, name, None)
+    return list(namespace_of_cells()) if not path else [] if value is None else dir(value)
+
+
+def help_for(rank: int, world_size: int, name: str, detail: int) -> dict[str, Any] | None:
+    """What IPython says about an object, as a MIME bundle; None if there is no such name."""
+    try:
+        return current_shell().object_inspect_mime(name, detail_level=detail)
+    except KeyError:
+        return None

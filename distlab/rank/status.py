@@ -64,6 +64,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         call=call,
         lines=_lines(thread) or _lines(main),
         idle=not executing(of_main),
+        sleeping=doing == messages.COMPUTING and thread == main and _sleeps(),
         importing=importing(of_main),
         begun=_begun(),
         groups=dist.get_pg_count(),
@@ -139,6 +140,13 @@ def _traffic() -> tuple[CallRecord, ...]:
         dropped = LOG.dropped.get(key, 0)
         rows.append(CallRecord("", messages.MESSAGE, group=group, sequence=count, dropped=dropped, **ends))
     return tuple(rows)
+
+
+def _sleeps() -> bool:
+    """Whether the kernel says that the main thread waits for a timer alone."""
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/wchan") as place:
+        return "nanosleep" in place.read()
+    return False
 
 
 def _lines(thread: int) -> tuple[Line, ...]:

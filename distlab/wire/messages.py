@@ -16,6 +16,7 @@ from typing import Any
 from distlab.wire import orders
 
 # what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
+ONE_LINE = "# %px"  # the last line of what %px sends: it has no first line that only the notebook knows, as %%px has
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
 # kinds of calls: functional collectives, and others such as new_group and backward, are made or waited for in C++
 MESSAGE, COLLECTIVE, FUNCTIONAL, REMOTE, OTHER = "message", "collective", "functional", "remote", "other"
@@ -134,6 +135,7 @@ class RankStatus:
         traffic: the newest message of each group, direction, peer and tag.
         mark: equal in two statuses if nothing happened in between.
         quiet: nothing is under way, and nothing else computes or may act.
+        sleeping: the main thread does nothing for a time that it has chosen, as in `time.sleep`; known on Linux.
         importing: the main thread is importing a library, and is not interrupted until it has.
         rounds: how often gloo's own threads, which look for data every few milliseconds, have run.
         threads: how many remote calls it can run at a time; 0 if it takes none.
@@ -156,6 +158,7 @@ class RankStatus:
     traffic: tuple[CallRecord, ...] = ()
     mark: tuple[int, ...] = ()
     quiet: bool = False
+    sleeping: bool = False
     importing: bool = False
     rounds: tuple[int, ...] = ()
     threads: int = 0
@@ -235,7 +238,8 @@ def line_of(filename: str, number: int, function: str) -> Line:
     place = "" if function.startswith("<") else function
     text = linecache.getline(filename, number).strip()
     if f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input"):
-        return Line(number + 1, text, place)  # in a cell, whose %%px line is not compiled
+        header = 0 if linecache.getlines(filename)[-1:] == [ONE_LINE + "\n"] else 1  # %%px, which is not compiled
+        return Line(number + header, text, place)
     return Line(number, text, place, filename)
 
 

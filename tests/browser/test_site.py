@@ -12,6 +12,8 @@ from tests.tool import ROOT
 PAGES = ("README", "notebooks/02_ranks_that_wait", "notebooks/05_ring_all_reduce")
 PAGES += ("docs/reports/deadlock_error", "docs/api", "TEACHING")
 
+pytestmark = pytest.mark.timeout(900)  # building takes 40 s of CPU
+
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
@@ -43,7 +45,6 @@ def visit(chromium, address):
         browser.close()
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (820, "light"), (1280, "dark")])
 def test_pages_fit_the_screen(visit, width, scheme):
     """No page is wider than the screen, and everything in it is there."""

@@ -89,7 +89,7 @@ def course(tmp_path_factory):
 
     def run(*command):
         done = subprocess.run(
-            [sys.executable, "-m", *command], cwd=folder, env=variables, capture_output=True, text=True, timeout=500
+            [sys.executable, "-m", *command], cwd=folder, env=variables, capture_output=True, text=True, timeout=900
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
 
@@ -116,7 +116,7 @@ def course(tmp_path_factory):
     return folder
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("student", SUBMISSIONS)
 def test_each_submission_gets_the_right_marks(course, student):
     """Also one that redefines the check, never ends, or ends its rank."""

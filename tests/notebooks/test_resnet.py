@@ -6,6 +6,8 @@ import runpy
 import subprocess
 import sys
 
+import pytest
+
 from tests.data_files import md5, write_cifar
 from tests.tool import ROOT
 
@@ -19,6 +21,7 @@ runpy.run_path({!r}, run_name="__main__")
 EPOCH = re.compile(r"^epoch (\d): loss \d\.\d{3}, accuracy \d+\.\d %$", re.MULTILINE)
 
 
+@pytest.mark.timeout(900)  # two runs of torchrun
 def test_it_trains_on_photographs_and_continues(tmp_path):
     """With files of CIFAR-10: two ranks, one epoch, and another one from the checkpoint, which replaces it.
 
