@@ -131,6 +131,8 @@ def show(result: Any, targets: Sequence[int], place: Place, patience: float, ser
     items = collect(result, targets, served)
     for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):  # rich output stands alone
         block = list(block)
+        if "image/png" in (block[0].data or {}):  # which has no place for a label
+            place.leave(_bundle([replace(block[0], text="", data=None)]))
         place.leave(_rich_bundle(block[0]) if block[0].data else _bundle(block))
     place.erase()
 

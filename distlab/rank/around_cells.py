@@ -8,6 +8,7 @@ ends where the cell does.
 import builtins
 import functools
 import os
+import re
 import signal
 import sys
 import threading
@@ -97,8 +98,9 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
 
 
 def _print_page(shell: Any, text: Any, *_: Any, **__: Any) -> None:
-    """What `name?` shows, as output: a rank has no pager."""
-    print(text["text/plain"] if isinstance(text, dict) else text)
+    """What `name?` shows, as output: a rank has no pager. The file of a cell's function differs on each rank."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text["text/plain"] if isinstance(text, dict) else text)
+    print(re.sub(r"^File: .*ipykernel.*\n", "", text, flags=re.MULTILINE))
 
 
 def remember_environment() -> None:
