@@ -13,6 +13,7 @@ from distlab import text
 from distlab.client import display, waiting
 from distlab.client.ranks import Ranks
 from distlab.client.waiting import Replies
+from distlab.compat.ipython import somebody_watches
 from distlab.diagnosis import failures, proof, report
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.rank import entry
@@ -63,7 +64,7 @@ class Cell:
         if options.check:
             view.apply_async(entry.end_checks)
         self._sent = Replies(self._result, targets)
-        self._place = display.Place()
+        self._place, self._live = display.Place(), display.Live()
         self._watch = DeadlockWatch(lambda patient: ranks.states(range(ranks.plan.n), patient))
         self._began = time.monotonic()
         self._died: dict[int, str] = {}  # how each of its ranks that have died did so, in words
@@ -121,10 +122,19 @@ class Cell:
                 limit = min(limit, duration + seconds.AFTER_DEATH) if died else limit
             elif duration < limit and self._watch.look():
                 return False
-            if duration >= seconds.LIVE_AFTER and not self._options.quiet:
-                doing = report.brief(self._watch.states)
-                display.show_live(self._place, f"{duration:.0f} s: {doing}", self._result, self._targets)
+            if not self._options.quiet and somebody_watches():
+                self._show_live(duration)
         return False
+
+    def _show_live(self, duration: float) -> None:
+        """Show a person what the ranks are doing; the picture comes later than the words."""
+        states, picture = self._watch.states, ""
+        self._live.look(duration, states)
+        if duration >= seconds.PICTURE_AFTER:
+            picture = self._live.picture(duration, states, self._ranks.memory(seconds.ANSWER))
+        if duration >= seconds.LIVE_AFTER:
+            doing = f"{duration:.0f} s: {report.brief(states)}"
+            display.show_live(self._place, doing, picture, self._result, self._targets)
 
     def _show(self) -> None:
         whole = not self._sent.unfinished() and not any(map(_is_death, self._sent.so_far().values()))

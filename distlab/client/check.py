@@ -7,6 +7,7 @@ one line when the answer passes, and the smallest case that fails when it does n
 import base64
 import contextlib
 import html
+import itertools
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from distlab.checking import Exercise, Limits, Question, all_exercises, numbers
 from distlab.client.cluster import Cluster, current_cluster
 from distlab.compat.ipython import start_folder
 from distlab.errors import DeadlockError, RankDied, RanksFailed, RankTimeout
-from distlab.plotting.units import Table, count, format_bytes, format_seconds
+from distlab.plotting.units import Link, Table, count, format_bytes, format_seconds
 from distlab.simulated import trial
 from distlab.simulated.events import Collective
 from distlab.simulated.network import Network
@@ -30,6 +31,7 @@ from distlab.traces import virtual
 from distlab.traces.trace import Trace
 from distlab.wire.payload import bring_own_module
 
+BAR = 10  # characters of a lab's bar in `progress`
 AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts")
 LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed
 A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)  # where only messages that follow each other take time
@@ -58,12 +60,18 @@ class Verdict:
         return f"{self.name}: {state}" + (f". {self.words}" if self.words else "")
 
     def _repr_html_(self) -> str | None:
-        if self.run is None:
+        if not self.attempted:
             return None
+        state, color = ("passed", "#1b5e20") if self.passed else ("not yet", "#8e1b1b")
+        badge = f'<span style="background:{color};color:#fff;border-radius:3px">&nbsp;{state}&nbsp;</span>'
+        last = f"\nNext: {_next(self.name)}" if self.passed and _next(self.name) else ""
+        words = html.escape(f"{self.words}{last}".strip())
+        text = f'<pre style="white-space:pre-wrap">{html.escape(self.name)}: {badge} {words}</pre>'
+        if self.run is None:
+            return text
         png, size = self.run._repr_png_()
         look = f'alt="{html.escape(repr(self.run))}" width="{size["width"]}" style="max-width:100%"'
-        image = f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}" {look}>'
-        return f"<pre>{html.escape(repr(self))}</pre>{image}"
+        return f'{text}<img src="data:image/png;base64,{base64.b64encode(png).decode()}" {look}>'
 
 
 def exercises() -> list[str]:
@@ -114,14 +122,36 @@ def progress() -> Table:
     """The exercises that have been passed and the best times, by notebook, from the file beside the notebooks.
 
     The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere. Delete it to start
-    over. On Colab it is lost with the session. Runs on: the notebook's kernel.
+    over. On Colab it is lost with the session. A lab whose notebook is in this folder has its title, a link in a
+    notebook. Runs on: the notebook's kernel.
     """
     (passed, best), rows = _kept(), []
     for notebook, names in sorted(grouped((one.notebook, name) for name, one in all_exercises().items()).items()):
         left = [name for name in names if name not in passed]
-        times = ", ".join(f"{name} {format_seconds(best[name]).strip()}" for name in names if name in best)
-        rows.append((notebook, f"{len(names) - len(left)} of {len(names)}", left[0] if left else "", times))
-    return Table("", ("notebook", "passed", "next", "best time"), tuple(rows), "lrll")
+        done, times = (
+            len(names) - len(left),
+            [f"{name} {format_seconds(best[name]).strip()}" for name in names if name in best],
+        )
+        bar = "█" * round(BAR * done / len(names))
+        state = f"{done} of {len(names)}", f"{bar:░<{BAR}}"
+        rows.append((notebook, *state, _title(notebook), left[0] if left else "", ", ".join(times)))
+    return Table("", ("notebook", "passed", "", "lab", "next", "best time"), tuple(rows), "lrllll")
+
+
+def _title(notebook: str) -> str:
+    """The title of a lab whose notebook is beside this one, a link to it; "" if there is none."""
+    for path in start_folder().glob(f"{notebook}_*.ipynb"):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            first = "".join(json.loads(path.read_text())["cells"][0]["source"]).splitlines()[0]
+            return Link(first.lstrip("# ").removeprefix(notebook).lstrip(" ·"), path.name)
+    return ""
+
+
+def _next(name: str) -> str:
+    """The exercise that follows in its lab; "" if it is the last one."""
+    known = all_exercises()
+    lab = [other for other in known if name in known and known[other].notebook == known[name].notebook]
+    return dict(itertools.pairwise(lab)).get(name, "")
 
 
 class _Text(str):

@@ -21,9 +21,15 @@ from typing import Any
 from distlab.client.plan import Plan, check_launcher
 from distlab.compat.ipyparallel import written as written_by_engines
 from distlab.compat.ipython import notebook_shell, publish, somebody_watches
+from distlab.diagnosis import report
+from distlab.diagnosis.proof import need
 from distlab.text import rank_list
+from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
 
 KINDS = ["stdout", "stderr", "display", "result"]  # of output, in the order in which they are shown
+LANES, LANE_SECONDS, LANE_WIDTH = 16, 12.0, 240  # of the live picture: ranks, the time that it shows, and how wide
+ARROWS = 64 + LANE_WIDTH + 4  # where they begin
+LOOKS = {COMPUTING: 1, COMMUNICATING: 0.3, SILENT: 0.6}  # how opaque a lane is; other times leave a gap
 LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can show without becoming slow
 
 
@@ -137,10 +143,58 @@ def show(result: Any, targets: Sequence[int], place: Place, patience: float, ser
     place.erase()
 
 
-def show_live(place: Place, doing: str, result: Any, targets: Sequence[int]) -> None:
-    """Show a waiting person what the ranks are doing and the newest lines that they wrote."""
+def show_live(place: Place, doing: str, picture: str, result: Any, targets: Sequence[int]) -> None:
+    """Show a waiting person what the ranks are doing, in words and as HTML, and the newest lines that they wrote."""
     items = [replace(item, text="\n".join(item.text.splitlines()[-5:])) for item in collect(result, targets)]
-    place.show(_bundle(items, doing))
+    bundle = _bundle(items, doing)
+    place.show({**bundle, "text/html": picture + as_html(items) if picture else bundle["text/html"]})
+
+
+class Live:
+    """The picture of ranks at work: a lane for each, its last seconds, what it does now, and for whom it waits."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, list[tuple[Any, ...]]] = {}  # by rank: since when, what it does, in words, in which call
+
+    def look(self, now: float, states: Mapping[int, RankStatus]) -> None:
+        """Remember what ranks do `now`, in seconds after the cell's beginning."""
+        for rank, state in states.items():
+            run = (IDLE if state.sleeping else state.doing, report.activity(state), state.mark[-2:-1])
+            before = self._runs.setdefault(rank, [(0.0, *run)])
+            if before[-1][1:] != run:
+                before.append((now, *run))
+
+    def picture(self, now: float, states: Mapping[int, RankStatus], megabytes: Mapping[int, float]) -> str:
+        """The picture as HTML with an SVG inside, whose text has the colour of the page's."""
+        from distlab.plotting.style import rank_color
+
+        ranks, begin, shapes = sorted(self._runs)[:LANES], max(0.0, now - LANE_SECONDS), []
+        middle = {rank: 18 * place + 9 for place, rank in enumerate(ranks)}
+        scale = LANE_WIDTH / LANE_SECONDS
+        for rank, y in middle.items():
+            color, runs = rank_color(rank), self._runs[rank]
+            ends = [since for since, *_ in runs[1:]] + [now]
+            for (since, doing, *_), end in zip(runs, ends, strict=True):
+                left, opacity = 64 + scale * max(0.0, since - begin), LOOKS.get(doing, 0)
+                if end > begin and opacity:
+                    width, bar = scale * (end - max(since, begin)), f'fill="{color}" fill-opacity="{opacity}"'
+                    shapes.append(f'<rect x="{left:.0f}" y="{y - 6}" width="{width:.1f}" height="12" {bar}/>')
+            memory = f" · {megabytes[rank]:.0f} MB" if rank in megabytes else ""
+            words = html.escape(f"{runs[-1][2]} · {now - runs[-1][0]:.0f} s{memory}")
+            shapes.append(
+                f'<text x="0" y="{y + 4}">rank {rank}</text><text x="{ARROWS + 40}" y="{y + 4}">{words}</text>'
+            )
+            awaited = need(states[rank], states) if rank in states else None
+            for other in (middle[one] for one in (awaited.ranks if awaited else ()) if one in middle):
+                curve = f"M{ARROWS} {y}C{ARROWS + 26} {y} {ARROWS + 26} {other} {ARROWS + 6} {other}"
+                head = f"{ARROWS},{other} {ARROWS + 8},{other - 4} {ARROWS + 8},{other + 4}"
+                shapes.append(f'<path d="{curve}" fill="none" stroke="{color}" stroke-width="2"/>')
+                shapes.append(f'<polygon points="{head}" fill="{color}"/>')
+        more = f"<div>and {len(self._runs) - LANES} more ranks</div>" if len(self._runs) > LANES else ""
+        style = 'style="max-width:100%;font:12px monospace;fill:currentColor;color:inherit"'
+        size = f'width="800" height="{18 * len(ranks)}" viewBox="0 0 800 {18 * len(ranks)}"'
+        keys = "full: computing, pale: waiting for a rank, none: sleeping or done; an arrow leads to the rank awaited"
+        return f"<b>{now:.0f} s</b> <small>({keys})</small><br><svg {size} {style}>{''.join(shapes)}</svg>{more}"
 
 
 def show_source(states: Mapping[int, Any], cell: str) -> None:
@@ -150,8 +204,6 @@ def show_source(states: Mapping[int, Any], cell: str) -> None:
         states: RankStatus by rank.
         cell: the text of a %%px cell; "" for a function.
     """
-    from distlab.diagnosis import report
-
     if notebook_shell() is not None and (marked := report.marked_source(states, cell)):
         as_html = report.source_html(marked, lambda ranks: chips(tuple(ranks)))
         publish({"text/plain": report.source_text(marked), "text/html": as_html})

@@ -196,13 +196,17 @@ class Ranks:
         lost = self.lost | {rank: self._how_ended(rank, self.pids[rank]) for rank in self.unnoted_deaths()}
         there = [rank for rank in range(self.plan.n) if rank not in lost]
         does = {rank: report.activity(status) for rank, status in self.states(there, patient=True).items()} | lost
-        memory = self.channel.ask(there, seconds.ANSWER_FOR_REPORT, messages.MEMORY)
+        memory = self.memory(seconds.ANSWER_FOR_REPORT)
         rows = []
         for rank, pid in enumerate(self.pids):
-            megabytes = memory[rank].megabytes if rank in memory else None
             host = {"host": self.hosts[rank]} if self.hosts else {}
-            rows.append({"rank": rank, "pid": pid, "state": does[rank], "megabytes": megabytes, **host})
+            rows.append({"rank": rank, "pid": pid, "state": does[rank], "megabytes": memory.get(rank), **host})
         return rows
+
+    def memory(self, limit: float) -> dict[int, float]:
+        """Megabytes of each rank that answers within `limit` seconds."""
+        there = [rank for rank in range(self.plan.n) if rank not in self.lost]
+        return {rank: one.megabytes for rank, one in self.channel.ask(there, limit, messages.MEMORY).items()}
 
     @property
     def hosts(self) -> list[str]:

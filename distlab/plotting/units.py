@@ -50,6 +50,15 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+class Link(str):
+    """A cell of a table that leads to `target`, an address, where it is shown as HTML."""
+
+    def __new__(cls, words: str, target: str) -> "Link":
+        link = super().__new__(cls, words)
+        link.target = target
+        return link
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of texts under their headings, shown as text or HTML.
@@ -85,5 +94,8 @@ class Table:
         cells = ""
         for cell, side in zip(line, self.sides, strict=True):
             align = "right" if side == "r" else "left"
-            cells += f'<{tag} style="text-align:{align};white-space:nowrap">{html.escape(cell.strip())}</{tag}>'
+            text = html.escape(cell.strip())
+            if isinstance(cell, Link):
+                text = f'<a href="{html.escape(cell.target)}">{text}</a>'
+            cells += f'<{tag} style="text-align:{align};white-space:nowrap">{text}</{tag}>'
         return f"<tr>{cells}</tr>"

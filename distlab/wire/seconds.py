@@ -12,6 +12,7 @@ AFTER_DEATH = 1.0  # before ranks that go on are interrupted, and for what is ye
 TICK = 0.25  # between two looks at the ranks of a cell that has not ended
 UNMOVED = 0.7  # for how long nothing has moved on any rank before a proof of a deadlock counts
 LIVE_AFTER = 1.0  # before the newest lines of a cell are shown while it runs
+PICTURE_AFTER = 2.0  # before the ranks are drawn while it runs
 OUTPUT = 60.0  # for what ranks have written, which may be much, to arrive
 LAST_FAILURE = 10.0  # for a rank to describe the exception of a %%px cell, or for its end to be reported
 

@@ -84,9 +84,11 @@ def test_a_right_answer_is_drawn_and_its_best_time_kept(usable):
         assert len(verdict.run.messages) == 24
         assert {message.num_bytes for message in verdict.run.messages} == {2**20}
         shown = verdict._repr_html_()
-        assert shown.startswith(f"<pre>{html.escape(repr(verdict))}</pre><img src=")
+        assert html.escape(f"{verdict.words}\nNext: ring_reduce_scatter") + "</pre><img src=" in shown
         assert "24 messages" in shown
-    assert distlab.check("sum_of_squares", with_all_reduce)._repr_html_() is None  # it is not made of messages
+    assert ">&nbsp;passed&nbsp;<" in shown
+    wrong = distlab.check("sum_of_squares", with_all_reduce)._repr_html_()
+    assert (">&nbsp;not yet&nbsp;<" in wrong, "<img" in wrong) == (True, False)
     assert distlab.check("ring_all_reduce", stub)._repr_html_() is None
 
 

@@ -133,8 +133,22 @@ def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
     kinds = [message["type"] for message in messages]
     assert kinds == ["display_data"] + ["update_display_data"] * (len(kinds) - 1)
     assert len(kinds) > 2
-    assert re.match(r"\d s: ranks 0-3: computing \(line 3\)\n", plain(messages[0]))
+    assert re.match(r"\d s: ranks 0-3: (computing|sleeping) \(line 3\)\n", plain(messages[0]))
     assert plain(messages[-1]) == final
+    drawn = [
+        "<svg" in message["data"]["text/html"] for message in messages
+    ]
+    assert (drawn[0], drawn[-2], drawn[-1]) == (False, True, False)
+
+
+def test_the_picture_shows_who_waits_for_whom(notebook):
+    """A lane for each rank, what it does and for how long, its memory, and arrows to the ranks that it waits for."""
+    source = "%%px --timeout 4\nif rank == 0:\n    while True: pass\ndist.recv(torch.zeros(1), src=rank - 1)"
+    shown = [one.get("data", {}).get("text/html", "") for one in notebook.run(source, someone_watches=True)]
+    last = [picture for picture in shown if "<svg" in picture][-1]
+    assert last.count("<path") == last.count("<polygon") == 3
+    assert re.search(r">computing, line 3 · \d+ s( · \d+ MB)?<", last)
+    assert re.search(r">recv\(src=0\), line 4 · \d+ s( · \d+ MB)?<", last)
 
 
 def test_a_new_cluster_takes_over_px(notebook):

@@ -8,6 +8,7 @@ import torch
 import distlab
 from distlab.checking import Question, all_exercises, question
 from tests.refused import refused
+from tests.tool import ROOT
 
 pytestmark = pytest.mark.usefixtures("progress_file")
 
@@ -88,3 +89,14 @@ def test_progress_is_no_reason_to_fail(progress_file, content):
     assert distlab.check("step_of_7b", 2.1).passed
     (row,) = [row for row in distlab.progress().rows if row[0] == "04"]
     assert row[1].startswith("0 of " if content is None else "1 of ")
+
+
+def test_progress_names_the_labs_beside_it(monkeypatch):
+    """A lab whose notebook is in the folder has its title, in HTML a link; a bar shows how much is passed."""
+    monkeypatch.chdir(ROOT / "notebooks")
+    shown = distlab.progress()
+    (row,) = [row for row in shown.rows if row[0] == "05"]
+    assert row[:4] == ("05", "0 of 6", "░" * 10, "Ring all-reduce")
+    assert '<a href="05_ring_all_reduce.ipynb">Ring all-reduce</a>' in shown._repr_html_()
+    monkeypatch.chdir(ROOT)
+    assert distlab.progress().rows[5][3] == ""
