@@ -17,7 +17,7 @@ from typing import Any
 from distlab import simulated
 from distlab.client import display, waiting
 from distlab.client.plan import ControllerEndedError, Plan
-from distlab.client.processes import Processes
+from distlab.client.processes import AHEAD, Processes
 from distlab.client.waiting import Patience, Replies
 from distlab.compat.ipyparallel import engines_with_work
 from distlab.diagnosis import failures, report
@@ -58,8 +58,9 @@ class Ranks:
         self._simulates = False  # whether the ranks are on simulated machines now
         self._watchdog_failed = False  # whether that was shown
         self._owner = os.getpid()
-        self._processes: Processes | None = warm
+        self._processes: Processes | None = None
         with display.starting(plan.n, plan.backend):
+            self._processes = warm or AHEAD.take(plan)
             try:
                 self._build(list(range(plan.n)))
             except BaseException:

@@ -135,9 +135,7 @@ def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
     assert len(kinds) > 2
     assert re.match(r"\d s: ranks 0-3: (computing|sleeping) \(line 3\)\n", plain(messages[0]))
     assert plain(messages[-1]) == final
-    drawn = [
-        "<svg" in message["data"]["text/html"] for message in messages
-    ]
+    drawn = ["<svg" in message["data"]["text/html"] for message in messages]
     assert (drawn[0], drawn[-2], drawn[-1]) == (False, True, False)
 
 
