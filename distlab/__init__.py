@@ -52,13 +52,13 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
-    from distlab.client import typing
+    from distlab.client import completion
     from distlab.client.cluster import Cluster
     from distlab.client.magics import PxMagics, options
     from distlab.client.processes import AHEAD
 
     shell.register_magics(PxMagics)
-    typing.install(shell, options())
+    completion.install(shell, options())
     if hasattr(shell, "kernel") and Cluster.current is None:
         AHEAD.begin()
 
