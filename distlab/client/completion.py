@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import distlab
 from distlab.client.cluster import Cluster
 from distlab.errors import DistlabError
 from distlab.rank import entry
@@ -43,7 +42,9 @@ def _complete(own: Callable[..., Any], options: list[str], code: str, cursor: in
     if match := OPTION.fullmatch(before):
         fragment, words = match[1], options
     elif match := EXERCISE.search(before):
-        fragment, words = match[1], distlab.exercises()
+        from distlab.checking import all_exercises  # which imports torch
+
+        fragment, words = match[1], list(all_exercises())
     elif PX.match(code) and (match := NAME.search(before)):
         fragment, words = match[2], _ask(entry.names_below, match[1] or "") or []
     else:
