@@ -143,7 +143,7 @@ def _traffic() -> tuple[CallRecord, ...]:
 
 
 def _sleeps() -> bool:
-    """Whether the kernel says that the main thread waits for a timer alone."""
+    """Whether the main thread waits for a timer alone, as Linux sees it; where it does not say, no."""
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/wchan") as place:
         return "nanosleep" in place.read()
     return False

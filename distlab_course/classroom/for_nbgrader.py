@@ -27,6 +27,7 @@ from distlab_course.lessons import SOURCE
 CHECK = re.compile(r'distlab\.check\("(\w+)", \w+\)')
 JUDGE = str(Path(__file__).with_name("judge.py"))
 SECONDS = 300.0  # for one exercise; a check gives up earlier, unless its process is harmed
+END_SECONDS = 30.0  # for a judge that has said everything
 NO_CHECK = 'This cell has no distlab.check("name", name), so a person has to mark it.'
 NO_VERDICT = "{}: the process that checks it ended, or gave no verdict for {:.0f} s."
 
@@ -87,6 +88,9 @@ def judged(asked: list[str], submitted: list[Cell], lab: list[Cell], folder: Pat
                     found[name] = (False, NO_VERDICT.format(name, SECONDS))
                     break
                 found[name] = json.loads(line)
+            else:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(END_SECONDS)  # it ends its ranks first
             _end(process)
     return found
 

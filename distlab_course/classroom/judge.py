@@ -27,6 +27,8 @@ def main() -> None:
     submitted, lab = ([Cell(**cell) for cell in given[part]] for part in ("submitted", "lab"))
     for name in given["asked"]:
         try:
+            if name not in all_exercises():
+                raise Refused("no exercise of this name is installed where it is marked.")
             cells = needed_for(name, submitted, lab)
             passed, words = (False, f"{name}: not attempted") if is_stub(name, cells) else judge(name, cells)
         except Refused as error:
