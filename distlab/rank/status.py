@@ -64,7 +64,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         call=call,
         lines=_lines(thread) or _lines(main),
         idle=not executing(of_main),
-        sleeping=doing == messages.COMPUTING and thread == main and _sleeps(),
+        sleeping=doing == messages.COMPUTING and thread == main and _sleeps(_lines(main)),
         importing=importing(of_main),
         begun=_begun(),
         groups=dist.get_pg_count(),
@@ -142,11 +142,12 @@ def _traffic() -> tuple[CallRecord, ...]:
     return tuple(rows)
 
 
-def _sleeps() -> bool:
-    """Whether the main thread waits for a timer alone, as Linux sees it; where it does not say, no."""
+def _sleeps(lines: tuple[Line, ...]) -> bool:
+    """Whether the main thread waits for a timer alone, as Linux sees it; where it does not say, by the line's text."""
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/wchan") as place:
-        return "nanosleep" in place.read()
-    return False
+        if (seen := place.read()) not in ("", "0"):
+            return "nanosleep" in seen
+    return bool(lines) and "sleep(" in lines[-1].text
 
 
 def _lines(thread: int) -> tuple[Line, ...]:

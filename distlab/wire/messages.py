@@ -135,7 +135,7 @@ class RankStatus:
         traffic: the newest message of each group, direction, peer and tag.
         mark: equal in two statuses if nothing happened in between.
         quiet: nothing is under way, and nothing else computes or may act.
-        sleeping: the main thread does nothing for a time that it has chosen, as in `time.sleep`; known on Linux.
+        sleeping: the main thread does nothing for a time that it has chosen, as in `time.sleep`.
         importing: the main thread is importing a library, and is not interrupted until it has.
         rounds: how often gloo's own threads, which look for data every few milliseconds, have run.
         threads: how many remote calls it can run at a time; 0 if it takes none.

@@ -84,7 +84,7 @@ def test_a_figure_that_a_rank_draws_has_its_rank(notebook):
 
 
 def test_one_line_is_line_1_and_a_sleep_is_no_computation(notebook):
-    """%px counts its line as the first; a rank that sleeps is said to sleep, on Linux."""
+    """%px counts its line as the first; a rank that sleeps is said to sleep."""
     assert "line 1   1/0" in notebook.text("%px 1/0")
     assert "ranks 0-1  sleeping  line 3" in notebook.text("%%px --timeout 1\nimport time\ntime.sleep(60)")
 
