@@ -25,21 +25,25 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     given = json.load(sys.stdin)
     submitted, lab = ([Cell(**cell) for cell in given[part]] for part in ("submitted", "lab"))
+    passed = False
     for name in given["asked"]:
         try:
             if name not in all_exercises():
                 raise Refused("no exercise of this name is installed where it is marked.")
             cells = needed_for(name, submitted, lab)
-            passed, words = (False, f"{name}: not attempted") if is_stub(name, cells) else judge(name, cells)
+            passed, words = (False, f"{name}: not attempted") if is_stub(name, cells) else judge(name, cells, passed)
         except Refused as error:
             passed, words = False, f"{name}: {error}"
         print(json.dumps([passed, words]), file=results, flush=True)
 
 
-def judge(name: str, cells: list[Cell]) -> tuple[bool, str]:
-    """Whether an answer is right, and what to tell the student; ranks that ran a wrong one are not used again."""
-    cluster = distlab.Cluster.current or distlab.Cluster(RANKS)
-    verdict = None
+def judge(name: str, cells: list[Cell], again: bool) -> tuple[bool, str]:
+    """Whether an answer is right, and what to tell the student.
+
+    Args:
+        again: whether to use the ranks of the answer before; those that ran a wrong one make way for new processes.
+    """
+    cluster = distlab.Cluster.current if again and distlab.Cluster.current else distlab.Cluster(RANKS)
     try:
         cluster.run(import_all, cells, timeout=IMPORTING)
         answer = Answer(cells, name)
@@ -49,9 +53,6 @@ def judge(name: str, cells: list[Cell]) -> tuple[bool, str]:
         return verdict.passed, repr(verdict)
     except DistlabError as error:
         return False, f"{name}: {error}"
-    finally:
-        if verdict is None or not verdict.passed:
-            cluster.stop()
 
 
 if __name__ == "__main__":
