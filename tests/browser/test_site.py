@@ -1,5 +1,6 @@
 """make site: the pages in Chromium, on a telephone and on a desk, light and dark."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,9 @@ def test_a_lesson_on_the_site(visit):
 def test_search_finds_a_report(visit):
     page = visit("search.html?q=DeadlockError")
     page.get_by_role("link", name="DeadlockError: what it means").first.wait_for()
+
+
+def test_the_cheat_sheet_is_one_sheet_of_paper(visit):
+    """Printed in A4."""
+    printed = visit("notebooks/cheat_sheet.html").pdf(prefer_css_page_size=True)
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", printed)) == 1
