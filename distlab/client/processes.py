@@ -347,6 +347,14 @@ class Processes:
         return "\n".join(lines[-count:])
 
 
+def started(plan: Plan) -> Processes:
+    """The processes of a plan, started again if another program has taken a port first."""
+    try:
+        return Processes(plan)
+    except ControllerEndedError:
+        return Processes(plan)
+
+
 class Ahead:
     """Processes without engines, started before a cluster is asked for, and ended if none is for a while.
 
@@ -371,7 +379,7 @@ class Ahead:
 
     def _start(self) -> None:
         with contextlib.suppress(ClusterError):  # whoever asks for a cluster starts one, and hears why it fails
-            self._processes = Processes(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
+            self._processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
 
     def take(self, plan: Plan | None = None) -> Processes | None:
         """They, for a cluster with this plan; if they are of no use to it, they end, and it is None."""

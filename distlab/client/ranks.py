@@ -16,8 +16,8 @@ from typing import Any
 
 from distlab import simulated
 from distlab.client import display, waiting
-from distlab.client.plan import ControllerEndedError, Plan
-from distlab.client.processes import AHEAD, Processes
+from distlab.client.plan import Plan
+from distlab.client.processes import AHEAD, Processes, started
 from distlab.client.waiting import Patience, Replies
 from distlab.compat.ipyparallel import engines_with_work
 from distlab.diagnosis import failures, report
@@ -73,10 +73,7 @@ class Ranks:
         if new and old is not None and old.can_fork:
             old.replace(new, plan.threads or old.threads, everyone)
         elif new:  # all of them: the first time, or because they all ended with the process that forks them
-            try:
-                self._processes = Processes(plan)
-            except ControllerEndedError:  # another program took a port first
-                self._processes = Processes(plan)
+            self._processes = started(plan)
             if old is not None:
                 old.stop()
         backend = plan.backend if plan.network is None else "simulated"
