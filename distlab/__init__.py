@@ -52,13 +52,11 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
-    from distlab.client import completion
+    from distlab.client.ahead import AHEAD
     from distlab.client.cluster import Cluster
-    from distlab.client.magics import PxMagics, options
-    from distlab.client.processes import AHEAD
+    from distlab.client.magics import install
 
-    shell.register_magics(PxMagics)
-    completion.install(shell, options())
+    install(shell)
     if hasattr(shell, "kernel") and Cluster.current is None:
         AHEAD.begin()
 

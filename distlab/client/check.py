@@ -128,13 +128,11 @@ def progress() -> Table:
     (passed, best), rows = _kept(), []
     for notebook, names in sorted(grouped((one.notebook, name) for name, one in all_exercises().items()).items()):
         left = [name for name in names if name not in passed]
-        done, times = (
-            len(names) - len(left),
-            [f"{name} {format_seconds(best[name]).strip()}" for name in names if name in best],
-        )
-        bar = "█" * round(BAR * done / len(names))
-        state = f"{done} of {len(names)}", f"{bar:░<{BAR}}"
-        rows.append((notebook, *state, _title(notebook), left[0] if left else "", ", ".join(times)))
+        times = ", ".join(f"{name} {format_seconds(best[name]).strip()}" for name in names if name in best)
+        done = len(names) - len(left)
+        bar = f"{'█' * round(BAR * done / len(names)):░<{BAR}}"
+        row = (notebook, f"{done} of {len(names)}", bar, _title(notebook), left[0] if left else "", times)
+        rows.append(row)
     return Table("", ("notebook", "passed", "", "lab", "next", "best time"), tuple(rows), "lrllll")
 
 

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections import defaultdict
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab.client import waiting
-from distlab.client.plan import FORK, STOCK, ControllerEndedError, Plan, check_launcher
+from distlab.client.plan import STOCK, ControllerEndedError, Plan
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
@@ -38,7 +37,6 @@ from distlab.wire.rendezvous import Rendezvous, address_towards
 
 START_SECONDS = 60.0
 ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
-IDLE_SECONDS = 300.0  # after which processes end that no cluster has taken
 THREAD_SECONDS = 5.0  # for a thread to end whose process has ended
 PRELOADED = (entry.__name__, "distlab.rank.group")  # the second imports torch, which the kernel does not need
 
@@ -345,60 +343,3 @@ class Processes:
         logs = sorted(Path(self.folder, "log").glob("*.log"), key=lambda path: path.stat().st_mtime)
         lines = [line for path in logs for line in path.read_text(errors="replace").splitlines() if line.strip()]
         return "\n".join(lines[-count:])
-
-
-def started(plan: Plan) -> Processes:
-    """The processes of a plan, started again if another program has taken a port first."""
-    try:
-        return Processes(plan)
-    except ControllerEndedError:
-        return Processes(plan)
-
-
-class Ahead:
-    """Processes without engines, started before a cluster is asked for, and ended if none is for a while.
-
-    Importing torch takes most of the time of a start, and a person needs some for the next cell.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._processes: Processes | None = None
-        self._surroundings: Any = None
-
-    def begin(self) -> None:
-        """Start them in a thread, where a fork server starts ranks; once, until they are taken."""
-        if self._thread is None and check_launcher(None) == FORK:
-            self._surroundings = _surroundings()
-            self._thread = threading.Thread(target=self._start, name="distlab-ahead", daemon=True)
-            self._thread.start()
-            end = threading.Timer(IDLE_SECONDS, self.take)
-            end.daemon = True
-            end.start()
-
-    def _start(self) -> None:
-        with contextlib.suppress(ClusterError):  # whoever asks for a cluster starts one, and hears why it fails
-            self._processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
-
-    def take(self, plan: Plan | None = None) -> Processes | None:
-        """They, for a cluster with this plan; if they are of no use to it, they end, and it is None."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-            if thread is None:
-                return None
-            thread.join()
-            found, self._processes = self._processes, None
-        usable = plan is not None and (plan.engines, plan.hosts, plan.preload) == (FORK, None, ())
-        if found is None or (usable and found.can_fork and self._surroundings == _surroundings()):
-            return found
-        found.stop()
-        return None
-
-
-def _surroundings() -> tuple[dict[str, str], str]:
-    """What the ranks get from this process as it is now."""
-    return dict(os.environ), os.getcwd()
-
-
-AHEAD = Ahead()

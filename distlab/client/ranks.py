@@ -16,8 +16,9 @@ from typing import Any
 
 from distlab import simulated
 from distlab.client import display, waiting
+from distlab.client.ahead import AHEAD, started
 from distlab.client.plan import Plan
-from distlab.client.processes import AHEAD, Processes, started
+from distlab.client.processes import Processes
 from distlab.client.waiting import Patience, Replies
 from distlab.compat.ipyparallel import engines_with_work
 from distlab.diagnosis import failures, report

@@ -7,7 +7,7 @@ import pytest
 from tests.cluster.conftest import Notebook, processes_of
 from tests.processes import wait_until_gone
 
-LOADED = "%load_ext distlab\nimport os, distlab\nfrom distlab.client import processes\n"
+LOADED = "%load_ext distlab\nimport os, distlab\nfrom distlab.client import ahead\n"
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def kernel(nothing_left):
 
 def servers(book):
     """Process numbers of the fork servers, once what was started ahead is ready; their children have their names."""
-    book.run("processes.AHEAD._thread and processes.AHEAD._thread.join()")
+    book.run("ahead.AHEAD._thread and ahead.AHEAD._thread.join()")
     named = [one for one in processes_of(f"{book.pid}-") if "distlab.launch.fork_server" in " ".join(one.cmdline())]
     return {one.pid for one in named if one.ppid() == book.pid}
 
@@ -60,7 +60,7 @@ def test_a_cluster_of_another_kind_ends_them(kernel):
 
 def test_they_end_when_nobody_comes(kernel):
     """After some idle time; a cluster then starts as always."""
-    kernel.run("from distlab.client import processes; processes.IDLE_SECONDS = 1.0")
+    kernel.run("from distlab.client import ahead; ahead.IDLE_SECONDS = 1.0")
     kernel.run(LOADED)
     deadline = time.monotonic() + 100
     while processes_of(f"{kernel.pid}-") and time.monotonic() < deadline:
