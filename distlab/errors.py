@@ -19,23 +19,27 @@
     KeyboardInterrupt
     └── Interrupted                         a person interrupted a cell
 
-A notebook shows only the message: the frames between the learner's cell and the ranks are distlab's own and
-explain nothing.
+A notebook shows only the message, in lines of 80 columns: the frames between the learner's cell and the ranks are
+distlab's own and explain nothing.
 """
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distlab.wire.messages import Failure
 
 
+COLUMNS = 80  # of a terminal, and of a narrow notebook, which breaks longer lines in the middle of a word
+
+
 class DistlabError(Exception):
     """Base of every error that distlab raises on purpose."""
 
     def _render_traceback_(self) -> list[str]:
-        return f"{type(self).__name__}: {self}".splitlines()
+        return fitted(f"{type(self).__name__}: {self}")
 
 
 class ArgumentError(DistlabError, ValueError):
@@ -114,6 +118,20 @@ class Interrupted(KeyboardInterrupt):
     """A person interrupted a cell; the message says where its ranks were. Like KeyboardInterrupt, no Exception."""
 
     _render_traceback_ = DistlabError._render_traceback_
+
+
+def fitted(text: str) -> list[str]:
+    """The lines of a text, each broken between words where it is too long; a row of a table before its last column."""
+    lines = []
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        following = indent and indent + " " * 8
+        row, _, code = line.rpartition("  ")
+        parts = [row.rstrip(), following + code] if len(line) > COLUMNS and row.strip() else [line]
+        for part in parts:
+            options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": following}
+            lines += textwrap.wrap(part, COLUMNS, **options) or [""]
+    return lines
 
 
 NAMES = [name for name, kind in vars().items() if isinstance(kind, type) and issubclass(kind, DistlabError)]
