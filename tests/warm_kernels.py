@@ -1,36 +1,56 @@
-"""A plugin of pytest for the notebooks: forks their kernels from one process that has imported the libraries.
+"""A plugin of pytest for the notebooks: forks kernels, and the servers of their clusters, from one warm process.
 
-A new kernel computes for seconds until torch, matplotlib and ipyparallel are imported, and there are 54 notebooks. Here
-that happens once for each run of pytest. Each kernel imports distlab itself, and each cluster starts as always.
+A new Python computes for seconds until torch, matplotlib and ipyparallel are imported; the notebooks start 54 kernels
+and twice as many clusters. Here the import happens once for each run of pytest. All import distlab themselves. In
+tests/cluster, and wherever else a cluster is made, its processes are started as always.
 """
 
+import ctypes
 import multiprocessing
 import os
 import runpy
+import subprocess
 import sys
+from multiprocessing import forkserver, process
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+import ipyparallel.cluster.launcher
 from jupyter_client.provisioning import local_provisioner
 
+from distlab.launch import fork_server, reaper
+
 FORKS = multiprocessing.get_context("forkserver")
-LIBRARIES = ["ipykernel.kernelapp", "torch", "matplotlib.pyplot", "ipyparallel"]
+LIBRARIES = ["ipykernel.kernelapp", "torch", "matplotlib.pyplot"]
+LIBRARIES += ["ipyparallel.controller.app", "ipyparallel.engine.app", "tornado.platform.asyncio"]
+# psutil, and so reaper.py, reads the environment with which a program was started: there it stands until it is replaced
+ROOM = "_" * len(reaper.TAG), "_" * 40
 
 
 def pytest_configure() -> None:
-    # ipykernel sets it before a notebook imports matplotlib, which reads it only once
-    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+    # ipykernel sets the first before a notebook imports matplotlib, which reads it only once; torch reads the second
+    for name, value in (("MPLBACKEND", "module://matplotlib_inline.backend_inline"), ROOM):
+        os.environ[name] = value
     FORKS.set_forkserver_preload(LIBRARIES)
-    local_provisioner.launch_kernel = Kernel
+    forkserver.ensure_running()
+    del os.environ[ROOM[0]]
+    local_provisioner.launch_kernel = lambda command, *, env, cwd=None, **_: Forked(command, env=env, cwd=cwd)
 
 
-class Kernel:
-    """A forked kernel, with what Jupyter's client calls of a Popen."""
+class Forked:
+    """A program `python -m` or `python -c` in a forked process, with what is called of a Popen."""
 
     stdin = stdout = stderr = None
 
-    def __init__(self, command: list[str], *, env: dict[str, str], cwd: str | None = None, **_: Any):
+    def __init__(self, command: list[str], *, env: dict[str, str], cwd: str | None = None, **ends: Any):
+        given = [ends.get(name) for name in ("stdin", "stdout", "stderr")]
+        given[2] = given[1] if given[2] == subprocess.STDOUT else given[2]
+        numbers = [one if isinstance(one, int) else one.fileno() for one in given if one is not None]
+        files = [Connection(os.dup(number)) for number in numbers]
         ready, tell = FORKS.Pipe(duplex=False)
-        self._process = FORKS.Process(target=_be_kernel, args=(command, env, cwd or os.getcwd(), tell))
+        arguments = (command, env, cwd or os.getcwd(), files, tell)
+        self._process = FORKS.Process(target=_be_program, args=arguments, daemon=True)  # it ends with this one
         self._process.start()
         ready.recv()  # it has a process group of its own, to which the client sends signals
         self.pid = self._process.pid
@@ -38,19 +58,56 @@ class Kernel:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self) -> int | None:
-        self._process.join()
+    def wait(self, timeout: float | None = None) -> int | None:
+        self._process.join(timeout)
         return self._process.exitcode
 
+    def kill(self) -> None:
+        self._process.kill()
 
-def _be_kernel(command: list[str], env: dict[str, str], cwd: str, tell: Any) -> None:
-    """Do what `python -m ipykernel_launcher` does. Runs in a forked process."""
+
+def _be_program(command: list[str], env: dict[str, str], cwd: str, files: list[Connection], tell: Any) -> None:
+    """Do what a new Python does with this command. Runs in a forked process."""
     os.setsid()
     tell.send(True)
+    for number, file in enumerate(files):
+        os.dup2(file.fileno(), number)
+    process.current_process().name = "MainProcess"
+    process.current_process()._config["daemon"] = False  # it may have children
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    option, module, *arguments = command[1:]
-    assert option == "-m", command
-    sys.argv = [module, f"--IPKernelApp.parent_handle={os.getppid()}", *arguments]  # it ends with its parent
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    option, program, *arguments = command[1:]
+    if option == "-c":
+        _tag(env[reaper.TAG])
+        sys.argv = ["-c", *arguments]
+        exec(program, {"__name__": "__main__"})
+    else:
+        forkserver._forkserver.ensure_running = lambda: None  # it is: Python would start another one
+        subprocess.Popen = ipyparallel.cluster.launcher.Popen = Servers
+        sys.argv = [program, f"--IPKernelApp.parent_handle={os.getppid()}", *arguments]  # it ends with its parent
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+# a report shows the files of the learner's lines, and this one would count as theirs
+_be_program.__code__ = _be_program.__code__.replace(co_filename=runpy.__file__)
+
+
+class Servers(subprocess.Popen):
+    """In a kernel: the servers of clusters on this machine are forked, and every other program is started as always."""
+
+    def __new__(cls, command: Any, *arguments: Any, **options: Any):
+        servers = [fork_server.command(), fork_server.command("distlab.launch.controller")]
+        if isinstance(command, list) and command[:3] in servers:
+            return Forked(command, **options)
+        return super().__new__(cls)
+
+
+def _tag(value: str) -> None:
+    """Mark this process as a cluster's."""
+    block = Path("/proc/self/environ").read_bytes()
+    start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47])
+    room = "=".join(ROOM).encode()
+    written = f"{reaper.TAG}={value}".encode() + b"\0"
+    assert len(written) <= len(room), written
+    ctypes.memmove(start + block.index(room), written, len(written))
