@@ -6,12 +6,13 @@ tests/cluster, and wherever else a cluster is made, its processes are started as
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import runpy
 import subprocess
 import sys
-from multiprocessing import forkserver, process
+from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,19 +21,21 @@ import ipyparallel.cluster.launcher
 from jupyter_client.provisioning import local_provisioner
 
 from distlab.launch import fork_server, reaper
+from distlab.wire.rendezvous import INTERFACES
 
 FORKS = multiprocessing.get_context("forkserver")
-LIBRARIES = ["ipykernel.kernelapp", "torch", "matplotlib.pyplot"]
-LIBRARIES += ["ipyparallel.controller.app", "ipyparallel.engine.app", "tornado.platform.asyncio"]
+LIBRARIES = ["ipykernel.kernelapp", "torch", "matplotlib.pyplot", "sklearn.datasets", "tornado.platform.asyncio"]
+LIBRARIES += ["ipyparallel.controller.app", "ipyparallel.engine.app", "torch._dynamo", "torch.distributed.fsdp"]
+LIBRARIES += ["torch.distributed.pipelining", "torch.distributed.checkpoint", "torch.distributed.tensor.parallel"]
 # psutil, and so reaper.py, reads the environment with which a program was started: there it stands until it is replaced
 ROOM = "_" * len(reaper.TAG), "_" * 40
 
 
 def pytest_configure() -> None:
-    # ipykernel sets the first before a notebook imports matplotlib, which reads it only once; torch reads the second
+    # ipykernel sets the first before a notebook imports matplotlib, which reads it only once
     for name, value in (("MPLBACKEND", "module://matplotlib_inline.backend_inline"), ROOM):
         os.environ[name] = value
-    FORKS.set_forkserver_preload(LIBRARIES)
+    FORKS.set_forkserver_preload([*LIBRARIES, __name__])
     forkserver.ensure_running()
     del os.environ[ROOM[0]]
     local_provisioner.launch_kernel = lambda command, *, env, cwd=None, **_: Forked(command, env=env, cwd=cwd)
@@ -80,6 +83,7 @@ def _be_program(command: list[str], env: dict[str, str], cwd: str, files: list[C
     option, program, *arguments = command[1:]
     if option == "-c":
         _tag(env[reaper.TAG])
+        resource_tracker._resource_tracker._fd = None  # it has its own, as a new Python has
         sys.argv = ["-c", *arguments]
         exec(program, {"__name__": "__main__"})
     else:
@@ -94,11 +98,11 @@ _be_program.__code__ = _be_program.__code__.replace(co_filename=runpy.__file__)
 
 
 class Servers(subprocess.Popen):
-    """In a kernel: the servers of clusters on this machine are forked, and every other program is started as always."""
+    """In a kernel: the servers of clusters without hosts are forked, and every other program is started as always."""
 
     def __new__(cls, command: Any, *arguments: Any, **options: Any):
         servers = [fork_server.command(), fork_server.command("distlab.launch.controller")]
-        if isinstance(command, list) and command[:3] in servers:
+        if isinstance(command, list) and command[:3] in servers and INTERFACES[0] in options["env"]:
             return Forked(command, **options)
         return super().__new__(cls)
 
@@ -111,3 +115,6 @@ def _tag(value: str) -> None:
     written = f"{reaper.TAG}={value}".encode() + b"\0"
     assert len(written) <= len(room), written
     ctypes.memmove(start + block.index(room), written, len(written))
+
+
+gc.freeze()  # the last import of the warm process: no child's collector touches, and thereby copies, the shared pages
