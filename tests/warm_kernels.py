@@ -19,6 +19,7 @@ from typing import Any
 
 import ipyparallel.cluster.launcher
 from jupyter_client.provisioning import local_provisioner
+from nbval import kernel
 
 from distlab.launch import fork_server, reaper
 from distlab.wire.rendezvous import INTERFACES
@@ -38,7 +39,19 @@ def pytest_configure() -> None:
     FORKS.set_forkserver_preload([*LIBRARIES, __name__])
     forkserver.ensure_running()
     del os.environ[ROOM[0]]
-    local_provisioner.launch_kernel = lambda command, *, env, cwd=None, **_: Forked(command, env=env, cwd=cwd)
+    local_provisioner.launch_kernel = _launch_kernel
+    kernel.start_new_kernel = _start_new_kernel
+
+
+def _launch_kernel(command: list[str], *, env: dict[str, str], cwd: str | None = None, stderr: Any = None, **_: Any):
+    return Forked(command, env=env, cwd=cwd, stderr=stderr)
+
+
+def _start_new_kernel(*arguments: Any, start: Any = kernel.start_new_kernel, **options: Any):
+    try:
+        return start(*arguments, **options)
+    except RuntimeError:  # another program has taken a port between Jupyter's choice and the kernel's start
+        return start(*arguments, **options)
 
 
 class Forked:
@@ -49,8 +62,10 @@ class Forked:
     def __init__(self, command: list[str], *, env: dict[str, str], cwd: str | None = None, **ends: Any):
         given = [ends.get(name) for name in ("stdin", "stdout", "stderr")]
         given[2] = given[1] if given[2] == subprocess.STDOUT else given[2]
-        numbers = [one if isinstance(one, int) else one.fileno() for one in given if one is not None]
-        files = [Connection(os.dup(number)) for number in numbers]
+        files = {}
+        for number, one in enumerate(given):
+            if one is not None:
+                files[number] = Connection(os.dup(one if isinstance(one, int) else one.fileno()))
         ready, tell = FORKS.Pipe(duplex=False)
         arguments = (command, env, cwd or os.getcwd(), files, tell)
         self._process = FORKS.Process(target=_be_program, args=arguments, daemon=True)  # it ends with this one
@@ -65,16 +80,20 @@ class Forked:
         self._process.join(timeout)
         return self._process.exitcode
 
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
     def kill(self) -> None:
         self._process.kill()
 
 
-def _be_program(command: list[str], env: dict[str, str], cwd: str, files: list[Connection], tell: Any) -> None:
+def _be_program(command: list[str], env: dict[str, str], cwd: str, files: dict[int, Connection], tell: Any) -> None:
     """Do what a new Python does with this command. Runs in a forked process."""
     os.setsid()
     tell.send(True)
-    for number, file in enumerate(files):
+    for number, file in files.items():
         os.dup2(file.fileno(), number)
+    multiprocessing.set_start_method(None, force=True)
     process.current_process().name = "MainProcess"
     process.current_process()._config["daemon"] = False  # it may have children
     os.environ.clear()
