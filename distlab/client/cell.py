@@ -176,7 +176,7 @@ class Cell:
         died = lost if failures.WITH_ANOTHER in lost.values() else self._died
         if died := {rank: how for rank, how in died.items() if rank not in replaced}:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
-            how = self._ranks.plan.forks, self._ranks.host_is_lost, self._ranks.last_lines
+            how = self._ranks.plan.again, self._ranks.host_is_lost, self._ranks.last_lines
             seen = self._watch.states or self._ranks.states(survivors)
             ended = failures.gone_with_group(False, any(seen[rank].threads for rank in survivors))
             raise failures.rank_died(died, survivors, *how, " ".join([*failures.not_freed(replaced), ended]).rstrip())

@@ -114,9 +114,8 @@ class Cluster:
     @waiting.held()
     def restart(self) -> None:
         """End every rank and start new ones, without variables; attached engines cannot be restarted from here."""
-        if (found := self._plan.attached) is not None:
-            advice = f"start them again there, then call Cluster.attach({found.where!r})."
-            raise ClusterError(f"These engines were started elsewhere: {advice}")
+        if self._plan.attached is not None:
+            raise ClusterError(f"This cluster was started elsewhere: {self._plan.again}.")
         self._begin()
 
     @waiting.held()

@@ -85,6 +85,13 @@ class Plan:
         """Whether fork servers start the ranks, and replace one that has died."""
         return self.engines in (FORK, SSH_NAME, slurm.NAME)
 
+    @property
+    def again(self) -> str:
+        """What to do after a rank has died; "" where a new process takes its place."""
+        if self.attached is not None:
+            return f"start its engines again there, then call Cluster.attach({self.attached.where!r})"
+        return "" if self.forks else "call cluster.restart() for new ranks"
+
 
 def make_plan(
     n: Any, backend: Any, init_method: Any, engines: Any, timeout: Any, threads: Any, network: Any, **where: Any

@@ -180,7 +180,7 @@ def not_freed(replaced: Mapping[int, str]) -> list[str]:
 def rank_died(
     died: Mapping[int, str],
     others: Sequence[int],
-    respawn: bool,
+    again: str,
     host_lost: bool,
     last_lines: Mapping[int, str],
     gone: str,
@@ -190,7 +190,7 @@ def rank_died(
     Args:
         died: how, in words, by rank.
         others: the ranks that are alive.
-        respawn: whether new ranks replace them automatically.
+        again: what to do for new ranks; "" if they come by themselves.
         host_lost: whether a host of theirs cannot be reached any more.
         last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
         gone: what was lost with them, in sentences.
@@ -201,7 +201,7 @@ def rank_died(
         keep = "keep their" if several else "keeps its"
         kept = f"{who} {keep} variables; until then, ranks={list(others)} can use them without a group."
         advice = "cluster.heal() and the next cell for all ranks try the host again."
-    elif respawn:
+    elif not again:
         kept = f"{who} {'keep theirs' if several else 'keeps its own'}."
         places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
         advice = f"The next cell starts {places} variables, and rebuilds the process group."
@@ -210,7 +210,7 @@ def rank_died(
         if ended := [rank for rank in died if rank not in first]:
             why = "MPI ends a whole program when one of its processes ends: mpiexec has ended"
             why += f" {rank_list(ended)} too.\nAll variables are lost"
-        advice = f"{why}: call cluster.restart() for new ranks."
+        advice = f"{why}: {again}."
     words = " ".join(filter(None, [advice, kept if others else "", gone]))
     raised = [Failure(r, "RankDied", how, traceback=last_lines.get(r, "")) for r, how in {**first, **died}.items()]
     return RankDied(f"{deaths(first)}.\n{words}", tuple(raised), tuple(others))

@@ -10,6 +10,8 @@ from tests.cluster.conftest import pid_on_rank, stuck, sum_of_ranks
 from tests.processes import until
 from tests.refused import raised
 
+AGAIN = "start its engines again there, then call Cluster.attach('default')"
+
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory):
@@ -30,8 +32,7 @@ def test_engines_become_ranks_and_stay(engines):
         raised(distlab.DeadlockError, cluster.run, stuck)
         cluster.push({"kept": 1})
         words = str(raised(distlab.ClusterError, cluster.restart))
-        again = "start them again there, then call Cluster.attach('default')."
-        assert words == f"These engines were started elsewhere: {again}"
+        assert words == f"This cluster was started elsewhere: {AGAIN}."
         assert repr(cluster).startswith(
             f"Cluster(2) on {os.uname().nodename}: backend gloo, engines attached\nrank 0: idle"
         )
@@ -55,7 +56,9 @@ def test_a_rank_that_dies_is_reported(engines):
     client, _ = engines
     with distlab.Cluster.attach(timeout=20) as cluster:
         words = str(raised(distlab.RankDied, cluster.run, lambda rank, n: rank == 0 and os.kill(os.getpid(), 9)))
-        assert words.startswith("rank 0 died.\n")
+        assert words == f"rank 0 died.\nThe cluster is incomplete: {AGAIN}."
+        words = str(raised(distlab.ClusterError, cluster.run, pid_on_rank))
+        assert words == f"The cluster is incomplete: rank 0 died. S{AGAIN[1:]}."
     until(lambda: client.ids == [1])
     error = raised(distlab.ClusterError, distlab.Cluster.attach)
     assert str(error) == "Ranks are engines 0 to n - 1, and this cluster has [1]: start its engines again."

@@ -47,6 +47,6 @@ def test_with_the_stock_launcher_a_death_needs_a_restart(beside_files):
         assert str(raised(distlab.RankDied, cluster.run, dies)) == (
             f"{killed}.\nThe cluster is incomplete: call cluster.restart() for new ranks."
         )
-        advice = "Call cluster.restart(): it starts new ranks, without the variables."
+        advice = "Call cluster.restart() for new ranks."
         for call in (lambda: cluster.run(pid_on_rank), cluster.heal):
             assert str(raised(distlab.ClusterError, call)) == f"The cluster is incomplete: {killed}. {advice}"
