@@ -26,6 +26,7 @@ exclude_patterns = ["**/.ipynb_checkpoints"]
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 nb_execution_mode = "off"
+nb_render_error_lexer = "text"  # a report is no traceback of Python
 nb_merge_streams = True
 nb_output_stderr = "show"
 myst_heading_anchors = 3

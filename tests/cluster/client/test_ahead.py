@@ -1,7 +1,5 @@
 """Processes that `%load_ext distlab` starts in a notebook before a cluster is asked for, in real kernels."""
 
-import time
-
 import pytest
 
 from tests.cluster.conftest import Notebook, processes_of
@@ -62,8 +60,6 @@ def test_they_end_when_nobody_comes(kernel):
     """After some idle time; a cluster then starts as always."""
     kernel.run("from distlab.client import ahead; ahead.IDLE_SECONDS = 1.0")
     kernel.run(LOADED)
-    deadline = time.monotonic() + 100
-    while processes_of(f"{kernel.pid}-") and time.monotonic() < deadline:
-        time.sleep(0.1)
+    kernel.run("ahead.AHEAD._timer.join()")  # its thread ends them
     assert processes_of(f"{kernel.pid}-") == []
     assert kernel.text("cluster = distlab.Cluster(2)") == "2 ranks are ready (gloo)."
