@@ -124,8 +124,8 @@ def fitted(text: str) -> list[str]:
     """The lines of a text, each broken between words where it is too long; a row of a table before its last column."""
     lines = []
     for line in text.splitlines():
-        indent = line[: len(line) - len(line.lstrip())]
-        following = indent and indent + " " * 8
+        indent = len(line) - len(line.lstrip())
+        following = " " * min(indent + 8, COLUMNS // 2) if indent else ""
         row, _, code = line.rpartition("  ")
         parts = [row.rstrip(), following + code] if len(line) > COLUMNS and row.strip() else [line]
         for part in parts:
