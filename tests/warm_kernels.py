@@ -117,11 +117,12 @@ _be_program.__code__ = _be_program.__code__.replace(co_filename=runpy.__file__)
 
 
 class Servers(subprocess.Popen):
-    """In a kernel: the servers of clusters without hosts are forked, and every other program is started as always."""
+    """In a kernel: on Linux, servers of clusters without hosts are forked; all else is started as always."""
 
     def __new__(cls, command: Any, *arguments: Any, **options: Any):
         servers = [fork_server.command(), fork_server.command("distlab.launch.controller")]
-        if isinstance(command, list) and command[:3] in servers and INTERFACES[0] in options["env"]:
+        alone = sys.platform == "linux" and INTERFACES[0] in (options.get("env") or {})
+        if alone and isinstance(command, list) and command[:3] in servers:
             return Forked(command, **options)
         return super().__new__(cls)
 
