@@ -1,8 +1,8 @@
 """A plugin of pytest for the notebooks: forks kernels, and the servers of their clusters, from one warm process.
 
 A new Python computes for seconds until torch, matplotlib and ipyparallel are imported; the notebooks start 54 kernels
-and twice as many clusters. Here the import happens once for each run of pytest. All import distlab themselves. In
-tests/cluster, and wherever else a cluster is made, its processes are started as always.
+and twice as many clusters. Here the import happens once for each run of pytest, with the few modules of distlab that
+this file needs. In tests/cluster, and wherever else a cluster is made, its processes are started as always.
 """
 
 import ctypes
