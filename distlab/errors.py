@@ -127,7 +127,7 @@ def fitted(text: str) -> list[str]:
         indent = len(line) - len(line.lstrip())
         following = " " * min(indent + 8, COLUMNS // 2) if indent else ""
         row, _, code = line.rpartition("  ")
-        parts = [row.rstrip(), following + code] if len(line) > COLUMNS and row.strip() else [line]
+        parts = [row.rstrip(), following + code] if len(line) > COLUMNS and indent and row.strip() else [line]
         for part in parts:
             options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": following}
             lines += textwrap.wrap(part, COLUMNS, **options) or [""]

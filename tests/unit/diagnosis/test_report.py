@@ -119,11 +119,12 @@ def test_an_operation_is_left_only_where_every_rank_answers(other, lines):
 
 def test_a_notebook_shows_an_error_in_eighty_columns():
     """It breaks between words, and no word is lost; a row breaks before its last column, which is indented."""
-    words = "rank 1 raised ValueError: " + "the sizes do not match " * 6 + "x" * 90 + "\n\n"
+    words = "rank 1 raised ValueError: no row:  " + "the sizes do not match " * 6 + "x" * 90 + "\n\n"
     error = RankError(words + "  ranks 1-2   line 5 in forward   dist.all_reduce(gradients, op=dist.ReduceOp.MAX)")
     shown = error._render_traceback_()
     assert [line for line in shown if len(line) > 80] == ["x" * 90]
     assert " ".join(shown).split() == f"RankError: {error}".split()
+    assert shown[0].startswith("RankError: rank 1 raised ValueError: no row:  the sizes")
     assert shown[-2:] == [
         "  ranks 1-2   line 5 in forward",
         "          dist.all_reduce(gradients, op=dist.ReduceOp.MAX)",
