@@ -6,6 +6,7 @@ import re
 import nbformat
 import pytest
 
+from distlab import errors
 from tests.tool import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("[0-9]*.ipynb"))
@@ -79,6 +80,15 @@ def test_nothing_of_the_authors_run_is_saved(path):
         assert not any("\r" in output.get("text", "") for output in cell.outputs), cell.source
         assert str(ROOT) not in str(cell.outputs), cell.source
         assert not re.search(r"/(?:home|Users|tmp|var)/\w+", str(cell.outputs)), cell.source
+
+
+@each_notebook
+def test_saved_reports_are_what_a_notebook_shows(path):
+    """nbval compares the message of an error, and not how it is shown."""
+    outputs = [output for cell in code_cells(path) for output in cell.outputs if output.output_type == "error"]
+    for output in outputs:
+        if output.ename in errors.NAMES:
+            assert output.traceback == errors.fitted(f"{output.ename}: {output.evalue}")
 
 
 @each_notebook
