@@ -100,7 +100,7 @@ class Probe:
 
     Attributes:
         outcomes: a word for each case, by backend and device.
-        messages: what torch said where it refused, by case, by backend and device.
+        messages: what torch, or distlab, said where it was not done, by case, by backend and device.
     """
 
     outcomes: Outcomes
@@ -141,14 +141,14 @@ def probe(cluster: distlab.Cluster, backends: Iterable[str] = ("gloo",)) -> Prob
 
 
 def attempt(cluster: distlab.Cluster, *call: Any) -> tuple[str, str]:
-    """What comes of a case, as a word, and torch's message where it refused; the cluster is whole again afterwards."""
+    """What comes of a case, as a word, and why it was not done; the cluster is whole again afterwards."""
     try:
         return ("yes" if all(cluster.run(*call, timeout=SECONDS)) else "WRONG"), ""
     except distlab.RankError as error:
         return "no", error.failures[0].message.strip().partition("\n")[0]
     except (distlab.RankDied, distlab.RankTimeout, distlab.DeadlockError) as error:
         cluster.restart()
-        return ("DIES" if isinstance(error, distlab.RankDied) else "HANGS"), ""
+        return ("DIES" if isinstance(error, distlab.RankDied) else "HANGS"), str(error).partition("\n")[0]
 
 
 def try_case(rank: int, world_size: int, case: str, backend: str, device: str) -> bool:
@@ -162,6 +162,8 @@ def try_case(rank: int, world_size: int, case: str, backend: str, device: str) -
     at.of_root = lambda value: value if rank == 1 else None
     at.on_root = lambda parts: (parts, *values) if rank == 1 else ([],)
     try:
-        return FUNCTIONS[case](at) if case in FUNCTIONS else reduced(at, *case.split())
+        right = FUNCTIONS[case](at) if case in FUNCTIONS else reduced(at, *case.split())
+        dist.barrier()  # a rank with nothing to do would close its connections while others still make theirs
+        return right
     finally:
         dist.destroy_process_group(at.group)

@@ -30,8 +30,8 @@ def test_what_gloo_can_do(usable):
     [
         (lambda rank, world_size: rank == 0, ("WRONG", "")),
         (lambda rank, world_size: 1 / 0, ("no", "division by zero")),
-        (lambda rank, world_size: rank == 0 or os.abort(), ("DIES", "")),
-        (lambda rank, world_size: time.sleep(600 * rank), ("HANGS", "")),
+        (lambda rank, world_size: rank == 0 or os.abort(), ("DIES", "rank 1 was killed by SIGABRT")),
+        (lambda rank, world_size: time.sleep(600 * rank), ("HANGS", "rank 1 did not come back within 3 s.")),
     ],
     ids=["lies", "refuses", "dies", "hangs"],
 )
@@ -42,3 +42,17 @@ def test_cases_that_lie_refuse_die_and_hang(usable, monkeypatch, case, outcome):
     assert (word, message[: len(outcome[1])] or message) == outcome
     monkeypatch.undo()
     assert probing.attempt(usable, probing.try_case, "all_reduce", "gloo", "cpu") == ("yes", "")
+
+
+def late(rank, world_size):
+    """Seconds in a case in which only the last rank has something to do, for half a second."""
+    probing.FUNCTIONS["late"] = lambda at: time.sleep(0.5 * at.rank) is None
+    began = time.monotonic()
+    assert probing.try_case(rank, world_size, "late", "gloo", "cpu")
+    del probing.FUNCTIONS["late"]
+    return time.monotonic() - began
+
+
+def test_a_rank_with_nothing_to_do_waits_for_the_others(usable):
+    """Or it would close its connections while others still make theirs."""
+    assert min(usable.run(late)) >= 0.5
