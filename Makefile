@@ -76,12 +76,12 @@ lab: setup
 PYTEST := $(ENV_PYTHON) -m pytest --color=no
 part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo --no-cache
 part-unit = $(PYTEST) tests/unit
-part-cluster-client = $(PYTEST) --durations=10 tests/cluster/client
-part-cluster-others = $(PYTEST) --durations=10 tests/cluster --ignore=tests/cluster/client
+part-cluster-client = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/client
+part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster --ignore=tests/cluster/client
 # Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.
 # Disguised, because on the machine that saved it an output may know its machine, and nobody sees it; the labs in two
 # parts, each on half of the cores.
-nbval = $(ENV_PYTHON) tools/disguise.py $(1) -m pytest --color=no -p tests.warm_kernels --nbval --nbval-current-env \
+nbval = $(ENV_PYTHON) tools/disguise.py $(1) -m pytest --color=no -p tests.warm_process --nbval --nbval-current-env \
   --nbval-sanitize-with=tests/nbval.cfg --nbval-cell-timeout=200 $(2)
 ANSWERS := $(filter notebooks/solutions/%,$(NBVAL))
 HALF := $(foreach number,00 02 04 06 11 21 30 32 41 50 52 60 62,$(filter notebooks/$(number)%,$(NBVAL)))

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import threading
+from multiprocessing import forkserver, resource_tracker
 
 import psutil
 import pytest
@@ -27,12 +28,13 @@ def processes_of(owner: str) -> list[psutil.Process]:
 
 
 def our_processes() -> list[psutil.Process]:
-    """Living processes of clusters that this test process started, and its children."""
+    """Living processes of clusters that this test process started, and its children, but for Python's two servers."""
     tagged = processes_of(f"{os.getpid()}-")
+    servers = forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid
     children = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE:
+            if process.status() != psutil.STATUS_ZOMBIE and process.pid not in servers:
                 children.append(process)
     return tagged + [process for process in children if process not in tagged]
 

@@ -5,6 +5,8 @@ import pytest
 from tests.cluster.conftest import Notebook, processes_of
 from tests.processes import wait_until_gone
 
+pytestmark = pytest.mark.new_python
+
 LOADED = "%load_ext distlab\nimport os, distlab\nfrom distlab.client import ahead\n"
 
 

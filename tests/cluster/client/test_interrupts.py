@@ -12,7 +12,7 @@ from tests.cluster.conftest import descriptors_and_threads, kill, our_processes,
 from tests.processes import wait_until_gone
 from tests.refused import raised
 
-pytestmark = pytest.mark.usefixtures("python_handles_sigint")
+pytestmark = [pytest.mark.new_python, pytest.mark.usefixtures("python_handles_sigint")]
 
 
 @pytest.fixture

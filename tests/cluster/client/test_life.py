@@ -17,6 +17,8 @@ from tests.cluster.conftest import descriptors_and_threads, our_processes, pid_o
 from tests.processes import python_that_goes_on, wait_until_gone
 from tests.refused import raised
 
+pytestmark = pytest.mark.new_python
+
 
 def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     """A cluster is restarted, replaced at another size, restarted again and stopped: all is as before it.

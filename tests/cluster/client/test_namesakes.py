@@ -10,6 +10,8 @@ import distlab
 from tests.cluster.conftest import dies, pid_on_rank, stop_what_runs
 from tests.refused import raised
 
+pytestmark = pytest.mark.new_python
+
 NAMES = ("random", "queue", "token", "select", "socket", "types", "signal", "json", "tempfile")
 
 

@@ -1,8 +1,9 @@
-"""A plugin of pytest for the notebooks: forks kernels, and the servers of their clusters, from one warm process.
+"""A plugin of pytest: forks kernels, and the servers of clusters, from one warm process.
 
 A new Python computes for seconds until torch, matplotlib and ipyparallel are imported; the notebooks start 54 kernels
 and twice as many clusters. Here the import happens once for each run of pytest, with the few modules of distlab that
-this file needs. In tests/cluster, and wherever else a cluster is made, its processes are started as always.
+this file needs. Tests marked `new_python`, those of the start itself, and all that do not load this plugin, start them
+as always.
 """
 
 import ctypes
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ipyparallel.cluster.launcher
+import pytest
 from jupyter_client.provisioning import local_provisioner
 from nbval import kernel
 
@@ -33,6 +35,7 @@ ROOM = "_" * len(reaper.TAG), "_" * 40
 
 
 def pytest_configure() -> None:
+    """Start the warm process, and have it fork."""
     # ipykernel sets the first before a notebook imports matplotlib, which reads it only once
     for name, value in (("MPLBACKEND", "module://matplotlib_inline.backend_inline"), ROOM):
         os.environ[name] = value
@@ -41,10 +44,18 @@ def pytest_configure() -> None:
     del os.environ[ROOM[0]]
     local_provisioner.launch_kernel = _launch_kernel
     kernel.start_new_kernel = _start_new_kernel
+    subprocess.Popen = ipyparallel.cluster.launcher.Popen = Servers
 
 
-def _launch_kernel(command: list[str], *, env: dict[str, str], cwd: str | None = None, stderr: Any = None, **_: Any):
-    return Forked(command, env=env, cwd=cwd, stderr=stderr)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    Servers.forked = item.get_closest_marker("new_python") is None
+
+
+def _launch_kernel(command: list[str], *, launch: Any = local_provisioner.launch_kernel, **options: Any):
+    if not Servers.forked:
+        return launch(command, **options)
+    return Forked(command, **{name: options.get(name) for name in ("env", "cwd", "stderr")})
 
 
 def _start_new_kernel(*arguments: Any, start: Any = kernel.start_new_kernel, **options: Any):
@@ -117,11 +128,13 @@ _be_program.__code__ = _be_program.__code__.replace(co_filename=runpy.__file__)
 
 
 class Servers(subprocess.Popen):
-    """In a kernel: on Linux, servers of clusters without hosts are forked; all else is started as always."""
+    """On Linux, servers of clusters without hosts are forked; all else is started as always."""
+
+    forked = True
 
     def __new__(cls, command: Any, *arguments: Any, **options: Any):
         servers = [fork_server.command(), fork_server.command("distlab.launch.controller")]
-        alone = sys.platform == "linux" and INTERFACES[0] in (options.get("env") or {})
+        alone = cls.forked and sys.platform == "linux" and INTERFACES[0] in (options.get("env") or {})
         if alone and isinstance(command, list) and command[:3] in servers:
             return Forked(command, **options)
         return super().__new__(cls)
