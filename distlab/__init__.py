@@ -10,7 +10,7 @@ Which process runs what:
 
     the notebook's kernel   client, diagnosis, measure, traces, plotting, check's questions; __main__ is the doctor
     every rank              rank; devices, and the backend in simulated
-    their own processes     launch: the fork server, the engine, the controller, the guard
+    their own processes     launch: the fork server, the engine, the controller, the guard; predicted: its recorder
     both sides              wire between them; checking, errors, text, compat
 """
 
@@ -31,6 +31,7 @@ PUBLIC = {
     "errors": errors.NAMES,
     "measure.sweep": ["Sweep", "sweep"],
     "traces.trace": ["Trace"],
+    "predicted.prediction": ["predict"],
     "rank.waits": ["waiting"],
     "simulated.network": ["Device", "Link", "Network"],
     "simulated.notes": ["compute"],

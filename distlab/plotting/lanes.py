@@ -53,6 +53,7 @@ LOOKS = {
     "optimizer": Look("#2F383F", "optimizer"),
     "serve": Look("#7E93A3", "serving a remote call"),
     "move": Look("#C8B8A0", "communicating"),
+    "exposed": Look("#94713A", "communicating, and nothing computes"),
     "wait": Look(FAINT, "waiting for a partner", hatched=True),
     "lost": Look("#E58A83", "without a partner", hatched=True),
 }
@@ -79,7 +80,7 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
     Args:
         lanes: by name, bars: (start, end, text), times in seconds, in the colour of the lane, which is that of rank n
             for the n-th lane; or (start, end, text, what), where `what` is one of "compute", "forward", "backward",
-            "optimizer", "serve", "move" and "wait", as in the `parts` of a trace's events.
+            "optimizer", "serve", "move", "exposed" and "wait", as in the `parts` of a trace's events.
         title: what was measured.
 
     Returns:

@@ -18,7 +18,7 @@ import functools
 import inspect
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -236,20 +236,21 @@ def _bytes(tensors: list[Tensor]) -> int:
 
 
 _FIRST, _SECOND = functools.partial(_of_argument, 0), functools.partial(_of_argument, 1)
-# by collective, ProcessGroup's methods, some under two names: those of torch before 2.13, and those since
-for _name, _sizes, *_methods in (
-    ("all_reduce", _of_elements, "allreduce", "allreduce_coalesced"),
-    ("broadcast", _FIRST, "broadcast"),
-    ("reduce", _FIRST, "reduce"),
-    ("all_gather", _SECOND, "allgather", private.ALL_GATHER_BASE, "all_gather_single"),
-    ("all_gather", _SECOND, "allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
-    ("gather", _SECOND, "gather"),
-    ("scatter", _FIRST, "scatter"),
-    ("reduce_scatter", _FIRST, "reduce_scatter", private.REDUCE_SCATTER_BASE, "reduce_scatter_single"),
-    ("reduce_scatter", _FIRST, "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
-    ("all_to_all", _of_lists, "alltoall"),
-    ("all_to_all", _of_splits, "alltoall_base", "all_to_all_single"),
-    ("barrier", lambda n, *_: ((0,), (0,)), "barrier"),
-):
+# collectives, how to find their sizes, and ProcessGroup's methods, some under two names: before torch 2.13, and since
+METHODS: Sequence[tuple[str, Callable[..., tuple[Sizes, Sizes]], Sequence[str]]] = (
+    ("all_reduce", _of_elements, ("allreduce", "allreduce_coalesced")),
+    ("broadcast", _FIRST, ("broadcast",)),
+    ("reduce", _FIRST, ("reduce",)),
+    ("all_gather", _SECOND, ("allgather", private.ALL_GATHER_BASE, "all_gather_single")),
+    ("all_gather", _SECOND, ("allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single_coalesced")),
+    ("gather", _SECOND, ("gather",)),
+    ("scatter", _FIRST, ("scatter",)),
+    ("reduce_scatter", _FIRST, ("reduce_scatter", private.REDUCE_SCATTER_BASE, "reduce_scatter_single")),
+    ("reduce_scatter", _FIRST, ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")),
+    ("all_to_all", _of_lists, ("alltoall",)),
+    ("all_to_all", _of_splits, ("alltoall_base", "all_to_all_single")),
+    ("barrier", lambda n, *_: ((0,), (0,)), ("barrier",)),
+)
+for _name, _sizes, _methods in METHODS:
     for _method in _methods:
         setattr(Group, _method, _collective(_method, _name, _sizes))

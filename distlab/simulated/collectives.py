@@ -39,7 +39,7 @@ def _steps(event: Collective, me: int, n: int, network: Network) -> Iterable[Ste
         turns = [((me + k) % n, (me - k) % n) for k in range(1, n)]
         return [[(source, me, event.received[source]), (me, to, event.sent[to])] for to, source in turns]
     if name == "all_reduce":
-        return _all_reduce(_algorithm(n, size, network), me, n, *event.sent)
+        return _all_reduce(algorithm(n, size, network), me, n, *event.sent)
     if name in ("all_gather", "reduce_scatter"):
         return _of_member(me, [[(k, (k + 1) % n, size) for k in range(n)]]) * (n - 1)
     if name == "barrier":
@@ -61,7 +61,7 @@ def _of_member(me: int, steps: Iterable[Step]) -> tuple[Step, ...]:
     return tuple(step for step in own if step)
 
 
-def _algorithm(n: int, num_bytes: int, network: Network) -> str:
+def algorithm(n: int, num_bytes: int, network: Network) -> str:
     """The algorithm of an all-reduce; "auto" is the faster of ring and tree, by their formulas."""
     chosen = network.algorithms.get("all_reduce", "auto")
     if chosen != "auto":

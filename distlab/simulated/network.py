@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from distlab.text import BYTES_PER_SECOND, PREFIXES, SECONDS, one_of, quantity, refuse, whole_number
 
+MOST_LISTED = 8  # hosts
 ALL_REDUCE = ("auto", "ring", "tree", "naive", "halving doubling", "recursive doubling", "whole ring")
 
 
@@ -45,16 +46,36 @@ class Device:
 
     Args:
         flops: floating-point operations a second, or a text such as "10 TFLOP/s": operations are counted as torch's
-            FlopCounterMode counts them (matrix products, convolutions, attention), and elementwise ones cost nothing.
+            FlopCounterMode counts them (matrix products, convolutions, attention), and elementwise ones cost nothing
+            on a simulated cluster.
+        memory_bandwidth: bytes a second, or a text such as "3.35 TB/s"; for `predict`, where each operator takes as
+            long as its operations or its bytes need. None: bytes cost nothing.
+        memory: bytes, or a text such as "80 GB"; None if it is not known.
+        efficiency: the share of `flops` that matrix products reach, above 0 and up to 1.
 
     Raises:
         ArgumentError: not such a number or text.
     """
 
     flops: float | str
+    _: KW_ONLY
+    memory_bandwidth: float | str | None = None
+    memory: float | str | None = None
+    efficiency: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "flops", quantity("flops", self.flops, {"FLOP/s": 1.0}, "10 TFLOP/s"))
+        units = {"flops": ({"FLOP/s": 1.0}, "10 TFLOP/s"), "efficiency": ({"": 1.0}, "0.5")}
+        units |= {"memory_bandwidth": (BYTES_PER_SECOND, "3.35 TB/s"), "memory": ({"B": 1.0}, "80 GB")}
+        for name, (unit, example) in units.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, quantity(name, getattr(self, name), unit, example))
+        if self.efficiency > 1:
+            refuse("efficiency", "above 0 and up to 1", self.efficiency, "For example: efficiency=0.5.")
+
+    def seconds(self, flops: float, num_bytes: float) -> float:
+        """How long an operator takes: as long as its operations or its bytes need, whichever is longer."""
+        moving = num_bytes / self.memory_bandwidth if self.memory_bandwidth else 0.0
+        return max(flops / (self.flops * self.efficiency), moving)
 
 
 class Path(NamedTuple):
@@ -136,7 +157,10 @@ class Network:
             return self.name
         if not self.hosts:
             return str(self.inside)
-        return f"hosts of {', '.join(map(str, self.hosts))}; inside {self.inside}; between {self.between}"
+        sizes = f"hosts of {', '.join(map(str, self.hosts))}"
+        if len(self.hosts) > MOST_LISTED and len({*self.hosts}) == 1:
+            sizes = f"{len(self.hosts)} hosts of {self.hosts[0]}"
+        return f"{sizes}; inside {self.inside}; between {self.between}"
 
     def check_size(self, n: int) -> None:
         """Check that the hosts have as many ranks as the cluster, and that stragglers are among them."""

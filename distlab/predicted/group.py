@@ -1,0 +1,88 @@
+"""A backend for torch.distributed whose calls move nothing: they are noted. Runs in the recorder's process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from distlab.compat import torch as private
+from distlab.predicted.streams import Timeline
+from distlab.simulated import backend
+
+NAME = "predicted"
+
+
+class Done(dist.Work):
+    """A call that is noted; what waits for it on the current stream waits for its node."""
+
+    def __init__(self, timeline: Timeline, place: int, result: Any):
+        super().__init__()
+        self._timeline, self._place, self._result = timeline, place, result
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._timeline.wait(self._timeline.current, {self._place})
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        return self._result
+
+    def get_future(self) -> torch.Future:
+        future = torch.futures.Future()
+        future.set_result(self._result)
+        with contextlib.suppress(RuntimeError):  # no backward pass, at whose end DDP waits
+            private.at_end_of_backward(self.wait)
+        return future
+
+
+def install(timeline: Timeline) -> None:
+    """Make "predicted" a backend that notes for a timeline."""
+
+    class Group(backend.Group):
+        def __init__(self, options: Any, _: Any):
+            dist.ProcessGroup.__init__(self, options.group_rank, options.group_size)
+            self.timeout, self._name = options.timeout, ""
+            self._members = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+
+        def shutdown(self) -> None:
+            """Nothing is open."""
+
+        abort = shutdown
+
+        def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> Done:
+            return self._message("send", tensors, dst)
+
+        def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> Done:
+            return self._message("recv", tensors, src)
+
+        def _message(self, name: str, tensors: list[Tensor], peer: int) -> Done:
+            size, peer = sum(tensor.nbytes for tensor in tensors), self._members[peer]
+            stream = self._name, name, peer
+            return Done(timeline, timeline.call(stream, name, self._members, 0, (size,), peer), tensors)
+
+        def note(self, name: str, root: int, sent: tuple[int, ...], result: Any) -> Done:
+            place = timeline.call(self._name, name, self._members, root, sent)
+            return Done(timeline, place, result)
+
+    def method(name: str, sizes: Callable[..., Any]) -> Callable[..., Done]:
+        def begin(self: Group, *args: Any, **options: Any) -> Done:
+            args += tuple(options.values())
+            sent, _ = sizes(len(self._members), *args)
+            return self.note(name, getattr(args[-1], "rootRank", 0), sent, args[0])
+
+        return begin
+
+    for name, sizes, methods in backend.METHODS:
+        for one in methods:
+            setattr(Group, one, method(name, sizes))
+    dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])

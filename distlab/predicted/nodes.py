@@ -1,0 +1,88 @@
+"""What a rank has its device do, as recorder.py notes it and timeline.py times it.
+
+Plain data, which both processes use; needs no torch.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+# a queue of the device: the streams of the program by their numbers, 0 for the default one, and those of groups
+Stream = Hashable
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The device computes.
+
+    Attributes:
+        after: places of nodes that must have ended, besides the one before on the same stream.
+        name: the operator's.
+        flops: as torch's FlopCounterMode counts them.
+        num_bytes: read and written.
+        again: whether it repeats a part of the forward pass, as activation checkpointing does.
+    """
+
+    stream: Stream
+    after: tuple[int, ...]
+    name: str
+    flops: int
+    num_bytes: int
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective, or a message, in the stream of its group.
+
+    Attributes:
+        name: as in collectives.py, or "send" or "recv".
+        members: ranks of the group.
+        root: the root's place among the members, if there is one.
+        sent: bytes, as collectives.messages takes them.
+        peer: rank at the other end of a message.
+    """
+
+    stream: Stream
+    after: tuple[int, ...]
+    name: str
+    members: tuple[int, ...]
+    root: int
+    sent: tuple[int, ...]
+    peer: int | None = None
+
+
+Node = Kernel | Call
+
+
+@dataclass
+class Recording:
+    """What one rank notes.
+
+    Attributes:
+        nodes: in the order in which the program called them.
+        steps: the place of the first node of each step, and the number of nodes at its end.
+        peak: bytes of memory at their most, by what they are: "parameters", "gradients", "optimizer", "activations",
+            "unsharded parameters".
+        printed: what the program has printed.
+    """
+
+    rank: int
+    nodes: list[Node] = field(default_factory=list)
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    peak: dict[str, int] = field(default_factory=dict)
+    printed: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to record.
+
+    Attributes:
+        header, buffers: of the program, for payload.loads.
+        ranks: of those that run; None for rank 0, those that it sends messages to, and so on.
+    """
+
+    header: bytes
+    buffers: list[bytes]
+    world_size: int
+    ranks: tuple[int, ...] | None

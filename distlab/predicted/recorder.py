@@ -1,0 +1,221 @@
+"""Runs a program as one rank of many, without data, and notes what it calls. A process of its own.
+
+prediction.py starts it with a `Task`, and reads an outcome for each rank. Each rank is a forked child of this process,
+so torch is imported once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import io
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from distlab.compat import torch as private
+from distlab.compat import torch_fake as fake
+from distlab.launch.fork_server import PR_SET_PDEATHSIG
+from distlab.predicted import group, memory, streams
+from distlab.predicted.nodes import Call, Recording, Task
+from distlab.rank.log import LOG, describe_failure
+from distlab.wire import payload
+from distlab.wire.messages import Failure
+
+MOST_ROLES = 64  # that are found by following messages
+# operators that write nothing
+FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_local_scalar_dense"}
+GATHERED = {"all_gather_copy_in", "split_with_sizes_copy"}  # of FSDP2
+COMPUTING, SILENT = {"aten", "fsdp"}, {"prim", "profiler", "c10d"}  # torch's own libraries of operators
+
+
+class Recorder(TorchDispatchMode):
+    """Notes each operator; in a mode below torch's gradients, and above its fake tensors."""
+
+    def __init__(self, rank: int):
+        super().__init__()
+        self.recording, self.timeline, self.journal = Recording(rank), streams.Timeline(), memory.Journal()
+        self._works: dict[int, group.Done] = {}  # of functional collectives, by the storage of their result
+        self._begin: int | None = None  # of the step that has begun
+        self.quiet = False
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes again, with the part of this rank
+        value = operator(*args, **(kwargs or {}))
+        if self.quiet:
+            return value
+        made = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+        for tensor in made:
+            self.journal.add(tensor)
+        name, given = fake.operator_name(operator), tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in given if isinstance(leaf, Tensor)]
+        if name in GATHERED:
+            self.journal.name(memory.UNSHARDED, [*tensors, *made])
+        if operator.namespace == "_c10d_functional":
+            self._functional(name, tensors, given, made)
+        elif operator.namespace not in SILENT and not operator.is_view and name not in FREE:
+            flops = fake.flops_of(operator, value, args, kwargs or {})
+            if flops is None and operator.namespace not in COMPUTING:
+                how = "tell torch, with torch.utils.flop_counter.register_flop_formula"
+                raise NotImplementedError(f"nothing is known of the FLOPs of the operator {operator}: {how}")
+            num_bytes = sum(tensor.nbytes for tensor in (*tensors, *made))
+            self.timeline.compute(name, flops or 0, num_bytes, fake.repeats_forward())
+        return value
+
+    def _functional(self, name: str, tensors: list[Tensor], given: list[Any], made: list[Tensor]) -> None:
+        """A collective of torch.distributed._functional_collectives, which DTensor calls, or the wait for it."""
+        if name == "wait_tensor":
+            work = self._works.pop(private.storage_of(tensors[0]), None)
+            return None if work is None else work.wait()
+        to = fake.group_named(given[-1])
+        size, n = tensors[0].nbytes, to.size()
+        if (kind := name.removesuffix("_")) not in private.FUNCTIONAL_METHODS:
+            raise NotImplementedError(f"how long the functional collective {name} takes is not known here")
+        kind, sent = {
+            "all_reduce": ("all_reduce", (size, tensors[0].element_size())),
+            "all_gather_into_tensor": ("all_gather", (size,)),
+            "reduce_scatter_tensor": ("reduce_scatter", (size // n,)),
+            "all_to_all_single": ("all_to_all", (size // n,) * n),
+            "broadcast": ("broadcast", (size,)),
+        }[kind]
+        self._works[private.storage_of(made[0])] = to.note(kind, 0, sent, made)
+
+    # --- steps ---
+
+    def before_module(self, module: torch.nn.Module, _: Any) -> None:
+        if self._begin is None:
+            self._begin = len(self.timeline.nodes)
+            self.journal.begin()
+            self.journal.name(memory.PARAMETERS, module.parameters())
+
+    def before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        parameters = [parameter for settings in optimizer.param_groups for parameter in settings["params"]]
+        self.journal.name(memory.PARAMETERS, parameters)
+        self.journal.name(memory.GRADIENTS, [one.grad for one in parameters if one.grad is not None])
+        self.journal.kind = memory.OPTIMIZER
+
+    def after_optimizer(self, *_: Any) -> None:
+        self.journal.kind = memory.ACTIVATIONS
+        self.end_step()
+
+    def end_step(self) -> None:
+        """A step ends here; a second optimizer's belongs to the step before."""
+        end = len(self.timeline.nodes)
+        if self._begin is not None:
+            self.recording.steps.append((self._begin, end))
+        elif self.recording.steps:
+            self.recording.steps[-1] = (self.recording.steps[-1][0], end)
+        self._begin = None
+
+    def quietly(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that is not noted: DTensor tries an operator on the whole tensor to learn its shape."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before, self.quiet = self.quiet, True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.quiet = before
+
+        return call
+
+    @contextlib.contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Hear of modules, optimizers and storages."""
+        resize = torch.UntypedStorage.resize_
+
+        def resized(storage: torch.UntypedStorage, size: int) -> Any:
+            value = resize(storage, size)
+            self.journal.resize(storage)
+            return value
+
+        torch.UntypedStorage.resize_ = resized
+        fake.change_shape_functions(self.quietly)
+        register_module_forward_pre_hook(self.before_module)
+        register_optimizer_step_pre_hook(self.before_optimizer)
+        register_optimizer_step_post_hook(self.after_optimizer)
+        yield
+        if self._begin is not None:
+            self.end_step()
+        self.recording.nodes, self.recording.peak = self.timeline.nodes, self.journal.peak()
+
+
+def record(task: Task, rank: int) -> Recording | Failure:
+    """Run the program as this rank."""
+    recorder, LOG.rank = Recorder(rank), rank
+    streams.install(recorder.timeline)
+    group.install(recorder.timeline)
+    dist.init_process_group(group.NAME, rank=rank, world_size=task.world_size, store=dist.HashStore())
+    shown = io.StringIO()
+    try:
+        function = payload.loads(task.header, task.buffers)
+        with contextlib.redirect_stdout(shown), recorder.hooks(), fake.without_data(recorder):
+            function(rank, task.world_size)
+    except fake.NeedsData as error:
+        why = f"what comes next depends on the value of a tensor ({error.func}), and here tensors have only shapes"
+        return describe_failure(NotImplementedError(why).with_traceback(error.__traceback__))
+    except Exception as error:
+        return describe_failure(error)
+    recorder.recording.printed = shown.getvalue()
+    return recorder.recording
+
+
+def end_with_parent() -> None:
+    """Have the system end this process with the one that started it, where it can: on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def in_child(task: Task, rank: int) -> Recording | Failure:
+    """Record in a forked child."""
+    source, sink = os.pipe()
+    if os.fork() == 0:
+        end_with_parent()
+        os.close(source)
+        with os.fdopen(sink, "wb") as file:
+            pickle.dump(record(task, rank), file)
+        os._exit(0)
+    os.close(sink)
+    with os.fdopen(source, "rb") as file:
+        outcome = pickle.load(file)
+    os.wait()
+    return outcome
+
+
+def main() -> None:
+    """Record the ranks of the task, one after another, and write their outcomes."""
+    end_with_parent()
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what C++ prints
+    task: Task = pickle.load(sys.stdin.buffer)
+    fake.adapt()
+    wanted, outcomes = list(task.ranks or [0]), []
+    for rank in wanted:
+        outcomes.append(in_child(task, rank))
+        if isinstance(outcomes[-1], Failure):
+            break
+        if task.ranks is None:
+            peers = {node.peer for node in outcomes[-1].nodes if isinstance(node, Call) and node.peer is not None}
+            wanted += sorted(peers.difference(wanted))[: MOST_ROLES + 1 - len(wanted)]
+    pickle.dump(outcomes, results)
+    results.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Programs that run as one rank of many without data: what is noted, how long it takes, and what is refused."""
+
+import functools
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import distlab
+from distlab.predicted.nodes import Call
+from tests.processes import until, wait_until_gone
+from tests.refused import raised
+
+NETWORK = distlab.Network("5 us", "1 GB/s")
+FREE = distlab.Device("1000000 PFLOP/s")  # computing takes no time
+CLUSTER = {"n": 8, "timeout": 60, "network": NETWORK}
+
+
+def layers():
+    return nn.Sequential(*[nn.Linear(64, 64) for _ in range(3)])
+
+
+def train(model, steps, features=64):
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        model(torch.ones(16, features)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def sharded(rank, world_size, steps=2):
+    from torch.distributed.fsdp import fully_shard
+
+    model = layers()
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    train(model, steps)
+
+
+def data_parallel(rank, world_size):
+    model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(24)])
+    train(nn.parallel.DistributedDataParallel(model), 2, features=1024)
+
+
+class Checkpointed(nn.Module):
+    """Layers whose activations are not kept, but computed again in the backward pass."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, values):
+        return checkpoint(self.inside, values, use_reentrant=False)
+
+
+def computed_again(rank, world_size, wrap):
+    blocks = [nn.Sequential(*[nn.Linear(64, 64), nn.GELU()] * 4) for _ in range(4)]
+    train(nn.Sequential(nn.Linear(64, 64), *map(wrap, blocks)), 2)
+
+
+def split(rank, world_size):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (world_size // 4, 4), mesh_dim_names=("data", "tensor"))
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["data"])
+    train(model, 2)
+
+
+def stages(rank, world_size):
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    part, shape = nn.Linear(512, 512), torch.empty(64, 512, device="meta", requires_grad=True)
+    stage = PipelineStage(part, rank, world_size, torch.device("cpu"), input_args=(shape,), output_args=(shape,))
+    schedule = ScheduleGPipe(stage, 4, loss_fn=lambda output, target: (output - target).sum())
+    optimizer = torch.optim.SGD(part.parameters())
+    whole = torch.ones(256, 512)
+    schedule.step(*[whole] * (rank == 0), **({"target": whole} if rank == world_size - 1 else {}))
+    optimizer.step()
+
+
+def calls(prediction):
+    """The calls of rank 0 in its last step: name, number of members, bytes."""
+    recording = prediction.recordings[0]
+    nodes = recording.nodes[slice(*recording.steps[-1])]
+    return [(node.name, len(node.members), node.sent[0]) for node in nodes if isinstance(node, Call)]
+
+
+def test_a_sharded_step_takes_what_a_simulated_cluster_finds(cluster):
+    """FSDP2 on eight ranks whose computing is free."""
+    clocks = [0.0]
+    for steps in (1, 2):
+        cluster.run(functools.partial(sharded, steps=steps))
+        clocks.append(cluster.clock())
+    second_step = (clocks[2] - clocks[1]) - (clocks[1] - clocks[0])
+    prediction = distlab.predict(sharded, 8, NETWORK, FREE)
+    assert prediction.seconds == pytest.approx(second_step, rel=1e-9)
+    each = (64 * 64 + 64) * 4 // 8
+    gathers, scatters = ("all_gather", 8, each), ("reduce_scatter", 8, each)
+    assert sorted(calls(prediction)) == [gathers] * 6 + [scatters] * 3
+
+
+def test_a_thousand_ranks_are_one_process():
+    """What a rank keeps is a part of the whole, and the table says that nothing was measured."""
+    prediction = distlab.predict(sharded, 1024, NETWORK, distlab.Device("1 TFLOP/s", memory="1 MB"), tokens=1024 * 16)
+    assert prediction.memory["parameters"] <= 3 * (64 * 64 + 64) * 4 / 64
+    assert prediction.fits
+    assert prediction.tokens_per_second == pytest.approx(16 / prediction.seconds)
+    assert repr(prediction).startswith("Predicted, not measured: 1,024 ranks, 5 µs, 1 GB/s\n")
+
+
+def test_buckets_of_data_parallel_training_overlap_the_backward_pass():
+    """DDP sends its gradients in buckets of 25 MiB, the last layers' first, and waits before the optimizer."""
+    device = distlab.Device("1 TFLOP/s")
+    prediction = distlab.predict(data_parallel, 64, distlab.Network("1 us", "400 GB/s"), device)
+    sent = [num_bytes for name, _, num_bytes in calls(prediction) if name == "all_reduce"]
+    assert sum(sent) == 24 * (1024 * 1024 + 1024) * 4
+    assert len(sent) == 5
+    alone = sum(end - begin for begin, end in prediction.intervals(0, Call))
+    assert 0 < prediction.exposed < alone / 2
+    assert prediction.flops == 3 * 24 * 2 * 16 * 1024 * 1024 - 2 * 16 * 1024 * 1024  # the input needs no gradient
+
+
+def test_what_checkpointing_computes_again_is_no_progress():
+    """It takes a third more of the blocks' time, counts for no more FLOPs of the model, and saves memory."""
+    device = distlab.Device("1 TFLOP/s")
+    kept, again = (
+        distlab.predict(functools.partial(computed_again, wrap=wrap), 1, NETWORK, device)
+        for wrap in (nn.Sequential, Checkpointed)
+    )
+    assert again.flops == kept.flops
+    assert again.seconds / kept.seconds == pytest.approx((2 + 4 * 4 * 4) / (2 + 4 * 4 * 3), rel=1e-6)
+    assert again.memory["activations"] < kept.memory["activations"]
+
+
+def test_tensor_parallel_layers_and_shards_of_two_dimensions():
+    names = [(name, members) for name, members, _ in calls(distlab.predict(split, 64, NETWORK, FREE))]
+    assert names.count(("all_reduce", 4)) == 1  # forward; the input of the first layer needs no gradient
+    assert names.count(("all_gather", 16)) == 1  # kept after the forward pass, as by every root
+    assert names.count(("reduce_scatter", 16)) == 1
+
+
+def test_stages_of_a_pipeline_are_roles():
+    """Each stage is found by its messages. Of four, each with four microbatches, the last is busy for 12 of 20 units.
+
+    A forward pass takes one unit, a backward pass two, the first stage's one, as its input needs no gradient.
+    """
+    prediction = distlab.predict(stages, 4, distlab.Network(0, "1000 PB/s"), distlab.Device("1 TFLOP/s"))
+    assert [recording.rank for recording in prediction.recordings] == [0, 1, 2, 3]
+    assert prediction.idle / prediction.seconds == pytest.approx(8 / 20, rel=1e-3)
+
+
+def reads(rank, world_size):
+    model = layers()
+    if model(torch.ones(1, 64)).sum().item() > 0:
+        train(model, 1)
+
+
+def fails(rank, world_size):
+    raise KeyError("no such weight")
+
+
+def test_a_program_that_cannot_be_followed_is_told_by_its_line():
+    error = str(raised(distlab.RankError, distlab.predict, reads, 8, NETWORK, FREE))
+    assert "rank 0 raised NotImplementedError: what comes next depends on the value of a tensor" in error
+    assert "if model(torch.ones(1, 64)).sum().item() > 0:" in error
+    assert "KeyError: 'no such weight'" in str(raised(distlab.RankError, distlab.predict, fails, 8, NETWORK, FREE))
+
+
+ENDLESS = """
+import os, sys, time
+import distlab
+
+def program(rank, world_size):
+    print(os.getpid(), file=open(sys.argv[1], "w"))
+    while True:
+        time.sleep(1)
+
+distlab.predict(program, 8, distlab.Network(0, 1), distlab.Device(1))
+"""
+
+
+def test_nothing_runs_on_when_its_notebook_is_gone(tmp_path):
+    """A program that never ends ends with the process that asked for it."""
+    file = tmp_path / "pid"
+    notebook = subprocess.Popen([sys.executable, "-c", ENDLESS.replace("sys.argv[1]", repr(str(file)))])
+    until(lambda: file.exists() and file.read_text())
+    notebook.kill()
+    notebook.wait()
+    assert wait_until_gone(lambda: psutil.pid_exists(int(file.read_text()))) is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((None, 8, NETWORK, FREE), "program must be a function of (rank, world_size), got None."),
+        ((sharded, 0, NETWORK, FREE), "ranks must be a whole number of 1 or more, got 0."),
+        ((sharded, 8, "fast", FREE), "network must be a Network, got 'fast'."),
+        ((sharded, 8, NETWORK, None), "device must be a Device, got None."),
+        ((lambda rank, world_size: None, 8, NETWORK, FREE), "program must take a step"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(arguments, words):
+    assert words in str(raised(distlab.ArgumentError, distlab.predict, *arguments))

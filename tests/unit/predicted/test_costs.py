@@ -1,0 +1,75 @@
+"""Closed formulas for collectives, beside the simulation that steps through every message."""
+
+import pytest
+
+from distlab.predicted.costs import Costs
+from distlab.predicted.nodes import Call, Kernel
+from distlab.simulated.events import Collective, Wait
+from distlab.simulated.network import Device, Link, Network
+from distlab.simulated.simulation import simulate
+
+FREE = Device("1 FLOP/s")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", *ROOTED)
+
+
+def sizes(name, n, num_bytes):
+    """What a member sends, as collectives.messages takes it, of a buffer of so many bytes."""
+    return {
+        "all_reduce": (num_bytes, 4),
+        "all_to_all": (num_bytes // n,) * n,
+        "barrier": (0,),
+        "broadcast": (num_bytes,),
+        "reduce": (num_bytes,),
+    }.get(name, (num_bytes // n,))
+
+
+def simulated(name, n, sent, network):
+    programs = [[Collective(1, name, "world", 1, tuple(range(n)), 0, sent, sent), Wait(1)] for _ in range(n)]
+    return max(simulate(programs, network).clocks)
+
+
+def predicted(name, n, sent, network):
+    return Costs(network, FREE).collective(Call("world", (), name, tuple(range(n)), 0, sent))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n", [2, 3, 4, 6, 8, 16, 64])
+@pytest.mark.parametrize("each", [4, 1 << 20])
+def test_on_equal_links_they_take_what_the_simulation_finds(name, n, each):
+    """Buffers that divide evenly; a small one, for which all_reduce takes the tree, and a large one."""
+    network = Network("5 us", "25 GB/s")
+    sent = sizes(name, n, n * each)
+    assert predicted(name, n, sent, network) == pytest.approx(simulated(name, n, sent, network), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("hosts", [[4, 4], [8] * 4])
+def test_on_hosts_they_are_within_a_tenth(name, hosts):
+    """A ring goes at the pace of its slowest link, which is not that of its first and last steps."""
+    network = Network(hosts=hosts, inside=Link("3 us", "450 GB/s"), between=Link("5 us", "50 GB/s"))
+    n = sum(hosts)
+    sent = sizes(name, n, n << 20)
+    assert predicted(name, n, sent, network) == pytest.approx(simulated(name, n, sent, network), rel=0.1)
+
+
+def test_groups_that_share_a_port_get_a_part_of_it():
+    """A group with one rank of each host has a quarter of the port, as three others do the same."""
+    network = Network(hosts=[4, 4], inside=Link(0, "100 GB/s"), between=Link(0, "4 GB/s"))
+    costs = Costs(network, FREE)
+    assert costs.link((0, 4)) == (0, 1e-9)
+    assert costs.link(tuple(range(8))) == (0, 0.25e-9)
+    assert costs.link((0, 1)) == (0, 1e-11)
+
+
+def test_a_kernel_takes_what_its_operations_or_its_bytes_need():
+    device = Device("100 FLOP/s", memory_bandwidth="10 B/s", efficiency=0.5)
+    costs = Costs(Network(0, 1), device)
+    assert costs.seconds(Kernel(0, (), "mm", 100, 10), 0) == 2.0
+    assert costs.seconds(Kernel(0, (), "add", 0, 50), 0) == 5.0
+    assert Device("100 FLOP/s").seconds(0, 50) == 0.0
+
+
+def test_a_message_takes_its_latency_and_its_bytes():
+    send = Call(("world", "send", 1), (), "send", (0, 1), 0, (100,), 1)
+    assert Costs(Network(1, "100 B/s"), FREE).seconds(send, 0) == 2.0

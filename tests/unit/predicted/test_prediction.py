@@ -1,0 +1,69 @@
+"""What a prediction says of a step, on nodes that are written by hand."""
+
+import pytest
+
+from distlab.predicted.nodes import Recording
+from distlab.predicted.prediction import Prediction, union, without
+from distlab.predicted.streams import Timeline
+from distlab.simulated.network import Device, Network
+
+
+def prediction(**options):
+    """Two steps, each of 1 s of computing beside 3 s of a message, and 4 s of computing that waits for it."""
+    timeline = Timeline()
+    ends = []
+    for _ in range(2):
+        place = timeline.call("world", "all_gather", (0, 1), 0, (3,))
+        timeline.compute("mm", 1, 0)
+        timeline.wait(0, {place})
+        timeline.compute("mm", 3, 0)
+        timeline.compute("mm", 1, 0, True)
+        ends.append(len(timeline.nodes))
+    peak = {"parameters": 1 << 30, "activations": 3 << 30}
+    recording = Recording(0, timeline.nodes, [(0, ends[0]), (ends[0], ends[1])], peak)
+    device = Device("1 FLOP/s", **options)
+    return Prediction(2, Network(0, "1 B/s"), device, [recording], lambda rank: 0, tokens=70)
+
+
+def test_a_step_is_cut_into_what_its_device_does():
+    step = prediction()
+    assert step.seconds == 7.0
+    assert (step.computing, step.exposed, step.idle) == (5.0, 2.0, 0.0)
+    assert step.flops == 4  # what checkpointing repeats is no progress
+    assert step.mfu == pytest.approx(4 / 7)
+    assert step.tokens_per_second == 5.0
+
+
+def test_its_table_says_that_nothing_was_measured():
+    assert repr(prediction(memory="4 GB")).splitlines() == [
+        "Predicted, not measured: 2 ranks, 0 s, 1 B/s",
+        "                                             predicted",
+        "a step                                         7.00 s",
+        "tokens a second, each device                         5",
+        "FLOP/s of the device's peak (MFU)                57.1%",
+        "computing                                        71.4%",
+        "exposed communication                            28.6%",
+        "idle                                              0.0%",
+        "memory at its peak                             4.0 GiB",
+        "  activations                                  3.0 GiB",
+        "  parameters                                   1.0 GiB",
+        "fits into the device                no, it has 3.7 GiB",
+    ]
+
+
+def test_its_picture_has_a_lane_for_computing_and_one_for_messages():
+    axes = prediction().plot()
+    assert axes.get_title(loc="left") == "predicted, not measured: a step on 2 ranks"
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0 computes", "rank 0's messages"]
+
+
+def test_moments_are_joined_and_cut():
+    assert union([(4, 5), (0, 2), (1, 3)]) == [(0, 3), (4, 5)]
+    assert without([(0, 10)], [(1, 2), (4, 5), (9, 12)]) == [(0, 1), (2, 4), (5, 9)]
+    assert without([(0, 1), (3, 4)], [(2, 5)]) == [(0, 1)]
+
+
+def test_a_device_checks_its_numbers():
+    assert Device("1 TFLOP/s", memory="80 GB").memory == 8e10
+    with pytest.raises(ValueError, match=r"efficiency must be above 0 and up to 1, got 1\.5"):
+        Device("1 TFLOP/s", efficiency=1.5)

@@ -1,0 +1,98 @@
+"""Streams, events and meetings in virtual time, on nodes that are written by hand."""
+
+import pytest
+
+from distlab.predicted.costs import Costs
+from distlab.predicted.nodes import Call, Kernel, Recording
+from distlab.predicted.streams import Timeline
+from distlab.predicted.timeline import times_of
+from distlab.simulated.network import Device, Network
+
+COSTS = Costs(Network(0, "1 B/s"), Device("1 FLOP/s"))
+PAIR = (0, 1)
+
+
+def kernel(timeline, seconds):
+    timeline.compute("mm", seconds, 0)
+
+
+def recording(timeline, rank=0):
+    return Recording(rank, timeline.nodes, [(0, len(timeline.nodes))])
+
+
+def times(*recordings, role_of=lambda rank: rank):
+    return times_of(recordings, COSTS, role_of)
+
+
+def test_a_collective_overlaps_what_does_not_wait_for_it():
+    """It begins after the kernel that was called before it, beside the next one; what waits begins at its end."""
+    timeline = Timeline()
+    kernel(timeline, 1)
+    place = timeline.call("world", "all_gather", PAIR, 0, (3,))
+    kernel(timeline, 2)
+    timeline.wait(0, {place})
+    kernel(timeline, 1)
+    assert times(recording(timeline)) == [[(0, 1), (1, 4), (1, 3), (4, 5)]]
+
+
+def test_collectives_of_a_group_go_one_after_another_and_those_of_others_beside_them():
+    timeline = Timeline()
+    for group in ("a", "a", "b"):
+        timeline.call(group, "all_gather", PAIR, 0, (2,))
+    assert times(recording(timeline)) == [[(0, 2), (2, 4), (0, 2)]]
+
+
+def test_an_event_is_what_a_stream_had_begun_when_it_was_recorded():
+    timeline = Timeline()
+    kernel(timeline, 2)
+    ends = timeline.ends(0)
+    kernel(timeline, 5)
+    timeline.current = 1
+    timeline.wait(1, ends)
+    kernel(timeline, 1)
+    assert times(recording(timeline))[0][-1] == (2, 3)
+
+
+def test_what_comes_before_the_first_step_takes_no_time():
+    nodes = [Kernel(0, (), "uniform_", 9, 0), Kernel(0, (), "mm", 1, 0)]
+    assert times(Recording(0, nodes, [(1, 2)])) == [[(0, 0), (0, 1)]]
+
+
+def pipeline(rank, seconds):
+    """A stage that computes and sends, or receives and computes."""
+    timeline = Timeline()
+    if rank == 0:
+        kernel(timeline, seconds)
+        timeline.call(("world", "send", 1), "send", PAIR, 0, (2,), 1)
+    else:
+        timeline.wait(0, {timeline.call(("world", "recv", 0), "recv", PAIR, 0, (2,), 0)})
+        kernel(timeline, seconds)
+    return recording(timeline, rank)
+
+
+def test_a_message_begins_when_both_sides_could():
+    assert times(pipeline(0, 3), pipeline(1, 1)) == [[(0, 3), (3, 5)], [(3, 5), (5, 6)]]
+
+
+def test_a_rank_that_is_not_recorded_does_what_its_role_does():
+    """Rank 0 sends to rank 3, which does what rank 1 does."""
+    first = pipeline(0, 3)
+    first.nodes[-1] = Call(("world", "send", 3), first.nodes[-1].after, "send", PAIR, 0, (2,), 3)
+    assert times(first, pipeline(1, 1), role_of=lambda rank: rank % 2)[1] == [(3, 5), (5, 6)]
+
+
+def test_a_collective_of_several_roles_begins_when_the_last_has_come():
+    def rank(number, seconds):
+        timeline = Timeline()
+        kernel(timeline, seconds)
+        timeline.call("world", "all_gather", PAIR, 0, (1,))
+        return recording(timeline, number)
+
+    assert [own[1] for own in times(rank(0, 1), rank(1, 4))] == [(4, 5), (4, 5)]
+
+
+def test_calls_that_never_meet_are_named():
+    alone = Timeline()
+    alone.call("world", "all_gather", PAIR, 0, (1,))
+    with pytest.raises(ValueError, match="not every rank calls all_gather: on real machines"):
+        times(recording(alone), recording(Timeline(), 1))
