@@ -20,6 +20,7 @@ from torch.distributed.pipelining import stage as pipeline_stage
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.data import DataLoader, dataloader
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 Function = Callable[..., Any]
@@ -50,6 +51,8 @@ def change_shape_functions(change: Callable[[Function], Function]) -> None:
 def adapt() -> None:
     """Change what in torch looks at the data of tensors."""
     change_methods(device_mesh.DeviceMesh, _with_data)
+    DataLoader.__iter__ = _with_data(DataLoader.__iter__)
+    dataloader._BaseDataLoaderIter.__next__ = _with_data(dataloader._BaseDataLoaderIter.__next__)
     original = device_mesh.init_device_mesh
     for module in [one for one in sys.modules.values() if getattr(one, "init_device_mesh", None) is original]:
         module.init_device_mesh = _with_data(original)
@@ -61,7 +64,7 @@ def adapt() -> None:
 
 
 def _with_data(function: Function) -> Function:
-    """Compute with real numbers, as meshes of ranks must."""
+    """Compute with real numbers, as meshes of ranks and samplers must."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -5,6 +5,7 @@ Runs on the notebook's kernel. The program itself runs in a process of its own (
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -244,6 +245,10 @@ def predict(
         if not isinstance(value, kind):
             refuse(name, f"a {kind.__name__}", value, EXAMPLE, wrong_type=True)
     network.check_size(ranks)
+    if tokens is not None:
+        whole_number("tokens", tokens, 1)
+    if roles is not None and not (isinstance(roles, Sequence) and roles and not isinstance(roles, str)):
+        refuse("roles", "a list of ranks", roles, "For example: roles=[0, 8].", wrong_type=True)
     for rank in roles or ():
         whole_number("roles", rank, 0, ranks - 1, "For example: roles=[0, 8].")
     recordings = recorded(program, ranks, roles)
@@ -268,13 +273,13 @@ def recorded(program: Callable[[int, int], Any], ranks: int, roles: Sequence[int
     header, buffers = pack(program, "program")
     task = pickle.dumps(Task(header, [bytes(buffer) for buffer in buffers], ranks, roles and tuple(roles)))
     command = fork_server.command("distlab.predicted.recorder")
-    done = subprocess.run(command, input=task, capture_output=True, check=False)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
+    done = subprocess.run(command, input=task, capture_output=True, check=False, env=environment)
     try:
         outcomes = pickle.loads(done.stdout)
     except Exception as error:
-        raise ClusterError(
-            f"The program's process ended ({done.returncode}):\n{done.stderr.decode()[-2000:]}"
-        ) from error
+        words = done.stderr.decode(errors="replace")[-2000:]
+        raise ClusterError(f"The program's process ended ({done.returncode}):\n{words}") from error
     failures = [failure(outcome) for outcome in outcomes if isinstance(outcome, Failure)]
     if failures:
         raise rank_error(failures, [one.rank for one in failures], False, "")

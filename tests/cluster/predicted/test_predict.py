@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import distlab
 from distlab.predicted.nodes import Call
@@ -149,13 +150,30 @@ def test_tensor_parallel_layers_and_shards_of_two_dimensions():
 
 
 def test_stages_of_a_pipeline_are_roles():
-    """Each stage is found by its messages. Of four, each with four microbatches, the last is busy for 12 of 20 units.
+    """Each stage is found by its messages, or named. Of four, each with four microbatches, the last is busy for 12 of 20 units.
 
     A forward pass takes one unit, a backward pass two, the first stage's one, as its input needs no gradient.
     """
     prediction = distlab.predict(stages, 4, distlab.Network(0, "1000 PB/s"), distlab.Device("1 TFLOP/s"))
     assert [recording.rank for recording in prediction.recordings] == [0, 1, 2, 3]
     assert prediction.idle / prediction.seconds == pytest.approx(8 / 20, rel=1e-3)
+    named = distlab.predict(stages, 4, prediction.network, prediction.device, roles=range(4))
+    assert named.seconds == prediction.seconds
+
+
+def loads(rank, world_size):
+    dataset = TensorDataset(torch.ones(world_size * 32, 64))
+    loader = DataLoader(dataset, batch_size=16, sampler=DistributedSampler(dataset))
+    model, batches = nn.parallel.DistributedDataParallel(layers()), [batch for (batch,) in loader]
+    print(len(batches), "batches of", tuple(batches[0].shape))
+    train(model, 1)
+    model(batches[0])
+
+
+def test_a_program_loads_its_data_and_prints(capsys):
+    """A sampler shuffles with real numbers."""
+    distlab.predict(loads, 8, NETWORK, FREE)
+    assert capsys.readouterr().out == "2 batches of (16, 64)\n"
 
 
 def reads(rank, world_size):
@@ -210,3 +228,9 @@ def test_nothing_runs_on_when_its_notebook_is_gone(tmp_path):
 )
 def test_what_cannot_be_predicted_is_refused(arguments, words):
     assert words in str(raised(distlab.ArgumentError, distlab.predict, *arguments))
+
+
+@pytest.mark.parametrize(("name", "value"), [("roles", 3), ("roles", [8]), ("roles", []), ("tokens", 0)])
+def test_other_arguments_are_checked(name, value):
+    error = raised(distlab.ArgumentError, distlab.predict, sharded, 8, NETWORK, FREE, **{name: value})
+    assert str(error).startswith(f"{name} must be ")
