@@ -152,8 +152,8 @@ def test_tensor_parallel_layers_and_shards_of_two_dimensions():
 def test_stages_of_a_pipeline_are_roles():
     """Each stage is found by its messages, or named.
 
-    Of four stages, with four microbatches, the last is busy for 12 of 20 units: a forward pass takes one, a backward pass two,
-    but for the first stage's one, as its input needs no gradient.
+    Of four stages, with four microbatches, the last is busy for 12 of 20 units. A forward pass takes one unit, a
+    backward pass two, but for the first stage's one, as its input needs no gradient.
     """
     prediction = distlab.predict(stages, 4, distlab.Network(0, "1000 PB/s"), distlab.Device("1 TFLOP/s"))
     assert [recording.rank for recording in prediction.recordings] == [0, 1, 2, 3]
