@@ -19,6 +19,8 @@ TORCH ?=
 ENV_PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/distlab-setup.stamp
 PINS := $(if $(TORCH),$(VENV).txt,constraints.txt)
+# or each of the hundreds of Pythons that tests start would compile distlab again
+unexport PYTHONDONTWRITEBYTECODE
 # PIP_USER or a target directory in the user's configuration cannot work inside an environment
 PIP := PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 $(ENV_PYTHON) -m pip install -c $(PINS)
 
