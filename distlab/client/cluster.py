@@ -99,8 +99,10 @@ class Cluster:
         self.timeout, self.threads = plan.timeout, plan.threads
         if plan.hosts is None and plan.attached is None:
             local.check(self.n, self.engines)
-        warn_of_newer_torch()
-        self._begin()
+        try:
+            self._begin()
+        finally:
+            warn_of_newer_torch()
 
     @classmethod
     def attach(cls, where: str | os.PathLike = "default", *, backend: str = "gloo", timeout: float = 30.0) -> Cluster:

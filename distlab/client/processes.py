@@ -4,7 +4,6 @@ Called by ranks.py in the notebook's kernel. Every process carries `reaper.TAG` 
 to a cluster can be found without guessing by name, even when its notebook is gone; then reaper.py ends them.
 """
 
-import asyncio
 import concurrent.futures
 import contextlib
 import json
@@ -201,9 +200,9 @@ class Processes:
             if set(numbers) & set(connection.hosts):
                 connection.process.kill()
 
-    def _do(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
+    def _do(self, loop: Any, work: Coroutine[Any, Any, Any]) -> Any:
         """Do asynchronous work of ipyparallel's launchers while the notebook's own thread waits for it."""
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        future = compat.begin(loop, work)
         while not concurrent.futures.wait([future], timeout=0.1).done:
             self.check_controller()
         return future.result()

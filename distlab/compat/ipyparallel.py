@@ -1,16 +1,20 @@
 """The private parts of ipyparallel that distlab uses, one function or class for each. Tried with 9.0 to 9.2.
 
-Runs on the notebook's kernel, and on ranks; ipyparallel itself is imported where it is needed, because a cluster starts
-its fork server first.
+Runs on the notebook's kernel, and on ranks. ipyparallel and asyncio are imported where they are needed, because a
+cluster starts its fork server first.
 """
 
-import asyncio
+from __future__ import annotations
+
 import concurrent.futures
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 CALL = ("ipyparallel.engine.kernel", "do_apply")  # module and function in which an engine runs a call of the notebook's
 # the nanny of engine 1 writes this into its log when the engine has gone; a "." and the id stand after the name
@@ -85,6 +89,8 @@ def launcher_loop(limit: float) -> Iterator[asyncio.AbstractEventLoop]:
 
     At the end asyncio.run cancels what is left, and frees descriptors.
     """
+    import asyncio
+
     started: concurrent.futures.Future[Any] = concurrent.futures.Future()
     ended = asyncio.Event()
 
@@ -97,6 +103,13 @@ def launcher_loop(limit: float) -> Iterator[asyncio.AbstractEventLoop]:
     yield (loop := started.result())
     loop.call_soon_threadsafe(ended.set)
     thread.join(limit)
+
+
+def begin(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
+    """Begin asynchronous work of a launcher in the loop of `launcher_loop`, from another thread."""
+    import asyncio
+
+    return asyncio.run_coroutine_threadsafe(work, loop)
 
 
 def end_threads(cluster: Any, limit: float) -> None:

@@ -6,7 +6,6 @@ Runs on the notebook's kernel, called by cluster.py. It imports no other library
 import functools
 import re
 import warnings
-from importlib import metadata
 
 NEWEST_TORCH = "2.15.0"  # the matrix takes it from here; the oldest stands in pyproject.toml
 
@@ -17,6 +16,8 @@ def warn_of_newer_torch() -> None:
 
     Runs on: the notebook's kernel, called by the constructor of `Cluster`.
     """
+    from importlib import metadata  # while the ranks start: it takes 20 ms
+
     here = metadata.version("torch")
     if release(here) > release(NEWEST_TORCH):
         newer = f"torch {here} is newer than torch {NEWEST_TORCH}, the newest that this distlab was tested with."

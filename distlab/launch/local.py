@@ -11,7 +11,6 @@ import secrets
 import socket
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import psutil
@@ -73,10 +72,12 @@ def report_of_host(plans: Sequence[HostPlan]) -> Hello:
 
 def installed() -> dict[str, str]:
     """The versions that must be the same everywhere, by name. Runs on: anywhere."""
+    from importlib import metadata  # a cluster without hosts starts sooner
+
     found = {"Python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
     for name in SAME:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name).partition("+")[0]
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name).partition("+")[0]
     return found
 
 

@@ -1,6 +1,7 @@
 """Which Pythons and versions of torch are tried: written in one place each, and a newer torch is named in a warning."""
 
 import re
+from importlib import metadata
 
 import pytest
 import yaml
@@ -19,7 +20,7 @@ def pairs():
 @pytest.mark.parametrize("version", ["2.9.0", versions.NEWEST_TORCH + ".post1+cu130"])
 def test_a_tested_torch_is_not_named(monkeypatch, recwarn, version):
     """There is no warning of a torch that was tried, in whichever build."""
-    monkeypatch.setattr(versions.metadata, "version", lambda name: version)
+    monkeypatch.setattr(metadata, "version", lambda name: version)
     versions.warn_of_newer_torch.__wrapped__()  # as in a process that has not warned yet
     assert not recwarn
 
@@ -27,8 +28,8 @@ def test_a_tested_torch_is_not_named(monkeypatch, recwarn, version):
 def test_cluster_warns_without_importing_torch():
     """It names both versions and what to do, once, at the learner's line, and costs the notebook's process no torch."""
     program = (
-        "import sys, distlab\nfrom distlab.compat import versions\n"
-        "versions.metadata.version = lambda name: '99.1.0+cpu'\n"
+        "import sys, distlab\nfrom importlib import metadata\n"
+        "metadata.version = lambda name: '99.1.0+cpu'\n"
         "distlab.Cluster._begin = lambda self: print('starts', 'torch' in sys.modules)\n"
         "distlab.Cluster(2)\ndistlab.Cluster(2)\n"
     )
