@@ -80,9 +80,11 @@ class Task:
     Attributes:
         header, buffers: of the program, for payload.loads.
         ranks: of those that run; None for rank 0, those that it sends messages to, and so on.
+        most: how many are found so at most.
     """
 
     header: bytes
     buffers: list[bytes]
     world_size: int
     ranks: tuple[int, ...] | None
+    most: int

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 EXAMPLE = 'Call distlab.predict(program, ranks=1024, network=Network("5 us", "50 GB/s"), device=Device("989 TFLOP/s")).'
+MOST_ROLES = 64  # that are found by following messages
 Interval = tuple[float, float]
 
 
@@ -252,6 +253,9 @@ def predict(
     for rank in roles or ():
         whole_number("roles", rank, 0, ranks - 1, "For example: roles=[0, 8].")
     recordings = recorded(program, ranks, roles)
+    if roles is None and len(recordings) > MOST_ROLES:
+        roles_are = f"program must have at most {MOST_ROLES} ranks that send each other messages, if roles is not given"
+        raise ArgumentError(f"{roles_are}. Where all ranks do the same, call predict(..., roles=[0]).")
     known = sorted(recording.rank for recording in recordings)
 
     def role_of(rank: int) -> int:
@@ -271,7 +275,9 @@ def recorded(program: Callable[[int, int], Any], ranks: int, roles: Sequence[int
     """What the ranks that run have noted."""
     bring_own_module(program)
     header, buffers = pack(program, "program")
-    task = pickle.dumps(Task(header, [bytes(buffer) for buffer in buffers], ranks, roles and tuple(roles)))
+    task = pickle.dumps(
+        Task(header, [bytes(buffer) for buffer in buffers], ranks, roles and tuple(roles), MOST_ROLES + 1)
+    )
     command = fork_server.command("distlab.predicted.recorder")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
     done = subprocess.run(command, input=task, capture_output=True, check=False, env=environment)

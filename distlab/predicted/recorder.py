@@ -35,7 +35,6 @@ from distlab.rank.log import LOG, describe_failure
 from distlab.wire import payload
 from distlab.wire.messages import Failure
 
-MOST_ROLES = 64  # that are found by following messages
 # operators that write nothing
 FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_local_scalar_dense"}
 GATHERED = {"all_gather_copy_in", "split_with_sizes_copy"}  # of FSDP2
@@ -211,7 +210,7 @@ def main() -> None:
             break
         if task.ranks is None:
             peers = {node.peer for node in outcomes[-1].nodes if isinstance(node, Call) and node.peer is not None}
-            wanted += sorted(peers.difference(wanted))[: MOST_ROLES + 1 - len(wanted)]
+            wanted += sorted(peers.difference(wanted))[: task.most - len(wanted)]
     pickle.dump(outcomes, results)
     results.close()
     os._exit(0)

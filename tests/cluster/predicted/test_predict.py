@@ -7,6 +7,7 @@ import sys
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -175,6 +176,23 @@ def test_a_program_loads_its_data_and_prints(capsys):
     """A sampler shuffles with real numbers."""
     distlab.predict(loads, 8, NETWORK, FREE)
     assert capsys.readouterr().out == "2 batches of (16, 64)\n"
+
+
+def ring(rank, world_size):
+    values = torch.ones(4)
+    work = dist.isend(values, (rank + 1) % world_size)
+    dist.recv(values, (rank - 1) % world_size)
+    work.wait()
+    train(layers(), 1)
+
+
+def test_a_ring_of_many_ranks_needs_its_roles(monkeypatch):
+    """Each rank of it sends a message to one more; where all do the same, one is enough."""
+    monkeypatch.setattr("distlab.predicted.prediction.MOST_ROLES", 3)
+    error = raised(distlab.ArgumentError, distlab.predict, ring, 100, NETWORK, FREE)
+    assert "at most 3 ranks that send each other messages" in str(error)
+    assert "roles=[0]" in str(error)
+    assert len(distlab.predict(ring, 100, NETWORK, FREE, roles=[0]).recordings) == 1
 
 
 def reads(rank, world_size):
