@@ -20,7 +20,6 @@ from distlab.client.ranks import Ranks
 from distlab.compat.versions import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
-from distlab.launch import local
 from distlab.rank import entry
 from distlab.simulated.network import Network
 from distlab.text import refuse
@@ -97,8 +96,6 @@ class Cluster:
         self._plan = plan = make_plan(n, backend, init_method, engines, timeout, threads, network, **where, **job)
         self.n, self.backend, self.engines = plan.n, plan.backend, plan.engines
         self.timeout, self.threads = plan.timeout, plan.threads
-        if plan.hosts is None and plan.attached is None:
-            local.check(self.n, self.engines)
         try:
             self._begin()
         finally:

@@ -15,7 +15,7 @@ from typing import Any
 
 from distlab import text
 from distlab.errors import ClusterError
-from distlab.launch import mpiexec, slurm
+from distlab.launch import local, mpiexec, slurm
 from distlab.launch.hosts import LOCALHOST, SHELL, SSH_NAME, Host, Hosts, by_ssh
 from distlab.simulated.network import Network
 from distlab.text import refuse
@@ -96,7 +96,7 @@ class Plan:
 def make_plan(
     n: Any, backend: Any, init_method: Any, engines: Any, timeout: Any, threads: Any, network: Any, **where: Any
 ) -> Plan:
-    """The plan of a cluster; ArgumentError if an argument breaks its rule.
+    """The plan of a cluster; ArgumentError if an argument breaks its rule, or this machine has no room for the ranks.
 
     Args:
         where: `preload`, and those arguments of `Cluster` that concern several hosts.
@@ -120,6 +120,8 @@ def make_plan(
     network = check_network(network, n, backend)
     if isinstance(preload, str) or not all(map(_is_module, preload)):
         refuse("preload", "a list of modules that are installed here", preload, 'Call Cluster(4, preload=["numpy"]).')
+    if not hosts and not found:
+        local.check(n, engines)
     return Plan(n, backend, init_method, engines, timeout, threads, network, hosts, found, tuple(preload))
 
 

@@ -53,7 +53,7 @@ LOOKS = {
     "optimizer": Look("#2F383F", "optimizer"),
     "serve": Look("#7E93A3", "serving a remote call"),
     "move": Look("#C8B8A0", "communicating"),
-    "exposed": Look("#94713A", "communicating, and nothing computes"),
+    "exposed": Look("#94713A", "exposed communication"),
     "wait": Look(FAINT, "waiting for a partner", hatched=True),
     "lost": Look("#E58A83", "without a partner", hatched=True),
 }

@@ -72,7 +72,7 @@ class Device:
         if self.efficiency > 1:
             refuse("efficiency", "above 0 and up to 1", self.efficiency, "For example: efficiency=0.5.")
 
-    def seconds(self, flops: float, num_bytes: float) -> float:
+    def seconds(self, flops: float, num_bytes: float = 0.0) -> float:
         """How long an operator takes: as long as its operations or its bytes need, whichever is longer."""
         moving = num_bytes / self.memory_bandwidth if self.memory_bandwidth else 0.0
         return max(flops / (self.flops * self.efficiency), moving)

@@ -108,7 +108,7 @@ class Notes:
         program = self.here
         if self.device is not None and program.flops and not self.thread.quiet and self._counts():
             with self.lock:
-                program.events.append(Compute(program.flops / self.device.flops))
+                program.events.append(Compute(self.device.seconds(program.flops)))
             program.flops = 0
 
     def _counts(self) -> bool:

@@ -19,6 +19,15 @@ def test_a_network_names_its_links():
     assert str(hosts) == "hosts of 4, 4; inside 2 µs, 300 GB/s; between 10 µs, 12.5 GB/s"
 
 
+def test_many_hosts_that_are_alike_are_counted():
+    between = Link("10 us", "12.5 GB/s")
+    assert str(Network(hosts=[8] * 16, inside=between, between=between)).startswith("16 hosts of 8; inside 10 µs")
+
+
+def test_a_device_may_reach_a_part_of_its_peak():
+    assert Device("10 FLOP/s", efficiency=0.5).seconds(10) == 2.0
+
+
 def test_ranks_are_numbered_host_by_host():
     network = Network(hosts=[1, 2], inside=Link(0, 1), between=Link(1, 1))
     assert [network.host_of(rank) for rank in range(3)] == [0, 1, 1]
