@@ -31,7 +31,7 @@ PUBLIC = {
     "errors": errors.NAMES,
     "measure.sweep": ["Sweep", "sweep"],
     "traces.trace": ["Trace"],
-    "predicted.prediction": ["predict"],
+    "predicted.predict": ["predict"],
     "rank.waits": ["waiting"],
     "simulated.network": ["Device", "Link", "Network"],
     "simulated.notes": ["compute"],

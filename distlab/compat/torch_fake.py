@@ -15,11 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.distributed import device_mesh
+from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining import stage as pipeline_stage
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
@@ -56,11 +58,25 @@ def adapt() -> None:
     original = device_mesh.init_device_mesh
     for module in [one for one in sys.modules.values() if getattr(one, "init_device_mesh", None) is original]:
         module.init_device_mesh = _with_data(original)
+    _fsdp_param._chunk_with_empty = _Chunks
     dist._verify_params_across_processes = lambda *_: None
     dist.Reducer._rebuild_buckets = lambda *_: False
     DistributedDataParallel._ddp_init_helper = _with_final_buckets(DistributedDataParallel._ddp_init_helper)
     if hasattr(pipeline_stage, "InferenceMode"):
         schedules._PipelineSchedule._warmup_p2p = _without_vote
+
+
+class _Chunks:
+    """The parts of a parameter, of which FSDP2 takes two; torch.chunk makes one for each of ten thousand ranks."""
+
+    def __init__(self, tensor: Tensor, number: int, dim: int):
+        self._tensor, self._dim, self._size = tensor, dim, -(-tensor.shape[dim] // number)
+
+    def __getitem__(self, place: int) -> Tensor:
+        length = self._tensor.shape[self._dim]
+        if (begin := place * self._size) >= length:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, begin, min(self._size, length - begin))
 
 
 def _with_data(function: Function) -> Function:
@@ -116,6 +132,16 @@ def flops_of(operator: Any, value: Any, args: tuple, kwargs: dict[str, Any]) -> 
         count, tensors = _ATTENTION[packet]
         return count(*(tensor.shape for tensor in args[:tensors]))
     return flop_registry[packet](*args, **kwargs, out_val=value) if packet in flop_registry else None
+
+
+def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor]) -> int:
+    """Bytes that an operator reads and writes: what it is given, what it makes, and what it changes in its place."""
+    if operator_name(operator) == "all_gather_copy_in":  # into this rank's part of what it is given
+        return 2 * sum(tensor.nbytes for tensor in args[0])
+    arguments = zip(operator._schema.arguments, args, strict=False)
+    changed = [value for argument, value in arguments if argument.alias_info and argument.alias_info.is_write]
+    written = made or [leaf for leaf in tree_leaves(changed) if isinstance(leaf, Tensor)]
+    return sum(tensor.nbytes for tensor in (*tensors, *written))
 
 
 # --- names ---

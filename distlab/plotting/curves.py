@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes, new_panels
 from distlab.plotting.style import INK, curve_color
@@ -115,6 +115,36 @@ def size_panels(panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, 
             ax.tick_params(labelbottom=True, labelsize=SMALL)
         draw_sizes(dict(zip(axes, panels.values(), strict=True)), theory)
     return figure
+
+
+# --- against the number of ranks ---
+
+
+def scaling(curves: Mapping[str, Sequence[tuple[int, float, bool]]], title: str, ylabel: str) -> Axes:
+    """Draw what each rank does a second against how many they are: a level line loses nothing.
+
+    Runs on: the notebook's kernel.
+
+    Args:
+        curves: by name, (ranks, rate of each, whether it fits into memory); what does not has a hollow mark.
+    """
+    with new_axes(5.6, 3.8, title=title, xlabel="ranks", ylabel=ylabel) as ax:
+        ends, sizes = [], sorted({n for points in curves.values() for n, *_ in points})
+        for place, (name, points) in enumerate(curves.items()):
+            color = curve_color(place, name)
+            ax.plot(*zip(*[point[:2] for point in points], strict=True), color=color)
+            for n, rate, fits in points:
+                ax.plot(n, rate, "o", color=color, markerfacecolor=color if fits else "white", markersize=6)
+            ends.append((*points[-1][:2], name, color))
+        if not all(fits for points in curves.values() for *_, fits in points):
+            hollow = ax.plot([], [], "o", color=INK, markerfacecolor="white", label="does not fit into memory")
+            ax.legend(handles=hollow, loc="best", fontsize=SMALL)
+        ax.set(xscale="log", ylim=(0, None))
+        ax.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.yaxis.set_major_formatter("{x:,g}")
+        label_ends(ax, ends)
+    return ax
 
 
 # --- during training ---

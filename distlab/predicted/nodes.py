@@ -6,6 +6,8 @@ Plain data, which both processes use; needs no torch.
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from distlab.wire.messages import Failure
+
 # a queue of the device: the streams of the program by their numbers, 0 for the default one, and those of groups
 Stream = Hashable
 
@@ -74,7 +76,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Task:
+class Run:
     """What to record.
 
     Attributes:
@@ -84,7 +86,10 @@ class Task:
     """
 
     header: bytes
-    buffers: list[bytes]
+    buffers: tuple[bytes, ...]
     world_size: int
     ranks: tuple[int, ...] | None
     most: int
+
+
+Outcomes = list[Recording | Failure]  # of the ranks of a run; the last one may have failed

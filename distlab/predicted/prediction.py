@@ -1,36 +1,22 @@
-"""`predict`: what a program would do on many ranks of described machines; `Prediction`: what came of it.
-
-Runs on the notebook's kernel. The program itself runs in a process of its own (recorder.py).
-"""
+"""`Prediction`: what a step takes on machines that are not there. Runs on the notebook's kernel."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from distlab.diagnosis.failures import failure, rank_error
-from distlab.errors import ArgumentError, ClusterError
-from distlab.launch import fork_server
+from distlab.errors import ArgumentError
 from distlab.plotting.units import Table, count, format_seconds
 from distlab.predicted.costs import Costs
-from distlab.predicted.nodes import Call, Kernel, Recording, Task
+from distlab.predicted.nodes import Call, Kernel, Recording
 from distlab.predicted.timeline import Times, times_of
 from distlab.simulated.network import Device, Network
-from distlab.text import refuse, whole_number
-from distlab.wire.messages import Failure
-from distlab.wire.payload import bring_own_module, pack
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-EXAMPLE = 'Call distlab.predict(program, ranks=1024, network=Network("5 us", "50 GB/s"), device=Device("989 TFLOP/s")).'
-MOST_ROLES = 64  # that are found by following messages
 Interval = tuple[float, float]
 
 
@@ -133,13 +119,33 @@ class Prediction:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes at the peak by what they are, of the recorded rank that needs most."""
+        """Bytes at the peak by what they are, of the recorded rank that needs most; see memory.py for what counts."""
         return max((recording.peak for recording in self.recordings), key=lambda peak: sum(peak.values()))
 
     @property
     def fits(self) -> bool | None:
         """Whether that is within the device's memory; None if its size is not known."""
         return None if self.device.memory is None else sum(self.memory.values()) <= self.device.memory
+
+    def calibrated(self, seconds: float) -> Device:
+        """This device, with the efficiency at which the step takes so long: from one measurement, all else follows.
+
+        Args:
+            seconds: of a step, measured or published.
+
+        Raises:
+            ArgumentError: no efficiency makes the step as short, or as long.
+        """
+        low, high = 0.01, 1.0
+        slow, fast = (replace(self, device=replace(self.device, efficiency=one)).seconds for one in (low, high))
+        if not fast <= seconds <= slow:
+            limits = f"{format_seconds(fast).strip()} and {format_seconds(slow).strip()}"
+            raise ArgumentError(f"seconds must be between {limits}: a step with all of the FLOP/s, and with 1 %.")
+        for _ in range(20):
+            middle = (low + high) / 2
+            takes = replace(self, device=replace(self.device, efficiency=middle)).seconds
+            low, high = (low, middle) if takes < seconds else (middle, high)
+        return replace(self.device, efficiency=round(high, 4))
 
     def table(self) -> Table:
         """What a step takes."""
@@ -206,88 +212,3 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
         else:
             joined.append((begin, end))
     return joined
-
-
-def predict(
-    program: Callable[[int, int], Any],
-    ranks: int,
-    network: Network,
-    device: Device,
-    *,
-    roles: Sequence[int] | None = None,
-    tokens: int | None = None,
-) -> Prediction:
-    """What a training program would do on many ranks of machines that are not there.
-
-    One rank runs the program's real code, with torch's sharding and its own order of calls, on tensors that have shapes
-    and no data; then what it called is timed on the described machines. Where ranks send messages, as the stages of a
-    pipeline do, one rank of each role runs.
-
-    Runs on: the notebook's kernel; the program in a process of its own, which ends with the call.
-
-    Args:
-        program: called with (rank, world_size), as by Cluster.run: makes the model, shards it, and takes a step of an
-            optimizer, or better two, as the first one has no prefetched parameters. The last step counts.
-        ranks: the size of the world.
-        network: of the machines; its hosts, if it has any, have so many ranks in all.
-        device: what each rank computes on.
-        roles: ranks that run; the others do what the last one of these before them does. None: rank 0, the ranks that
-            it sends messages to, and so on.
-        tokens: of all ranks together in a step, for `tokens_per_second`.
-
-    Raises:
-        ArgumentError: an argument breaks its rule, or the program's ranks would wait for each other forever.
-        RankError: the program raised, or needs the value of a tensor; the message has the line.
-    """
-    if not callable(program):
-        refuse("program", "a function of (rank, world_size)", program, EXAMPLE, wrong_type=True)
-    whole_number("ranks", ranks, 1)
-    for name, value, kind in (("network", network, Network), ("device", device, Device)):
-        if not isinstance(value, kind):
-            refuse(name, f"a {kind.__name__}", value, EXAMPLE, wrong_type=True)
-    network.check_size(ranks)
-    if tokens is not None:
-        whole_number("tokens", tokens, 1)
-    if roles is not None and not (isinstance(roles, Sequence) and roles and not isinstance(roles, str)):
-        refuse("roles", "a list of ranks", roles, "For example: roles=[0, 8].", wrong_type=True)
-    for rank in roles or ():
-        whole_number("roles", rank, 0, ranks - 1, "For example: roles=[0, 8].")
-    recordings = recorded(program, ranks, roles)
-    if roles is None and len(recordings) > MOST_ROLES:
-        roles_are = f"program must have at most {MOST_ROLES} ranks that send each other messages, if roles is not given"
-        raise ArgumentError(f"{roles_are}. Where all ranks do the same, call predict(..., roles=[0]).")
-    known = sorted(recording.rank for recording in recordings)
-
-    def role_of(rank: int) -> int:
-        return max((one for one in known if one <= rank), default=known[0])
-
-    prediction = Prediction(ranks, network, device, recordings, role_of, tokens)
-    if not all(recording.steps for recording in recordings):
-        raise ArgumentError("program must take a step: call a module, and an optimizer's step(). " + EXAMPLE)
-    try:
-        prediction.times  # noqa: B018 - so that what cannot be timed is said here
-    except ValueError as error:
-        raise ArgumentError(f"program must end: {error}.") from None
-    return prediction
-
-
-def recorded(program: Callable[[int, int], Any], ranks: int, roles: Sequence[int] | None) -> list[Recording]:
-    """What the ranks that run have noted."""
-    bring_own_module(program)
-    header, buffers = pack(program, "program")
-    task = pickle.dumps(
-        Task(header, [bytes(buffer) for buffer in buffers], ranks, roles and tuple(roles), MOST_ROLES + 1)
-    )
-    command = fork_server.command("distlab.predicted.recorder")
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
-    done = subprocess.run(command, input=task, capture_output=True, check=False, env=environment)
-    try:
-        outcomes = pickle.loads(done.stdout)
-    except Exception as error:
-        words = done.stderr.decode(errors="replace")[-2000:]
-        raise ClusterError(f"The program's process ended ({done.returncode}):\n{words}") from error
-    failures = [failure(outcome) for outcome in outcomes if isinstance(outcome, Failure)]
-    if failures:
-        raise rank_error(failures, [one.rank for one in failures], False, "")
-    sys.stdout.write("".join(outcome.printed for outcome in outcomes[:1]))
-    return outcomes

@@ -1,7 +1,7 @@
 """Runs a program as one rank of many, without data, and notes what it calls. A process of its own.
 
-prediction.py starts it with a `Task`, and reads an outcome for each rank. Each rank is a forked child of this process,
-so torch is imported once.
+predict.py starts it with a list of runs, and reads the outcomes of each. Each rank is a forked child of this process:
+torch is imported once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import os
 import pickle
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import torch.distributed as dist
@@ -30,7 +31,7 @@ from distlab.compat import torch as private
 from distlab.compat import torch_fake as fake
 from distlab.launch.fork_server import PR_SET_PDEATHSIG
 from distlab.predicted import group, memory, streams
-from distlab.predicted.nodes import Call, Recording, Task
+from distlab.predicted.nodes import Call, Outcomes, Recording, Run
 from distlab.rank.log import LOG, describe_failure
 from distlab.wire import payload
 from distlab.wire.messages import Failure
@@ -38,7 +39,7 @@ from distlab.wire.messages import Failure
 # operators that write nothing
 FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_local_scalar_dense"}
 GATHERED = {"all_gather_copy_in", "split_with_sizes_copy"}  # of FSDP2
-COMPUTING, SILENT = {"aten", "fsdp"}, {"prim", "profiler", "c10d"}  # torch's own libraries of operators
+COMPUTING, SILENT = {"aten", "fsdp"}, {"profiler", "c10d"}  # torch's own libraries of operators
 
 
 class Recorder(TorchDispatchMode):
@@ -46,7 +47,8 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self, rank: int):
         super().__init__()
-        self.recording, self.timeline, self.journal = Recording(rank), streams.Timeline(), memory.Journal()
+        self.recording, self.timeline = Recording(rank), streams.Timeline()
+        self.journal = memory.Journal(self.timeline)
         self._works: dict[int, group.Done] = {}  # of functional collectives, by the storage of their result
         self._begin: int | None = None  # of the step that has begun
         self.quiet = False
@@ -55,7 +57,7 @@ class Recorder(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it comes again, with the part of this rank
         value = operator(*args, **(kwargs or {}))
-        if self.quiet:
+        if self.quiet or operator.namespace == "prim":
             return value
         made = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
         for tensor in made:
@@ -71,7 +73,7 @@ class Recorder(TorchDispatchMode):
             if flops is None and operator.namespace not in COMPUTING:
                 how = "tell torch, with torch.utils.flop_counter.register_flop_formula"
                 raise NotImplementedError(f"nothing is known of the FLOPs of the operator {operator}: {how}")
-            num_bytes = sum(tensor.nbytes for tensor in (*tensors, *made))
+            num_bytes = fake.traffic(operator, args, tensors, made)
             self.timeline.compute(name, flops or 0, num_bytes, fake.repeats_forward())
         return value
 
@@ -154,17 +156,17 @@ class Recorder(TorchDispatchMode):
         self.recording.nodes, self.recording.peak = self.timeline.nodes, self.journal.peak()
 
 
-def record(task: Task, rank: int) -> Recording | Failure:
+def record(run: Run, rank: int) -> Recording | Failure:
     """Run the program as this rank."""
     recorder, LOG.rank = Recorder(rank), rank
     streams.install(recorder.timeline)
     group.install(recorder.timeline)
-    dist.init_process_group(group.NAME, rank=rank, world_size=task.world_size, store=dist.HashStore())
+    dist.init_process_group(group.NAME, rank=rank, world_size=run.world_size, store=dist.HashStore())
     shown = io.StringIO()
     try:
-        function = payload.loads(task.header, task.buffers)
+        function = payload.loads(run.header, run.buffers)
         with contextlib.redirect_stdout(shown), recorder.hooks(), fake.without_data(recorder):
-            function(rank, task.world_size)
+            function(rank, run.world_size)
     except fake.NeedsData as error:
         why = f"what comes next depends on the value of a tensor ({error.func}), and here tensors have only shapes"
         return describe_failure(NotImplementedError(why).with_traceback(error.__traceback__))
@@ -180,37 +182,51 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def in_child(task: Task, rank: int) -> Recording | Failure:
-    """Record in a forked child."""
+def start(function: Callable[..., Any], *args: Any) -> BinaryIO:
+    """Call a function in a forked child; what it returns can be read."""
     source, sink = os.pipe()
     if os.fork() == 0:
         end_with_parent()
         os.close(source)
         with os.fdopen(sink, "wb") as file:
-            pickle.dump(record(task, rank), file)
+            pickle.dump(function(*args), file)
         os._exit(0)
     os.close(sink)
-    with os.fdopen(source, "rb") as file:
-        outcome = pickle.load(file)
-    os.wait()
-    return outcome
+    return os.fdopen(source, "rb")
+
+
+def finish(child: BinaryIO) -> Any:
+    """What the function of a child has returned."""
+    with child:
+        return pickle.load(child)
+
+
+def outcomes_of(run: Run) -> Outcomes:
+    """Record the ranks of a run, one after another."""
+    wanted, outcomes = list(run.ranks or [0]), []
+    for rank in wanted:
+        outcomes.append(finish(start(record, run, rank)))
+        if isinstance(outcomes[-1], Failure):
+            break
+        if run.ranks is None:
+            peers = {node.peer for node in outcomes[-1].nodes if isinstance(node, Call) and node.peer is not None}
+            wanted += sorted(peers.difference(wanted))[: run.most - len(wanted)]
+    return outcomes
 
 
 def main() -> None:
-    """Record the ranks of the task, one after another, and write their outcomes."""
+    """Record runs, as many at once as there are cores, and write their outcomes."""
     end_with_parent()
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what C++ prints
-    task: Task = pickle.load(sys.stdin.buffer)
+    runs: list[Run] = pickle.load(sys.stdin.buffer)
     fake.adapt()
-    wanted, outcomes = list(task.ranks or [0]), []
-    for rank in wanted:
-        outcomes.append(in_child(task, rank))
-        if isinstance(outcomes[-1], Failure):
-            break
-        if task.ranks is None:
-            peers = {node.peer for node in outcomes[-1].nodes if isinstance(node, Call) and node.peer is not None}
-            wanted += sorted(peers.difference(wanted))[: task.most - len(wanted)]
+    running, outcomes = deque(), []
+    for run in runs:
+        if len(running) == os.cpu_count():
+            outcomes.append(finish(running.popleft()))
+        running.append(start(outcomes_of, run))
+    outcomes += map(finish, running)
     pickle.dump(outcomes, results)
     results.close()
     os._exit(0)

@@ -52,6 +52,8 @@ class Device:
             long as its operations or its bytes need. None: bytes cost nothing.
         memory: bytes, or a text such as "80 GB"; None if it is not known.
         efficiency: the share of `flops` that matrix products reach, above 0 and up to 1.
+        contention: the share of its speed that computing loses while messages travel, because the same device sends
+            them; for `predict`.
 
     Raises:
         ArgumentError: not such a number or text.
@@ -62,6 +64,7 @@ class Device:
     memory_bandwidth: float | str | None = None
     memory: float | str | None = None
     efficiency: float = 1.0
+    contention: float = 0.0
 
     def __post_init__(self) -> None:
         units = {"flops": ({"FLOP/s": 1.0}, "10 TFLOP/s"), "efficiency": ({"": 1.0}, "0.5")}
@@ -71,6 +74,9 @@ class Device:
                 object.__setattr__(self, name, quantity(name, getattr(self, name), unit, example))
         if self.efficiency > 1:
             refuse("efficiency", "above 0 and up to 1", self.efficiency, "For example: efficiency=0.5.")
+        object.__setattr__(self, "contention", quantity("contention", self.contention, {"": 1.0}, "0.1", zero=True))
+        if self.contention >= 1:
+            refuse("contention", "at least 0 and below 1", self.contention, "For example: contention=0.1.")
 
     def seconds(self, flops: float, num_bytes: float = 0.0) -> float:
         """How long an operator takes: as long as its operations or its bytes need, whichever is longer."""

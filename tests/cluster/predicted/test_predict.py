@@ -112,7 +112,7 @@ def test_a_sharded_step_takes_what_a_simulated_cluster_finds(cluster):
 
 def test_a_thousand_ranks_are_one_process():
     """What a rank keeps is a part of the whole, and the table says that nothing was measured."""
-    prediction = distlab.predict(sharded, 1024, NETWORK, distlab.Device("1 TFLOP/s", memory="1 MB"), tokens=1024 * 16)
+    prediction = distlab.predict(sharded, 1024, NETWORK, distlab.Device("1 TFLOP/s", memory="2 MB"), tokens=1024 * 16)
     assert prediction.memory["parameters"] <= 3 * (64 * 64 + 64) * 4 / 64
     assert prediction.fits
     assert prediction.tokens_per_second == pytest.approx(16 / prediction.seconds)
@@ -188,7 +188,7 @@ def ring(rank, world_size):
 
 def test_a_ring_of_many_ranks_needs_its_roles(monkeypatch):
     """Each rank of it sends a message to one more; where all do the same, one is enough."""
-    monkeypatch.setattr("distlab.predicted.prediction.MOST_ROLES", 3)
+    monkeypatch.setattr("distlab.predicted.predict.MOST_ROLES", 3)
     error = raised(distlab.ArgumentError, distlab.predict, ring, 100, NETWORK, FREE)
     assert "at most 3 ranks that send each other messages" in str(error)
     assert "roles=[0]" in str(error)

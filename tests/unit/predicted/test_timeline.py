@@ -96,3 +96,12 @@ def test_calls_that_never_meet_are_named():
     alone.call("world", "all_gather", PAIR, 0, (1,))
     with pytest.raises(ValueError, match="not every rank calls all_gather: on real machines"):
         times(recording(alone), recording(Timeline(), 1))
+
+
+def test_messages_that_travel_slow_what_computes():
+    """Half of the speed for the first 4 seconds is 2 of the 5 seconds of work; the rest is at full speed."""
+    timeline = Timeline()
+    timeline.call("world", "all_gather", PAIR, 0, (4,))
+    kernel(timeline, 5)
+    costs = Costs(Network(0, "1 B/s"), Device("1 FLOP/s", contention=0.5))
+    assert times_of([recording(timeline)], costs, lambda rank: rank) == [[(0, 4), (0, 7)]]

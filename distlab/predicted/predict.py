@@ -1,0 +1,187 @@
+"""`predict` and `predict.sweep`: what a program would do on many ranks of machines that are not there.
+
+Runs on the notebook's kernel. The program itself runs in a process of its own (recorder.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from distlab.diagnosis.failures import failure, rank_error
+from distlab.errors import ArgumentError, ClusterError, RankError
+from distlab.launch import fork_server
+from distlab.predicted.nodes import Outcomes, Run
+from distlab.predicted.prediction import Prediction
+from distlab.predicted.predictions import Case, Predictions
+from distlab.simulated.network import Device, Network
+from distlab.text import refuse, whole_number
+from distlab.wire.messages import Failure
+from distlab.wire.payload import bring_own_module, pack
+
+EXAMPLE = 'Call distlab.predict(program, ranks=1024, network=Network("5 us", "50 GB/s"), device=Device("989 TFLOP/s")).'
+SWEEP = "Call distlab.predict.sweep(program, ranks=[8, 64], network=..., device=..., batch=[1, 2])."
+MOST_ROLES = 64  # that are found by following messages
+MOST_KEPT = 64
+KEPT: dict[Run, Outcomes] = {}  # what the last programs have noted: on other machines they need not run again
+
+
+def predict(
+    program: Callable[[int, int], Any],
+    ranks: int,
+    network: Network,
+    device: Device,
+    *,
+    roles: Sequence[int] | None = None,
+    tokens: int | None = None,
+) -> Prediction:
+    """What a training program would do on many ranks of machines that are not there.
+
+    One rank runs the program's real code, with torch's sharding and its own order of calls, on tensors that have shapes
+    and no data; then what it called is timed on the described machines. Where ranks send messages, as the stages of a
+    pipeline do, one rank of each role runs. Asked again about other machines, a program does not run again.
+
+    Runs on: the notebook's kernel; the program in a process of its own, which ends with the call.
+
+    Args:
+        program: called with (rank, world_size), as by Cluster.run: makes the model, shards it, and takes a step of an
+            optimizer, or better two, as the first one has no prefetched parameters. The last step counts.
+        ranks: the size of the world.
+        network: of the machines; its hosts, if it has any, have so many ranks in all.
+        device: what each rank computes on.
+        roles: ranks that run; the others do what the last one of these before them does. None: rank 0, the ranks that
+            it sends messages to, and so on.
+        tokens: of all ranks together in a step, for `tokens_per_second`.
+
+    Raises:
+        ArgumentError: an argument breaks its rule, or the program's ranks would wait for each other forever.
+        RankError: the program raised, or needs the value of a tensor; the message has the line.
+    """
+    _check(program, ranks, network, device, roles)
+    if tokens is not None:
+        whole_number("tokens", tokens, 1)
+    run = _run_of(program, ranks, roles)
+    return _prediction(run, _outcomes([run])[0], network, device, tokens)
+
+
+def sweep(
+    program: Callable[..., Any],
+    ranks: Sequence[int],
+    network: Network | Callable[[int], Network],
+    device: Device,
+    *,
+    roles: Sequence[int] | None = None,
+    tokens: Callable[..., int] | None = None,
+    **choices: Sequence[Any],
+) -> Predictions:
+    """Predict a program on several numbers of ranks, with each of its choices: where it stops to scale, what is best.
+
+    Runs on: the notebook's kernel; the programs in processes of their own, as many at once as there are cores.
+
+    Args:
+        program: called with (rank, world_size, **choice), otherwise as for `predict`.
+        ranks: sizes of the world.
+        network: of the machines, or a function of the number of ranks.
+        device, roles: as for `predict`.
+        tokens: a function of (ranks, **choice): of all ranks together in a step.
+        choices: values for arguments of the program, such as batch=[1, 2, 4]. Where the program raises, as with a mesh
+            that does not divide the ranks, the table says why.
+
+    Raises:
+        ArgumentError: an argument breaks its rule.
+    """
+    for name, values in {"ranks": ranks, **choices}.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            refuse(name, "a list of values", values, SWEEP, wrong_type=True)
+    if tokens is not None and not callable(tokens):
+        refuse("tokens", "a function of the number of ranks and the choice", tokens, SWEEP, wrong_type=True)
+    networks = {number: network(number) if callable(network) else network for number in ranks}
+    for number in ranks:
+        _check(program, number, networks[number], device, roles)
+    cases = [
+        (number, dict(zip(choices, values, strict=True)))
+        for number, *values in itertools.product(ranks, *choices.values())
+    ]
+    runs = [_run_of(functools.partial(program, **choice), number, roles) for number, choice in cases]
+    found = []
+    for run, outcomes, (number, choice) in zip(runs, _outcomes(runs), cases, strict=True):
+        prediction, why = None, ""
+        try:
+            each = tokens and tokens(number, **choice)
+            prediction = _prediction(run, outcomes, networks[number], device, each)
+        except (ArgumentError, RankError) as error:
+            why = str(error)
+        found.append(Case(number, choice, prediction, why))
+    return Predictions(found)
+
+
+predict.sweep = sweep
+
+
+def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> None:
+    if not callable(program):
+        refuse("program", "a function of (rank, world_size)", program, EXAMPLE, wrong_type=True)
+    whole_number("ranks", ranks, 1)
+    for name, value, kind in (("network", network, Network), ("device", device, Device)):
+        if not isinstance(value, kind):
+            refuse(name, f"a {kind.__name__}", value, EXAMPLE, wrong_type=True)
+    network.check_size(ranks)
+    if roles is not None and not (isinstance(roles, Sequence) and roles and not isinstance(roles, str)):
+        refuse("roles", "a list of ranks", roles, "For example: roles=[0, 8].", wrong_type=True)
+    for rank in roles or ():
+        whole_number("roles", rank, 0, ranks - 1, "For example: roles=[0, 8].")
+
+
+def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None) -> Run:
+    bring_own_module(program)
+    header, buffers = pack(program, "program")
+    return Run(header, tuple(map(bytes, buffers)), ranks, roles and tuple(roles), MOST_ROLES + 1)
+
+
+def _outcomes(runs: Sequence[Run]) -> list[Outcomes]:
+    """What the ranks of each run have noted, now or before."""
+    new = [run for run in dict.fromkeys(runs) if run not in KEPT]
+    if new:
+        command = fork_server.command("distlab.predicted.recorder")
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
+        done = subprocess.run(command, input=pickle.dumps(new), capture_output=True, check=False, env=environment)
+        try:
+            KEPT.update(zip(new, pickle.loads(done.stdout), strict=True))
+        except Exception as error:
+            words = done.stderr.decode(errors="replace")[-2000:]
+            raise ClusterError(f"The program's process ended ({done.returncode}):\n{words}") from error
+    outcomes = [KEPT[run] for run in runs]
+    for run in list(KEPT)[:-MOST_KEPT]:
+        del KEPT[run]
+    return outcomes
+
+
+def _prediction(run: Run, outcomes: Outcomes, network: Network, device: Device, tokens: int | None) -> Prediction:
+    """What the noted calls take on these machines."""
+    failures = [failure(outcome) for outcome in outcomes if isinstance(outcome, Failure)]
+    if failures:
+        del KEPT[run]  # what raised may have had another reason
+        raise rank_error(failures, [one.rank for one in failures], False, "")
+    sys.stdout.write("".join(outcome.printed for outcome in outcomes[:1]))
+    if run.ranks is None and len(outcomes) > MOST_ROLES:
+        roles_are = f"program must have at most {MOST_ROLES} ranks that send each other messages, if roles is not given"
+        raise ArgumentError(f"{roles_are}. Where all ranks do the same, call predict(..., roles=[0]).")
+    if not all(recording.steps for recording in outcomes):
+        raise ArgumentError("program must take a step: call a module, and an optimizer's step(). " + EXAMPLE)
+    known = sorted(recording.rank for recording in outcomes)
+
+    def role_of(rank: int) -> int:
+        return max((one for one in known if one <= rank), default=known[0])
+
+    prediction = Prediction(run.world_size, network, device, outcomes, role_of, tokens)
+    try:
+        prediction.times  # noqa: B018 - so that what cannot be timed is said here
+    except ValueError as error:
+        raise ArgumentError(f"program must end: {error}.") from None
+    return prediction

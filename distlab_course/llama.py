@@ -1,0 +1,112 @@
+"""Llama 3 of any size, as `distlab.predict` and lab 63 run it: whole, or the part of it that a pipeline's stage has.
+
+The architecture is that of "The Llama 3 Herd of Models" (2024), table 3. Runs on the ranks, or in predict's process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Size:
+    """How wide and how deep: each word a vector of `width` numbers, and `kv_heads` keys and values for `heads` queries."""
+
+    width: int
+    layers: int
+    heads: int
+    hidden: int
+    kv_heads: int = 8
+    words: int = 128256
+
+
+SIZES = {
+    "8B": Size(4096, 32, 32, 14336),
+    "70B": Size(8192, 80, 64, 28672),
+    "405B": Size(16384, 126, 128, 53248),
+}
+
+
+def rotated(values: Tensor) -> Tensor:
+    """Queries or keys, turned by an angle that grows with their place in the text; shape (batch, place, head, width)."""
+    half = values.shape[-1] // 2
+    speeds = 500_000.0 ** -(torch.arange(half, device=values.device) / half)
+    angles = torch.outer(torch.arange(values.shape[1], device=values.device), speeds)[:, None]
+    first, second = values.float().chunk(2, dim=-1)
+    turned = first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()
+    return torch.cat(turned, dim=-1).type_as(values)
+
+
+class Attention(nn.Module):
+    """Each word looks at those before it. A rank of tensor parallelism has some of the heads."""
+
+    def __init__(self, size: Size):
+        super().__init__()
+        self.head = size.width // size.heads
+        self.wq = nn.Linear(size.width, size.heads * self.head, bias=False)
+        self.wk = nn.Linear(size.width, size.kv_heads * self.head, bias=False)
+        self.wv = nn.Linear(size.width, size.kv_heads * self.head, bias=False)
+        self.wo = nn.Linear(size.heads * self.head, size.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(x).unflatten(-1, (-1, self.head)) for layer in (self.wq, self.wk, self.wv))
+        q, k = rotated(q), rotated(k)
+        k, v = (each.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for each in (k, v))
+        y = F.scaled_dot_product_attention(*(each.transpose(1, 2) for each in (q, k, v)), is_causal=True)
+        return self.wo(y.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    """Each word for itself."""
+
+    def __init__(self, size: Size):
+        super().__init__()
+        self.w1 = nn.Linear(size.width, size.hidden, bias=False)
+        self.w2 = nn.Linear(size.hidden, size.width, bias=False)
+        self.w3 = nn.Linear(size.width, size.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class Block(nn.Module):
+    """A layer; shape (batch, place, width) in and out."""
+
+    def __init__(self, size: Size):
+        super().__init__()
+        self.attention_norm, self.attention = nn.RMSNorm(size.width), Attention(size)
+        self.ffn_norm, self.feed_forward = nn.RMSNorm(size.width), FeedForward(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.feed_forward(self.ffn_norm(x))
+
+
+class Llama(nn.Module):
+    """Words in, shape (batch, place), and scores of the next words out, shape (batch, place, words).
+
+    Args:
+        size: one of SIZES, or your own.
+        stage, stages: a pipeline's stage has some of the blocks; only the first one has `embedding`, and only the last
+            one `norm` and `output`.
+    """
+
+    def __init__(self, size: Size, stage: int = 0, stages: int = 1):
+        super().__init__()
+        mine = range(size.layers * stage // stages, size.layers * (stage + 1) // stages)
+        first, last = stage == 0, stage == stages - 1
+        self.embedding = nn.Embedding(size.words, size.width) if first else None
+        self.blocks = nn.ModuleList(Block(size) for _ in mine)
+        self.norm = nn.RMSNorm(size.width) if last else None
+        self.output = nn.Linear(size.width, size.words, bias=False) if last else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for block in self.blocks:
+            x = block(x)
+        return x if self.output is None else self.output(self.norm(x))

@@ -1,0 +1,79 @@
+"""Programs predicted on several numbers of ranks, with several choices, and again on other machines."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import distlab
+from distlab.predicted import predict as predicting
+from tests.refused import refused
+
+NETWORK = distlab.Network("5 us", "50 GB/s")
+DEVICE = distlab.Device("100 TFLOP/s", memory_bandwidth="2 TB/s")
+
+
+def sharded(rank, world_size, batch=16, mesh=None):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    names = ("replicate", "shard")
+    mesh = init_device_mesh("cpu", mesh, mesh_dim_names=names) if mesh else init_device_mesh("cpu", (world_size,))
+    model = fully_shard(nn.Linear(4096, 4096), mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.ones(batch, 4096)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_sweep_finds_what_is_best_and_says_what_fails():
+    def tokens(ranks, batch, mesh):
+        return ranks * batch
+
+    found = distlab.predict.sweep(
+        sharded, [8, 64], NETWORK, DEVICE, tokens=tokens, batch=[16, 4096], mesh=[None, (4, 4)]
+    )
+    assert [(case.ranks, *case.choice.values()) for case in found[:4]] == [
+        (8, 16, None), (8, 16, (4, 4)), (8, 4096, None), (8, 4096, (4, 4)),
+    ]  # fmt: skip
+    assert [case.prediction is None for case in found] == [False, True] * 2 + [False] * 4
+    assert found.best().choice == {"batch": 4096, "mesh": None}
+    assert found.best(8).rate == max(case.rate for case in found if case.ranks == 8)
+    lines, rest = repr(found).splitlines(), ["tokens/s", "each", "MFU", "exposed", "idle", "memory", "fits"]
+    assert lines[1].split() == ["batch", "mesh", "ranks", "a", "step", *rest]
+    assert lines[10].startswith("8 ranks: batch=16, mesh=(4, 4): rank 0 raised ")
+    labels = [text.get_text() for text in found.plot().texts]
+    assert sorted(labels) == sorted({case.name for case in found if case.prediction})
+
+
+def test_on_other_machines_a_program_does_not_run_again(monkeypatch):
+    program = functools.partial(sharded, batch=24)
+    first = distlab.predict(program, 8, NETWORK, DEVICE)
+    monkeypatch.setattr(predicting.subprocess, "run", None)
+    second = distlab.predict(program, 8, distlab.Network("5 us", "5 GB/s"), DEVICE)
+    assert second.exposed > 5 * first.exposed
+    assert second.memory == first.memory
+
+
+def test_one_measured_step_gives_the_efficiency():
+    """Two steps of a device that reaches 40 % of its peak; what it needs for bytes stays."""
+    program = functools.partial(sharded, batch=4096)
+    real = distlab.predict(program, 8, NETWORK, distlab.Device("100 TFLOP/s", efficiency=0.4))
+    guess = distlab.predict(program, 8, NETWORK, distlab.Device("100 TFLOP/s"))
+    assert guess.calibrated(real.seconds).efficiency == pytest.approx(0.4, abs=1e-3)
+    assert "seconds must be between" in str(refused(guess.calibrated, 1e-9))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "words"),
+    [
+        (8, {}, "ranks must be a list of values"),
+        ([8], {"batch": 16}, "batch must be a list of values"),
+        ([8], {"tokens": 16}, "tokens must be a function of the number of ranks"),
+        ([0], {}, "ranks must be"),
+    ],
+)
+def test_what_a_sweep_needs(ranks, options, words):
+    assert words in str(refused(distlab.predict.sweep, sharded, ranks, NETWORK, DEVICE, **options))

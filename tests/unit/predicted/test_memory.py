@@ -1,0 +1,47 @@
+"""What a program's memory is at its peak, by what it is and on which stream it was made."""
+
+import torch
+
+from distlab.predicted import memory
+from distlab.predicted.streams import Timeline
+
+
+def test_each_stream_has_a_pool_of_its_own():
+    """What was freed on one stream is not used again on another: 40 bytes of the one, and 80 of the other."""
+    timeline = Timeline()
+    journal = memory.Journal(timeline)
+    journal.begin()
+    first = torch.zeros(10)
+    journal.add(first)
+    del first
+    timeline.current = 1
+    second = torch.zeros(20)
+    journal.add(second)
+    journal.name(memory.GRADIENTS, [second])
+    assert journal.peak() == {"activations": 40, "gradients": 80}
+
+
+def test_the_peak_is_when_the_sum_is_largest():
+    """40 bytes that are freed before 80 others are made do not count; what a storage grows to does."""
+    journal = memory.Journal(Timeline())
+    journal.begin()
+    for size in (10, 20):
+        tensor = torch.zeros(size)
+        journal.add(tensor)
+        del tensor
+    kept = torch.zeros(5)
+    journal.add(kept)
+    kept.untyped_storage().resize_(400)
+    journal.resize(kept.untyped_storage())
+    assert journal.peak() == {"activations": 400}
+
+
+def test_what_was_made_before_the_first_step_counts_while_it_lives():
+    journal = memory.Journal(Timeline())
+    passing, parameter = torch.zeros(100), torch.zeros(3)
+    journal.add(passing)
+    journal.add(parameter)
+    journal.name(memory.PARAMETERS, [parameter])
+    del passing
+    journal.begin()
+    assert journal.peak() == {"parameters": 12}
