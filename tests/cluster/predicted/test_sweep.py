@@ -33,17 +33,17 @@ def test_a_sweep_finds_what_is_best_and_says_what_fails():
         return ranks * batch
 
     found = distlab.predict.sweep(
-        sharded, [8, 64], NETWORK, DEVICE, tokens=tokens, batch=[16, 4096], mesh=[None, (4, 4)]
+        sharded, [8, 64], NETWORK, DEVICE, tokens=tokens, batch=[16, 4096], mesh=[None, (8, 8)]
     )
     assert [(case.ranks, *case.choice.values()) for case in found[:4]] == [
-        (8, 16, None), (8, 16, (4, 4)), (8, 4096, None), (8, 4096, (4, 4)),
+        (8, 16, None), (8, 16, (8, 8)), (8, 4096, None), (8, 4096, (8, 8)),
     ]  # fmt: skip
     assert [case.prediction is None for case in found] == [False, True] * 2 + [False] * 4
-    assert found.best().choice == {"batch": 4096, "mesh": None}
+    assert found.best().choice == {"batch": 4096, "mesh": (8, 8)}
     assert found.best(8).rate == max(case.rate for case in found if case.ranks == 8)
     lines, rest = repr(found).splitlines(), ["tokens/s", "each", "MFU", "exposed", "idle", "memory", "fits"]
     assert lines[1].split() == ["batch", "mesh", "ranks", "a", "step", *rest]
-    assert lines[10].startswith("8 ranks: batch=16, mesh=(4, 4): rank 0 raised ")
+    assert lines[10].startswith("8 ranks: batch=16, mesh=(8, 8): rank 0 raised ")
     labels = [text.get_text() for text in found.plot().texts]
     assert sorted(labels) == sorted({case.name for case in found if case.prediction})
 
