@@ -40,7 +40,7 @@ def test_a_sweep_finds_what_is_best_and_says_what_fails():
     ]  # fmt: skip
     assert [case.prediction is None for case in found] == [False, True] * 2 + [False] * 4
     assert found.best().choice == {"batch": 4096, "mesh": (8, 8)}
-    assert found.best(8).rate == max(case.rate for case in found if case.ranks == 8)
+    assert found.best(8).rate == max(case.rate for case in found if case.ranks == 8 and case.prediction)
     lines, rest = repr(found).splitlines(), ["tokens/s", "each", "MFU", "exposed", "idle", "memory", "fits"]
     assert lines[1].split() == ["batch", "mesh", "ranks", "a", "step", *rest]
     assert lines[10].startswith("8 ranks: batch=16, mesh=(8, 8): rank 0 raised ")
