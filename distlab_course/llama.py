@@ -1,10 +1,11 @@
-"""Llama 3 of any size, as `distlab.predict` and lab 63 run it: whole, or the part of it that a pipeline's stage has.
+"""Llama 3 of any size, for lab 63 and for benchmarks: whole, or the part of it that a pipeline's stage has.
 
 The architecture is that of "The Llama 3 Herd of Models" (2024), table 3. Runs on the ranks, or in predict's process.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Size:
-    """How wide and how deep: each word a vector of `width` numbers, and `kv_heads` keys and values for `heads` queries."""
+    """How wide and deep: a word is a vector of `width` numbers, and `heads` queries share `kv_heads` keys and values."""
 
     width: int
     layers: int
@@ -31,14 +32,18 @@ SIZES = {
 }
 
 
+@functools.cache
+def turns(length: int, half: int) -> Tensor:
+    """By which angle each pair of numbers turns at each place, as complex numbers; shape (place, 1, half)."""
+    speeds = 500_000.0 ** -(torch.arange(half) / half)
+    angles = torch.outer(torch.arange(length), speeds)
+    return torch.polar(torch.ones_like(angles), angles)[:, None]
+
+
 def rotated(values: Tensor) -> Tensor:
-    """Queries or keys, turned by an angle that grows with their place in the text; shape (batch, place, head, width)."""
-    half = values.shape[-1] // 2
-    speeds = 500_000.0 ** -(torch.arange(half, device=values.device) / half)
-    angles = torch.outer(torch.arange(values.shape[1], device=values.device), speeds)[:, None]
-    first, second = values.float().chunk(2, dim=-1)
-    turned = first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()
-    return torch.cat(turned, dim=-1).type_as(values)
+    """Queries or keys, turned by an angle that grows with their place; shape (batch, place, head, number)."""
+    pairs = torch.view_as_complex(values.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns(*pairs.shape[1::2])).flatten(-2).type_as(values)
 
 
 class Attention(nn.Module):

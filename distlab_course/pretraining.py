@@ -1,0 +1,166 @@
+"""A step of pretraining Llama on a mesh of three dimensions, as TorchTitan does it: for lab 63 and for benchmarks.
+
+The order of shardings, what is recomputed, and the precision of each part follow TorchTitan's source at the end of
+2024 (github.com/pytorch/torchtitan, 9dec370). Runs on the ranks, or in predict's process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from distlab_course.llama import Llama, Size
+
+MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def train(
+    rank: int,
+    world_size: int,
+    *,
+    size: Size,
+    tensor: int = 1,
+    pipeline: int = 1,
+    stages: int = 1,
+    batch: int = 2,
+    length: int = 8192,
+    recompute: str = "op",
+    steps: int = 2,
+) -> None:
+    """Take steps on random words.
+
+    Args:
+        tensor, pipeline: sizes of these dimensions of the mesh; FSDP has the rest.
+        stages: on each rank of a pipeline; more than one are interleaved.
+        batch: sequences of each rank of FSDP in a step; a pipeline cuts it into as many microbatches as it is long.
+        recompute: in the backward pass: "none", "op" (all but every second product of matrices, attention, and what
+            tensor parallelism has reduced), "layer" (every second block), or "full" (every block).
+    """
+    names = ("pipeline", "data", "tensor")
+    mesh = init_device_mesh("cpu", (pipeline, world_size // tensor // pipeline, tensor), mesh_dim_names=names)
+    place = mesh.get_local_rank("pipeline")
+    models = [part(size, mesh, place + i * pipeline, pipeline * stages, recompute) for i in range(stages)]
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
+    words = torch.randint(size.words, (batch, length))
+    run = pipelined(models, mesh, words, size) if pipeline > 1 else whole(models[0], words, tensor > 1)
+    for _ in range(steps):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        run()
+        for model in models:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def part(size: Size, mesh: DeviceMesh, stage: int, stages: int, recompute: str) -> Llama:
+    """A stage of the model, sharded over the other dimensions."""
+    with torch.device("meta"):
+        model = Llama(size, stage, stages)
+    if mesh["tensor"].size() > 1:
+        split(model, mesh["tensor"])
+    for number, block in enumerate(model.blocks):
+        if recompute in ("full", "op") or (recompute == "layer" and number % 2 == 0):
+            block.forward = recomputed(block.forward, some=recompute == "op")
+    last = len(model.blocks) - 1
+    for number, block in enumerate(model.blocks):
+        fully_shard(block, mesh=mesh["data"], mp_policy=MIXED, reshard_after_forward=stages == 1 and number < last)
+    fully_shard(model, mesh=mesh["data"], mp_policy=MIXED, reshard_after_forward=stages == 1)
+    return model.to_empty(device="cpu")
+
+
+def split(model: Llama, mesh: DeviceMesh) -> None:
+    """Tensor parallelism; between the blocks each rank has a part of the sequence."""
+    column, row = ColwiseParallel(), RowwiseParallel(output_layouts=Shard(1))
+    gather = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    plan = {"attention_norm": SequenceParallel(), "attention": gather, "ffn_norm": SequenceParallel()}
+    plan |= {"feed_forward": gather, "attention.wo": row, "feed_forward.w2": row}
+    plan |= dict.fromkeys(("attention.wq", "attention.wk", "attention.wv"), column)
+    plan |= dict.fromkeys(("feed_forward.w1", "feed_forward.w3"), column)
+    for block in model.blocks:
+        parallelize_module(block, mesh, plan)
+    ends = {
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "norm": SequenceParallel(),
+        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+    }
+    parallelize_module(model, mesh, {name: how for name, how in ends.items() if getattr(model, name) is not None})
+
+
+def recomputed(forward: Callable[[Tensor], Tensor], some: bool) -> Callable[[Tensor], Tensor]:
+    """A forward pass that keeps its input, and computes the rest again in the backward pass: all of it, or some."""
+    options: dict[str, Any] = {"context_fn": lambda: create_selective_checkpoint_contexts(Policy())} if some else {}
+    return lambda x: checkpoint(forward, x, use_reentrant=False, preserve_rng_state=False, **options)
+
+
+class Policy:
+    """Which operators' results are kept."""
+
+    KEPT = ("mm", "_scaled_dot_product_", "reduce_scatter_tensor")
+
+    def __init__(self) -> None:
+        self._products = {False: 0, True: 0}  # when they are computed first, and again
+
+    def __call__(self, context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        name = operator.overloadpacket.__name__
+        self._products[context.is_recompute] += name == "mm"
+        kept = name.startswith(self.KEPT) and not (name == "mm" and self._products[context.is_recompute] % 2 == 0)
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def loss_of(scores: Tensor, words: Tensor) -> Tensor:
+    return F.cross_entropy(scores.flatten(0, 1).float(), words.flatten(0, 1))
+
+
+def whole(model: Llama, words: Tensor, split: bool) -> Callable[[], None]:
+    """Forward and backward pass of a model that is not cut into stages."""
+
+    def run() -> None:
+        if split:
+            with loss_parallel():
+                loss_of(model(words), words).backward()
+        else:
+            loss_of(model(words), words).backward()
+
+    return run
+
+
+def pipelined(models: list[Llama], mesh: DeviceMesh, words: Tensor, size: Size) -> Callable[[], None]:
+    """Forward and backward pass of this rank's stages, with as many microbatches as the pipeline has ranks."""
+    ranks, place, tensor = mesh["pipeline"].size(), mesh.get_local_rank("pipeline"), mesh["tensor"].size()
+    some, like = words[: len(words) // ranks].to("meta"), {"dtype": torch.bfloat16, "device": "meta"}
+    hidden = torch.empty(len(some), words.shape[1] // tensor, size.width, requires_grad=True, **like)
+    scores = torch.empty(*some.shape, size.words // tensor, requires_grad=True, **like)
+    stages = []
+    for i, model in enumerate(models):
+        number, of = place + i * ranks, ranks * len(models)
+        given, made = some if number == 0 else hidden, scores if number == of - 1 else hidden
+        options = {"input_args": (given,), "output_args": (made,), "group": mesh.get_group("pipeline")}
+        stages.append(PipelineStage(model, number, of, torch.device("cpu"), **options))
+    if len(stages) == 1:
+        schedule = Schedule1F1B(stages[0], ranks, loss_fn=loss_of)
+    else:
+        schedule = ScheduleInterleaved1F1B(stages, ranks, loss_fn=loss_of)
+
+    def run() -> None:
+        with loss_parallel():
+            schedule.step(*[words] * (place == 0), **({"target": words} if place == ranks - 1 else {}))
+
+    return run
