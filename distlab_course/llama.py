@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Size:
-    """How wide and deep: a word is a vector of `width` numbers, and `heads` queries share `kv_heads` keys and values."""
+    """How wide and deep: a word is a vector of `width` numbers; `heads` queries share `kv_heads` keys and values."""
 
     width: int
     layers: int
