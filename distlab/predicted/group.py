@@ -45,8 +45,8 @@ class Done(dist.Work):
         return future
 
 
-def install(timeline: Timeline) -> None:
-    """Make "predicted" a backend that notes for a timeline."""
+def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
+    """Make "predicted" a backend that notes for a timeline; `meet` hears of each rank at the other end of a message."""
 
     class Group(backend.Group):
         def __init__(self, options: Any, _: Any):
@@ -67,6 +67,7 @@ def install(timeline: Timeline) -> None:
 
         def _message(self, name: str, tensors: list[Tensor], peer: int) -> Done:
             size, peer = sum(tensor.nbytes for tensor in tensors), self._members[peer]
+            meet(peer)
             stream = self._name, name, peer
             return Done(timeline, timeline.call(stream, name, self._members, 0, (size,), peer), tensors)
 

@@ -92,4 +92,4 @@ class Run:
     most: int
 
 
-Outcomes = list[Recording | Failure]  # of the ranks of a run; the last one may have failed
+Outcomes = list[Recording | Failure]  # of the ranks of a run

@@ -15,8 +15,9 @@ import pickle
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,7 @@ from distlab.compat import torch as private
 from distlab.compat import torch_fake as fake
 from distlab.launch.fork_server import PR_SET_PDEATHSIG
 from distlab.predicted import group, memory, streams
-from distlab.predicted.nodes import Call, Outcomes, Recording, Run
+from distlab.predicted.nodes import Outcomes, Recording, Run
 from distlab.rank.log import LOG, describe_failure
 from distlab.wire import payload
 from distlab.wire.messages import Failure
@@ -156,11 +157,11 @@ class Recorder(TorchDispatchMode):
         self.recording.nodes, self.recording.peak = self.timeline.nodes, self.journal.peak()
 
 
-def record(run: Run, rank: int) -> Recording | Failure:
-    """Run the program as this rank."""
+def record(run: Run, rank: int, meet: Callable[[int], None]) -> Recording | Failure:
+    """Run the program as this rank, and tell at once with which ranks it exchanges messages."""
     recorder, LOG.rank = Recorder(rank), rank
     streams.install(recorder.timeline)
-    group.install(recorder.timeline)
+    group.install(recorder.timeline, functools.cache(meet))
     dist.init_process_group(group.NAME, rank=rank, world_size=run.world_size, store=dist.HashStore())
     shown = io.StringIO()
     try:
@@ -182,52 +183,46 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def start(function: Callable[..., Any], *args: Any) -> BinaryIO:
-    """Call a function in a forked child; what it returns can be read."""
-    source, sink = os.pipe()
+def start(run: Run, rank: int) -> Connection:
+    """Record in a forked child, which sends the ranks that it meets, and then its outcome."""
+    source, sink = Pipe(duplex=False)
     if os.fork() == 0:
         end_with_parent()
-        os.close(source)
-        with os.fdopen(sink, "wb") as file:
-            pickle.dump(function(*args), file)
+        source.close()
+        sink.send(record(run, rank, sink.send))
         os._exit(0)
-    os.close(sink)
-    return os.fdopen(source, "rb")
+    sink.close()
+    return source
 
 
-def finish(child: BinaryIO) -> Any:
-    """What the function of a child has returned."""
-    with child:
-        return pickle.load(child)
-
-
-def outcomes_of(run: Run) -> Outcomes:
-    """Record the ranks of a run, one after another."""
-    wanted, outcomes = list(run.ranks or [0]), []
-    for rank in wanted:
-        outcomes.append(finish(start(record, run, rank)))
-        if isinstance(outcomes[-1], Failure):
-            break
-        if run.ranks is None:
-            peers = {node.peer for node in outcomes[-1].nodes if isinstance(node, Call) and node.peer is not None}
-            wanted += sorted(peers.difference(wanted))[: run.most - len(wanted)]
-    return outcomes
+def outcomes_of(runs: Sequence[Run]) -> list[Outcomes]:
+    """Record the ranks of runs, as many at once as there are cores."""
+    found: list[dict[int, Any]] = [dict.fromkeys(run.ranks or [0]) for run in runs]
+    wanted = deque((number, rank) for number, ranks in enumerate(found) for rank in ranks)
+    running: dict[Connection, tuple[int, int]] = {}
+    while wanted or running:
+        while wanted and len(running) < (os.cpu_count() or 1):
+            number, rank = wanted.popleft()
+            running[start(runs[number], rank)] = number, rank
+        for child in wait(list(running)):
+            said, (number, rank) = child.recv(), running[child]
+            if not isinstance(said, int):
+                found[number][rank] = said
+                del running[child]
+            elif runs[number].ranks is None and said not in found[number] and len(found[number]) < runs[number].most:
+                found[number][said] = None
+                wanted.append((number, said))
+    return [list(outcomes.values()) for outcomes in found]
 
 
 def main() -> None:
-    """Record runs, as many at once as there are cores, and write their outcomes."""
+    """Record runs, and write their outcomes."""
     end_with_parent()
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what C++ prints
     runs: list[Run] = pickle.load(sys.stdin.buffer)
     fake.adapt()
-    running, outcomes = deque(), []
-    for run in runs:
-        if len(running) == os.cpu_count():
-            outcomes.append(finish(running.popleft()))
-        running.append(start(outcomes_of, run))
-    outcomes += map(finish, running)
-    pickle.dump(outcomes, results)
+    pickle.dump(outcomes_of(runs), results)
     results.close()
     os._exit(0)
 
