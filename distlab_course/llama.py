@@ -96,16 +96,16 @@ class Llama(nn.Module):
 
     Args:
         size: one of SIZES, or your own.
-        stage, stages: a pipeline's stage has some of the blocks; only the first one has `embedding`, and only the last
-            one `norm` and `output`.
+        stage, stages: a pipeline's stage has some of the blocks, the first one the least; only the first one has
+            `embedding`, and only the last one `norm` and `output`.
     """
 
     def __init__(self, size: Size, stage: int = 0, stages: int = 1):
         super().__init__()
-        mine = range(size.layers * stage // stages, size.layers * (stage + 1) // stages)
+        each, more = divmod(size.layers, stages)
         first, last = stage == 0, stage == stages - 1
         self.embedding = nn.Embedding(size.words, size.width) if first else None
-        self.blocks = nn.ModuleList(Block(size) for _ in mine)
+        self.blocks = nn.ModuleList(Block(size) for _ in range(each + (1 <= stage <= more)))
         self.norm = nn.RMSNorm(size.width) if last else None
         self.output = nn.Linear(size.width, size.words, bias=False) if last else None
 

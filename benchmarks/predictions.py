@@ -1,0 +1,144 @@
+"""Predictions beside published measurements: `python -m benchmarks.predictions`, a table for benchmarks/README.md.
+
+TorchTitan has published what its programs reach, and its source says what they do; `distlab_course.pretraining` does
+the same. A device has one number that is calibrated, its efficiency, by the first row of its table; all else follows.
+
+A100: github.com/pytorch/torchtitan, docs/performance.md at 157a12c; 64 GPUs of 80 GB, FSDP, 8,192 tokens a sequence.
+H100: benchmarks/llama3_h100_202412_torchtitan.md and asyncTP_llama3_h100_2025-06_torchtitan.md at 2887250; 96 GB of
+HBM2e at 2.4 TB/s, limited to 500 W, and 400 Gb/s a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import distlab
+from distlab import Device, Link, Network
+from distlab.predicted.prediction import Prediction
+from distlab_course.llama import SIZES, Size
+from distlab_course.pretraining import train
+
+GIB = 1 << 30
+# NCCL's kernels have some 16 of a GPU's 132 (108) multiprocessors
+H100 = Device("989 TFLOP/s", memory_bandwidth="2.4 TB/s", memory=95 * GIB, contention=16 / 132)
+FLOAT8 = replace(H100, flops="1979 TFLOP/s")
+A100 = Device("312 TFLOP/s", memory_bandwidth="2.04 TB/s", memory=79 * GIB, contention=16 / 108)
+LLAMA2 = {
+    "13B": Size(5120, 40, 40, 13824, kv_heads=40, words=32000),
+    "70B": Size(8192, 80, 64, 28672, words=32000),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was published: tokens a second of each GPU, and memory in GiB, where it is."""
+
+    name: str
+    device: Device
+    ranks: int
+    size: Size
+    tokens: float | None
+    memory: float | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+FULL, TENSOR = {"recompute": "full"}, {"tensor": 8, "recompute": "full"}
+PIPELINE, SHORT = {"pipeline": 8, "batch": 32}, {"length": 4096}
+# the first row of each table calibrates its device
+TABLES = {
+    "H100": [
+        Row("8B", H100, 8, SIZES["8B"], 5762, 82.4),
+        Row("8B", H100, 128, SIZES["8B"], 5605, 67.0),
+    ],
+    "H100, compiled": [
+        Row("8B", H100, 8, SIZES["8B"], 6667, 77.0),
+        Row("8B", H100, 128, SIZES["8B"], 6514, 62.0),
+        Row("8B, tensors on 8", H100, 64, SIZES["8B"], 4378, None, {"tensor": 8, "batch": 12}),
+        Row("70B, tensors on 8, all again", H100, 256, SIZES["70B"], 597, None, TENSOR | {"batch": 16}),
+        Row("405B, tensors on 8, all again", H100, 128, SIZES["405B"], 109, None, TENSOR),
+    ],
+    "A100": [
+        Row("8B", A100, 64, SIZES["8B"], 2973, None, {"batch": 1}),
+        Row("8B, every second block again", A100, 64, SIZES["8B"], 2904, None, {"batch": 1, "recompute": "layer"}),
+        Row("70B, all again", A100, 64, SIZES["70B"], 331, None, FULL | {"batch": 1}),
+        Row("Llama 2 13B, nothing again", A100, 64, LLAMA2["13B"], 2162, None, SHORT | {"recompute": "none"}),
+        Row(
+            "Llama 2 13B, every second block again", A100, 64, LLAMA2["13B"], 1914, None, SHORT | {"recompute": "layer"}
+        ),
+        Row("Llama 2 13B", A100, 64, LLAMA2["13B"], 1904, None, SHORT),
+        Row("Llama 2 70B, one sequence", A100, 64, LLAMA2["70B"], 355, None, SHORT | {"batch": 1}),
+        Row("Llama 2 70B, all again", A100, 64, LLAMA2["70B"], 353, None, SHORT | FULL),
+        Row("Llama 2 70B", A100, 64, LLAMA2["70B"], None, None, SHORT),
+    ],
+    "H100, float8, compiled, tensors on 8, pipeline of 8": [
+        Row("405B, 1F1B", FLOAT8, 512, SIZES["405B"], 100, 82.5, TENSOR | PIPELINE),
+        Row("405B, interleaved", FLOAT8, 512, SIZES["405B"], 128, 72.7, TENSOR | PIPELINE | {"stages": 2}),
+    ],
+}
+
+
+def machines(row: Row) -> Network:
+    """Hosts of eight, whose GPUs have a port of 400 Gb/s each (H100), or share one (A100, in Amazon's cloud)."""
+    inside, between = ("300 GB/s", "50 GB/s") if row.device is A100 else ("450 GB/s", "400 GB/s")
+    return Network(hosts=[8] * (row.ranks // 8), inside=Link("3 us", inside), between=Link("5 us", between))
+
+
+def predicted(row: Row, device: Device) -> Prediction:
+    """A step of a row's program on its machines."""
+    options = {"batch": 2, "length": 8192} | row.options
+    program = functools.partial(train, size=row.size, **options)
+    sequences = options["batch"] * row.ranks // options.get("tensor", 1) // options.get("pipeline", 1)
+    return distlab.predict(program, row.ranks, machines(row), device, tokens=sequences * options["length"])
+
+
+def off(value: float, published: float | None) -> str:
+    return "" if published is None else f"{value / published - 1:+.1%}"
+
+
+def table(title: str, rows: list[Row]) -> str:
+    """Markdown: what was published, and what is predicted."""
+    lines = [
+        f"| {title} | GPUs | tokens/s each | predicted | off | GiB | predicted | off |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    device = rows[0].device
+    for row in rows:
+        step = predicted(row, device)
+        if row is rows[0]:
+            device = step.calibrated(step.tokens / row.ranks / row.tokens)
+            step = replace(step, device=device)
+        rate, memory = step.tokens_per_second, sum(step.memory.values()) / GIB
+        name = f"{row.name} (calibrates: efficiency {device.efficiency:.2f})" if row is rows[0] else row.name
+        speed = (
+            f"{row.tokens or 'does not fit':,} | {rate:,.0f} | {off(rate, row.tokens)}"
+            if row.tokens
+            else f"does not fit | {'fits' if step.fits else 'does not fit'} |"
+        )
+        size = f"{row.memory or ''} | {memory:.1f} | {off(memory, row.memory)}"
+        lines.append(f"| {name} | {row.ranks} | {speed} | {size} |")
+        print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    text = "\n\n".join(
+        table(title, rows) for title, rows in TABLES.items() if not sys.argv[1:] or title in sys.argv[1:]
+    )
+    readme = Path(__file__).with_name("README.md")
+    marked = re.sub(
+        r"(<!-- predictions -->).*(<!-- /predictions -->)",
+        lambda found: f"{found[1]}\n\n{text}\n\n{found[2]}",
+        readme.read_text(),
+        flags=re.DOTALL,
+    )
+    if not sys.argv[1:]:
+        readme.write_text(marked)
+
+
+if __name__ == "__main__":
+    main()
