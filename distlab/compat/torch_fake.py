@@ -12,18 +12,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.distributed import device_mesh
-from torch.distributed.fsdp._fully_shard import _fsdp_param
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining import stage as pipeline_stage
+from torch.distributed.tensor import _collective_utils as dtensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, dataloader
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 
 Function = Callable[..., Any]
 NeedsData = DataDependentOutputException  # what asks for the value of a tensor raises it
@@ -50,20 +53,36 @@ def change_shape_functions(change: Callable[[Function], Function]) -> None:
     change_methods(ShardingPropagator, change)
 
 
-def adapt() -> None:
-    """Change what in torch looks at the data of tensors."""
+def adapt(backend: str) -> None:
+    """Change what in torch looks at the data of tensors, or does on a CPU what it would not do on a GPU.
+
+    Args:
+        backend: of all groups, whatever a program calls it.
+    """
     change_methods(device_mesh.DeviceMesh, _with_data)
     DataLoader.__iter__ = _with_data(DataLoader.__iter__)
     dataloader._BaseDataLoaderIter.__next__ = _with_data(dataloader._BaseDataLoaderIter.__next__)
-    original = device_mesh.init_device_mesh
-    for module in [one for one in sys.modules.values() if getattr(one, "init_device_mesh", None) is original]:
-        module.init_device_mesh = _with_data(original)
+    for function in (device_mesh.init_device_mesh, _fsdp_init._get_post_forward_mesh_info):
+        _replace(function, _with_data(function))
+    _replace(c10d._new_process_group_helper, _with_backend(c10d._new_process_group_helper, backend))
     _fsdp_param._chunk_with_empty = _Chunks
     dist._verify_params_across_processes = lambda *_: None
     dist.Reducer._rebuild_buckets = lambda *_: False
     DistributedDataParallel._ddp_init_helper = _with_final_buckets(DistributedDataParallel._ddp_init_helper)
     if hasattr(pipeline_stage, "InferenceMode"):
         schedules._PipelineSchedule._warmup_p2p = _without_vote
+    dtensor.local_tensor_mode = lambda: True  # or else an all_to_all on a CPU is an all_gather, as gloo has none
+    torch.compile = lambda model=None, **_: model or (lambda function: function)  # it runs as it is written
+    functional.scaled_dot_product_attention = scaled_dot_product_attention
+    nn.SyncBatchNorm.forward = _sync_batch_norm
+    DistributedDataParallel._passing_sync_batchnorm_handle = lambda *_: None
+
+
+def _replace(function: Function, other: Function) -> None:
+    """Put another function in its place, in each module that has it."""
+    name = function.__name__
+    for module in [one for one in sys.modules.values() if getattr(one, name, None) is function]:
+        setattr(module, name, other)
 
 
 class _Chunks:
@@ -90,6 +109,16 @@ def _with_data(function: Function) -> Function:
     return call
 
 
+def _with_backend(new_group: Function, backend: str) -> Function:
+    """Make each group of this backend."""
+
+    @functools.wraps(new_group)
+    def call(size: int, rank: int, members: list[int], _: Any, *args: Any, **kwargs: Any) -> Any:
+        return new_group(size, rank, members, backend, *args, **kwargs)
+
+    return call
+
+
 def _with_final_buckets(init_helper: Function) -> Function:
     """Begin with the buckets that DDP makes after its first step: in the reverse order of the parameters."""
     assign = dist._compute_bucket_assignment_by_size
@@ -110,27 +139,61 @@ def _with_final_buckets(init_helper: Function) -> Function:
     return call
 
 
-def _without_vote(self: Any, stages: list[Any], *_: Any) -> None:
+def _without_vote(self: Any, stages: list[Any], has_backward: bool, *_: Any) -> None:
     """Since torch 2.13, stages ask each other whether all were given their shapes: as if they were."""
     for one in stages:
+        if pipeline_stage.InferenceMode.needs_dynamic(one._user_meta, has_backward):
+            how = 'give each PipelineStage its input_args and output_args, such as torch.empty(8, 64, device="meta")'
+            raise NotImplementedError(f"here stages cannot ask each other for the shapes of what they send: {how}")
         one._inference_mode = pipeline_stage.InferenceMode.STATIC
 
 
-# --- what operators compute ---
+# --- what layers do on a GPU ---
 
-# attention on a CPU, by how many of its arguments are tensors with shapes that count
-_ATTENTION = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
-}
+_ON_CPU = functional.scaled_dot_product_attention
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention in a single kernel, which makes no matrix of all scores; context parallelism knows no other one."""
+    if query.dim() != 4 or not torch.backends.cuda.mem_efficient_sdp_enabled():
+        return _ON_CPU(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if enable_gqa:
+        key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+    if attn_mask is None and query.shape[-1] == value.shape[-1]:
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    bias = None if attn_mask is None else attn_mask.to(query.dtype)
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    return efficient(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
+
+
+def _sync_batch_norm(self: nn.SyncBatchNorm, values: Tensor) -> Tensor:
+    """The collectives of torch's own, whose kernels no CPU has, besides the kernels of BatchNorm."""
+    if self.training:
+        group, own = self.process_group or dist.group.WORLD, torch.empty(2 * self.num_features + 1)
+        dist.all_gather_into_tensor(torch.empty(group.size() * own.numel()), own, group)
+    settings = self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum or 0.0
+    result = functional.batch_norm(values, *settings, self.eps)
+    if self.training and result.requires_grad:
+        result.register_hook(lambda _: dist.all_reduce(own[1:], group=group))
+    return result
+
+
+# --- what operators compute ---
 
 
 def flops_of(operator: Any, value: Any, args: tuple, kwargs: dict[str, Any]) -> int | None:
     """What an operator computes, as FlopCounterMode counts it on a GPU; None if torch has no formula for it."""
     packet = operator._overloadpacket
-    if packet in _ATTENTION:
-        count, tensors = _ATTENTION[packet]
-        return count(*(tensor.shape for tensor in args[:tensors]))
     return flop_registry[packet](*args, **kwargs, out_val=value) if packet in flop_registry else None
 
 
@@ -150,6 +213,11 @@ def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor
 def operator_name(operator: Any) -> str:
     """The name of an operator, without its library and overload."""
     return operator._overloadpacket.__name__
+
+
+def named(operator: Any, args: tuple) -> dict[str, Any]:
+    """The arguments of an operator by their names."""
+    return dict(zip((one.name for one in operator._schema.arguments), args, strict=False))
 
 
 def group_named(name: str) -> dist.ProcessGroup:

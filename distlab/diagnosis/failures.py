@@ -36,6 +36,12 @@ ADVICE = {
         "The sizes of a mesh must multiply to the number of ranks: init_device_mesh('cpu', (world_size,)), or "
         "(2, world_size // 2)."
     ),
+    r"support for cuda dev|with CUDA enabled|'_cuda_|requires CUDA|NCCL built in|access accelerator|No CUDA GPUs|"
+    r"NVIDIA driver|device_ids and output_device": (
+        "Here the device is the CPU: write device='cpu' and init_device_mesh('cpu', ...), and leave out torch.cuda, "
+        ".cuda() and device_ids."
+    ),
+    r"FSDP needs a non-CPU": "Write FullyShardedDataParallel(..., device_id=torch.device('cpu')), or fully_shard(...).",
     r"outputShape\[0\] \* worldSize == inputShape\[0\]|invalid output tensor list at index 0 \(expected length": (
         "The larger tensor of this call must be exactly world_size times as long as the smaller one: cut it, or pad it."
     ),

@@ -40,7 +40,7 @@ class Call:
         name: as in collectives.py, or "send" or "recv".
         members: ranks of the group.
         root: the root's place among the members, if there is one.
-        sent: bytes, as collectives.messages takes them.
+        sent: bytes, as collectives.messages takes them; those of an all_to_all begin with what stays on the rank.
         peer: rank at the other end of a message.
     """
 

@@ -1,0 +1,94 @@
+"""Pipelines of several stages on a rank, and of several dimensions: their bubble is the one of the theory."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import distlab
+from tests.cluster.predicted.test_predict import FREE, NETWORK, calls
+from tests.refused import raised
+
+NO_NETWORK, DEVICE = distlab.Network(0, "1000 PB/s"), distlab.Device("1 TFLOP/s")
+WIDTH = 256  # so large that computing is limited by operations
+
+
+def pipeline(rank, world_size, kind, stages=1, microbatches=8, copies=1, parts=1, wrap=None, width=WIDTH, shapes=True):
+    from torch.distributed import pipelining
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (4, copies, parts), mesh_dim_names=("stages", "copies", "parts"))
+    place, shape = mesh.get_local_rank("stages"), torch.empty(64, width, device="meta", requires_grad=True)
+    known = {"input_args": (shape,), "output_args": (shape,)} if shapes else {}
+    made = []
+    for number in range(place, 4 * stages, 4):
+        model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(2)])
+        if parts > 1:
+            parallelize_module(model, mesh["parts"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+        if wrap == "fsdp":
+            fully_shard(model, mesh=mesh["copies"])
+        if wrap == "ddp":
+            model = nn.parallel.DistributedDataParallel(model, process_group=mesh["copies"].get_group())
+        group = mesh["stages"].get_group()
+        made.append(pipelining.PipelineStage(model, number, 4 * stages, torch.device("cpu"), group=group, **known))
+    schedule = getattr(pipelining, kind)(made if stages > 1 else made[0], microbatches, loss_fn=torch.dist)
+    optimizer = torch.optim.SGD([parameter for stage in made for parameter in stage.submod.parameters()])
+    whole = torch.ones(64 * microbatches, width, requires_grad=True)
+    for _ in range(2):
+        schedule.step(*[whole] * (place == 0), **({"target": whole} if place == 3 else {}))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("kind", "stages", "microbatches", "bubble"),
+    [
+        ("Schedule1F1B", 1, 4, 3 / 4),
+        ("Schedule1F1B", 1, 16, 3 / 16),
+        ("ScheduleGPipe", 1, 8, 3 / 8),
+        ("ScheduleInterleaved1F1B", 2, 8, 3 / 16),
+        ("ScheduleInterleaved1F1B", 3, 4, 3 / 12),
+        ("ScheduleInterleavedZeroBubble", 2, 8, 1 / 16),
+    ],
+)
+def test_the_bubble_is_that_of_the_theory(kind, stages, microbatches, bubble):
+    """Of p stages, v on a rank, with m microbatches: (p - 1) / (v m) of the time in which a rank computes.
+
+    A zero-bubble schedule puts the weights' gradients into it: of three equal parts of the work, one stays idle.
+    """
+    program = functools.partial(pipeline, kind=kind, stages=stages, microbatches=microbatches)
+    prediction = distlab.predict(program, 4, NO_NETWORK, DEVICE)
+    assert prediction.idle / prediction.computing == pytest.approx(bubble, rel=1e-2)
+    assert {recording.rank for recording in prediction.recordings} == {0, 1, 2, 3}
+
+
+def test_copies_of_a_pipeline_add_up_their_gradients_once_a_step():
+    program = functools.partial(pipeline, kind="Schedule1F1B", copies=2, wrap="ddp", width=64)
+    prediction = distlab.predict(program, 8, NETWORK, FREE)
+    assert [recording.rank for recording in prediction.recordings] == [0, 2, 4, 6]
+    made = calls(prediction)
+    assert made[-1] == ("all_reduce", 2, 2 * 64 * 64 * 4)
+    assert [name for name, _, _ in made[:-1]].count("send") == 8
+    assert {size for _, _, size in made[:-1]} == {64 * 64 * 4}
+
+
+@pytest.mark.parametrize(("kind", "stages"), [("Schedule1F1B", 1), ("ScheduleInterleaved1F1B", 2)])
+def test_a_pipeline_of_three_dimensions(kind, stages):
+    """Four stages of two shards and two parts: all ranks but four do the same as those."""
+    program = functools.partial(pipeline, kind=kind, stages=stages, copies=2, parts=2, wrap="fsdp", width=64)
+    prediction = distlab.predict(program, 16, NETWORK, FREE)
+    assert {recording.rank for recording in prediction.recordings} == {0, 4, 8, 12}
+    made = calls(prediction)
+    share = 2 * 64 * 64 * 4 // 2 // 2  # of a stage: a rank has one of two shards of one of two parts
+    assert made[0] == ("all_gather", 2, share)  # a step begins with what comes before its first module
+    assert made.count(("reduce_scatter", 2, share)) == stages
+    assert [name for name, _, _ in made].count("send") == 8 * (2 * stages - 1)  # no gradient of the whole input
+
+
+def test_stages_need_their_shapes():
+    program = functools.partial(pipeline, kind="ScheduleGPipe", shapes=False, width=8)
+    error = str(raised(distlab.RankError, distlab.predict, program, 4, NETWORK, FREE))
+    assert "here stages cannot ask each other for the shapes of what they send: give each PipelineStage" in error
