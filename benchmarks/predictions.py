@@ -25,9 +25,9 @@ from distlab_course.pretraining import train
 
 GIB = 1 << 30
 # NCCL's kernels have some 16 of a GPU's 132 (108) multiprocessors
-H100 = Device("989 TFLOP/s", memory_bandwidth="2.4 TB/s", memory=95 * GIB, contention=16 / 132)
+H100 = Device("989 TFLOP/s", memory_bandwidth="2.4 TB/s", memory=95 * GIB, contention=16 / 132, spread=0.01)
 FLOAT8 = replace(H100, flops="1979 TFLOP/s")
-A100 = Device("312 TFLOP/s", memory_bandwidth="2.04 TB/s", memory=79 * GIB, contention=16 / 108)
+A100 = Device("312 TFLOP/s", memory_bandwidth="2.04 TB/s", memory=79 * GIB, contention=16 / 108, spread=0.01)
 LLAMA2 = {
     "13B": Size(5120, 40, 40, 13824, kv_heads=40, words=32000),
     "70B": Size(8192, 80, 64, 28672, words=32000),

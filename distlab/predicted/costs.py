@@ -7,6 +7,8 @@ host that belong to other groups do the same at the same time, and share the hos
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import NormalDist
 
 from distlab.predicted.nodes import Call, Kernel, Node
 from distlab.simulated.collectives import algorithm
@@ -20,16 +22,22 @@ class Costs:
 
     network: Network
     device: Device
+    ranks: int = 1
     _links: dict[tuple[int, ...], tuple[float, float]] = field(default_factory=dict)
 
     def seconds(self, node: Node, rank: int) -> float:
         """How long a node of that rank takes."""
         if isinstance(node, Kernel):
-            return self.device.seconds(node.flops, node.num_bytes)
+            return self.device.seconds(node.flops, node.num_bytes) * self._slowest_device
         if node.peer is not None:
             latency, per_byte = self.link((rank, node.peer))
             return latency + node.sent[0] * per_byte
         return self.collective(node)
+
+    @cached_property
+    def _slowest_device(self) -> float:
+        """How many times longer the slowest of the ranks' devices needs than the usual one."""
+        return 1 + self.device.spread * NormalDist().inv_cdf(self.ranks / (self.ranks + 1))
 
     def collective(self, call: Call) -> float:
         """How long a collective takes once all its members have come."""

@@ -40,7 +40,7 @@ class Prediction:
     @cached_property
     def times(self) -> list[Times]:
         """Begin and end of each node of each recording, in seconds."""
-        return times_of(self.recordings, Costs(self.network, self.device), self.roles)
+        return times_of(self.recordings, Costs(self.network, self.device, self.ranks), self.roles)
 
     @property
     def seconds(self) -> float:

@@ -54,6 +54,8 @@ class Device:
         efficiency: the share of `flops` that matrix products reach, above 0 and up to 1.
         contention: the share of its speed that computing loses while messages travel, because the same device sends
             them; for `predict`.
+        spread: the standard deviation of such devices' speeds, as a share of the speed: the more ranks, the slower the
+            slowest of them, which the others wait for; for `predict`.
 
     Raises:
         ArgumentError: not such a number or text.
@@ -65,6 +67,7 @@ class Device:
     memory: float | str | None = None
     efficiency: float = 1.0
     contention: float = 0.0
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         units = {"flops": ({"FLOP/s": 1.0}, "10 TFLOP/s"), "efficiency": ({"": 1.0}, "0.5")}
@@ -74,9 +77,11 @@ class Device:
                 object.__setattr__(self, name, quantity(name, getattr(self, name), unit, example))
         if self.efficiency > 1:
             refuse("efficiency", "above 0 and up to 1", self.efficiency, "For example: efficiency=0.5.")
-        object.__setattr__(self, "contention", quantity("contention", self.contention, {"": 1.0}, "0.1", zero=True))
-        if self.contention >= 1:
-            refuse("contention", "at least 0 and below 1", self.contention, "For example: contention=0.1.")
+        for name in ("contention", "spread"):
+            value = quantity(name, getattr(self, name), {"": 1.0}, "0.1", zero=True)
+            object.__setattr__(self, name, value)
+            if value >= 1:
+                refuse(name, "at least 0 and below 1", value, f"For example: {name}=0.1.")
 
     def seconds(self, flops: float, num_bytes: float = 0.0) -> float:
         """How long an operator takes: as long as its operations or its bytes need, whichever is longer."""

@@ -73,3 +73,11 @@ def test_a_kernel_takes_what_its_operations_or_its_bytes_need():
 def test_a_message_takes_its_latency_and_its_bytes():
     send = Call(("world", "send", 1), (), "send", (0, 1), 0, (100,), 1)
     assert Costs(Network(1, "100 B/s"), FREE).seconds(send, 0) == 2.0
+
+
+def test_the_slowest_of_many_devices_sets_the_pace():
+    """The usual device of one rank; of 127 ranks one is 2.42 standard deviations slower, as tables of the normal say."""
+    device = Device("1 FLOP/s", spread=0.01)
+    kernel = Kernel(0, (), "mm", 100, 0)
+    assert Costs(Network(0, "1 B/s"), device).seconds(kernel, 0) == 100
+    assert Costs(Network(0, "1 B/s"), device, 127).seconds(kernel, 0) == pytest.approx(102.42, abs=0.01)
