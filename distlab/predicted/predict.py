@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
-import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlab.diagnosis.failures import failure, rank_error
-from distlab.errors import ArgumentError, ClusterError, RankError
-from distlab.launch import fork_server
+from distlab.errors import ArgumentError, RankError
 from distlab.predicted.nodes import Outcomes, Run
 from distlab.predicted.prediction import Prediction
 from distlab.predicted.predictions import Case, Predictions
+from distlab.predicted.process import RECORDER
 from distlab.simulated.network import Device, Network
 from distlab.text import refuse, whole_number
 from distlab.wire.messages import Failure
@@ -47,7 +44,7 @@ def predict(
     and no data; then what it called is timed on the described machines. Where ranks send messages, as the stages of a
     pipeline do, one rank of each role runs. Asked again about other machines, a program does not run again.
 
-    Runs on: the notebook's kernel; the program in a process of its own, which ends with the call.
+    Runs on: the notebook's kernel; the program in a process of its own, started by one that waits for the next call.
 
     Args:
         program: called with (rank, world_size), as by Cluster.run: makes the model, shards it, and takes a step of an
@@ -148,14 +145,7 @@ def _outcomes(runs: Sequence[Run]) -> list[Outcomes]:
     """What the ranks of each run have noted, now or before."""
     new = [run for run in dict.fromkeys(runs) if run not in KEPT]
     if new:
-        command = fork_server.command("distlab.predicted.recorder")
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
-        done = subprocess.run(command, input=pickle.dumps(new), capture_output=True, check=False, env=environment)
-        try:
-            KEPT.update(zip(new, pickle.loads(done.stdout), strict=True))
-        except Exception as error:
-            words = done.stderr.decode(errors="replace")[-2000:]
-            raise ClusterError(f"The program's process ended ({done.returncode}):\n{words}") from error
+        KEPT.update(zip(new, RECORDER.record(new), strict=True))
     outcomes = [KEPT[run] for run in runs]
     for run in list(KEPT)[:-MOST_KEPT]:
         del KEPT[run]

@@ -1,6 +1,6 @@
 """Runs a program as one rank of many, without data, and notes what it calls. A process of its own.
 
-predict.py starts it with a list of runs, and reads the outcomes of each. Each rank is a forked child of this process:
+process.py starts it, writes lists of runs, and reads the outcomes of each. Each rank is a forked child of this process:
 torch is imported once.
 """
 
@@ -37,6 +37,7 @@ from distlab.rank.log import LOG, describe_failure
 from distlab.wire import payload
 from distlab.wire.messages import Failure
 
+IDLE_SECONDS = 300.0
 # operators that write nothing
 FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_local_scalar_dense"}
 GATHERED = {"all_gather_copy_in", "split_with_sizes_copy"}  # of FSDP2
@@ -219,6 +220,7 @@ def outcomes_of(runs: Sequence[Run]) -> list[Outcomes]:
             if not isinstance(said, int):
                 found[number][rank] = said
                 del running[child]
+                os.wait()
             elif runs[number].ranks is None and said not in found[number] and len(found[number]) < runs[number].most:
                 found[number][said] = None
                 wanted.append((number, said))
@@ -226,14 +228,14 @@ def outcomes_of(runs: Sequence[Run]) -> list[Outcomes]:
 
 
 def main() -> None:
-    """Record runs, and write their outcomes."""
+    """Record the runs that are asked for, and write their outcomes, until nobody asks for a while."""
     end_with_parent()
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what C++ prints
-    runs: list[Run] = pickle.load(sys.stdin.buffer)
     fake.adapt(group.NAME)
-    pickle.dump(outcomes_of(runs), results)
-    results.close()
+    while wait([sys.stdin], IDLE_SECONDS) and sys.stdin.buffer.peek(1):
+        pickle.dump(outcomes_of(pickle.load(sys.stdin.buffer)), results)
+        results.flush()
     os._exit(0)
 
 

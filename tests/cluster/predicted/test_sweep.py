@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import distlab
-from distlab.predicted import predict as predicting
+from distlab.predicted.process import RECORDER
 from tests.refused import refused
 
 NETWORK = distlab.Network("5 us", "50 GB/s")
@@ -51,7 +51,7 @@ def test_a_sweep_finds_what_is_best_and_says_what_fails():
 def test_on_other_machines_a_program_does_not_run_again(monkeypatch):
     program = functools.partial(sharded, batch=24)
     first = distlab.predict(program, 8, NETWORK, DEVICE)
-    monkeypatch.setattr(predicting.subprocess, "run", None)
+    monkeypatch.setattr(RECORDER, "record", None)
     second = distlab.predict(program, 8, distlab.Network("5 us", "5 GB/s"), DEVICE)
     assert second.exposed > 5 * first.exposed
     assert second.memory == first.memory

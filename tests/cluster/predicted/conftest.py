@@ -1,0 +1,11 @@
+"""The process that records programs ends with the tests of a module, which look whether something is left."""
+
+import pytest
+
+from distlab.predicted.process import RECORDER
+
+
+@pytest.fixture(autouse=True, scope="module")
+def recorder_ends(nothing_left):
+    yield
+    RECORDER.stop()
