@@ -230,6 +230,11 @@ def key_of(storage: torch.UntypedStorage) -> int:
     return storage._cdata
 
 
+def device_of(tensor: Tensor) -> torch.device:
+    """Where a tensor without data is."""
+    return tensor.fake_device
+
+
 def part_of(tensor: Tensor) -> Tensor:
     """What this rank has of a DTensor; any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)

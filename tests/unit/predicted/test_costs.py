@@ -76,7 +76,7 @@ def test_a_message_takes_its_latency_and_its_bytes():
 
 
 def test_the_slowest_of_many_devices_sets_the_pace():
-    """Of one rank, the usual device; the slowest of 127 is 2.42 standard deviations slower, by a table of the normal."""
+    """Of one rank, the usual device; of 127, one 2.42 standard deviations slower, by a table of the normal."""
     device = Device("1 FLOP/s", spread=0.01)
     kernel = Kernel(0, (), "mm", 100, 0)
     assert Costs(Network(0, "1 B/s"), device).seconds(kernel, 0) == 100
