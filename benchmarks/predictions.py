@@ -11,8 +11,6 @@ HBM2e at 2.4 TB/s, limited to 500 W, and 400 Gb/s a GPU.
 from __future__ import annotations
 
 import functools
-import re
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +41,7 @@ class Row:
     ranks: int
     size: Size
     tokens: float | None
-    memory: float | None = None
+    memory: float | str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -64,16 +62,14 @@ TABLES = {
     ],
     "A100": [
         Row("8B", A100, 64, SIZES["8B"], 2973, None, {"batch": 1}),
-        Row("8B, every second block again", A100, 64, SIZES["8B"], 2904, None, {"batch": 1, "recompute": "layer"}),
+        Row("8B, every second block", A100, 64, SIZES["8B"], 2904, None, {"batch": 1, "recompute": "layer"}),
         Row("70B, all again", A100, 64, SIZES["70B"], 331, None, FULL | {"batch": 1}),
         Row("Llama 2 13B, nothing again", A100, 64, LLAMA2["13B"], 2162, None, SHORT | {"recompute": "none"}),
-        Row(
-            "Llama 2 13B, every second block again", A100, 64, LLAMA2["13B"], 1914, None, SHORT | {"recompute": "layer"}
-        ),
+        Row("Llama 2 13B, every second block", A100, 64, LLAMA2["13B"], 1914, None, SHORT | {"recompute": "layer"}),
         Row("Llama 2 13B", A100, 64, LLAMA2["13B"], 1904, None, SHORT),
         Row("Llama 2 70B, one sequence", A100, 64, LLAMA2["70B"], 355, None, SHORT | {"batch": 1}),
         Row("Llama 2 70B, all again", A100, 64, LLAMA2["70B"], 353, None, SHORT | FULL),
-        Row("Llama 2 70B", A100, 64, LLAMA2["70B"], None, None, SHORT),
+        Row("Llama 2 70B", A100, 64, LLAMA2["70B"], None, "too much", SHORT),
     ],
     "H100, float8, compiled, tensors on 8, pipeline of 8": [
         Row("405B, 1F1B", FLOAT8, 512, SIZES["405B"], 100, 82.5, TENSOR | PIPELINE),
@@ -96,48 +92,37 @@ def predicted(row: Row, device: Device) -> Prediction:
     return distlab.predict(program, row.ranks, machines(row), device, tokens=sequences * options["length"])
 
 
-def off(value: float, published: float | None) -> str:
-    return "" if published is None else f"{value / published - 1:+.1%}"
+def beside(published: float | str | None, predicted: float, digits: int) -> str:
+    """Cells: what was published, what is predicted, and by how much that is off."""
+    off = f"{predicted / published - 1:+.1%}" if isinstance(published, float | int) else ""
+    return f" {'' if published is None else published} | {predicted:,.{digits}f} | {off} |"
 
 
 def table(title: str, rows: list[Row]) -> str:
     """Markdown: what was published, and what is predicted."""
     lines = [
-        f"| {title} | GPUs | tokens/s each | predicted | off | GiB | predicted | off |",
+        f"| {title} | GPUs | tokens/s of each | predicted | off | GiB | predicted | off |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    device = rows[0].device
+    device, name = rows[0].device, f"{rows[0].name} (calibrates)"
     for row in rows:
         step = predicted(row, device)
         if row is rows[0]:
             device = step.calibrated(step.tokens / row.ranks / row.tokens)
             step = replace(step, device=device)
-        rate, memory = step.tokens_per_second, sum(step.memory.values()) / GIB
-        name = f"{row.name} (calibrates: efficiency {device.efficiency:.2f})" if row is rows[0] else row.name
-        speed = (
-            f"{row.tokens or 'does not fit':,} | {rate:,.0f} | {off(rate, row.tokens)}"
-            if row.tokens
-            else f"does not fit | {'fits' if step.fits else 'does not fit'} |"
-        )
-        size = f"{row.memory or ''} | {memory:.1f} | {off(memory, row.memory)}"
-        lines.append(f"| {name} | {row.ranks} | {speed} | {size} |")
+        speed = beside(row.tokens, step.tokens_per_second, 0)
+        memory = beside(row.memory, sum(step.memory.values()) / GIB, 1)
+        lines.append(f"| {name if row is rows[0] else row.name} | {row.ranks} |{speed}{memory}")
         print(lines[-1], flush=True)
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"Efficiency: {device.efficiency:.2f}."])
 
 
 def main() -> None:
-    text = "\n\n".join(
-        table(title, rows) for title, rows in TABLES.items() if not sys.argv[1:] or title in sys.argv[1:]
-    )
+    text = "\n\n".join(table(title, rows) for title, rows in TABLES.items())
     readme = Path(__file__).with_name("README.md")
-    marked = re.sub(
-        r"(<!-- predictions -->).*(<!-- /predictions -->)",
-        lambda found: f"{found[1]}\n\n{text}\n\n{found[2]}",
-        readme.read_text(),
-        flags=re.DOTALL,
-    )
-    if not sys.argv[1:]:
-        readme.write_text(marked)
+    marks = "<!-- predictions -->", "<!-- /predictions -->"
+    before, rest = readme.read_text().split(marks[0])
+    readme.write_text(f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{rest.split(marks[1])[1]}")
 
 
 if __name__ == "__main__":

@@ -218,7 +218,12 @@ def outcomes_of(runs: Sequence[Run]) -> list[Outcomes]:
             number, rank = wanted.popleft()
             running[start(runs[number], rank)] = number, rank
         for child in wait(list(running)):
-            said, (number, rank) = child.recv(), running[child]
+            number, rank = running[child]
+            try:
+                said = child.recv()
+            except EOFError:
+                LOG.rank = rank
+                said = describe_failure(RuntimeError("the program has ended its process, or the machine had no memory"))
             if not isinstance(said, int):
                 found[number][rank] = said
                 del running[child]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from distlab.text import BYTES_PER_SECOND, PREFIXES, SECONDS, one_of, quantity, refuse, whole_number
 
-MOST_LISTED = 8  # hosts
+MOST_LISTED = 3  # hosts
 ALL_REDUCE = ("auto", "ring", "tree", "naive", "halving doubling", "recursive doubling", "whole ring")
 
 

@@ -1,0 +1,67 @@
+"""The process that records: one for all predictions, or another one when it is gone, or its surroundings changed."""
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+import distlab
+from distlab.predicted.process import RECORDER
+from tests.processes import wait_until_gone
+from tests.refused import raised
+
+MACHINES = distlab.Network("5 us", "1 GB/s"), distlab.Device("1 TFLOP/s")
+
+
+def step(width, act=None):
+    def program(rank, world_size):
+        model = nn.Linear(width, width)
+        model(torch.ones(2, width)).sum().backward()
+        torch.optim.SGD(model.parameters()).step()
+        if act:
+            act()
+
+    return program
+
+
+def recording_process(width):
+    distlab.predict(step(width), 2, *MACHINES)
+    return RECORDER._process
+
+
+def test_one_process_for_all_predictions():
+    assert recording_process(4).pid == recording_process(5).pid
+
+
+def test_it_is_started_again_when_it_was_killed():
+    first = recording_process(6)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert recording_process(7).pid != first.pid
+
+
+def test_what_changed_in_the_environment_reaches_the_program(monkeypatch, capsys):
+    recording_process(8)
+    monkeypatch.setenv("LEARNING_RATE", "0.25")
+    distlab.predict(step(9, lambda: print(os.environ["LEARNING_RATE"])), 2, *MACHINES)
+    assert capsys.readouterr().out == "0.25\n"
+
+
+def test_a_program_that_ends_its_process_is_told_and_the_next_one_runs():
+    process = recording_process(10)
+    error = raised(distlab.RankError, distlab.predict, step(11, lambda: os._exit(3)), 2, *MACHINES)
+    assert "rank 0 raised RuntimeError: the program has ended its process, or the machine had no memory" in str(error)
+    assert recording_process(12) is process
+
+
+def test_an_interrupt_ends_what_is_recorded(monkeypatch):
+    process = recording_process(13)
+    monkeypatch.setattr("distlab.predicted.process.pickle.load", lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        distlab.predict(step(14), 2, *MACHINES)
+    monkeypatch.undo()
+    assert process.poll() is not None
+    assert wait_until_gone(lambda: [RECORDER._process] if RECORDER._process else []) == []
+    recording_process(15)
