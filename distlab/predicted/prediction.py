@@ -96,7 +96,7 @@ class Prediction:
     @property
     def idle(self) -> float:
         """Seconds of the step in which the device does neither: it waits for others, as in a pipeline's bubble."""
-        return self.seconds - self.computing - self.exposed
+        return max(0.0, self.seconds - self.computing - self.exposed)  # not -0.0 %, from rounding
 
     def _kernels(self) -> list[Kernel]:
         recording = self.recordings[self.busiest]

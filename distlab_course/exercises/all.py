@@ -11,4 +11,4 @@ from distlab_course.exercises import ring_all_reduce, data_parallelism, distribu
 from distlab_course.exercises import more_messages, faster_all_reduces, overlap_and_scaling, fewer_bytes
 from distlab_course.exercises import stop_and_resume, initialization, backends, logs_and_errors, remote_calls, servers
 from distlab_course.exercises import split_models, sharding, tensors_over_ranks, pipelines, more_dimensions
-from distlab_course.exercises import several_hosts, addresses, slow_network
+from distlab_course.exercises import several_hosts, addresses, slow_network, ten_thousand_gpus
