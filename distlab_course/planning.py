@@ -43,8 +43,8 @@ def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "
     Runs on: the notebook's kernel.
 
     Args:
-        tensor, pipeline: sizes of these dimensions of the mesh; FSDP has the rest.
-        stages: of each rank of a pipeline.
+        tensor, pipeline: sizes of these dimensions of the mesh, up to 8 and up to 4; FSDP has the rest.
+        stages: of each rank of a pipeline, 1 or 2.
         recompute: "none", "op" or "full", as for `pretraining.train`.
 
     Raises:
@@ -53,9 +53,13 @@ def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "
     from distlab import Device, Link, Network, predict
     from distlab.errors import ArgumentError
 
+    if tensor not in (1, 2, 4, 8):
+        raise ArgumentError(f"tensor must be 1, 2, 4 or 8, which divide the 8 heads of keys, got {tensor!r}.")
+    if recompute not in ("none", "op", "full"):
+        raise ArgumentError(f'recompute must be "none", "op" or "full", got {recompute!r}.')
+    if pipeline not in (1, 2, 4) or stages not in (1, 2) or (pipeline == 1 and stages > 1):
+        raise ArgumentError("pipeline must be 1, 2 or 4; stages must be 1, or in a pipeline 2.")
     batch, parts = SEQUENCES * tensor * pipeline // DEVICES, pipeline * stages
-    if min(tensor, pipeline, stages) < 1 or SIZES["70B"].layers % parts or (pipeline == 1 and stages > 1):
-        raise ArgumentError("Stages are parts of a pipeline, all with as many of the 80 blocks.")
     if batch < pipeline:
         each = SEQUENCES * tensor / DEVICES
         raise ArgumentError(f"Of {SEQUENCES} sequences, a microbatch would have {each:g}. It needs one or more.")
