@@ -13,7 +13,7 @@ from distlab_course.llama import SIZES
 DEVICES, LENGTH, TOKENS = 512, 8192, 1.4e12
 SEQUENCES = 256  # of all devices in a step: with more, the model would learn less from each
 MEMORY, UNSEEN = 80e9, 1.13  # bytes of a device; what a device needs, over what is predicted: lab 63, section 6
-EFFICIENCY = 0.512  # of an H100 in lab 63, section 6
+EFFICIENCY, CONTENTION, SPREAD = 0.524, 16 / 132, 0.01  # of an H100 in lab 63, section 6
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "
         each = SEQUENCES * tensor / DEVICES
         raise ArgumentError(f"Of {SEQUENCES} sequences, a microbatch would have {each:g}. It needs one or more.")
     hosts = Network(hosts=[8] * (DEVICES // 8), inside=Link("1 us", "450 GB/s"), between=Link("5 us", "400 GB/s"))
-    device = Device("989 TFLOP/s", memory_bandwidth="2.4 TB/s", efficiency=EFFICIENCY)
+    slow = {"efficiency": EFFICIENCY, "contention": CONTENTION, "spread": SPREAD}
+    device = Device("989 TFLOP/s", memory_bandwidth="2.4 TB/s", **slow)
     options = {"tensor": tensor, "pipeline": pipeline, "stages": stages, "batch": batch, "recompute": recompute}
     depths = [2, 4] if parts == 1 else [parts, 2 * parts]
     found = predict.sweep(partial(_step, **options), [DEVICES], hosts, device, depth=depths)

@@ -28,6 +28,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from distlab_course.llama import Llama, Size
 
+RECOMPUTE = ("none", "op", "layer", "full")
 MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
@@ -53,6 +54,8 @@ def train(
         recompute: in the backward pass: "none", "op" (all but every second product of matrices, attention, and what
             tensor parallelism has reduced), "layer" (every second block), or "full" (every block).
     """
+    if recompute not in RECOMPUTE or (stages > 1 and pipeline == 1):
+        raise ValueError(f"recompute is one of {RECOMPUTE}, and only a pipeline has stages; got {recompute!r}")
     names = ("pipeline", "data", "tensor")
     mesh = init_device_mesh("cpu", (pipeline, world_size // tensor // pipeline, tensor), mesh_dim_names=names)
     place = mesh.get_local_rank("pipeline")

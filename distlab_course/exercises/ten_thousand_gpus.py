@@ -112,12 +112,12 @@ def waiting_share(ranks, microbatches, stages):
     return (ranks - 1) / (stages * microbatches + ranks - 1)
 
 
-DAYS = 48
+DAYS = 50
 
 
 @question("63")
 def plan_for_70b(answer):
-    """Train Llama 70B with 1.4 trillion tokens on 512 devices of 80 GB, in at most 48 days. A step has 256 sequences of
+    """Train Llama 70B with 1.4 trillion tokens on 512 devices of 80 GB, in at most 50 days. A step has 256 sequences of
     8192 words. Answer with the arguments of `planning.plan`, such as {"tensor": 8, "recompute": "full"}.
 
     Hint: Which `tensor` is the smallest that 256 sequences allow, if each rank of FSDP has at least one?
