@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param
@@ -231,8 +231,8 @@ def key_of(storage: torch.UntypedStorage) -> int:
 
 
 def device_of(tensor: Tensor) -> torch.device:
-    """Where a tensor without data is."""
-    return tensor.fake_device
+    """Where a tensor is, or would be."""
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
 
 
 def part_of(tensor: Tensor) -> Tensor:
