@@ -72,7 +72,7 @@ def adapt(backend: str) -> None:
     if hasattr(pipeline_stage, "InferenceMode"):
         schedules._PipelineSchedule._warmup_p2p = _without_vote
     dtensor.local_tensor_mode = lambda: True  # or else an all_to_all on a CPU is an all_gather, as gloo has none
-    torch.compile = lambda model=None, **_: model or (lambda function: function)  # it runs as it is written
+    torch.compile = _as_it_is_written
     functional.scaled_dot_product_attention = scaled_dot_product_attention
     nn.SyncBatchNorm.forward = _sync_batch_norm
     DistributedDataParallel._passing_sync_batchnorm_handle = lambda *_: None
@@ -83,6 +83,11 @@ def _replace(function: Function, other: Function) -> None:
     name = function.__name__
     for module in [one for one in sys.modules.values() if getattr(one, name, None) is function]:
         setattr(module, name, other)
+
+
+def _as_it_is_written(model: Any = None, **options: Any) -> Any:
+    """What torch.compile gets; as a decorator with options, it gets it later."""
+    return functools.partial(_as_it_is_written, **options) if model is None else model
 
 
 class _Chunks:
