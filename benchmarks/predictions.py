@@ -75,7 +75,7 @@ TABLES = {
 
 
 def machines(row: Row) -> Network:
-    """Hosts of eight, whose GPUs have a port of 400 Gb/s each (H100), or share one (A100, in Amazon's cloud)."""
+    """Hosts of eight, whose GPUs have a port of 400 Gb/s each (H100), or share one, as we assume (A100)."""
     inside, between = ("300 GB/s", "50 GB/s") if row.device is A100 else ("450 GB/s", "400 GB/s")
     return Network(hosts=[8] * (row.ranks // 8), inside=Link("3 us", inside), between=Link("5 us", between))
 

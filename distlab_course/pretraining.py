@@ -62,7 +62,7 @@ def train(
     models = [part(size, mesh, place + i * pipeline, pipeline * stages, recompute) for i in range(stages)]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
     words = torch.randint(size.words, (batch, length))
-    run = pipelined(models, mesh, words, size) if pipeline > 1 else whole(models[0], words, tensor > 1)
+    run = pipelined(models, mesh, words, size) if pipeline > 1 else whole(models[0], words)
     for _ in range(steps):
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -132,14 +132,11 @@ def loss_of(scores: Tensor, words: Tensor) -> Tensor:
     return F.cross_entropy(scores.flatten(0, 1).float(), words.flatten(0, 1))
 
 
-def whole(model: Llama, words: Tensor, split: bool) -> Callable[[], None]:
+def whole(model: Llama, words: Tensor) -> Callable[[], None]:
     """Forward and backward pass of a model that is not cut into stages."""
 
     def run() -> None:
-        if split:
-            with loss_parallel():
-                loss_of(model(words), words).backward()
-        else:
+        with loss_parallel():
             loss_of(model(words), words).backward()
 
     return run

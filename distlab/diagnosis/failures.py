@@ -37,7 +37,7 @@ ADVICE = {
         "(2, world_size // 2)."
     ),
     r"support for cuda dev|with CUDA enabled|'_cuda_|requires CUDA|NCCL built in|access accelerator|No CUDA GPUs|"
-    r"NVIDIA driver|device_ids and output_device|CUDA error|Couldn't swap": (
+    r"NVIDIA driver|device_ids and output_device|driver version is insufficient|no CUDA-capable": (
         "Here the device is the CPU: write device='cpu' and init_device_mesh('cpu', ...), and leave out torch.cuda, "
         ".cuda() and device_ids."
     ),

@@ -33,7 +33,7 @@ class Journal:
         self._kinds: list[str] = []
         self._pools: dict[int, Stream] = {}  # where a living storage has its memory, by its number
         self._changes: defaultdict[Stream, list[tuple[int, int]]] = defaultdict(list)  # (number, size from now on)
-        self._first: dict[Stream, int] = {}  # by pool: the change from which on they count
+        self._first: dict[Stream, int] | None = None  # by pool: the change from which on they count
 
     def add(self, tensor: Tensor) -> None:
         """An operator has made this tensor, or returned it again."""
@@ -70,13 +70,14 @@ class Journal:
 
     def begin(self) -> None:
         """What is made from now on counts for the peak."""
-        self._first = self._first or {pool: len(changes) for pool, changes in self._changes.items()}
+        if self._first is None:
+            self._first = {pool: len(changes) for pool, changes in self._changes.items()}
 
     def peak(self) -> dict[str, int]:
         """Bytes of all pools by kind, of each when they were most."""
         kinds = Counter()
         for pool, changes in self._changes.items():
-            for number, size in largest(changes, self._first.get(pool, 0)).items():
+            for number, size in largest(changes, (self._first or {}).get(pool, 0)).items():
                 kinds[self._kinds[number]] += size
         return {kind: size for kind, size in kinds.items() if size}
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -9,7 +11,6 @@ from torch import nn
 
 import distlab
 from distlab.predicted.process import RECORDER
-from tests.processes import wait_until_gone
 from tests.refused import raised
 
 MACHINES = distlab.Network("5 us", "1 GB/s"), distlab.Device("1 TFLOP/s")
@@ -63,5 +64,11 @@ def test_an_interrupt_ends_what_is_recorded(monkeypatch):
         distlab.predict(step(14), 2, *MACHINES)
     monkeypatch.undo()
     assert process.poll() is not None
-    assert wait_until_gone(lambda: [RECORDER._process] if RECORDER._process else []) == []
+    assert RECORDER._process is None
     recording_process(15)
+
+
+def test_it_ends_when_nobody_asks():
+    code = "from distlab.predicted import recorder; recorder.IDLE_SECONDS = 0.1; recorder.main()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.wait(timeout=120) == 0
