@@ -2,10 +2,12 @@
 
 The algorithms are those of simulated/collectives.py, and where all links are alike, the times are the simulation's: so
 no message is stepped through on 16,384 ranks. On hosts, a step of a ring takes as long as its slowest link. Ranks of a
-host that belong to other groups do the same at the same time, and share the host's port.
+host that belong to other groups do the same at the same time, and share the host's port. What a rank's own calls share
+while they overlap, timeline.py knows.
 """
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
@@ -23,28 +25,35 @@ class Costs:
     network: Network
     device: Device
     ranks: int = 1
-    _links: dict[tuple[int, ...], tuple[float, float]] = field(default_factory=dict)
+    _links: dict[tuple[int, ...], tuple[float, float, str]] = field(default_factory=dict)
 
     def seconds(self, node: Node, rank: int) -> float:
-        """How long a node of that rank takes."""
+        """How long a node of that rank takes, alone on its ports."""
         if isinstance(node, Kernel):
             return self.device.seconds(node.flops, node.num_bytes) * self._slowest_device
-        if node.peer is not None:
-            latency, per_byte = self.link((rank, node.peer))
-            return latency + node.sent[0] * per_byte
-        return self.collective(node)
+        return self._seconds(node, *self.link(_ends(node, rank))[:2])
+
+    def load(self, call: Call, rank: int) -> float:
+        """The share of that time in which its bytes go through a port of the rank; the rest of it is latency."""
+        seconds, (_, per_byte, _) = self.seconds(call, rank), self.link(_ends(call, rank))
+        return self._seconds(call, 0.0, per_byte) / seconds if seconds else 0.0
+
+    def ports(self, call: Call, rank: int) -> list[Hashable]:
+        """What a call goes through at that rank: the port of its slowest link, in one direction or both."""
+        _, _, which = self.link(_ends(call, rank))
+        return [(which, way) for way, other in (("out", "recv"), ("in", "send")) if call.name != other]
 
     @cached_property
     def _slowest_device(self) -> float:
         """How many times longer the slowest of the ranks' devices needs than the usual one."""
         return 1 + self.device.spread * NormalDist().inv_cdf(self.ranks / (self.ranks + 1))
 
-    def collective(self, call: Call) -> float:
-        """How long a collective takes once all its members have come."""
+    def _seconds(self, call: Call, latency: float, per_byte: float) -> float:
         n, size = len(call.members), call.sent[0]
+        if call.peer is not None:
+            return latency + size * per_byte
         if n == 1:
             return 0.0
-        latency, per_byte = self.link(call.members)
         if call.name == "all_reduce":
             return cost(algorithm(n, size, self.network), size, n, latency, per_byte)
         if call.name in ("all_gather", "reduce_scatter"):
@@ -55,17 +64,22 @@ class Costs:
             return latency + (n - 1) * size * per_byte
         return (n - 1).bit_length() * (latency + size * per_byte)
 
-    def link(self, members: tuple[int, ...]) -> tuple[float, float]:
-        """Latency, and seconds a byte, of the slowest link between neighbours in a group."""
+    def link(self, members: tuple[int, ...]) -> tuple[float, float, str]:
+        """Latency, seconds a byte, and the name of the slowest link between neighbours in a group."""
         if members not in self._links:
             self._links[members] = self._slowest(members)
         return self._links[members]
 
-    def _slowest(self, members: tuple[int, ...]) -> tuple[float, float]:
+    def _slowest(self, members: tuple[int, ...]) -> tuple[float, float, str]:
         network = self.network
-        inside = network.inside.latency, 1 / network.inside.bandwidth
+        inside = network.inside.latency, 1 / network.inside.bandwidth, "inside"
         ranks_here = Counter(map(network.host_of, members))
         if len(ranks_here) == 1:
             return inside
         sharing = max(network.hosts[host] / ranks for host, ranks in ranks_here.items())
-        return max(inside, (network.between.latency, sharing / network.between.bandwidth), key=lambda link: link[1])
+        between = network.between.latency, sharing / network.between.bandwidth, "between"
+        return max(inside, between, key=lambda link: link[1])
+
+
+def _ends(call: Call, rank: int) -> tuple[int, ...]:
+    return call.members if call.peer is None else (rank, call.peer)

@@ -8,12 +8,15 @@ The model:
   the device's `contention` slows it.
 - A collective begins when it could on all members, and takes what its formula says (costs.py).
 - A message begins when both sides could, and takes latency + bytes / bandwidth.
+- Calls of a rank that go through the same port at the same time share its bandwidth, as two streams share a link.
 - A rank that is not recorded does what the recorded one of its role does, at the same time.
 """
 
 import heapq
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 from distlab.predicted.costs import Costs
 from distlab.predicted.nodes import Call, Node, Recording
@@ -22,23 +25,24 @@ Times = list[tuple[float, float]]  # (begin, end) of each node
 Place = tuple[int, int]  # number of a recording, and of a node in it
 
 
-class _Rank:
-    """A recorded rank at a moment: how much of each running kernel is left, in seconds, and how many calls travel."""
+@dataclass(eq=False)
+class _Job:
+    """A kernel, or a call of all its members, under way.
 
-    def __init__(self, contention: float):
-        self.left: dict[Place, float] = {}
-        self.travelling = 0
-        self._slowed, self._now = 1.0 - contention, 0.0
+    Attributes:
+        places: its nodes.
+        uses: what it shares with other jobs: devices (None) and ports, each with the number of its recording.
+        load: the share of a port's bandwidth that a call takes at full speed; None for a kernel.
+        left: seconds at full speed, as of the time `since`.
+    """
 
-    @property
-    def speed(self) -> float:
-        return self._slowed if self.travelling else 1.0
-
-    def advance(self, now: float) -> None:
-        """Compute until now."""
-        done = (now - self._now) * self.speed
-        self.left = {place: seconds - done for place, seconds in self.left.items()}
-        self._now = now
+    places: list[Place]
+    uses: list[tuple[int, Hashable]]
+    load: float | None
+    left: float
+    since: float
+    speed: float = 0.0
+    end: float = 0.0
 
 
 def times_of(recordings: Sequence[Recording], costs: Costs, role_of: Callable[[int], int]) -> list[Times]:
@@ -65,9 +69,9 @@ class _Run:
                 self._after[node].append(place)
         self._meetings = _meetings(recordings, role_of)
         self._gathered: defaultdict[Hashable, list[Place]] = defaultdict(list)
-        self._ranks = [_Rank(costs.device.contention) for _ in recordings]
-        self._now, self._ends, self._end_of = 0.0, [], {}
-        self._began: dict[Place, float] = {}
+        self._using: defaultdict[tuple[int, Hashable], dict[_Job, None]] = defaultdict(dict)
+        self._now, self._number = 0.0, itertools.count()
+        self._ends: list[tuple[float, int, _Job]] = []
         self.times: dict[Place, tuple[float, float]] = {}
 
     def go(self) -> None:
@@ -75,9 +79,10 @@ class _Run:
         for place in [place for place, count in self._left.items() if count == 0]:
             self._come(place)
         while self._ends:
-            self._now, place = heapq.heappop(self._ends)
-            if self._end_of.get(place) == self._now:  # or a kernel's end has changed
-                self._end(place)
+            end, _, job = heapq.heappop(self._ends)
+            if job.end == end:  # or its speed has changed since
+                self._now = end
+                self._end(job)
         waiting = [self._node(place) for places in self._gathered.values() for place in places]
         if waiting:
             names = ", ".join(dict.fromkeys(map(_words, waiting)))
@@ -91,48 +96,53 @@ class _Run:
         key, needed = self._meetings.get(place, (place, 1))
         self._gathered[key].append(place)
         if len(self._gathered[key]) == needed:
-            for one in self._gathered.pop(key):
-                self._begin(one)
+            self._begin(self._gathered.pop(key))
 
-    def _begin(self, place: Place) -> None:
-        recording, rank = self._recordings[place[0]], self._ranks[place[0]]
-        rank.advance(self._now)
-        self._began[place] = self._now
-        seconds = 0.0
-        if place[1] >= recording.steps[0][0]:
-            seconds = self._costs.seconds(self._node(place), recording.rank)
-        if isinstance(self._node(place), Call):
-            self._expect(place, seconds)
-            self._change(rank, 1)
-        else:
-            rank.left[place] = seconds
-            self._expect(place, seconds / rank.speed)
+    def _begin(self, places: list[Place]) -> None:
+        number, first = places[0]
+        recording, node = self._recordings[number], self._node(places[0])
+        timed = first >= recording.steps[0][0]
+        seconds = self._costs.seconds(node, recording.rank) if timed else 0.0
+        load = self._costs.load(node, recording.rank) if isinstance(node, Call) else None
+        uses = [(one, port) for one, at in places for port in self._uses(self._recordings[one], at)]
+        job = _Job(places, uses, load, seconds, self._now)
+        self.times.update((place, (self._now, self._now)) for place in places)
+        for use in uses:
+            self._using[use][job] = None
+        self._change(job)
 
-    def _end(self, place: Place) -> None:
-        rank = self._ranks[place[0]]
-        rank.advance(self._now)
-        del self._end_of[place]
-        self.times[place] = self._began[place], self._now
-        if isinstance(self._node(place), Call):
-            self._change(rank, -1)
-        else:
-            del rank.left[place]
-        for following in self._after[place]:
+    def _uses(self, recording: Recording, place: int) -> list[Hashable]:
+        """The device, and the ports of its rank that a node of a recording uses."""
+        node = recording.nodes[place]
+        return [None, *(self._costs.ports(node, recording.rank) if isinstance(node, Call) else ())]
+
+    def _end(self, job: _Job) -> None:
+        for use in job.uses:
+            del self._using[use][job]
+        job.end = -1.0
+        self._change(job)
+        for place in job.places:
+            self.times[place] = self.times[place][0], self._now
+        for following in (one for place in job.places for one in self._after[place]):
             self._left[following] -= 1
             if self._left[following] == 0:
                 self._come(following)
 
-    def _change(self, rank: _Rank, number: int) -> None:
-        """So many calls more travel from now on, which slows kernels, or quickens them."""
-        before, rank.travelling = rank.speed, rank.travelling + number
-        if rank.speed != before:
-            for place, seconds in rank.left.items():
-                self._expect(place, seconds / rank.speed)
+    def _change(self, job: _Job) -> None:
+        """A job has begun or ended: it, and those that share something with it, have another speed from now on."""
+        for one in dict.fromkeys(one for use in job.uses for one in self._using[use]):
+            speed = self._speed(one)
+            if speed != one.speed:
+                one.left -= (self._now - one.since) * one.speed
+                one.since, one.speed, one.end = self._now, speed, self._now + one.left / speed
+                heapq.heappush(self._ends, (one.end, next(self._number), one))
 
-    def _expect(self, place: Place, seconds: float) -> None:
-        """A node ends in so many seconds."""
-        self._end_of[place] = self._now + seconds
-        heapq.heappush(self._ends, (self._end_of[place], place))
+    def _speed(self, job: _Job) -> float:
+        if job.load is None:
+            slowed = any(one.load is not None for one in self._using[job.uses[0]])
+            return 1 - self._costs.device.contention if slowed else 1.0
+        loads = [sum(one.load for one in self._using[use]) for use in job.uses if use[1] is not None]
+        return 1 / max(1.0, *loads)
 
 
 def _before(number: int, recording: Recording) -> list[tuple[Place, list[Place]]]:

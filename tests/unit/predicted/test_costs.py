@@ -30,7 +30,7 @@ def simulated(name, n, sent, network):
 
 
 def predicted(name, n, sent, network):
-    return Costs(network, FREE).collective(Call("world", (), name, tuple(range(n)), 0, sent))
+    return Costs(network, FREE).seconds(Call("world", (), name, tuple(range(n)), 0, sent), 0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,9 +57,9 @@ def test_groups_that_share_a_port_get_a_part_of_it():
     """A group with one rank of each host has a quarter of the port, as three others do the same."""
     network = Network(hosts=[4, 4], inside=Link(0, "100 GB/s"), between=Link(0, "4 GB/s"))
     costs = Costs(network, FREE)
-    assert costs.link((0, 4)) == (0, 1e-9)
-    assert costs.link(tuple(range(8))) == (0, 0.25e-9)
-    assert costs.link((0, 1)) == (0, 1e-11)
+    assert costs.link((0, 4)) == (0, 1e-9, "between")
+    assert costs.link(tuple(range(8))) == (0, 0.25e-9, "between")
+    assert costs.link((0, 1)) == (0, 1e-11, "inside")
 
 
 def test_a_kernel_takes_what_its_operations_or_its_bytes_need():

@@ -6,7 +6,7 @@ from distlab.predicted.costs import Costs
 from distlab.predicted.nodes import Call, Kernel, Recording
 from distlab.predicted.streams import Timeline
 from distlab.predicted.timeline import times_of
-from distlab.simulated.network import Device, Network
+from distlab.simulated.network import Device, Link, Network
 
 COSTS = Costs(Network(0, "1 B/s"), Device("1 FLOP/s"))
 PAIR = (0, 1)
@@ -35,11 +35,44 @@ def test_a_collective_overlaps_what_does_not_wait_for_it():
     assert times(recording(timeline)) == [[(0, 1), (1, 4), (1, 3), (4, 5)]]
 
 
-def test_collectives_of_a_group_go_one_after_another_and_those_of_others_beside_them():
+def test_collectives_of_a_group_go_one_after_another_and_those_of_others_share_the_port():
     timeline = Timeline()
     for group in ("a", "a", "b"):
         timeline.call(group, "all_gather", PAIR, 0, (2,))
-    assert times(recording(timeline)) == [[(0, 2), (2, 4), (0, 2)]]
+    assert times(recording(timeline)) == [[(0, 4), (4, 6), (0, 4)]]
+
+
+def test_a_call_alone_again_is_at_full_speed_again():
+    """Four bytes are sent while two others are, and two after them."""
+    timeline = Timeline()
+    timeline.call("a", "all_gather", PAIR, 0, (4,))
+    timeline.call("b", "all_gather", PAIR, 0, (2,))
+    assert times(recording(timeline)) == [[(0, 6), (0, 4)]]
+
+
+def test_what_is_sent_and_what_is_received_do_not_share_a_port():
+    timeline = Timeline()
+    timeline.call("out", "send", PAIR, 0, (2,), 1)
+    timeline.call("in", "recv", PAIR, 0, (2,), 1)
+    assert times(recording(timeline)) == [[(0, 2), (0, 2)]]
+
+
+def test_messages_inside_of_a_host_and_between_hosts_do_not_share_a_port():
+    network = Network(hosts=[2, 2], inside=Link(0, "2 B/s"), between=Link(0, "2 B/s"))
+    timeline = Timeline()
+    timeline.call("inside", "all_gather", (0, 1), 0, (4,))
+    timeline.call("between", "all_gather", (0, 2), 0, (2,))
+    costs = Costs(network, Device("1 FLOP/s"))
+    assert times_of([recording(timeline)], costs, lambda rank: rank) == [[(0, 2), (0, 2)]]
+
+
+def test_a_port_is_free_for_others_during_a_latency():
+    """Each of the two takes a second of latency and one in the port."""
+    timeline = Timeline()
+    for group in "ab":
+        timeline.call(group, "all_gather", PAIR, 0, (1,))
+    costs = Costs(Network(1, "1 B/s"), Device("1 FLOP/s"))
+    assert times_of([recording(timeline)], costs, lambda rank: rank) == [[(0, 2), (0, 2)]]
 
 
 def test_an_event_is_what_a_stream_had_begun_when_it_was_recorded():
