@@ -13,7 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+)
 from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param
@@ -24,7 +29,6 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.flop_counter import flop_registry
 
@@ -35,16 +39,61 @@ NeedsData = DataDependentOutputException  # what asks for the value of a tensor 
 @contextmanager
 def without_data(recorder: TorchDispatchMode) -> Iterator[None]:
     """Meanwhile tensors have shapes and no data, and the recorder sees every operator."""
+    for mode in (type(recorder), FakeTensorMode):  # without torch.compile nothing must be hidden from it
+        mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
     with ExitStack() as modes:
-        modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        modes.enter_context(_QuickMode(allow_non_fake_inputs=True))
         modes.enter_context(recorder)
         yield
 
 
+class _QuickMode(FakeTensorMode):
+    """Fake tensors, whose shapes have no symbols: torch's own look for them takes longer than all else."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self._attributes: dict[torch.device, dict[str, Any]] = {}  # of every fake tensor on a device
+
+    def _prep_args_for_hash(self, result: list[Any], args: Any, *others: Any) -> None:
+        for arg in args.items() if isinstance(args, dict) else args:
+            if isinstance(arg, FakeTensor) and arg.layout is torch.strided and arg.constant is None:
+                result += arg.dtype, arg.shape, arg.stride(), arg.storage_offset(), arg.untyped_storage().nbytes()
+                result += arg.fake_device, arg.requires_grad, arg.is_conj(), arg.is_neg(), arg.is_inference()
+            elif isinstance(arg, (list, tuple, dict)):
+                result.append((type(arg), len(arg)))
+                self._prep_args_for_hash(result, arg, *others)
+            elif isinstance(arg, Tensor):
+                super()._prep_args_for_hash(result, [arg], *others)
+            else:
+                result += type(arg), arg
+
+    def _get_output_tensor_from_cache_entry(self, state: Any, entry: Any, key: Any, operator: Any, args: Any) -> Any:
+        known = entry.metadata
+        if known is None or entry.inplace_idx is not None or known.is_conj or known.is_neg:
+            return super()._get_output_tensor_from_cache_entry(state, entry, key, operator, args)
+        with in_kernel_invocation_manager(self):
+            if operator.is_view:
+                made = torch.empty(0, dtype=known.dtype, device="meta")
+                made.set_(args[entry.view_idx].untyped_storage(), known.storage_offset, known.shape, known.stride)
+            else:
+                made = torch.empty_strided(known.shape, known.stride, dtype=known.dtype, device="meta")
+        if known.device not in self._attributes:
+            self._attributes[known.device] = vars(FakeTensor(self, made, known.device))
+        options = {"dispatch_device": True, "device_for_backend_keys": known.device}
+        tensor = Tensor._make_subclass(FakeTensor, made, known.requires_grad, **options)
+        torch._C._set_warn_deprecated_on_mutable_data_ptr(tensor)
+        vars(tensor).update(self._attributes[known.device])
+        return tensor
+
+
+# of a mesh, which DTensor asks at every operator: they look at no data
+QUICK = {"__eq__", "__hash__", "size", "get_coordinate", "_is_current_rank_part_of_mesh"}
+
+
 def change_methods(kind: type, change: Callable[[Function], Function]) -> None:
-    """Change every method that a class defines in Python."""
+    """Change every method that a class defines in Python, but for the quick ones."""
     for name, function in list(vars(kind).items()):
-        if inspect.isfunction(function):
+        if inspect.isfunction(function) and name not in QUICK:
             setattr(kind, name, change(function))
 
 
@@ -208,11 +257,19 @@ def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor
         return 2 * sum(tensor.nbytes for tensor in args[0])
     arguments = zip(operator._schema.arguments, args, strict=False)
     changed = [value for argument, value in arguments if argument.alias_info and argument.alias_info.is_write]
-    written = made or [leaf for leaf in tree_leaves(changed) if isinstance(leaf, Tensor)]
-    return sum(tensor.nbytes for tensor in (*tensors, *written))
+    return sum(tensor.nbytes for tensor in (*tensors, *(made or tensors_in(changed))))
 
 
-# --- names ---
+# --- arguments and names ---
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors among what an operator takes or returns."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(one)
 
 
 def operator_name(operator: Any) -> str:

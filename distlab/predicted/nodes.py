@@ -3,7 +3,7 @@
 Plain data, which both processes use; needs no torch.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from distlab.wire.messages import Failure
@@ -90,6 +90,15 @@ class Run:
     world_size: int
     ranks: tuple[int, ...] | None
     most: int
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Runs, and where the notebook is now: its environment, and its working folder."""
+
+    environment: dict[str, str]
+    folder: str
+    runs: Sequence[Run]
 
 
 Outcomes = list[Recording | Failure]  # of the ranks of a run

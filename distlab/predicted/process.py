@@ -8,11 +8,10 @@ import pickle
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from typing import Any
 
 from distlab.errors import ClusterError
 from distlab.launch import fork_server
-from distlab.predicted.nodes import Outcomes, Run
+from distlab.predicted.nodes import Asked, Outcomes, Run
 
 
 class Recorder:
@@ -20,17 +19,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen | None = None
-        self._surroundings: Any = None
 
     def record(self, runs: Sequence[Run]) -> list[Outcomes]:
         """What the ranks of these runs note."""
-        surroundings = dict(os.environ), os.getcwd()
-        if self._process is None or self._process.poll() is not None or self._surroundings != surroundings:
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
+        if self._process is None or self._process.poll() is not None:
             self.stop()
-            self._start()
-            self._surroundings = surroundings
+            self._start(environment)
         try:
-            pickle.dump(runs, self._process.stdin)
+            pickle.dump(Asked(environment, os.getcwd(), runs), self._process.stdin)
             self._process.stdin.flush()
             return pickle.load(self._process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
@@ -42,9 +39,8 @@ class Recorder:
             self.stop()
             raise
 
-    def _start(self) -> None:
+    def _start(self, environment: dict[str, str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
         self._process = subprocess.Popen(fork_server.command("distlab.predicted.recorder"), env=environment, **pipes)
 

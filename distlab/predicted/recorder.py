@@ -1,7 +1,7 @@
 """Runs a program as one rank of many, without data, and notes what it calls. A process of its own.
 
-process.py starts it, writes lists of runs, and reads the outcomes of each. Each rank is a forked child of this process:
-torch is imported once.
+process.py starts it, writes what is asked, and reads the outcomes of each run. Each rank is a forked child of this
+process: torch is imported once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from distlab.compat import torch as private
 from distlab.compat import torch_fake as fake
@@ -64,13 +63,12 @@ class Recorder(TorchDispatchMode):
         value = operator(*args, **(kwargs or {}))
         if self.quiet:
             return value
-        made = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+        made = list(fake.tensors_in(value))
         for tensor in made:
             if fake.device_of(tensor).type == "cuda":
                 raise RuntimeError("No CUDA GPUs are here")  # torch would have none without data
             self.journal.add(tensor)
-        name, given = fake.operator_name(operator), tree_leaves((args, kwargs))
-        tensors = [leaf for leaf in given if isinstance(leaf, Tensor)]
+        name, tensors = fake.operator_name(operator), list(fake.tensors_in((args, kwargs)))
         if name in GATHERED:
             self.journal.name(memory.UNSHARDED, [*tensors, *made])
         if operator.namespace in FUNCTIONAL:
@@ -86,7 +84,7 @@ class Recorder(TorchDispatchMode):
 
     def _functional(self, name: str, arguments: dict[str, Any], made: list[Tensor]) -> None:
         """A collective of torch.distributed._functional_collectives, which DTensor calls, or the wait for it."""
-        tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+        tensors = list(fake.tensors_in(arguments))
         if name == "wait_tensor":
             work = self._works.pop(private.storage_of(tensors[0]), None)
             return None if work is None else work.wait()
@@ -243,7 +241,11 @@ def main() -> None:
     os.dup2(2, 1)  # what C++ prints
     fake.adapt(group.NAME)
     while wait([sys.stdin], IDLE_SECONDS) and sys.stdin.buffer.peek(1):
-        pickle.dump(outcomes_of(pickle.load(sys.stdin.buffer)), results)
+        asked = pickle.load(sys.stdin.buffer)
+        os.environ.clear()
+        os.environ.update(asked.environment)
+        os.chdir(asked.folder)
+        pickle.dump(outcomes_of(asked.runs), results)
         results.flush()
     os._exit(0)
 

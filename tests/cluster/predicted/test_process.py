@@ -1,4 +1,4 @@
-"""The process that records: one for all predictions, or another one when it is gone, or its surroundings changed."""
+"""The process that records: one for all predictions, or another one when it is gone."""
 
 import os
 import signal
@@ -43,11 +43,13 @@ def test_it_is_started_again_when_it_was_killed():
     assert recording_process(7).pid != first.pid
 
 
-def test_what_changed_in_the_environment_reaches_the_program(monkeypatch, capsys):
-    recording_process(8)
+def test_the_program_runs_in_the_environment_and_the_folder_of_the_notebook(monkeypatch, capsys, tmp_path):
+    process = recording_process(8)
     monkeypatch.setenv("LEARNING_RATE", "0.25")
-    distlab.predict(step(9, lambda: print(os.environ["LEARNING_RATE"])), 2, *MACHINES)
-    assert capsys.readouterr().out == "0.25\n"
+    monkeypatch.chdir(tmp_path)
+    distlab.predict(step(9, lambda: print(os.environ["LEARNING_RATE"], os.getcwd())), 2, *MACHINES)
+    assert capsys.readouterr().out == f"0.25 {tmp_path}\n"
+    assert RECORDER._process is process
 
 
 def test_a_program_that_ends_its_process_is_told_and_the_next_one_runs():
