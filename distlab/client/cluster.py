@@ -17,7 +17,7 @@ from distlab.client.export import Export, Step, write
 from distlab.client.plan import Engines, check_network, connect, make_plan
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
-from distlab.compat.versions import warn_of_newer_torch
+from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
 from distlab.rank import entry

@@ -27,7 +27,7 @@ from distlab.client.plan import STOCK, ControllerEndedError, Plan
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
-from distlab.launch import fork_server, hosts, local, mpiexec, reaper, slurm
+from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Servers
 from distlab.rank import entry
 from distlab.wire.channel import ControlChannel
@@ -330,8 +330,8 @@ class Processes:
         self.servers.close()
         # forks hold nothing that outlives them: no need to ask politely for long
         patience = 0.2 if self._plan.forks else mpiexec.END_SECONDS
-        if self._plan.engines == slurm.NAME:
-            patience = slurm.END_SECONDS
+        if self._plan.engines == hosts.SLURM_NAME:
+            patience = hosts.SLURM_END_SECONDS
         reaper.end(reaper.find(self.tag), patience)
         for connection in self.servers.connections:
             connection.process.wait()

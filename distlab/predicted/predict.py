@@ -1,22 +1,26 @@
 """`predict` and `predict.sweep`: what a program would do on many ranks of machines that are not there.
 
-Runs on the notebook's kernel. The program itself runs in a process of its own (recorder.py).
+Runs on the notebook's kernel. The program itself runs in a process of its own (recorder.py), started by the first
+prediction, which waits for the next ones with torch imported.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import os
+import pickle
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlab.diagnosis.failures import failure, rank_error
-from distlab.errors import ArgumentError, RankError
+from distlab.errors import ArgumentError, ClusterError, RankError
+from distlab.launch import fork_server
 from distlab.predicted.nodes import Outcomes, Run
-from distlab.predicted.prediction import Prediction
-from distlab.predicted.predictions import Case, Predictions
-from distlab.predicted.process import RECORDER
+from distlab.predicted.prediction import Case, Prediction, Predictions
 from distlab.simulated.network import Device, Network
 from distlab.text import refuse, whole_number
 from distlab.wire.messages import Failure
@@ -175,3 +179,50 @@ def _prediction(run: Run, outcomes: Outcomes, network: Network, device: Device, 
     except ValueError as error:
         raise ArgumentError(f"program must end: {error}.") from None
     return prediction
+
+
+# --- the process that records ---
+
+
+class Recorder:
+    """One for all predictions of a notebook; it ends with the notebook, and after five idle minutes."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen | None = None
+        self._surroundings: Any = None
+
+    def record(self, runs: Sequence[Run]) -> list[Outcomes]:
+        """What the ranks of these runs note."""
+        surroundings = dict(os.environ), os.getcwd()
+        if self._process is None or self._process.poll() is not None or self._surroundings != surroundings:
+            self.stop()
+            self._start()
+            self._surroundings = surroundings
+        try:
+            pickle.dump(runs, self._process.stdin)
+            self._process.stdin.flush()
+            return pickle.load(self._process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            code = self._process.wait()
+            self._errors.seek(0)
+            words = self._errors.read().decode(errors="replace")[-2000:]
+            raise ClusterError(f"The program's process ended ({code}):\n{words}") from error
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        self._process = subprocess.Popen(fork_server.command("distlab.predicted.recorder"), env=environment, **pipes)
+
+    def stop(self) -> None:
+        """End it, with what it records."""
+        process, self._process = self._process, None
+        if process is not None:
+            with process:
+                process.kill()
+
+
+RECORDER = Recorder()

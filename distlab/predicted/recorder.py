@@ -1,6 +1,6 @@
 """Runs a program as one rank of many, without data, and notes what it calls. A process of its own.
 
-process.py starts it, writes lists of runs, and reads the outcomes of each. Each rank is a forked child of this process:
+predict.py starts it, writes lists of runs, and reads the outcomes of each. Each rank is a forked child of this process:
 torch is imported once.
 """
 
