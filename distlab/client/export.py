@@ -36,19 +36,6 @@ rank, world_size = dist.get_rank(), dist.get_world_size()
 display = print
 '''
 TAIL = "if dist.is_initialized():\n    dist.destroy_process_group()\n"
-SBATCH = """\
-#!/bin/bash
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task={cpus}
-{more}
-export OMP_NUM_THREADS={threads}
-# one torchrun on each node starts the ranks there; they meet on the first one, which has rank 0
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port=$((29500 + SLURM_JOB_ID % 1000))
-srun {python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {ranks} \\
-  --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$head:$port" {script}
-"""
 
 
 @dataclass(frozen=True)
@@ -152,16 +139,24 @@ def _command_and_batch_file(path: Path, plan: Any, nodes: int, job: Any) -> str:
         # by default torchrun gives each rank one thread, and then sums may differ in their last digits
         several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
         return f"{several}torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
-    words = [f"--partition={job.partition}"] * bool(job.partition) + [f"--time={job.time}"] * bool(job.time)
     batch = path.with_suffix(".sbatch")
-    text = SBATCH.format(
-        nodes=nodes,
-        cpus=ranks * threads,
-        more="".join(f"#SBATCH {shlex.quote(word)}\n" for word in [*words, *job.options]),
-        threads=threads,
-        python=shlex.quote(sys.executable),
-        ranks=ranks,
-        script=shlex.quote(str(path.resolve())),
-    )
-    batch.write_text(text, encoding="utf-8")
+    batch.write_text(_batch_file(path, nodes, ranks, threads, job), encoding="utf-8")
     return f"sbatch {shlex.quote(str(batch))}"
+
+
+def _batch_file(path: Path, nodes: int, ranks: int, threads: int, job: Job) -> str:
+    """What sbatch is given to run a script with so many ranks, of so many threads, on each node."""
+    more = "".join(f"#SBATCH {shlex.quote(word)}\n" for word in job.words)
+    return f"""\
+#!/bin/bash
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task={ranks * threads}
+{more}
+export OMP_NUM_THREADS={threads}
+# one torchrun on each node starts the ranks there; they meet on the first one, which has rank 0
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=$((29500 + SLURM_JOB_ID % 1000))
+srun {shlex.quote(sys.executable)} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {ranks} \\
+  --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$head:$port" {shlex.quote(str(path.resolve()))}
+"""

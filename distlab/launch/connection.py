@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from distlab.launch.fork_server import BEAT_SECONDS
 from distlab.wire import orders
@@ -152,17 +153,11 @@ class Servers:
         ended = [one for c in self.connections for (engine, _), one in c.ended.items() if engine == number]
         return ended[-1].log if ended else ""
 
-    def fork(self, engines: Iterable[int], environment: dict[str, str]) -> None:
-        """Have engines forked, with additions to their environment; returns at once."""
+    def order(self, kind: type[orders.ForkOrder | orders.SignalOrder], engines: Iterable[int], what: Any) -> None:
+        """Send an order for each of some engines; returns at once. Engines that have ended get no signal."""
         for engine in engines:
             host = self.host_of_engine[engine]
-            self.to(host).order(orders.ForkOrder(host, engine, environment))
-
-    def signal(self, engines: Iterable[int], number: int) -> None:
-        """Send a signal to some engines; those that have ended are skipped."""
-        for engine in engines:
-            host = self.host_of_engine[engine]
-            self.to(host).order(orders.SignalOrder(host, engine, int(number)))
+            self.to(host).order(kind(host, engine, what))
 
     def close(self) -> None:
         """Have all servers end, and wait for it."""

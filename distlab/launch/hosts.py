@@ -75,6 +75,12 @@ class Job:
     options: tuple[str, ...] = ()
     queue_timeout: float = 60.0
 
+    @property
+    def words(self) -> list[str]:
+        """The words for srun and sbatch alike."""
+        given = {"partition": self.partition, "time": self.time}
+        return [*(f"--{name}={value}" for name, value in given.items() if value), *self.options]
+
 
 @dataclass(frozen=True)
 class Hosts:
@@ -126,9 +132,7 @@ def srun(job: Job) -> list[str]:
     words += [f"--cpus-per-task={job.ranks}", f"--immediate={math.ceil(job.queue_timeout)}"]
     words += ["--no-kill", "--kill-on-bad-exit=0", "--input=all", "--unbuffered"]
     words += ["--overlap"] if nodes_of_allocation() is not None else []
-    words += [f"--partition={job.partition}"] if job.partition else []
-    words += [f"--time={job.time}"] if job.time else []
-    return [*words, *job.options]
+    return [*words, *job.words]
 
 
 # --- connections ---

@@ -105,10 +105,8 @@ def sweep(
     networks = {number: network(number) if callable(network) else network for number in ranks}
     for number in ranks:
         _check(program, number, networks[number], device, roles)
-    cases = [
-        (number, dict(zip(choices, values, strict=True)))
-        for number, *values in itertools.product(ranks, *choices.values())
-    ]
+    chosen = itertools.product(ranks, *choices.values())
+    cases = [(number, dict(zip(choices, values, strict=True))) for number, *values in chosen]
     runs = [_run_of(functools.partial(program, **choice), number, roles) for number, choice in cases]
     found = []
     for run, outcomes, (number, choice) in zip(runs, _outcomes(runs), cases, strict=True):

@@ -102,14 +102,12 @@ class Prediction(ShownAsTable):
         """Seconds of the step in which the device does neither: it waits for others, as in a pipeline's bubble."""
         return max(0.0, self.seconds - self.computing - self.exposed)  # not -0.0 %, from rounding
 
-    def _kernels(self) -> list[Kernel]:
-        recording = self.recordings[self.busiest]
-        return [node for node in recording.nodes[slice(*recording.steps[-1])] if isinstance(node, Kernel)]
-
     @property
     def flops(self) -> int:
         """Floating-point operations of the device in a step, without those that checkpointing repeats."""
-        return sum(kernel.flops for kernel in self._kernels() if not kernel.again)
+        recording = self.recordings[self.busiest]
+        nodes = recording.nodes[slice(*recording.steps[-1])]
+        return sum(node.flops for node in nodes if isinstance(node, Kernel) and not node.again)
 
     @property
     def mfu(self) -> float:

@@ -7,12 +7,10 @@ torch is imported once.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import io
 import os
 import pickle
-import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from distlab.compat import torch as private
 from distlab.compat import torch_fake as fake
-from distlab.launch.fork_server import PR_SET_PDEATHSIG
+from distlab.launch.fork_server import end_with_parent
 from distlab.predicted import group, memory, streams
 from distlab.predicted.nodes import Outcomes, Recording, Run
 from distlab.rank.log import LOG, describe_failure
@@ -76,7 +74,7 @@ class Recorder(TorchDispatchMode):
         if operator.namespace in FUNCTIONAL:
             self._functional(name, fake.named(operator, args), made)
         elif operator.namespace not in SILENT and not operator.is_view and name not in FREE:
-            flops = fake.flops_of(operator, value, args, kwargs or {})
+            flops = private.flops_of(operator, value, args, kwargs or {})
             if flops is None and operator.namespace not in COMPUTING:
                 how = "tell torch, with torch.utils.flop_counter.register_flop_formula"
                 raise NotImplementedError(f"nothing is known of the FLOPs of the operator {operator}: {how}")
@@ -88,7 +86,7 @@ class Recorder(TorchDispatchMode):
         """A collective of torch.distributed._functional_collectives, which DTensor calls, or the wait for it."""
         tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
         if name == "wait_tensor":
-            work = self._works.pop(private.storage_of(tensors[0]), None)
+            work = self._works.pop(private.key_of(tensors[0].untyped_storage()), None)
             return None if work is None else work.wait()
         to = fake.group_named(arguments["group_name"])
         size, n = sum(tensor.nbytes for tensor in tensors), to.size()
@@ -106,7 +104,7 @@ class Recorder(TorchDispatchMode):
             raise NotImplementedError(f"how long the functional collective {name} takes is not known here")
         call, sent = known[kind]
         work = to.note(call, 0, sent, made)
-        self._works |= {private.storage_of(tensor): work for tensor in made}
+        self._works |= {private.key_of(tensor.untyped_storage()): work for tensor in made}
         if kind == "shard_dim_alltoall":  # nothing waits for it later
             work.wait()
 
@@ -161,7 +159,7 @@ class Recorder(TorchDispatchMode):
             return value
 
         torch.UntypedStorage.resize_ = resized
-        fake.change_shape_functions(self.quietly)
+        fake.change_methods(fake.DTensorShapes, self.quietly)
         register_module_forward_pre_hook(self.before_module)
         register_optimizer_step_pre_hook(self.before_optimizer)
         register_optimizer_step_post_hook(self.after_optimizer)
@@ -190,12 +188,6 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Recording | Fail
         return describe_failure(error)
     recorder.recording.printed = shown.getvalue()
     return recorder.recording
-
-
-def end_with_parent() -> None:
-    """Have the system end this process with the one that started it, where it can: on Linux."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def start(run: Run, rank: int) -> Connection:

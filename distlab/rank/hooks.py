@@ -282,13 +282,13 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     if private.functional_count(group) == before:
         LOG.take_back(note)
     else:
-        LOG.results[private.storage_of(result)] = note
+        LOG.results[private.key_of(result.untyped_storage())] = note
     return result
 
 
 def wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any:
     """The operator that waits for the collective that made a tensor; the second time it returns at once."""
-    note = LOG.results.pop(private.storage_of(tensor), None) if LOG.results else None
+    note = LOG.results.pop(private.key_of(tensor.untyped_storage()), None) if LOG.results else None
     if note is None:
         return original(operator, tensor)
     with waits(note):

@@ -232,9 +232,8 @@ def importing(frame: FrameType | None) -> bool:
 def waiting_threads() -> list[int]:
     """The threads that wait in a call of the log, except those that serve remote calls, which are reported apart."""
     running = {*sys._current_frames()}  # without the frames: this one would keep all the others alive
-    return [
-        thread for thread, note in list(LOG.now.items()) if note and thread in running and thread not in AGENT.serving
-    ]
+    waiting = [thread for thread, note in list(LOG.now.items()) if note and thread in running]
+    return [thread for thread in waiting if thread not in AGENT.serving]
 
 
 def waiter(main: int) -> int:
