@@ -52,7 +52,7 @@ class Connection:
         self.hellos: dict[int, orders.Hello] = {}
         self.lost: dict[int, str] = {}
         self.pids: dict[int, int] = {}
-        self.ended: dict[tuple[int, int], orders.Ended] = {}
+        self.ended: dict[tuple[int, int], orders.EngineProcess] = {}
         self.store: tuple[str, int] | None = None
         self._beats: dict[int, float] = {}
         self.thread = threading.Thread(target=self._listen, daemon=True)
@@ -93,7 +93,7 @@ class Connection:
             self.hellos = {**self.hellos, report.host: report}
         elif isinstance(report, orders.StoreAddress):
             self.store = (report.address, report.port)
-        elif isinstance(report, orders.Forked):
+        elif report.status is None:
             self.ended.pop((report.engine, report.pid), None)  # the system reuses process numbers
             self.pids = {**self.pids, report.engine: report.pid}
         else:

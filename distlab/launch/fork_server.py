@@ -97,7 +97,7 @@ class Server:
             os.environ.update(order.environment)  # ipyparallel's connection information is in it
             pid = self._fork(_run_engine, order.engine)
             self.engines[pid] = order.engine
-            self.report(orders.Forked(self.host, order.engine, pid))
+            self.report(orders.EngineProcess(self.host, order.engine, pid))
 
     def _reap(self) -> None:
         """Report the engines that have ended."""
@@ -107,7 +107,7 @@ class Server:
                 if pid in self.engines:
                     engine = self.engines.pop(pid)
                     code = os.waitstatus_to_exitcode(status)
-                    self.report(orders.Ended(self.host, engine, pid, code, _end_of_log(engine)))
+                    self.report(orders.EngineProcess(self.host, engine, pid, code, _end_of_log(engine)))
 
     def serve_store(self, address: str) -> None:
         """Fork a process that serves a TCPStore at an address of this machine, and report its port."""
