@@ -4,8 +4,6 @@ Runs on the notebook's kernel. The program itself runs in a process of its own (
 prediction, which waits for the next ones with torch imported.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os
@@ -22,7 +20,7 @@ from distlab.launch import fork_server
 from distlab.predicted.nodes import Outcomes, Run
 from distlab.predicted.prediction import Case, Prediction, Predictions
 from distlab.simulated.network import Device, Network
-from distlab.text import refuse, whole_number
+from distlab.text import instance, refuse, whole_number
 from distlab.wire.messages import Failure
 from distlab.wire.payload import bring_own_module, pack
 
@@ -128,8 +126,7 @@ def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> N
         refuse("program", "a function of (rank, world_size)", program, EXAMPLE, wrong_type=True)
     whole_number("ranks", ranks, 1)
     for name, value, kind in (("network", network, Network), ("device", device, Device)):
-        if not isinstance(value, kind):
-            refuse(name, f"a {kind.__name__}", value, EXAMPLE, wrong_type=True)
+        instance(name, value, kind, EXAMPLE)
     network.check_size(ranks)
     if roles is not None and not (isinstance(roles, Sequence) and roles and not isinstance(roles, str)):
         refuse("roles", "a list of ranks", roles, "For example: roles=[0, 8].", wrong_type=True)
