@@ -179,6 +179,17 @@ class Group(dist.ProcessGroup):
         work = self._of_gloo("recv_anysource", tensors, tag)
         return Work(work, 0, lambda src: self._note_message(False, src, tensors, tag))
 
+    def begin(self, method: str, args: tuple[Any, ...], name: str, root: int, sent: Sizes, received: Sizes) -> Work:
+        """A collective: gloo's own, with a note."""
+        work = self._of_gloo(method, *args)
+        self._count += 1
+        op = next(NOTES.numbers)
+        NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent, received))
+        work = Work(work, op)
+        if sum(sent) <= SMALL_BYTES:
+            self._small.append(work)
+        return work
+
     def _of_gloo(self, method: str, *args: Any) -> Any:
         """Call the gloo group's own method: wrappers of ProcessGroup's methods see the call of this group instead."""
         return inspect.unwrap(getattr(dist.ProcessGroup, method))(self._gloo, *args)
@@ -189,21 +200,12 @@ class Group(dist.ProcessGroup):
         return op
 
 
-def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]]) -> Callable[..., Work]:
-    """A method of Group: gloo's own, with a note; `sizes` finds what is sent and received in its arguments."""
+def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]]) -> Callable[..., dist.Work]:
+    """A method of Group; `sizes` finds what is sent and received in its arguments."""
 
-    def begin(self: Group, *args: Any, **opts: Any) -> Work:
+    def begin(self: Group, *args: Any, **opts: Any) -> dist.Work:
         args += tuple(opts.values())
-        sent, received = sizes(len(self._members), *args)
-        root = getattr(args[-1], "rootRank", 0)
-        work = self._of_gloo(method, *args)
-        self._count += 1
-        op = next(NOTES.numbers)
-        NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent, received))
-        work = Work(work, op)
-        if sum(sent) <= SMALL_BYTES:
-            self._small.append(work)
-        return work
+        return self.begin(method, args, name, getattr(args[-1], "rootRank", 0), *sizes(len(self._members), *args))
 
     return begin
 
