@@ -55,13 +55,10 @@ class Prediction(ShownAsTable):
     @cached_property
     def window(self) -> Interval:
         """Begin and end of the last step: since the step before has ended, or else since it has begun."""
-        ends = [max(self._ends(step)) for step in range(-min(2, self._steps), 0)]
+        steps = min(2, *(len(recording.steps) for recording in self.recordings))
+        ends = [max(self._ends(step)) for step in range(-steps, 0)]
         first = ends[0] if len(ends) == 2 else min(times[one.steps[-1][0]][0] for one, times in self._each())
         return first, ends[-1]
-
-    @property
-    def _steps(self) -> int:
-        return min(len(recording.steps) for recording in self.recordings)
 
     def _each(self) -> Iterable[tuple[Recording, Times]]:
         return zip(self.recordings, self.times, strict=True)

@@ -4,8 +4,6 @@ predict.py starts it, writes lists of runs, and reads the outcomes of each. Each
 torch is imported once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -83,7 +83,7 @@ def _registered(backend: str) -> str:
     return name
 
 
-def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Joined:
+def rebuild(rank: int, meeting: Meeting, whole: bool) -> Joined:
     """Leave the group, whatever state it is in, and rebuild it. Variables stay.
 
     Runs on: every rank of the group.
