@@ -1,7 +1,7 @@
 """What has run on the ranks of a cluster, as a script for torchrun: the cells, word for word.
 
 Runs on the notebook's kernel: cluster.py and magics.py note each cell, call and push; `Cluster.export` and
-`%%px --export` write. Before the cells stands script_head.txt, and the file for sbatch is made of sbatch.txt. The script
+`%%px --export` write. Before the cells stands script_head.txt, and sbatch.txt is for a file for sbatch. The script
 is plain PyTorch and does not need distlab. What only the notebook has, such as a value that was pushed, becomes a
 comment that says what to define. A step keeps no value alive.
 """

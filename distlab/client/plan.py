@@ -168,9 +168,7 @@ def _read_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
     return Hosts(tuple(found), **extra)
 
 
-def _job(
-    n: Any, extra: Mapping[str, Any], nodes: Any, partition: Any, time: Any, options: Any, queue_timeout: Any
-) -> Hosts:
+def _job(n: Any, extra: Any, nodes: Any, partition: Any, time: Any, options: Any, queue_timeout: Any) -> Hosts:
     """The nodes to ask Slurm for, and the ranks on each: the same number everywhere, or one more on some."""
     machines.check_slurm()
     n = text.whole_number("n", n, 1, advice="Call Cluster(4).")

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Future, Tensor
 
 from distlab.compat import torch as private
 from distlab.rank import hooks
@@ -73,7 +73,7 @@ class Work(dist.Work):
                 self.op = self._note_source(self._source_rank())
             NOTES.add(Wait(self.op))
 
-    def get_future(self) -> torch.Future:
+    def get_future(self) -> Future:
         return LOG.simulator.add(self._work.get_future(), self)
 
     def is_completed(self) -> bool:
@@ -93,9 +93,9 @@ class Futures:
     """Notes waits for torch's Futures, which are made in C++, and their callbacks; rank/hooks.py calls it."""
 
     def __init__(self) -> None:
-        self._sources: weakref.WeakKeyDictionary[torch.Future, Work | Program] = weakref.WeakKeyDictionary()
+        self._sources: weakref.WeakKeyDictionary[Future, Work | Program] = weakref.WeakKeyDictionary()
 
-    def add(self, future: torch.Future, source: Work | Program) -> torch.Future:
+    def add(self, future: Future, source: Work | Program) -> Future:
         """The Future, noted as the end of `source`; a backward pass that takes it, as DDP's does, ends with it."""
         self._sources[future] = source
         if NOTES.here is NOTES.program:
@@ -103,20 +103,18 @@ class Futures:
                 private.at_end_of_backward(source.note_end)
         return future
 
-    def has_waited(self, future: torch.Future) -> None:
+    def has_waited(self, future: Future) -> None:
         """Note that the program has waited for this Future."""
         if future in self._sources:
             self._sources[future].note_end()
 
-    def then(
-        self, future: torch.Future, callback: Callable[[Any], Any], then: Callable[..., torch.Future]
-    ) -> torch.Future:
+    def then(self, future: Future, callback: Callable[[Any], Any], then: Callable[..., Future]) -> Future:
         """Like torch's own `then`, with a note that the callback follows the operation of the Future."""
         if future not in self._sources:
             return then(future, callback)
         program = NOTES.then(self._sources[future].op)
 
-        def called(future: torch.Future) -> Any:
+        def called(future: Future) -> Any:
             with NOTES.inside(program):
                 return callback(future)
 
