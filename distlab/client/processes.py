@@ -53,7 +53,7 @@ class Processes:
         channel: over which ranks are asked what they are doing.
         servers: the fork servers, where they start the engines.
         launcher: ipyparallel's, which starts them elsewhere.
-        changes: how often a process has ended, as far as that is reported: by fork servers each time.
+        changes: how often a process has ended; None where nothing reports each.
 
     If a process ends, or does not register in time, nothing is left running; the error has its last lines.
     """
@@ -65,7 +65,7 @@ class Processes:
         self.servers = Servers(self._host_of_rank or defaultdict(int), self._note_end)
         self.client: Any = None
         self.launcher: Any = None
-        self.changes = 0
+        self.changes = 0 if plan.forks else None
         self._controller: Any = None
         self._guard: subprocess.Popen | None = None
         self.tag = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -215,7 +215,8 @@ class Processes:
             compat.forget_engine(self.client, engine)
 
     def _note_change(self, _: Any = None) -> None:
-        self.changes += 1
+        if self.changes is not None:
+            self.changes += 1
 
     def controller_died(self) -> bool:
         """Whether the controller, which carries all messages, has ended."""

@@ -55,7 +55,7 @@ class Ranks:
         self.broken = False
         self.cells = itertools.count(1)
         self.joined: list[Joined] = []
-        self._changes = 0  # of the processes, when we last looked for deaths
+        self._changes: int | None = 0  # of the processes, when we last looked for deaths
         self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now
         self._watchdog_failed = False  # whether that was shown
@@ -127,7 +127,7 @@ class Ranks:
     def ready(self, targets: Sequence[int]) -> None:
         """Before a cell: make sure that all ranks are there and the group is whole; no group while a host is lost."""
         changes = self._processes.changes
-        if not self.plan.forks or changes != self._changes or len(self.client.ids) < self.plan.n:
+        if changes is None or changes != self._changes or len(self.client.ids) < self.plan.n:
             self._changes = changes
             self.note_deaths()
         if self.broken and (set(targets) & set(self.lost) or not self.host_is_lost):
