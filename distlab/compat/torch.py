@@ -46,11 +46,6 @@ def name_of(group: dist.ProcessGroup) -> str:
     return GROUP_NAMES.get(group, "")
 
 
-def members_of(group: dist.ProcessGroup) -> dict[int, int] | None:
-    """Rank in the group by rank in the world; None if the group is gone. Private: `_world`."""
-    return c10d._world.pg_group_ranks.get(group)
-
-
 def leave_all_groups() -> None:
     """Destroy every group, even if a program has put another one, or none, in the place of the default group."""
     if GROUP_NAMES:

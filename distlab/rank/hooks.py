@@ -188,12 +188,11 @@ def _added(note: Note, make: Callable[[], Any]) -> Any:
 
 def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
     """Refuse a peer or a root that is not in the group: gloo would wait for it, or end the process."""
-    members = private.members_of(group)
-    is_message = note.kind == MESSAGE
+    size, is_message = group.size(), note.kind == MESSAGE
     rank = note.peer if is_message else note.root
-    if members is None or rank in range(len(members)):  # torch refuses a call of a group that was destroyed
+    if not note.group or rank in range(size):  # torch refuses a call of a group that was destroyed
         return
-    size, name = len(members), {"send": "dst", **ROOTED}.get(note.method, "src")
+    name = {"send": "dst", **ROOTED}.get(note.method, "src")
     name = "peer" if note.op == "batch_isend_irecv" else name
     advice = f"Use a rank below the number of ranks, which is {size} here."
     if group is not dist.group.WORLD:  # torch itself refuses a rank of the world that is not in this group
