@@ -101,6 +101,12 @@ def mapping(name: str, value: Any, what: str, advice: str = "") -> Mapping[Any, 
     return value
 
 
+def instance(name: str, value: Any, kind: type, advice: str) -> None:
+    """An object of a class."""
+    if not isinstance(value, kind):
+        refuse(name, f"a {kind.__name__}", value, advice, wrong_type=True)
+
+
 # --- words ---
 
 

@@ -210,11 +210,8 @@ class Cell:
         if in_time and timeout is not None and not busy and not replaced:  # it is at fault for those that are late
             raise failures.rank_error(raised, self._targets, True, gone)
         states = {rank: state for rank, state in everyone.items() if rank in self._targets}
-        waits = {rank: state for rank, state in states.items() if state.doing == COMMUNICATING}
-        found = tuple(
-            Failure(r, "Waiting", report.call_words(s.call), tuple(map(failures.with_text, s.lines)))
-            for r, s in waits.items()
-        )
+        waits = [state for state in states.values() if state.doing == COMMUNICATING]
+        found = tuple(failures.failure(Failure(s.rank, "Waiting", report.call_words(s.call), s.lines)) for s in waits)
         first = report.headline(needs, everyone, self._targets) if needs else failures.late(late, timeout)
         own = [f for f in raised if not f.consequence and f.kind != "KeyboardInterrupt"]  # in an except or finally
         parts = [first, report.table(states), *failures.raised_words(own), *report.begun_earlier(everyone)]

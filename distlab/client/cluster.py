@@ -17,7 +17,7 @@ from distlab.client.export import Export, Step, write
 from distlab.client.plan import Engines, check_network, connect, make_plan
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
-from distlab.compat.versions import warn_of_newer_torch
+from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
 from distlab.rank import entry
@@ -110,7 +110,6 @@ class Cluster:
         """
         return cls(engines=connect(where), backend=backend, timeout=timeout)
 
-    @waiting.held()
     def restart(self) -> None:
         """End every rank and start new ones, without variables; attached engines cannot be restarted from here."""
         if self._plan.attached is not None:
@@ -150,7 +149,6 @@ class Cluster:
         """End every rank and process of this cluster; it may be called twice."""
         self._end("was stopped")
 
-    @waiting.held()
     def heal(self) -> None:
         """Rebuild the process group, and replace ranks that have died with new processes; the others keep variables."""
         if gone := self.ranks.rebuild(anew=True):
@@ -174,7 +172,6 @@ class Cluster:
         """The ipyparallel Client of this cluster; everything ipyparallel can do works through it."""
         return self.ranks.client
 
-    @waiting.held()
     def run(
         self,
         fn: Callable[..., Any],
@@ -207,7 +204,6 @@ class Cluster:
         self.steps.append(Step("called", tuple(targets), f"{getattr(fn, '__name__', 'a function')}(rank, ...)"))
         return payload.unpack(replies)
 
-    @waiting.held()
     def call(
         self, fn: Callable[..., Any], *args: Any, ranks: Sequence[int] | None = None, timeout: float | None = None
     ) -> list[Any]:
@@ -215,7 +211,6 @@ class Cluster:
         targets, packed = self.check_ranks(ranks), payload.pack((fn, args, {}), PACKED)
         return payload.unpack(self._ask(targets, Options(timeout, quiet=True), entry.call, *packed))
 
-    @waiting.held()
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1})."""
         text.mapping("names", names, "names to values", 'Call cluster.push({"x": 1}).')
@@ -223,7 +218,6 @@ class Cluster:
         self._ask(targets, Options(), entry.push, *payload.pack(names, f"A value of {described}"))
         self.steps.append(Step("pushed", tuple(targets), described))
 
-    @waiting.held()
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank."""
         listed, targets = isinstance(names, (list, tuple)), self.check_ranks(ranks)
@@ -287,6 +281,7 @@ class Cluster:
         """What figures and tables say where times are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
         return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
 
+    @waiting.held()
     def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> list[Any]:
         """The replies of some ranks to a call of a function of entry.py."""
         return Cell(self.ranks, targets, lambda view: view.apply_async(function, *args), options).finish()

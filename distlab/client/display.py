@@ -181,9 +181,8 @@ class Live:
                     shapes.append(f'<rect x="{left:.0f}" y="{y - 6}" width="{width:.1f}" height="12" {bar}/>')
             memory = f" · {megabytes[rank]:.0f} MB" if rank in megabytes else ""
             words = html.escape(f"{runs[-1][2]} · {now - runs[-1][0]:.0f} s{memory}")
-            shapes.append(
-                f'<text x="0" y="{y + 4}">rank {rank}</text><text x="{ARROWS + 40}" y="{y + 4}">{words}</text>'
-            )
+            shapes.append(f'<text x="0" y="{y + 4}">rank {rank}</text>')
+            shapes.append(f'<text x="{ARROWS + 40}" y="{y + 4}">{words}</text>')
             awaited = need(states[rank], states) if rank in states else None
             for other in (middle[one] for one in (awaited.ranks if awaited else ()) if one in middle):
                 curve = f"M{ARROWS} {y}C{ARROWS + 26} {y} {ARROWS + 26} {other} {ARROWS + 6} {other}"

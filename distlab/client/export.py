@@ -1,8 +1,9 @@
 """What has run on the ranks of a cluster, as a script for torchrun: the cells, word for word.
 
 Runs on the notebook's kernel: cluster.py and magics.py note each cell, call and push; `Cluster.export` and
-`%%px --export` write. The script is plain PyTorch and does not need distlab. What only the notebook has, such as a
-value that was pushed, becomes a comment that says what to define. A step keeps no value alive.
+`%%px --export` write. Before the cells stands script_head.txt, and sbatch.txt is for a file for sbatch. The script
+is plain PyTorch and does not need distlab. What only the notebook has, such as a value that was pushed, becomes a
+comment that says what to define. A step keeps no value alive.
 """
 
 import ast
@@ -14,41 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distlab.launch.slurm import Job
+from distlab.launch.hosts import Job
 from distlab.text import rank_list, refuse
 
 SET_GPU = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-HEAD = '''\
-"""Cells of a notebook, for {n} ranks: {command}"""
-
-import os
-import sys
-
-import torch
-import torch._dynamo  # before the group: in torch 2.13 gloo's threads outlive a group that is older than this import
-import torch.distributed as dist
-
-if sys.platform == "linux" and os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
-{gpu}
-dist.init_process_group("{backend}")  # torchrun has put rank, world size and the address of rank 0 into os.environ
-rank, world_size = dist.get_rank(), dist.get_world_size()
-display = print
-'''
+HEAD, BATCH = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("script_head.txt", "sbatch.txt"))
 TAIL = "if dist.is_initialized():\n    dist.destroy_process_group()\n"
-SBATCH = """\
-#!/bin/bash
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task={cpus}
-{more}
-export OMP_NUM_THREADS={threads}
-# one torchrun on each node starts the ranks there; they meet on the first one, which has rank 0
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port=$((29500 + SLURM_JOB_ID % 1000))
-srun {python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {ranks} \\
-  --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$head:$port" {script}
-"""
 
 
 @dataclass(frozen=True)
@@ -152,16 +124,14 @@ def _command_and_batch_file(path: Path, plan: Any, nodes: int, job: Any) -> str:
         # by default torchrun gives each rank one thread, and then sums may differ in their last digits
         several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
         return f"{several}torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
-    words = [f"--partition={job.partition}"] * bool(job.partition) + [f"--time={job.time}"] * bool(job.time)
     batch = path.with_suffix(".sbatch")
-    text = SBATCH.format(
-        nodes=nodes,
-        cpus=ranks * threads,
-        more="".join(f"#SBATCH {shlex.quote(word)}\n" for word in [*words, *job.options]),
-        threads=threads,
-        python=shlex.quote(sys.executable),
-        ranks=ranks,
-        script=shlex.quote(str(path.resolve())),
-    )
-    batch.write_text(text, encoding="utf-8")
+    batch.write_text(_batch_file(path, nodes, ranks, threads, job), encoding="utf-8")
     return f"sbatch {shlex.quote(str(batch))}"
+
+
+def _batch_file(path: Path, nodes: int, ranks: int, threads: int, job: Job) -> str:
+    """What sbatch is given to run a script with so many ranks, of so many threads, on each node."""
+    words = "".join(f"#SBATCH {shlex.quote(word)}\n" for word in job.words)
+    numbers = {"nodes": nodes, "ranks": ranks, "cpus": ranks * threads, "threads": threads}
+    paths = {"python": shlex.quote(sys.executable), "script": shlex.quote(str(path.resolve()))}
+    return BATCH.format(words=words, **numbers, **paths)

@@ -15,8 +15,9 @@ from typing import Any
 
 from distlab import text
 from distlab.errors import ClusterError
-from distlab.launch import local, mpiexec, slurm
-from distlab.launch.hosts import LOCALHOST, SHELL, SSH_NAME, Host, Hosts, by_ssh
+from distlab.launch import hosts as machines
+from distlab.launch import local, mpiexec
+from distlab.launch.hosts import LOCALHOST, SHELL, SLURM_NAME, SSH_NAME, Host, Hosts, by_ssh
 from distlab.simulated.network import Network
 from distlab.text import refuse
 from distlab.wire.rendezvous import INIT_METHODS
@@ -26,7 +27,7 @@ START = "Start one with `ipcluster start -n 4`, or call Cluster(4)."
 CONNECT_SECONDS = 10.0  # for a controller to answer
 EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
 STOCK, FORK = "local", "fork"  # a process for each rank by ipyparallel, and forks of one process
-LAUNCHERS = (FORK, STOCK, mpiexec.NAME, slurm.NAME, SSH_NAME)
+LAUNCHERS = (FORK, STOCK, mpiexec.NAME, SLURM_NAME, SSH_NAME)
 MPI = 'Cluster(n, engines="mpi", backend="distlab_course.mpi_backend")'
 GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
 FROM_SOURCE = {
@@ -83,7 +84,7 @@ class Plan:
     @property
     def forks(self) -> bool:
         """Whether fork servers start the ranks, and replace one that has died."""
-        return self.engines in (FORK, SSH_NAME, slurm.NAME)
+        return self.engines in (FORK, SSH_NAME, SLURM_NAME)
 
     @property
     def again(self) -> str:
@@ -128,11 +129,11 @@ def make_plan(
 def _hosts(n: Any, engines: str, hosts: Any, python: Any, interface: Any, **job: Any) -> Hosts | None:
     """Where the ranks of a launcher run: None for this machine."""
     extra = {"python": python or sys.executable, "interface": interface}
-    if engines == slurm.NAME:
+    if engines == SLURM_NAME:
         text.left_out("hosts", hosts, "left out with Slurm, which chooses them", "Give nodes= and partition=.")
         return _job(n, extra, **job)
     for name, value in job.items():
-        text.left_out(name, value, f'given with engines="{slurm.NAME}" alone', "Leave it out.")
+        text.left_out(name, value, f'given with engines="{SLURM_NAME}" alone', "Leave it out.")
     if hosts is None:
         if engines == SSH_NAME or python or interface:
             refuse("hosts", "given for ssh, python= and interface=", hosts, EXAMPLE)
@@ -167,20 +168,18 @@ def _read_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
     return Hosts(tuple(found), **extra)
 
 
-def _job(
-    n: Any, extra: Mapping[str, Any], nodes: Any, partition: Any, time: Any, options: Any, queue_timeout: Any
-) -> Hosts:
+def _job(n: Any, extra: Any, nodes: Any, partition: Any, time: Any, options: Any, queue_timeout: Any) -> Hosts:
     """The nodes to ask Slurm for, and the ranks on each: the same number everywhere, or one more on some."""
-    slurm.check()
+    machines.check_slurm()
     n = text.whole_number("n", n, 1, advice="Call Cluster(4).")
-    nodes = (slurm.nodes_of_allocation() or 1) if nodes is None else nodes
+    nodes = (machines.nodes_of_allocation() or 1) if nodes is None else nodes
     text.whole_number("nodes", nodes, 1, n, "Call Cluster(8, nodes=2, ...).")
     if isinstance(options, str):
         refuse("options", "a list of words for srun", options, 'For example: options=["--account=me"].', True)
     counts = [n // nodes + (number < n % nodes) for number in range(nodes)]
     limit = 60.0 if queue_timeout is None else text.seconds("queue_timeout", queue_timeout)
-    job = slurm.Job(nodes, counts[0], partition, time, tuple(options or ()), limit)
-    command = (*slurm.command(job), *SHELL)
+    job = machines.Job(nodes, counts[0], partition, time, tuple(options or ()), limit)
+    command = (*machines.srun(job), *SHELL)
     return Hosts(tuple(Host(f"node {number}", count, command) for number, count in enumerate(counts)), job=job, **extra)
 
 

@@ -27,11 +27,11 @@ from distlab.client.plan import STOCK, ControllerEndedError, Plan
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
-from distlab.launch import fork_server, hosts, local, mpiexec, reaper, slurm
+from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Servers
 from distlab.rank import entry
 from distlab.wire.channel import ControlChannel
-from distlab.wire.orders import Hello, ServerPlan
+from distlab.wire.orders import ForkOrder, Hello, ServerPlan, SignalOrder
 from distlab.wire.rendezvous import Rendezvous, address_towards
 
 START_SECONDS = 60.0
@@ -94,8 +94,7 @@ class Processes:
             advice = "Each engine needs distlab, as installed here, and must be idle."
             raise HostError(f"The engines do not answer: {error}. {advice}") from error
         self.names = tuple(dict.fromkeys(names))
-        controller = compat.address_of_controller(client)
-        address = "127.0.0.1" if controller.startswith("127.") else address_towards(controller)
+        address = address_towards(compat.address_of_controller(client))
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
         self.rendezvous = Rendezvous("", self.channel.address, hosts=tuple(map(self.names.index, names)))
 
@@ -163,7 +162,7 @@ class Processes:
             self._wait(lambda: self.client.ids == list(range(n)) and (not self._plan.forks or self.servers.to(0).store))
 
     def _fork(self, engines: Iterable[int], threads: int) -> None:
-        self.servers.fork(engines, {**self._connection, **local.thread_variables(threads)})
+        self.servers.order(ForkOrder, engines, {**self._connection, **local.thread_variables(threads)})
 
     def _reach(self, numbers: Sequence[int], here: str, until: float = 0.0) -> dict[int, Hello]:
         """Start fork servers on the hosts with these numbers, and wait for their reports.
@@ -202,7 +201,9 @@ class Processes:
 
     def _do(self, loop: Any, work: Coroutine[Any, Any, Any]) -> Any:
         """Do asynchronous work of ipyparallel's launchers while the notebook's own thread waits for it."""
-        future = compat.begin(loop, work)
+        import asyncio
+
+        future = asyncio.run_coroutine_threadsafe(work, loop)
         while not concurrent.futures.wait([future], timeout=0.1).done:
             self.check_controller()
         return future.result()
@@ -261,7 +262,7 @@ class Processes:
         try:
             if lost := {self.servers.host_of_engine[rank] for rank in ids if self.servers.why_lost(rank)}:
                 self._reach_again(sorted(lost))
-            self.servers.signal(unwanted, signal.SIGKILL)
+            self.servers.order(SignalOrder, unwanted, signal.SIGKILL)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
             self.channel.forget(unwanted)
             self._fork(ids, threads)
@@ -283,10 +284,6 @@ class Processes:
         self._wait(lambda: self.servers.to(0).store, old=self.servers.pids.items())
         self.rendezvous.address = self.servers.to(0).store
 
-    def host_is_lost(self, rank: int) -> bool:
-        """Whether the host of an engine cannot be reached any more, so that no new engine takes its place soon."""
-        return self._plan.hosts is not None and self._plan.forks and bool(self.servers.why_lost(rank))
-
     def how_ended(self, rank: int, pid: int) -> str:
         """How a process of an engine ended, in words; "" until that is known."""
         if self._plan.attached is not None:
@@ -306,13 +303,6 @@ class Processes:
                 return f"ended with the process that forks the ranks, which {words}"
         return ""
 
-    def signal(self, rank: int, number: int) -> None:
-        """Send a signal to an engine's process, wherever it is; one that has ended is skipped."""
-        if self._plan.forks:
-            self.servers.signal([rank], number)
-        else:
-            self.client.send_signal(number, targets=[rank], block=False)
-
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others; `otherwise` if their logs do not say."""
         deadline = time.monotonic() + 5.0  # what they write may arrive later than the report of the end
@@ -330,8 +320,8 @@ class Processes:
         self.servers.close()
         # forks hold nothing that outlives them: no need to ask politely for long
         patience = 0.2 if self._plan.forks else mpiexec.END_SECONDS
-        if self._plan.engines == slurm.NAME:
-            patience = slurm.END_SECONDS
+        if self._plan.engines == hosts.SLURM_NAME:
+            patience = hosts.SLURM_END_SECONDS
         reaper.end(reaper.find(self.tag), patience)
         for connection in self.servers.connections:
             connection.process.wait()

@@ -30,7 +30,8 @@ from distlab.text import rank_list
 from distlab.wire import messages, seconds
 from distlab.wire.channel import ControlChannel
 from distlab.wire.messages import RankStatus
-from distlab.wire.rendezvous import Joined, Rebuilt, this_machine
+from distlab.wire.orders import SignalOrder
+from distlab.wire.rendezvous import Joined, this_machine
 
 
 class Ranks:
@@ -43,7 +44,7 @@ class Ranks:
         last_lines: the end of what they wrote, by rank.
         broken: whether the group must be rebuilt before use.
         cells: numbers of the cells of a simulated cluster.
-        joined: what each reported when it joined the group for the first time.
+        joined: what each reported when it joined the group.
     """
 
     def __init__(self, plan: Plan, warm: Processes | None = None):
@@ -86,21 +87,14 @@ class Ranks:
                 self.client.direct_view("all").apply_async(simulated.use, plan.network)
                 self._simulates = plan.network is not None
             whole = not self._cut and not new
-            sent = [
-                self.client[rank].apply_async(entry.join, rank, meeting)
-                if rank in new
-                else self.client[rank].apply_async(entry.rebuild, rank, meeting, whole)
-                for rank in everyone
-            ]
-            received = [result.get(timeout=seconds.BUILD) for result in sent]
-            rebuilt = [one for one in received if isinstance(one, Rebuilt)]
+            sent = [self.client[r].apply_async(entry.join, r, meeting, r in new, whole) for r in everyone]
+            self.joined = [result.get(timeout=seconds.BUILD) for result in sent]
         except (KernelError, TimeoutError, IndexError) as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
-        self.joined = [received[rank] if rank in new else self.joined[rank] for rank in everyone]
         self.pids = [one.pid for one in self.joined]
         self.plan = replace(plan, threads=plan.threads or self._processes.threads)
         self.lost, self.broken, self._cut = {}, False, False
-        return failures.gone_with_group(any(one.subgroups for one in rebuilt), any(one.rpc for one in rebuilt))
+        return failures.gone_with_group(any(one.subgroups for one in self.joined), any(one.rpc for one in self.joined))
 
     @waiting.held()
     def rebuild(self, anew: bool = False) -> str:
@@ -257,8 +251,7 @@ class Ranks:
         if not hopeless:
             return {}
         names = self.patience(hopeless).ask(seconds.ANSWER_FOR_REPORT, messages.VARIABLES)
-        for rank in hopeless:
-            self._processes.signal(rank, signal.SIGKILL)
+        self._processes.servers.order(SignalOrder, hopeless, signal.SIGKILL)
         sent.result.wait(seconds.LAST_FAILURE)
         for rank in hopeless:
             self.note_death(rank)
@@ -317,8 +310,8 @@ class Ranks:
 
     @property
     def host_is_lost(self) -> bool:
-        """Whether a rank has died with a host that cannot be reached any more."""
-        return any(map(self._processes.host_is_lost, self.lost))
+        """Whether a rank has died with a host that cannot be reached any more, so that no new one takes its place."""
+        return self.plan.forks and self.plan.hosts is not None and any(map(self._processes.servers.why_lost, self.lost))
 
     @property
     def stopped(self) -> bool:

@@ -10,7 +10,7 @@ import concurrent.futures
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -103,13 +103,6 @@ def launcher_loop(limit: float) -> Iterator[asyncio.AbstractEventLoop]:
     yield (loop := started.result())
     loop.call_soon_threadsafe(ended.set)
     thread.join(limit)
-
-
-def begin(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
-    """Begin asynchronous work of a launcher in the loop of `launcher_loop`, from another thread."""
-    import asyncio
-
-    return asyncio.run_coroutine_threadsafe(work, loop)
 
 
 def end_threads(cluster: Any, limit: float) -> None:

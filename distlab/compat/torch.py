@@ -46,11 +46,6 @@ def name_of(group: dist.ProcessGroup) -> str:
     return GROUP_NAMES.get(group, "")
 
 
-def members_of(group: dist.ProcessGroup) -> dict[int, int] | None:
-    """Rank in the group by rank in the world; None if the group is gone. Private: `_world`."""
-    return c10d._world.pg_group_ranks.get(group)
-
-
 def leave_all_groups() -> None:
     """Destroy every group, even if a program has put another one, or none, in the place of the default group."""
     if GROUP_NAMES:
@@ -117,9 +112,9 @@ def functional_count(name: Any) -> int | None:
     return collectives_begun(groups[0]) if groups else None
 
 
-def storage_of(tensor: torch.Tensor) -> int:
-    """What tells a tensor's storage from all others that are alive, as in C++, which keeps Works by it."""
-    return tensor.untyped_storage()._cdata
+def key_of(storage: torch.UntypedStorage) -> int:
+    """What tells a storage from all others that are alive, as in C++, which keeps Works by it."""
+    return storage._cdata
 
 
 def sender_of(work: dist.Work) -> int:
@@ -169,7 +164,7 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
-def flops_of(operator: Any, value: Any, args: tuple, kwargs: dict[str, Any]) -> int:
-    """What an operator has computed, as torch's FlopCounterMode counts it."""
+def flops_of(operator: Any, value: Any, args: tuple, kwargs: dict[str, Any]) -> int | None:
+    """What an operator computes, as torch's FlopCounterMode counts it; None if torch has no formula for it."""
     count = flop_registry.get(operator._overloadpacket)
-    return 0 if count is None else count(*args, **kwargs, out_val=value)
+    return count and count(*args, **kwargs, out_val=value)

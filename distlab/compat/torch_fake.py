@@ -30,10 +30,10 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.data import DataLoader, dataloader
-from torch.utils.flop_counter import flop_registry
 
 Function = Callable[..., Any]
 NeedsData = DataDependentOutputException  # what asks for the value of a tensor raises it
+DTensorShapes = ShardingPropagator  # learns the shape of a result: it tries the operator on tensors of the whole shape
 
 
 @contextmanager
@@ -95,11 +95,6 @@ def change_methods(kind: type, change: Callable[[Function], Function]) -> None:
     for name, function in list(vars(kind).items()):
         if inspect.isfunction(function) and name not in QUICK:
             setattr(kind, name, change(function))
-
-
-def change_shape_functions(change: Callable[[Function], Function]) -> None:
-    """Change what DTensor calls to learn the shape of a result: it tries the operator on tensors of the whole shape."""
-    change_methods(ShardingPropagator, change)
 
 
 def adapt(backend: str) -> None:
@@ -245,12 +240,6 @@ def _sync_batch_norm(self: nn.SyncBatchNorm, values: Tensor) -> Tensor:
 # --- what operators compute ---
 
 
-def flops_of(operator: Any, value: Any, args: tuple, kwargs: dict[str, Any]) -> int | None:
-    """What an operator computes, as FlopCounterMode counts it on a GPU; None if torch has no formula for it."""
-    packet = operator._overloadpacket
-    return flop_registry[packet](*args, **kwargs, out_val=value) if packet in flop_registry else None
-
-
 def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor]) -> int:
     """Bytes that an operator reads and writes: what it is given, what it makes, and what it changes in its place."""
     if operator_name(operator) == "all_gather_copy_in":  # into this rank's part of what it is given
@@ -285,11 +274,6 @@ def named(operator: Any, args: tuple) -> dict[str, Any]:
 def group_named(name: str) -> dist.ProcessGroup:
     """The group that a functional collective names."""
     return dist.distributed_c10d._resolve_process_group(name)
-
-
-def key_of(storage: torch.UntypedStorage) -> int:
-    """What tells a storage from all others that are alive."""
-    return storage._cdata
 
 
 def device_of(tensor: Tensor) -> torch.device:

@@ -47,12 +47,8 @@ def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -
 
     Its transports are those that can be freed: shared memory would keep a core busy and hide deadlocks.
     """
-    options = rpc.TensorPipeRpcBackendOptions(
-        num_worker_threads=given.num_worker_threads,
-        rpc_timeout=given.rpc_timeout,
-        _transports=["uv"],
-        _channels=["basic"],
-    )
+    asked = {"num_worker_threads": given.num_worker_threads, "rpc_timeout": given.rpc_timeout}
+    options = rpc.TensorPipeRpcBackendOptions(**asked, _transports=["uv"], _channels=["basic"])
     rpc.api._all_gather_sequence_id.clear()  # on ranks that are new and on others alike
     rpc.api._all_gather_sequence_id_to_states.clear()
     autograd._init(worker)

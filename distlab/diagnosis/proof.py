@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
-from distlab.wire.messages import Answer, CallRecord, RankStatus
+from distlab.wire.messages import COLLECTIVE, FUNCTIONAL, MESSAGE, Answer, CallRecord, RankStatus
 
 
 def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> RankStatus:
@@ -77,12 +77,9 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
     call = state.call
     if call is None or call.own_limit or not call.members:  # a group that was destroyed has no members
         return None
-    if call.kind == messages.MESSAGE:
-        return _need_of_message(state, states)
-    if call.kind == messages.COLLECTIVE:
-        return _need_of_collective(state, states)
-    if call.kind == messages.FUNCTIONAL:
-        return _need_of_functional(state, states)
+    of_kind = {MESSAGE: _need_of_message, COLLECTIVE: _need_of_collective, FUNCTIONAL: _need_of_functional}
+    if call.kind in of_kind:
+        return of_kind[call.kind](state, states)
     if call.kind in (messages.REMOTE, messages.WAITING):  # their own statuses decide whether those can act
         return Need(tuple(rank for rank in call.members if rank in states))
     others = [s for r, s in states.items() if r in call.members and r != state.rank]
@@ -179,7 +176,7 @@ def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus])
     missing = need(replace(states[rank], call=call), states)
     if missing is None or not missing.ranks:
         return ""
-    if call.kind == messages.MESSAGE:
+    if call.kind == MESSAGE:
         return "was never received" if call.is_send else "nothing was sent for it"
     return f"was not called by {rank_list(missing.ranks)}"
 

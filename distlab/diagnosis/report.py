@@ -192,13 +192,8 @@ def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
     elif state.doing == messages.IDLE and state.threads:
         found = [("finished, serving remote calls", "", None)]
     else:  # the lines of an idle rank mean nothing
-        found = [
-            (
-                "sleeping" if state.sleeping else WITHOUT_CALL[state.doing],
-                "",
-                line if state.doing == messages.COMPUTING else None,
-            )
-        ]
+        what = "sleeping" if state.sleeping else WITHOUT_CALL[state.doing]
+        found = [(what, "", line if state.doing == messages.COMPUTING else None)]
     for one in state.serving:
         what, tensors, line = _does(one)[0]
         found.append((f"serving rank {one.caller}, {one.function}(...): {what}", tensors, line))
@@ -255,9 +250,8 @@ def words_of_left(lines: Sequence[str], stays: bool, gone: str) -> str:
 def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
     """A line for each operation of an earlier cell whose Work still exists: it may have matched a call of this one."""
     found = dict.fromkeys(_what(rank, call) for rank, state in states.items() for call in state.kept)
-    return [
-        f"  {what}, of an earlier cell, was not waited for, and may have matched a call of this one" for what in found
-    ]
+    words = "of an earlier cell, was not waited for, and may have matched a call of this one"
+    return [f"  {what}, {words}" for what in found]
 
 
 def _what(rank: int, call: CallRecord) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from distlab.launch.fork_server import BEAT_SECONDS
 from distlab.wire import orders
@@ -51,7 +52,7 @@ class Connection:
         self.hellos: dict[int, orders.Hello] = {}
         self.lost: dict[int, str] = {}
         self.pids: dict[int, int] = {}
-        self.ended: dict[tuple[int, int], orders.Ended] = {}
+        self.ended: dict[tuple[int, int], orders.EngineProcess] = {}
         self.store: tuple[str, int] | None = None
         self._beats: dict[int, float] = {}
         self.thread = threading.Thread(target=self._listen, daemon=True)
@@ -92,7 +93,7 @@ class Connection:
             self.hellos = {**self.hellos, report.host: report}
         elif isinstance(report, orders.StoreAddress):
             self.store = (report.address, report.port)
-        elif isinstance(report, orders.Forked):
+        elif report.status is None:
             self.ended.pop((report.engine, report.pid), None)  # the system reuses process numbers
             self.pids = {**self.pids, report.engine: report.pid}
         else:
@@ -152,17 +153,11 @@ class Servers:
         ended = [one for c in self.connections for (engine, _), one in c.ended.items() if engine == number]
         return ended[-1].log if ended else ""
 
-    def fork(self, engines: Iterable[int], environment: dict[str, str]) -> None:
-        """Have engines forked, with additions to their environment; returns at once."""
+    def order(self, kind: type[orders.ForkOrder | orders.SignalOrder], engines: Iterable[int], what: Any) -> None:
+        """Send an order for each of some engines; returns at once. Engines that have ended get no signal."""
         for engine in engines:
             host = self.host_of_engine[engine]
-            self.to(host).order(orders.ForkOrder(host, engine, environment))
-
-    def signal(self, engines: Iterable[int], number: int) -> None:
-        """Send a signal to some engines; those that have ended are skipped."""
-        for engine in engines:
-            host = self.host_of_engine[engine]
-            self.to(host).order(orders.SignalOrder(host, engine, int(number)))
+            self.to(host).order(kind(host, engine, what))
 
     def close(self) -> None:
         """Have all servers end, and wait for it."""

@@ -55,17 +55,10 @@ class QuietStream(OutStream):
             super().flush()
 
 
-class ForkedEngine(IPEngine):
-    """An engine whose output costs less."""
-
-    name = "ipengine"
-    out_stream_factory = QuietStream
-
-
 def run(arguments: list[str]) -> None:
     """Be an engine with these command-line arguments until it is asked to end."""
     use_kernel(ForkedKernel)
     sys.argv = ["ipengine"]
     # nor need an engine look for the controller's heartbeats: it ends with its fork server, and that with the notebook
     quietly = ["--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
-    ForkedEngine.launch_instance([*arguments, *quietly])
+    IPEngine.launch_instance([*arguments, *quietly, f"--IPEngine.out_stream_factory={__name__}.{QuietStream.__name__}"])

@@ -56,7 +56,6 @@ class Server:
         self._orders, self._reports = source, os.fdopen(sink, "wb")
         self.host = 0
         self.engines: dict[int, int] = {}
-        self._libc = ctypes.CDLL(None)
         self._wakeup, self._woken = socket.socketpair()
 
     def serve(self, beats: bool) -> None:
@@ -98,7 +97,7 @@ class Server:
             os.environ.update(order.environment)  # ipyparallel's connection information is in it
             pid = self._fork(_run_engine, order.engine)
             self.engines[pid] = order.engine
-            self.report(orders.Forked(self.host, order.engine, pid))
+            self.report(orders.EngineProcess(self.host, order.engine, pid))
 
     def _reap(self) -> None:
         """Report the engines that have ended."""
@@ -108,7 +107,7 @@ class Server:
                 if pid in self.engines:
                     engine = self.engines.pop(pid)
                     code = os.waitstatus_to_exitcode(status)
-                    self.report(orders.Ended(self.host, engine, pid, code, _end_of_log(engine)))
+                    self.report(orders.EngineProcess(self.host, engine, pid, code, _end_of_log(engine)))
 
     def serve_store(self, address: str) -> None:
         """Fork a process that serves a TCPStore at an address of this machine, and report its port."""
@@ -124,10 +123,6 @@ class Server:
             self._reports.write(to_json(message).encode() + b"\n")
             self._reports.flush()
 
-    def end_with_parent(self, number: int) -> None:
-        """Have the system send this process a signal when its parent ends; 0 for none."""
-        self._libc.prctl(PR_SET_PDEATHSIG, number)
-
     def _fork(self, child: Callable[..., None], *arguments: Any) -> int:
         """Fork; the child runs child(*arguments) and never returns from here. Returns its pid in the parent."""
         pid = os.fork()
@@ -135,7 +130,7 @@ class Server:
             return pid
         status = 1
         try:
-            self.end_with_parent(signal.SIGKILL)
+            end_with_parent()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)  # which may be ignored here
@@ -148,6 +143,12 @@ class Server:
             traceback.print_exc()
         finally:
             os._exit(status)
+
+
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the system send this process a signal when its parent ends, where it can, on Linux; 0 for none."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def _run_engine(number: int) -> None:
@@ -213,9 +214,9 @@ def main(plan: orders.ServerPlan) -> None:
         hello = report_of_host(plan.hosts)
         server.host, address = hello.host, hello.address
         server.report(hello)
-    server.end_with_parent(signal.SIGKILL)  # while it imports, it does not see the end of its orders
+    end_with_parent()  # while it imports, it does not see the end of its orders
     preload(plan.preload)
-    server.end_with_parent(0)
+    end_with_parent(0)
     with contextlib.ExitStack() as ends:
         if plan.hosts:
             folder = tempfile.TemporaryDirectory(prefix="distlab-host-", ignore_cleanup_errors=True)

@@ -1,11 +1,15 @@
 """The hosts of a cluster: how each is reached, and why one cannot be used, in words.
 
 Runs on the notebook's kernel, called by processes.py. A host gets one connection to one fork server:
-by ssh with the user's configuration, one srun for all of Slurm's nodes, or none for a host that is this machine.
+by ssh with the user's configuration, one srun for all of Slurm's nodes, or none for a host that is this machine. srun's
+stdin goes to the servers of all nodes, and their reports come over its stdout; ipyparallel's own launcher for Slurm
+submits a batch file that starts every engine by itself, and drops `options`.
 Plans and keys travel over it, never on a command line.
 """
 
+import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,12 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distlab.errors import HostError
-from distlab.launch import fork_server, local, slurm
+from distlab.launch import fork_server, local
 from distlab.launch.connection import Servers
+from distlab.text import refuse
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan, ServerPlan
 
-SSH_NAME = "ssh"
+SSH_NAME, SLURM_NAME = "ssh", "slurm"
+SLURM_END_SECONDS = 10.0  # that srun has to give back the nodes, which stay allocated where it is killed
 HELLO_SECONDS = 20.0  # for a host to report what it is
 CONNECT_SECONDS = 10  # for a host to answer ssh
 RETURN_SECONDS = 20.0  # for a host that was lost to be reached again
@@ -50,6 +56,33 @@ class Host:
 
 
 @dataclass(frozen=True)
+class Job:
+    """What Slurm is asked for.
+
+    Attributes:
+        nodes: how many.
+        ranks: on the node that has the most.
+        partition: as srun takes it; None for Slurm's default.
+        time: as srun takes it; None for Slurm's default.
+        options: more words for srun, which override these.
+        queue_timeout: seconds in the queue, at most.
+    """
+
+    nodes: int
+    ranks: int
+    partition: str | None = None
+    time: str | None = None
+    options: tuple[str, ...] = ()
+    queue_timeout: float = 60.0
+
+    @property
+    def words(self) -> list[str]:
+        """The words for srun and sbatch alike."""
+        given = {"partition": self.partition, "time": self.time}
+        return [*(f"--{name}={value}" for name, value in given.items() if value), *self.options]
+
+
+@dataclass(frozen=True)
 class Hosts:
     """The hosts of a cluster; rank 0 is on the first.
 
@@ -65,7 +98,7 @@ class Hosts:
     python: str = sys.executable
     interface: str | None = None
     here: str = ""
-    job: slurm.Job | None = None
+    job: Job | None = None
 
     @property
     def local(self) -> list[int]:
@@ -76,6 +109,33 @@ class Hosts:
     def host_of_rank(self) -> tuple[int, ...]:
         """Number of each rank's host, by rank."""
         return tuple(number for number, host in enumerate(self.hosts) for _ in range(host.ranks))
+
+
+# --- Slurm ---
+
+
+def check_slurm() -> None:
+    """ArgumentError where Slurm's commands are not installed."""
+    if shutil.which("srun") is None:
+        advice = "srun was not found: run this on a machine of the Slurm cluster, or call Cluster(n)."
+        refuse("engines", "a launcher whose programs are installed here", SLURM_NAME, advice)
+
+
+def nodes_of_allocation() -> int | None:
+    """How many nodes the allocation has that this process is in; None outside of one."""
+    return int(os.environ["SLURM_JOB_NUM_NODES"]) if "SLURM_JOB_NUM_NODES" in os.environ else None
+
+
+def srun(job: Job) -> list[str]:
+    """srun's command line: a task a node, with a CPU for each of its ranks."""
+    words = ["srun", "--job-name=distlab", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1"]
+    words += [f"--cpus-per-task={job.ranks}", f"--immediate={math.ceil(job.queue_timeout)}"]
+    words += ["--no-kill", "--kill-on-bad-exit=0", "--input=all", "--unbuffered"]
+    words += ["--overlap"] if nodes_of_allocation() is not None else []
+    return [*words, *job.words]
+
+
+# --- connections ---
 
 
 def connect(servers: Servers, wanted: Hosts, numbers: Sequence[int], plan: ServerPlan, folder: str, here: str) -> None:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.errors import RanksFailed, SweepError
 from distlab.measure.timing import Timing, bus_factor, measure_each
-from distlab.plotting.units import Table, count, format_bandwidth, format_bytes, format_seconds
+from distlab.plotting.units import ShownAsTable, Table, count, format_bandwidth, format_bytes, format_seconds
 from distlab.text import grouped, mapping, refuse, whole_number
 from distlab.wire.payload import lend_names
 
@@ -36,7 +36,7 @@ HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw",
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep:
+class Sweep(ShownAsTable):
     """Times of functions over sizes and numbers of ranks; a notebook shows it as its table.
 
     Attributes:
@@ -115,12 +115,6 @@ class Sweep:
             curves = {name: tuple(zip(*timed, strict=True)) for name, timed in points.items()}
             panels[f"{title or self.collective}, {count(n, 'rank')}{crowded}"] = curves
         return size_panels(panels, theory or {}, self.simulated)
-
-    def __repr__(self) -> str:
-        return repr(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
 
 # --- how it is measured ---

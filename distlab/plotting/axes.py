@@ -22,14 +22,14 @@ SMALL = 11  # font size of labels in the axes, in points
 
 
 @contextmanager
-def new_axes(width: float, height: float, ax: Axes | None = None, **labels: Any) -> Iterator[Axes]:
+def new_axes(width: float, height: float, **labels: Any) -> Iterator[Axes]:
     """Axes with a title and labels, to draw on in the project's style: `with new_axes(5, 4) as ax: ...`.
 
-    They are the given ones, or those of a new figure, sized in inches, which a notebook shows when its cell ends.
+    They are those of a new figure, sized in inches, which a notebook shows when its cell ends.
     """
-    figure = None if ax else new_figure(width, height, layout="constrained", shown=True)
+    figure = new_figure(width, height, layout="constrained", shown=True)
     with style():
-        ax = ax or figure.add_subplot()
+        ax = figure.add_subplot()
         ax.set(**labels)
         yield ax
 

@@ -62,9 +62,7 @@ def badge(ax: Axes, text: str) -> None:
 # --- against message size ---
 
 
-def time_against_size(
-    curves: Mapping[str, Curve], title: str = "", ylabel: str = "time of one call", ax: Axes | None = None
-) -> Axes:
+def time_against_size(curves: Mapping[str, Curve], title: str = "", ylabel: str = "time of one call") -> Axes:
     """Draw times against message size, with a label at the end of each curve.
 
     Runs on: the notebook's kernel.
@@ -73,12 +71,11 @@ def time_against_size(
         curves: by name, sizes in bytes and the median, low and high time of each, in seconds.
         title: what was measured.
         ylabel: what takes this time.
-        ax: axes to draw on; without it, those of a new figure, which a notebook shows when its cell ends.
 
     Returns:
-        The axes.
+        The axes of a new figure, which a notebook shows when its cell ends.
     """
-    with new_axes(5.6, 4, ax, title=title, ylabel=ylabel) as ax:
+    with new_axes(5.6, 4, title=title, ylabel=ylabel) as ax:
         draw_sizes({ax: curves}, {})
     return ax
 

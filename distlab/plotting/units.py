@@ -99,3 +99,13 @@ class Table:
                 text = f'<a href="{html.escape(cell.target)}">{text}</a>'
             cells += f'<{tag} style="text-align:{align};white-space:nowrap">{text}</{tag}>'
         return f"<tr>{cells}</tr>"
+
+
+class ShownAsTable:
+    """A result that a notebook shows as its `table()`."""
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()

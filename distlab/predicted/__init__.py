@@ -2,6 +2,6 @@
 
 recorder.py and its group and streams run in a process of their own; the rest runs on the notebook's kernel.
 
-    program -> predict.py -> process.py -> recorder.py, which notes what one rank calls
+    program -> predict.py -> recorder.py, which notes what one rank calls
             -> timeline.py, which finds when, with costs.py -> prediction.py, which says what it means
 """

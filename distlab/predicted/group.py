@@ -1,7 +1,5 @@
 """A backend for torch.distributed whose calls move nothing: they are noted. Runs in the recorder's process."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any
@@ -71,21 +69,13 @@ def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
             stream = self._name, name, peer
             return Done(timeline, timeline.call(stream, name, self._members, 0, (size,), peer), tensors)
 
+        def begin(self, _: str, args: tuple[Any, ...], name: str, root: int, sent: tuple[int, ...], __: Any) -> Done:
+            return self.note(name, root, sent, args[0])
+
         def note(self, name: str, root: int, sent: tuple[int, ...], result: Any) -> Done:
             if name == "all_to_all":  # what stays on this rank comes first
                 sent = sent[self.rank() :] + sent[: self.rank()]
             place = timeline.call(self._name, name, self._members, root, sent)
             return Done(timeline, place, result)
 
-    def method(name: str, sizes: Callable[..., Any]) -> Callable[..., Done]:
-        def begin(self: Group, *args: Any, **options: Any) -> Done:
-            args += tuple(options.values())
-            sent, _ = sizes(len(self._members), *args)
-            return self.note(name, getattr(args[-1], "rootRank", 0), sent, args[0])
-
-        return begin
-
-    for name, sizes, methods in backend.METHODS:
-        for one in methods:
-            setattr(Group, one, method(name, sizes))
     dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])

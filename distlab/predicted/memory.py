@@ -15,7 +15,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from distlab.compat.torch_fake import key_of, part_of
+from distlab.compat.torch import key_of
+from distlab.compat.torch_fake import part_of
 from distlab.predicted.nodes import Stream
 from distlab.predicted.streams import Timeline
 

@@ -3,7 +3,7 @@
 Plain data, which both processes use; needs no torch.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from distlab.wire.messages import Failure
@@ -83,6 +83,7 @@ class Run:
         header, buffers: of the program, for payload.loads.
         ranks: of those that run; None for rank 0, those that it sends messages to, and so on.
         most: how many are found so at most.
+        environment, folder: where the program runs.
     """
 
     header: bytes
@@ -90,15 +91,8 @@ class Run:
     world_size: int
     ranks: tuple[int, ...] | None
     most: int
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Runs, and where the notebook is now: its environment, and its working folder."""
-
-    environment: dict[str, str]
+    environment: tuple[tuple[str, str], ...]
     folder: str
-    runs: Sequence[Run]
 
 
 Outcomes = list[Recording | Failure]  # of the ranks of a run

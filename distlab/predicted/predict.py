@@ -1,24 +1,26 @@
 """`predict` and `predict.sweep`: what a program would do on many ranks of machines that are not there.
 
-Runs on the notebook's kernel. The program itself runs in a process of its own (recorder.py).
+Runs on the notebook's kernel. The program itself runs in a process of its own (recorder.py), started by the first
+prediction, which waits for the next ones with torch imported.
 """
-
-from __future__ import annotations
 
 import functools
 import itertools
+import os
+import pickle
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlab.diagnosis.failures import failure, rank_error
-from distlab.errors import ArgumentError, RankError
+from distlab.errors import ArgumentError, ClusterError, RankError
+from distlab.launch import fork_server
 from distlab.predicted.nodes import Outcomes, Run
-from distlab.predicted.prediction import Prediction
-from distlab.predicted.predictions import Case, Predictions
-from distlab.predicted.process import RECORDER
+from distlab.predicted.prediction import Case, Prediction, Predictions
 from distlab.simulated.network import Device, Network
-from distlab.text import refuse, whole_number
+from distlab.text import instance, refuse, whole_number
 from distlab.wire.messages import Failure
 from distlab.wire.payload import bring_own_module, pack
 
@@ -101,10 +103,8 @@ def sweep(
     networks = {number: network(number) if callable(network) else network for number in ranks}
     for number in ranks:
         _check(program, number, networks[number], device, roles)
-    cases = [
-        (number, dict(zip(choices, values, strict=True)))
-        for number, *values in itertools.product(ranks, *choices.values())
-    ]
+    chosen = itertools.product(ranks, *choices.values())
+    cases = [(number, dict(zip(choices, values, strict=True))) for number, *values in chosen]
     runs = [_run_of(functools.partial(program, **choice), number, roles) for number, choice in cases]
     found = []
     for run, outcomes, (number, choice) in zip(runs, _outcomes(runs), cases, strict=True):
@@ -126,8 +126,7 @@ def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> N
         refuse("program", "a function of (rank, world_size)", program, EXAMPLE, wrong_type=True)
     whole_number("ranks", ranks, 1)
     for name, value, kind in (("network", network, Network), ("device", device, Device)):
-        if not isinstance(value, kind):
-            refuse(name, f"a {kind.__name__}", value, EXAMPLE, wrong_type=True)
+        instance(name, value, kind, EXAMPLE)
     network.check_size(ranks)
     if roles is not None and not (isinstance(roles, Sequence) and roles and not isinstance(roles, str)):
         refuse("roles", "a list of ranks", roles, "For example: roles=[0, 8].", wrong_type=True)
@@ -138,7 +137,12 @@ def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> N
 def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None) -> Run:
     bring_own_module(program)
     header, buffers = pack(program, "program")
-    return Run(header, tuple(map(bytes, buffers)), ranks, roles and tuple(roles), MOST_ROLES + 1)
+    place = tuple(_environment().items()), os.getcwd()
+    return Run(header, tuple(map(bytes, buffers)), ranks, roles and tuple(roles), MOST_ROLES + 1, *place)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
 
 
 def _outcomes(runs: Sequence[Run]) -> list[Outcomes]:
@@ -175,3 +179,46 @@ def _prediction(run: Run, outcomes: Outcomes, network: Network, device: Device, 
     except ValueError as error:
         raise ArgumentError(f"program must end: {error}.") from None
     return prediction
+
+
+# --- the process that records ---
+
+
+class Recorder:
+    """One for all predictions of a notebook; it ends with the notebook, and after five idle minutes."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen | None = None
+
+    def record(self, runs: Sequence[Run]) -> list[Outcomes]:
+        """What the ranks of these runs note."""
+        if self._process is None or self._process.poll() is not None:
+            self.stop()
+            self._start()
+        try:
+            pickle.dump(runs, self._process.stdin)
+            self._process.stdin.flush()
+            return pickle.load(self._process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            code = self._process.wait()
+            self._errors.seek(0)
+            words = self._errors.read().decode(errors="replace")[-2000:]
+            raise ClusterError(f"The program's process ended ({code}):\n{words}") from error
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        self._process = subprocess.Popen(fork_server.command("distlab.predicted.recorder"), env=_environment(), **pipes)
+
+    def stop(self) -> None:
+        """End it, with what it records."""
+        process, self._process = self._process, None
+        if process is not None:
+            with process:
+                process.kill()
+
+
+RECORDER = Recorder()

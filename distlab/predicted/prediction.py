@@ -1,14 +1,17 @@
-"""`Prediction`: what a step takes on machines that are not there. Runs on the notebook's kernel."""
+"""`Prediction`: what a step takes on machines that are not there; `Predictions`: what predict.sweep has found.
+
+Runs on the notebook's kernel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distlab.errors import ArgumentError
-from distlab.plotting.units import Table, count, format_seconds
+from distlab.plotting.units import ShownAsTable, Table, count, format_seconds
 from distlab.predicted.costs import Costs
 from distlab.predicted.nodes import Call, Kernel, Recording
 from distlab.predicted.timeline import Times, times_of
@@ -17,11 +20,12 @@ from distlab.simulated.network import Device, Network
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+HEADS = ("ranks", "a step", "tokens/s each", "MFU", "exposed", "idle", "memory", "fits")
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction:
+class Prediction(ShownAsTable):
     """A step of a program on machines that are not there: predicted, never measured. A notebook shows its table.
 
     Attributes:
@@ -51,13 +55,10 @@ class Prediction:
     @cached_property
     def window(self) -> Interval:
         """Begin and end of the last step: since the step before has ended, or else since it has begun."""
-        ends = [max(self._ends(step)) for step in range(-min(2, self._steps), 0)]
+        steps = min(2, *(len(recording.steps) for recording in self.recordings))
+        ends = [max(self._ends(step)) for step in range(-steps, 0)]
         first = ends[0] if len(ends) == 2 else min(times[one.steps[-1][0]][0] for one, times in self._each())
         return first, ends[-1]
-
-    @property
-    def _steps(self) -> int:
-        return min(len(recording.steps) for recording in self.recordings)
 
     def _each(self) -> Iterable[tuple[Recording, Times]]:
         return zip(self.recordings, self.times, strict=True)
@@ -98,14 +99,12 @@ class Prediction:
         """Seconds of the step in which the device does neither: it waits for others, as in a pipeline's bubble."""
         return max(0.0, self.seconds - self.computing - self.exposed)  # not -0.0 %, from rounding
 
-    def _kernels(self) -> list[Kernel]:
-        recording = self.recordings[self.busiest]
-        return [node for node in recording.nodes[slice(*recording.steps[-1])] if isinstance(node, Kernel)]
-
     @property
     def flops(self) -> int:
         """Floating-point operations of the device in a step, without those that checkpointing repeats."""
-        return sum(kernel.flops for kernel in self._kernels() if not kernel.again)
+        recording = self.recordings[self.busiest]
+        nodes = recording.nodes[slice(*recording.steps[-1])]
+        return sum(node.flops for node in nodes if isinstance(node, Kernel) and not node.again)
 
     @property
     def mfu(self) -> float:
@@ -179,12 +178,6 @@ class Prediction:
         title = f"predicted, not measured: a step on {count(self.ranks, 'rank')}"
         return spans({name: bars for name, bars in lanes.items() if bars}, title=title)
 
-    def __repr__(self) -> str:
-        return repr(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
 
 def length(intervals: Iterable[Interval]) -> float:
     """Seconds in intervals that do not overlap."""
@@ -212,3 +205,86 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
         else:
             joined.append((begin, end))
     return joined
+
+
+# --- of several numbers of ranks, and with several choices ---
+
+
+@dataclass(frozen=True)
+class Case:
+    """A number of ranks and a choice, with its prediction, or why there is none."""
+
+    ranks: int
+    choice: dict[str, Any]
+    prediction: Prediction | None
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """The choice in words: "batch=2, mesh=(64, 8)"."""
+        return ", ".join(f"{name}={value}" for name, value in self.choice.items())
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be run: its memory is not known to be too much."""
+        return self.prediction is not None and self.prediction.fits is not False
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second of each rank; steps a second, if tokens are not known."""
+        step = self.prediction
+        return 1 / step.seconds if step.tokens is None else step.tokens_per_second
+
+
+@dataclass(frozen=True, repr=False)
+class Predictions(ShownAsTable, Sequence[Case]):
+    """Predictions of a program on several numbers of ranks and with several choices. A notebook shows its table."""
+
+    cases: Sequence[Case]
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.cases[place]
+
+    def best(self, ranks: int | None = None) -> Case | None:
+        """The case that fits and has the most tokens (or steps) a second; None if none fits.
+
+        Args:
+            ranks: of this many only; None for those of the most ranks.
+        """
+        ranks = ranks or max(case.ranks for case in self.cases)
+        fitting = [case for case in self.cases if case.fits and case.ranks == ranks]
+        return max(fitting, key=lambda case: case.rate, default=None)
+
+    def table(self) -> Table:
+        """A row for each case; those that fail have their reason below."""
+        rows = [(*map(str, case.choice.values()), *_cells(case)) for case in self.cases]
+        failed = [case for case in self.cases if case.prediction is None]
+        notes = [": ".join(filter(None, (f"{case.ranks:,} ranks", case.name, case.why))) for case in failed]
+        names = tuple(self.cases[0].choice)
+        sides = "r" * (len(names) + len(HEADS))
+        return Table("Predicted, not measured", (*names, *HEADS), tuple(rows), sides, tuple(notes))
+
+    def plot(self) -> Axes:
+        """Draw what each rank does a second against the number of ranks, a curve for each choice."""
+        from distlab.plotting.curves import scaling
+
+        curves = {}
+        for case in self.cases:
+            if case.prediction:
+                curves.setdefault(case.name, []).append((case.ranks, case.rate, case.fits))
+        what = "tokens" if any(case.prediction.tokens for case in self.cases if case.prediction) else "steps"
+        return scaling(curves, "predicted, not measured", f"{what} a second of each rank")
+
+
+def _cells(case: Case) -> tuple[str, ...]:
+    step = case.prediction
+    if step is None:
+        return (f"{case.ranks:,}", *[""] * (len(HEADS) - 2), "fails")
+    each = "" if step.tokens is None else f"{step.tokens_per_second:,.0f}"
+    shares = (f"{share:.1%}" for share in (step.mfu, step.exposed / step.seconds, step.idle / step.seconds))
+    memory = f"{sum(step.memory.values()) / (1 << 30):,.1f} GiB"
+    fits = "" if step.fits is None else "yes" if step.fits else "no"
+    return (f"{case.ranks:,}", format_seconds(step.seconds), each, *shares, memory, fits)

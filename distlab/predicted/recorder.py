@@ -1,18 +1,14 @@
 """Runs a program as one rank of many, without data, and notes what it calls. A process of its own.
 
-process.py starts it, writes what is asked, and reads the outcomes of each run. Each rank is a forked child of this
-process: torch is imported once.
+predict.py starts it, writes lists of runs, and reads the outcomes of each. Each rank is a forked child of this process:
+torch is imported once.
 """
 
-from __future__ import annotations
-
 import contextlib
-import ctypes
 import functools
 import io
 import os
 import pickle
-import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat import torch as private
 from distlab.compat import torch_fake as fake
-from distlab.launch.fork_server import PR_SET_PDEATHSIG
+from distlab.launch.fork_server import end_with_parent
 from distlab.predicted import group, memory, streams
 from distlab.predicted.nodes import Outcomes, Recording, Run
 from distlab.rank.log import LOG, describe_failure
@@ -74,7 +70,7 @@ class Recorder(TorchDispatchMode):
         if operator.namespace in FUNCTIONAL:
             self._functional(name, fake.named(operator, args), made)
         elif operator.namespace not in SILENT and not operator.is_view and name not in FREE:
-            flops = fake.flops_of(operator, value, args, kwargs or {})
+            flops = private.flops_of(operator, value, args, kwargs or {})
             if flops is None and operator.namespace not in COMPUTING:
                 how = "tell torch, with torch.utils.flop_counter.register_flop_formula"
                 raise NotImplementedError(f"nothing is known of the FLOPs of the operator {operator}: {how}")
@@ -86,7 +82,7 @@ class Recorder(TorchDispatchMode):
         """A collective of torch.distributed._functional_collectives, which DTensor calls, or the wait for it."""
         tensors = list(fake.tensors_in(arguments))
         if name == "wait_tensor":
-            work = self._works.pop(private.storage_of(tensors[0]), None)
+            work = self._works.pop(private.key_of(tensors[0].untyped_storage()), None)
             return None if work is None else work.wait()
         to = fake.group_named(arguments["group_name"])
         size, n = sum(tensor.nbytes for tensor in tensors), to.size()
@@ -104,7 +100,7 @@ class Recorder(TorchDispatchMode):
             raise NotImplementedError(f"how long the functional collective {name} takes is not known here")
         call, sent = known[kind]
         work = to.note(call, 0, sent, made)
-        self._works |= {private.storage_of(tensor): work for tensor in made}
+        self._works |= {private.key_of(tensor.untyped_storage()): work for tensor in made}
         if kind == "shard_dim_alltoall":  # nothing waits for it later
             work.wait()
 
@@ -159,7 +155,7 @@ class Recorder(TorchDispatchMode):
             return value
 
         torch.UntypedStorage.resize_ = resized
-        fake.change_shape_functions(self.quietly)
+        fake.change_methods(fake.DTensorShapes, self.quietly)
         register_module_forward_pre_hook(self.before_module)
         register_optimizer_step_pre_hook(self.before_optimizer)
         register_optimizer_step_post_hook(self.after_optimizer)
@@ -171,6 +167,9 @@ class Recorder(TorchDispatchMode):
 
 def record(run: Run, rank: int, meet: Callable[[int], None]) -> Recording | Failure:
     """Run the program as this rank, and tell at once with which ranks it exchanges messages."""
+    os.environ.clear()
+    os.environ.update(run.environment)
+    os.chdir(run.folder)
     recorder, LOG.rank = Recorder(rank), rank
     streams.install(recorder.timeline)
     group.install(recorder.timeline, functools.cache(meet))
@@ -188,12 +187,6 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Recording | Fail
         return describe_failure(error)
     recorder.recording.printed = shown.getvalue()
     return recorder.recording
-
-
-def end_with_parent() -> None:
-    """Have the system end this process with the one that started it, where it can: on Linux."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def start(run: Run, rank: int) -> Connection:
@@ -241,11 +234,7 @@ def main() -> None:
     os.dup2(2, 1)  # what C++ prints
     fake.adapt(group.NAME)
     while wait([sys.stdin], IDLE_SECONDS) and sys.stdin.buffer.peek(1):
-        asked = pickle.load(sys.stdin.buffer)
-        os.environ.clear()
-        os.environ.update(asked.environment)
-        os.chdir(asked.folder)
-        pickle.dump(outcomes_of(asked.runs), results)
+        pickle.dump(outcomes_of(pickle.load(sys.stdin.buffer)), results)
         results.flush()
     os._exit(0)
 

@@ -13,21 +13,14 @@ from distlab.rank.around_cells import restore_builtins
 from distlab.wire import payload
 from distlab.wire.messages import Failure
 from distlab.wire.payload import Recorded, Reply, lend_names, namespace_of_cells
-from distlab.wire.rendezvous import Joined, Meeting, Rebuilt
+from distlab.wire.rendezvous import Joined, Meeting
 
 
-def join(rank: int, meeting: Meeting) -> Joined:
-    """Become rank `rank` of the group that meets at `meeting`; see group.join. Runs on: every rank."""
+def join(rank: int, meeting: Meeting, is_new: bool, whole: bool) -> Joined:
+    """Join the group that meets at `meeting`, a new process for the first time; see group.py. Runs on: every rank."""
     from distlab.rank import group
 
-    return group.join(rank, meeting)
-
-
-def rebuild(rank: int, meeting: Meeting, whole: bool) -> Rebuilt:
-    """Leave the group and rebuild it; see group.rebuild. Runs on: every rank."""
-    from distlab.rank import group
-
-    return group.rebuild(rank, meeting, whole)
+    return group.join(rank, meeting) if is_new else group.rebuild(rank, meeting, whole)
 
 
 def settle() -> None:

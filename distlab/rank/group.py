@@ -18,7 +18,7 @@ from distlab.devices import device_for
 from distlab.errors import ClusterError
 from distlab.rank import around_cells, checks, hooks, rpc, watchdog
 from distlab.rank.log import LOG
-from distlab.wire.rendezvous import INTERFACES, Joined, Meeting, Rebuilt, address_towards, interface_of, this_machine
+from distlab.wire.rendezvous import INTERFACES, Joined, Meeting, address_towards, interface_of, this_machine
 
 
 def join(rank: int, meeting: Meeting) -> Joined:
@@ -83,7 +83,7 @@ def _registered(backend: str) -> str:
     return name
 
 
-def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:
+def rebuild(rank: int, meeting: Meeting, whole: bool) -> Joined:
     """Leave the group, whatever state it is in, and rebuild it. Variables stay.
 
     Runs on: every rank of the group.
@@ -102,7 +102,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool = True) -> Rebuilt:
     LOG.forget()
     build(rank, meeting)
     watcher.connections.store_port = meeting.port
-    return Rebuilt(has_subgroups, left_rpc)
+    return Joined(os.getpid(), this_machine(), has_subgroups, left_rpc)
 
 
 def connect(host: str, port: int) -> dist.Store:

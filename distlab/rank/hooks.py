@@ -188,12 +188,11 @@ def _added(note: Note, make: Callable[[], Any]) -> Any:
 
 def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
     """Refuse a peer or a root that is not in the group: gloo would wait for it, or end the process."""
-    members = private.members_of(group)
-    is_message = note.kind == MESSAGE
+    size, is_message = group.size(), note.kind == MESSAGE
     rank = note.peer if is_message else note.root
-    if members is None or rank in range(len(members)):  # torch refuses a call of a group that was destroyed
+    if not note.group or rank in range(size):  # torch refuses a call of a group that was destroyed
         return
-    size, name = len(members), {"send": "dst", **ROOTED}.get(note.method, "src")
+    name = {"send": "dst", **ROOTED}.get(note.method, "src")
     name = "peer" if note.op == "batch_isend_irecv" else name
     advice = f"Use a rank below the number of ranks, which is {size} here."
     if group is not dist.group.WORLD:  # torch itself refuses a rank of the world that is not in this group
@@ -282,13 +281,13 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     if private.functional_count(group) == before:
         LOG.take_back(note)
     else:
-        LOG.results[private.storage_of(result)] = note
+        LOG.results[private.key_of(result.untyped_storage())] = note
     return result
 
 
 def wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any:
     """The operator that waits for the collective that made a tensor; the second time it returns at once."""
-    note = LOG.results.pop(private.storage_of(tensor), None) if LOG.results else None
+    note = LOG.results.pop(private.key_of(tensor.untyped_storage()), None) if LOG.results else None
     if note is None:
         return original(operator, tensor)
     with waits(note):

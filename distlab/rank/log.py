@@ -100,21 +100,17 @@ class Note:
         """The number in the group of the rank that a collective starts from, or ends at."""
         return getattr(self.options, "rootRank", self.options if isinstance(self.options, int) else 0)
 
-    def _ends_by_itself(self) -> bool:
-        """Whether it ends by itself before the group's timeout, or itself says who is missing."""
-        shorter = timedelta(0) < getattr(self.options, "timeout", timedelta(0)) < private.default_timeout()
-        return self.has_limit or shorter or self.method == "monitored_barrier"
-
     def record(self, with_lines: bool = True) -> CallRecord:
         """The call as another process reads and compares it."""
         members, is_short = members_of(self.group) if self.method else (self.ranks, False)
         ranks, splits = dict(enumerate(members)), self.splits or (None, None)
         sends, receives = (_by_rank(split, len(members)) for split in splits)
+        is_short |= timedelta(0) < getattr(self.options, "timeout", timedelta(0)) < private.default_timeout()
         return CallRecord(
             op=self.op or self.method,
             kind=self.kind,
             members=members,
-            own_limit=self._ends_by_itself() or is_short,
+            own_limit=is_short or self.has_limit or self.method == "monitored_barrier",  # which says who is missing
             collective=self.method if self.kind == COLLECTIVE else "",
             group=self.group,
             sequence=self.sequence,

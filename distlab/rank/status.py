@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -85,14 +84,14 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
 
 def _serving() -> tuple[RankStatus, ...]:
     """What this rank is running for others, by remote calls."""
-    found = [(_thread(thread, LOG.now.get(thread)), served) for thread, served in list(AGENT.serving.items())]
-    return tuple(replace(status, caller=served.caller, function=served.function) for status, served in found)
+    serving = list(AGENT.serving.items())
+    return tuple(_thread(t, LOG.now.get(t), caller=one.caller, function=one.function) for t, one in serving)
 
 
-def _thread(thread: int, note: Note | None) -> RankStatus:
-    """What a thread other than the main one is doing."""
+def _thread(thread: int, note: Note | None, **served: Any) -> RankStatus:
+    """What a thread other than the main one is doing; for whom, if it has a caller."""
     doing = messages.COMPUTING if note is None else messages.COMMUNICATING
-    return RankStatus(LOG.rank, doing, note and note.record(), _lines(thread))
+    return RankStatus(LOG.rank, doing, note and note.record(), _lines(thread), **served)
 
 
 def _what_is_known(thread: int, op: str) -> CallRecord:
@@ -232,9 +231,8 @@ def importing(frame: FrameType | None) -> bool:
 def waiting_threads() -> list[int]:
     """The threads that wait in a call of the log, except those that serve remote calls, which are reported apart."""
     running = {*sys._current_frames()}  # without the frames: this one would keep all the others alive
-    return [
-        thread for thread, note in list(LOG.now.items()) if note and thread in running and thread not in AGENT.serving
-    ]
+    waiting = [thread for thread, note in list(LOG.now.items()) if note and thread in running]
+    return [thread for thread in waiting if thread not in AGENT.serving]
 
 
 def waiter(main: int) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Future, Tensor
 
 from distlab.compat import torch as private
 from distlab.rank import hooks
@@ -73,7 +73,7 @@ class Work(dist.Work):
                 self.op = self._note_source(self._source_rank())
             NOTES.add(Wait(self.op))
 
-    def get_future(self) -> torch.Future:
+    def get_future(self) -> Future:
         return LOG.simulator.add(self._work.get_future(), self)
 
     def is_completed(self) -> bool:
@@ -93,9 +93,9 @@ class Futures:
     """Notes waits for torch's Futures, which are made in C++, and their callbacks; rank/hooks.py calls it."""
 
     def __init__(self) -> None:
-        self._sources: weakref.WeakKeyDictionary[torch.Future, Work | Program] = weakref.WeakKeyDictionary()
+        self._sources: weakref.WeakKeyDictionary[Future, Work | Program] = weakref.WeakKeyDictionary()
 
-    def add(self, future: torch.Future, source: Work | Program) -> torch.Future:
+    def add(self, future: Future, source: Work | Program) -> Future:
         """The Future, noted as the end of `source`; a backward pass that takes it, as DDP's does, ends with it."""
         self._sources[future] = source
         if NOTES.here is NOTES.program:
@@ -103,20 +103,18 @@ class Futures:
                 private.at_end_of_backward(source.note_end)
         return future
 
-    def has_waited(self, future: torch.Future) -> None:
+    def has_waited(self, future: Future) -> None:
         """Note that the program has waited for this Future."""
         if future in self._sources:
             self._sources[future].note_end()
 
-    def then(
-        self, future: torch.Future, callback: Callable[[Any], Any], then: Callable[..., torch.Future]
-    ) -> torch.Future:
+    def then(self, future: Future, callback: Callable[[Any], Any], then: Callable[..., Future]) -> Future:
         """Like torch's own `then`, with a note that the callback follows the operation of the Future."""
         if future not in self._sources:
             return then(future, callback)
         program = NOTES.then(self._sources[future].op)
 
-        def called(future: torch.Future) -> Any:
+        def called(future: Future) -> Any:
             with NOTES.inside(program):
                 return callback(future)
 
@@ -179,6 +177,17 @@ class Group(dist.ProcessGroup):
         work = self._of_gloo("recv_anysource", tensors, tag)
         return Work(work, 0, lambda src: self._note_message(False, src, tensors, tag))
 
+    def begin(self, method: str, args: tuple[Any, ...], name: str, root: int, sent: Sizes, received: Sizes) -> Work:
+        """A collective: gloo's own, with a note."""
+        work = self._of_gloo(method, *args)
+        self._count += 1
+        op = next(NOTES.numbers)
+        NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent, received))
+        work = Work(work, op)
+        if sum(sent) <= SMALL_BYTES:
+            self._small.append(work)
+        return work
+
     def _of_gloo(self, method: str, *args: Any) -> Any:
         """Call the gloo group's own method: wrappers of ProcessGroup's methods see the call of this group instead."""
         return inspect.unwrap(getattr(dist.ProcessGroup, method))(self._gloo, *args)
@@ -189,21 +198,12 @@ class Group(dist.ProcessGroup):
         return op
 
 
-def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]]) -> Callable[..., Work]:
-    """A method of Group: gloo's own, with a note; `sizes` finds what is sent and received in its arguments."""
+def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]]) -> Callable[..., dist.Work]:
+    """A method of Group; `sizes` finds what is sent and received in its arguments."""
 
-    def begin(self: Group, *args: Any, **opts: Any) -> Work:
+    def begin(self: Group, *args: Any, **opts: Any) -> dist.Work:
         args += tuple(opts.values())
-        sent, received = sizes(len(self._members), *args)
-        root = getattr(args[-1], "rootRank", 0)
-        work = self._of_gloo(method, *args)
-        self._count += 1
-        op = next(NOTES.numbers)
-        NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent, received))
-        work = Work(work, op)
-        if sum(sent) <= SMALL_BYTES:
-            self._small.append(work)
-        return work
+        return self.begin(method, args, name, getattr(args[-1], "rootRank", 0), *sizes(len(self._members), *args))
 
     return begin
 

@@ -26,10 +26,8 @@ def messages(event: Collective, rank: int, network: Network) -> Iterator[list[Po
     """
     members, me, channel = event.members, event.members.index(rank), (f"{event.group} {event.name}", event.count)
     for step in _steps(event, me, len(members), network):
-        yield [
-            PointToPoint(event.op, src == me, members[dst if src == me else src], num_bytes, channel)
-            for src, dst, num_bytes in step
-        ]
+        ends = [(src == me, members[dst if src == me else src], num_bytes) for src, dst, num_bytes in step]
+        yield [PointToPoint(event.op, *end, channel) for end in ends]
 
 
 def _steps(event: Collective, me: int, n: int, network: Network) -> Iterable[Step]:

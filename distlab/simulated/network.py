@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from distlab.text import BYTES_PER_SECOND, PREFIXES, SECONDS, one_of, quantity, refuse, whole_number
+from distlab.text import BYTES_PER_SECOND, PREFIXES, SECONDS, instance, one_of, quantity, refuse, whole_number
 
 MOST_LISTED = 3  # hosts
 ALL_REDUCE = ("auto", "ring", "tree", "naive", "halving doubling", "recursive doubling", "whole ring")
@@ -144,10 +144,9 @@ class Network:
         for n in self.hosts:
             whole_number("hosts", n, 1, advice="For example: hosts=[4, 4].")
         for name in ("inside", "between") if self.hosts else ():
-            if not isinstance(getattr(self, name), Link):
-                refuse(name, "a Link", getattr(self, name), f'Give {name}=Link("2 us", "300 GB/s").', wrong_type=True)
-        if not isinstance(self.device, Device | None):
-            refuse("device", "a Device", self.device, 'Give device=Device("10 TFLOP/s").', wrong_type=True)
+            instance(name, getattr(self, name), Link, f'Give {name}=Link("2 us", "300 GB/s").')
+        if self.device is not None:
+            instance("device", self.device, Device, 'Give device=Device("10 TFLOP/s").')
         for collective, algorithm in self.algorithms.items():
             one_of("algorithms", collective, ["all_reduce"])
             one_of("algorithms['all_reduce']", algorithm, ALL_REDUCE)

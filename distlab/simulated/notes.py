@@ -134,7 +134,7 @@ class CountFlops(TorchDispatchMode):
         if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
             return NotImplemented  # a DTensor computes by operators on its parts, which come here too
         value = func(*args, **(kwargs or {}))
-        NOTES.here.flops += flops_of(func, value, args, kwargs or {})
+        NOTES.here.flops += flops_of(func, value, args, kwargs or {}) or 0
         return value
 
 

@@ -62,22 +62,6 @@ def schedule(name: str, world_size: int) -> Schedule:
     return Schedule(name, world_size, num_chunks, tuple(tuple(step) for step in steps))
 
 
-def holdings(plan: Schedule) -> list[list[list[frozenset[int]]]]:
-    """Whose tensors are in the sum of each chunk on each rank: holdings(plan)[steps done][rank][chunk].
-
-    Runs on: anywhere.
-    """
-    states = [[[frozenset({rank})] * plan.num_chunks for rank in range(plan.world_size)]]
-    for step in plan.steps:
-        before, after = states[-1], [list(chunks) for chunks in states[-1]]
-        for m in step:
-            for chunk in m.chunks:
-                carried = before[m.src][chunk] if m.origin is None else frozenset({m.origin})
-                after[m.dst][chunk] = carried | (after[m.dst][chunk] if m.operation == "reduce" else frozenset())
-        states.append(after)
-    return states
-
-
 def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float) -> float:
     """Seconds of an all-reduce when messages of a step travel at the same time, each at alpha + beta x its bytes.
 

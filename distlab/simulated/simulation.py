@@ -166,9 +166,8 @@ class _Run:
             now, _, _, happen = heapq.heappop(self.queue)
             happen(now)
         # callbacks at last, because what they wait for must have begun before
-        for (rank, _), begun in sorted(
-            self.begun.items(), key=lambda item: (isinstance(item[1][0], Callback), item[0])
-        ):
+        ordered = sorted(self.begun.items(), key=lambda item: (isinstance(item[1][0], Callback), item[0]))
+        for (rank, _), begun in ordered:
             self.found.unfinished[rank].append(begun)
         return self.found
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from distlab.simulated import simulation as simulated
-from distlab.simulated.events import Callback, Collective
+from distlab.simulated.events import Callback, Collective, PointToPoint
+from distlab.simulated.simulation import Operation, Result, Transfer
 from distlab.text import grouped
 from distlab.traces.events import Contents, Event, Message
 from distlab.traces.read import meet
@@ -17,9 +17,9 @@ from distlab.traces.read import meet
 ROOTED = ("broadcast", "scatter", "reduce", "gather")
 
 
-def read(result: simulated.Result, ranks: Sequence[int]) -> Contents:
+def read(result: Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
-    begun = (simulated.Operation(rank, *one, inf) for rank, rest in enumerate(result.unfinished) for one in rest)
+    begun = (Operation(rank, *one, inf) for rank, rest in enumerate(result.unfinished) for one in rest)
     known = (one for one in (*result.operations, *begun) if one.rank in ranks)
     operations = [one for one in known if not isinstance(one.event, Callback)]
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
@@ -44,9 +44,9 @@ def read(result: simulated.Result, ranks: Sequence[int]) -> Contents:
     return sorted(events, key=lambda event: (event.start, event.rank)), messages, collectives, {}
 
 
-def _event(one: simulated.Operation, blocking: bool, zero: float, last: float) -> Event:
+def _event(one: Operation, blocking: bool, zero: float, last: float) -> Event:
     start, end, event = one.begin - zero, min(one.end, last) - zero, one.event
-    if isinstance(event, simulated.PointToPoint):
+    if isinstance(event, PointToPoint):
         kind = "send" if event.sends else "recv"
         op, tag = kind if blocking else f"i{kind}", event.channel[1]
         return Event(one.rank, kind, op, start, end, blocking, inf, (), event.peer, tag, event.num_bytes)
@@ -55,9 +55,7 @@ def _event(one: simulated.Operation, blocking: bool, zero: float, last: float) -
     return Event(one.rank, "collective", event.name, start, end, blocking, inf, event.members, root, None, size)
 
 
-def _messages(
-    transfers: Sequence[simulated.Transfer], calls: dict[tuple[int, int], Event], zero: float
-) -> list[Message]:
+def _messages(transfers: Sequence[Transfer], calls: dict[tuple[int, int], Event], zero: float) -> list[Message]:
     """What was sent and received, and what only one of them was; `ready` of both is when the message left."""
     messages, alone = [], {key: call for key, call in calls.items() if call.kind in ("send", "recv")}
     for one in transfers:

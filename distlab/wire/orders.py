@@ -97,24 +97,20 @@ class StoreAddress:
 
 
 @dataclass(frozen=True)
-class Forked:
-    """An engine runs as this process."""
+class EngineProcess:
+    """An engine runs as this process; or it has ended.
+
+    Attributes:
+        status: with which it has ended, negative for a signal; None while it runs.
+        log: the end of what it wrote.
+    """
 
     host: int
     engine: int
     pid: int
-
-
-@dataclass(frozen=True)
-class Ended:
-    """An engine's process has ended with this status, negative for a signal; `log`: the end of what it wrote."""
-
-    host: int
-    engine: int
-    pid: int
-    status: int
+    status: int | None = None
     log: str = ""
 
 
 Order = ForkOrder | SignalOrder | Alive
-Report = Alive | Hello | StoreAddress | Forked | Ended
+Report = Alive | Hello | StoreAddress | EngineProcess

@@ -81,10 +81,9 @@ def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
     try:
         return dumps(value)
     except Exception as error:
-        raise SerializationError(
-            f"{what} cannot be sent to the ranks ({type(error).__name__}: {error}). "
-            "Open files, locks, sockets and generators stay where they are: make them inside the function."
-        ) from error
+        why = f"{what} cannot be sent to the ranks ({type(error).__name__}: {error})."
+        advice = "Open files, locks, sockets and generators stay where they are: make them inside the function."
+        raise SerializationError(f"{why} {advice}") from error
 
 
 def unpack(replies: list[Any]) -> list[Any]:

@@ -18,6 +18,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from distlab.text import grouped
+
 INIT_METHODS = ("tcp", "env", "file")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # what gloo, and RPC, read the network interface from
 
@@ -52,28 +54,19 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Joined:
-    """A process has become a rank.
+    """A process has become a rank of a generation.
 
     Attributes:
         pid: its process number.
         machine: where that number is valid, see `this_machine`.
+        subgroups: whether groups of dist.new_group ended with the generation before.
+        rpc: whether RPC ended with it.
     """
 
     pid: int
     machine: tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Rebuilt:
-    """A rank has left its group and joined a new one.
-
-    Attributes:
-        subgroups: whether groups of dist.new_group ended with the old one.
-        rpc: whether RPC ended with it.
-    """
-
-    subgroups: bool
-    rpc: bool
+    subgroups: bool = False
+    rpc: bool = False
 
 
 class Rendezvous:
@@ -108,9 +101,8 @@ class Rendezvous:
         """A meeting whose keys no rank has used before."""
         self._generation += 1
         prefix, path = f"distlab/{self._generation}", os.path.join(self._folder, f"group-{self._generation}")
-        return Meeting(
-            init_method, backend, world_size, timeout, *self.address, prefix, path, self._channel, self.hosts
-        )
+        where = (*self.address, prefix, path, self._channel, self.hosts)
+        return Meeting(init_method, backend, world_size, timeout, *where)
 
 
 def loopback_interface() -> str:
@@ -132,11 +124,8 @@ def addresses() -> dict[str, list[str]]:
     """The IPv4 addresses of this machine by network interface. Runs on: anywhere."""
     import psutil
 
-    found = {
-        name: [one.address for one in all if one.family == socket.AF_INET]
-        for name, all in psutil.net_if_addrs().items()
-    }
-    return {name: some for name, some in found.items() if some}
+    found = psutil.net_if_addrs().items()
+    return grouped((name, one.address) for name, some in found for one in some if one.family == socket.AF_INET)
 
 
 def interface_of(address: str) -> str:

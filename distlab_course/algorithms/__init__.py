@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from distlab.simulated.schedules import Message, Schedule, cost, holdings, schedule
+from distlab.simulated.schedules import Message, Schedule, cost, schedule
 from distlab_course.algorithms import by_messages
 from distlab_course.algorithms.by_host import two_level
 from distlab_course.algorithms.call import all_reduce
@@ -34,6 +34,22 @@ def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -
     else:
         chosen = by_messages.recursive_doubling if flat.nbytes <= SMALL_BYTES else by_messages.pipelined_ring
     chosen.__wrapped__(flat, combine, group)
+
+
+def holdings(plan: Schedule) -> list[list[list[frozenset[int]]]]:
+    """Whose tensors are in the sum of each chunk on each rank: holdings(plan)[steps done][rank][chunk].
+
+    Runs on: anywhere.
+    """
+    states = [[[frozenset({rank})] * plan.num_chunks for rank in range(plan.world_size)]]
+    for step in plan.steps:
+        before, after = states[-1], [list(chunks) for chunks in states[-1]]
+        for m in step:
+            for chunk in m.chunks:
+                carried = before[m.src][chunk] if m.origin is None else frozenset({m.origin})
+                after[m.dst][chunk] = carried | (after[m.dst][chunk] if m.operation == "reduce" else frozenset())
+        states.append(after)
+    return states
 
 
 # by name: "halving doubling" is halving_doubling

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlab.predicted.process import RECORDER
+from distlab.predicted.predict import RECORDER
 
 
 @pytest.fixture(autouse=True, scope="module")

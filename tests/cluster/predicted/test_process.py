@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import distlab
-from distlab.predicted.process import RECORDER
+from distlab.predicted.predict import RECORDER
 from tests.refused import raised
 
 MACHINES = distlab.Network("5 us", "1 GB/s"), distlab.Device("1 TFLOP/s")
@@ -61,7 +61,7 @@ def test_a_program_that_ends_its_process_is_told_and_the_next_one_runs():
 
 def test_an_interrupt_ends_what_is_recorded(monkeypatch):
     process = recording_process(13)
-    monkeypatch.setattr("distlab.predicted.process.pickle.load", lambda _: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("distlab.predicted.predict.pickle.load", lambda _: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         distlab.predict(step(14), 2, *MACHINES)
     monkeypatch.undo()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.client import export
-from distlab.launch.slurm import Job
+from distlab.launch.hosts import Job
 from tests.refused import refused
 
 

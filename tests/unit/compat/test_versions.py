@@ -6,7 +6,7 @@ from importlib import metadata
 import pytest
 import yaml
 
-from distlab.compat import versions
+from distlab import compat
 from tests.processes import python
 from tests.tool import ROOT
 
@@ -17,11 +17,11 @@ def pairs():
     return re.search(r"^MATRIX \?= (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE).group(1).split()
 
 
-@pytest.mark.parametrize("version", ["2.9.0", versions.NEWEST_TORCH + ".post1+cu130"])
+@pytest.mark.parametrize("version", ["2.9.0", compat.NEWEST_TORCH + ".post1+cu130"])
 def test_a_tested_torch_is_not_named(monkeypatch, recwarn, version):
     """There is no warning of a torch that was tried, in whichever build."""
     monkeypatch.setattr(metadata, "version", lambda name: version)
-    versions.warn_of_newer_torch.__wrapped__()  # as in a process that has not warned yet
+    compat.warn_of_newer_torch.__wrapped__()  # as in a process that has not warned yet
     assert not recwarn
 
 
@@ -36,7 +36,7 @@ def test_cluster_warns_without_importing_torch():
     # from stdin: of a program in "-c", Python 3.13 shows the line, too
     done = python("-", input=program)
     assert done.stdout.splitlines() == ["starts False"] * 2
-    newest = versions.NEWEST_TORCH
+    newest = compat.NEWEST_TORCH
     assert done.stderr.strip() == (
         f"<stdin>:5: UserWarning: torch 99.1.0+cpu is newer than torch {newest}, the newest that this distlab was "
         f'tested with. If ranks behave strangely, install that one: pip install "torch=={newest}"'
@@ -49,7 +49,7 @@ def test_the_matrix_has_all_that_is_supported(pairs):
     assert pythons == ("3.10", "3.11", "3.12", "3.13")
     oldest = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text()).group(1)
     pinned = re.search(r"(?m)^torch==([\d.]+)", (ROOT / "constraints.txt").read_text()).group(1)
-    assert set(torches) == {f"{oldest}.0", pinned, versions.NEWEST_TORCH}
+    assert set(torches) == {f"{oldest}.0", pinned, compat.NEWEST_TORCH}
     rows = re.findall(r"^\| (3\.\d+) \| ([\d.]+) \|", (ROOT / "docs/install.md").read_text(), flags=re.MULTILINE)
     assert [":".join(row) for row in rows] == pairs
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["tests"]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.errors import HostError
-from distlab.launch import fork_server, hosts, local, mpiexec, slurm
+from distlab.launch import fork_server, hosts, local, mpiexec
 from distlab.launch.hosts import Host, Hosts
 from distlab.wire.orders import Hello, HostPlan
 from tests.refused import raised, refused
@@ -70,13 +70,13 @@ def test_a_python_in_a_folder_with_a_space(tmp_path):
 def test_the_arguments_of_srun(monkeypatch):
     """One task a node, with the CPUs that its ranks want; a learner's options come last."""
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
-    words = slurm.command(slurm.Job(2, 8, "debug", "10:00", ("--account=me",), queue_timeout=2.5))
+    words = hosts.srun(hosts.Job(2, 8, "debug", "10:00", ("--account=me",), queue_timeout=2.5))
     expected = ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--immediate=3"]
     assert words[2:7] == expected
     assert words[-3:] == ["--partition=debug", "--time=10:00", "--account=me"]
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
-    assert "--overlap" in slurm.command(slurm.Job(3, 1))
-    assert slurm.nodes_of_allocation() == 3
+    assert "--overlap" in hosts.srun(hosts.Job(3, 1))
+    assert hosts.nodes_of_allocation() == 3
 
 
 @pytest.mark.parametrize(
