@@ -13,12 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    FakeTensor,
-    FakeTensorMode,
-    in_kernel_invocation_manager,
-)
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param
@@ -47,42 +42,82 @@ def without_data(recorder: TorchDispatchMode) -> Iterator[None]:
         yield
 
 
+LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}  # whose operators do nothing besides
+UNLIKE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
+
+
 class _QuickMode(FakeTensorMode):
-    """Fake tensors, whose shapes have no symbols: torch's own look for them takes longer than all else."""
+    """Fake tensors that remember what each operator makes of which arguments.
+
+    torch's own memory compares more, such as sizes that are symbols, and leaves out operators of other libraries; it
+    took most of the time.
+    """
 
     def __init__(self, **options: Any):
         super().__init__(**options)
+        self._made: dict[tuple[Any, ...], tuple[int | None, Any] | None] = {}
         self._attributes: dict[torch.device, dict[str, Any]] = {}  # of every fake tensor on a device
 
-    def _prep_args_for_hash(self, result: list[Any], args: Any, *others: Any) -> None:
-        for arg in args.items() if isinstance(args, dict) else args:
-            if isinstance(arg, FakeTensor) and arg.layout is torch.strided and arg.constant is None:
-                result += arg.dtype, arg.shape, arg.stride(), arg.storage_offset(), arg.untyped_storage().nbytes()
-                result += arg.fake_device, arg.requires_grad, arg.is_conj(), arg.is_neg(), arg.is_inference()
-            elif isinstance(arg, (list, tuple, dict)):
-                result.append((type(arg), len(arg)))
-                self._prep_args_for_hash(result, arg, *others)
-            elif isinstance(arg, Tensor):
-                super()._prep_args_for_hash(result, [arg], *others)
-            else:
-                result += type(arg), arg
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, or make what it has made before."""
+        key: list[Any] = [id(func), torch.get_default_dtype()]
+        if func.namespace not in LIBRARIES or not self._describe(key, (args, kwargs)):
+            return super().dispatch(func, types, args, kwargs or {})
+        if known := self._made.get(key := tuple(key)):
+            source, like = known
+            return args[source] if like is None else self._like(like, None if source is None else args[source])
+        value = super().dispatch(func, types, args, kwargs or {})
+        self._made[key] = None if UNLIKE.intersection(func.tags) else self._recipe(value, args, kwargs)
+        return value
 
-    def _get_output_tensor_from_cache_entry(self, state: Any, entry: Any, key: Any, operator: Any, args: Any) -> Any:
-        known = entry.metadata
-        if known is None or entry.inplace_idx is not None or known.is_conj or known.is_neg:
-            return super()._get_output_tensor_from_cache_entry(state, entry, key, operator, args)
-        with in_kernel_invocation_manager(self):
-            if operator.is_view:
-                made = torch.empty(0, dtype=known.dtype, device="meta")
-                made.set_(args[entry.view_idx].untyped_storage(), known.storage_offset, known.shape, known.stride)
+    def _describe(self, key: list[Any], values: Any) -> bool:
+        """Add to the key all that matters of these arguments; whether that is known."""
+        for value in values:
+            if isinstance(value, FakeTensor):
+                if value.layout is not torch.strided or value.constant is not None:
+                    return False
+                key += value.dtype, value.shape, value.stride(), value.storage_offset(), value.fake_device
+                key += value.untyped_storage().nbytes(), value.requires_grad, value.is_inference()
+                key += value.is_conj(), value.is_neg()
+            elif isinstance(value, (tuple, list, dict)):
+                key += type(value), len(value)
+                if not self._describe(key, value.items() if isinstance(value, dict) else value):
+                    return False
+            elif isinstance(value, (Tensor, torch.Generator)):
+                return False
             else:
-                made = torch.empty_strided(known.shape, known.stride, dtype=known.dtype, device="meta")
-        if known.device not in self._attributes:
-            self._attributes[known.device] = vars(FakeTensor(self, made, known.device))
-        options = {"dispatch_device": True, "device_for_backend_keys": known.device}
-        tensor = Tensor._make_subclass(FakeTensor, made, known.requires_grad, **options)
+                key += type(value), value
+        return True
+
+    def _recipe(self, value: Any, args: Any, kwargs: Any) -> tuple[int | None, Any] | None:
+        """The place of the argument that is the result, or whose storage it has, and what a new result is like."""
+        if not isinstance(value, FakeTensor) or value.constant is not None or value.is_conj() or value.is_neg():
+            return None
+        own, source = value.untyped_storage()._cdata, None
+        for place, one in enumerate(args):
+            if one is value:
+                return place, None
+            if isinstance(one, FakeTensor) and one.untyped_storage()._cdata == own:
+                source = place
+        if source is None and any(one.untyped_storage()._cdata == own for one in tensors_in((args, kwargs))):
+            return None
+        device = value.fake_device
+        self._attributes.setdefault(device, dict(vars(value)))
+        shape = value.shape, value.stride(), value.storage_offset()
+        return source, (shape, value.dtype, device, value.requires_grad)
+
+    def _like(self, like: Any, base: FakeTensor | None) -> FakeTensor:
+        (shape, stride, offset), dtype, device, requires_grad = like
+        with torch._C._DisableTorchDispatch():
+            if base is None:
+                made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            else:
+                made = torch.empty(0, dtype=dtype, device="meta")
+                made.set_(base.untyped_storage(), offset, shape, stride)
+        options = {"dispatch_device": True, "device_for_backend_keys": device}
+        tensor = Tensor._make_subclass(FakeTensor, made, requires_grad, **options)
         torch._C._set_warn_deprecated_on_mutable_data_ptr(tensor)
-        vars(tensor).update(self._attributes[known.device])
+        vars(tensor).update(self._attributes[device])
         return tensor
 
 
