@@ -46,6 +46,9 @@ def predict(
     and no data; then what it called is timed on the described machines. Where ranks send messages, as the stages of a
     pipeline do, one rank of each role runs. Asked again about other machines, a program does not run again.
 
+    The program runs ahead of its device, as with GPUs; on a simulated cluster it waits for its messages, and a step
+    that exchanges messages in several groups, or runs several stages on a rank, may take longer there.
+
     Runs on: the notebook's kernel; the program in a process of its own, started by one that waits for the next call.
 
     Args:
