@@ -70,7 +70,15 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
 
     For waits in C++ that use no connection of this process. The thread that is left behind ends at its timeout.
     """
-    outcome = futures.ThreadPoolExecutor(1, "distlab-wait").submit(call)
+    outcome: futures.Future[Any] = futures.Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(call())
+        except Exception as error:  # raised where it is waited for
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, name="distlab-wait", daemon=True).start()
     wait_until(lambda seconds: futures.wait([outcome], seconds).done, freed_with)
     return outcome.result()
 
