@@ -57,6 +57,13 @@ class _QuickMode(FakeTensorMode):
         super().__init__(**options)
         self._made: dict[tuple[Any, ...], tuple[int | None, Any] | None] = {}
         self._attributes: dict[torch.device, dict[str, Any]] = {}  # of every fake tensor on a device
+        remember = self.fake_tensor_converter.set_tensor_memo
+        # a reference to a result, which nobody looks up, would keep module.to(...) from changing parameters
+        self.fake_tensor_converter.set_tensor_memo = lambda one, fake: None if one.is_meta else remember(one, fake)
+
+    def __deepcopy__(self, _: Any) -> FakeTensorMode:
+        """A copy of a tensor belongs to the same mode."""
+        return self
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, or make what it has made before."""
