@@ -8,12 +8,19 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.amp import GradScaler
 from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param
@@ -27,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.data import DataLoader, dataloader
 
 Function = Callable[..., Any]
-NeedsData = DataDependentOutputException  # what asks for the value of a tensor raises it
+NeedsData = DataDependentOutputException, DynamicOutputShapeException  # what asks for the value of a tensor raises one
 DTensorShapes = ShardingPropagator  # learns the shape of a result: it tries the operator on tensors of the whole shape
 
 
@@ -162,6 +169,11 @@ def adapt(backend: str) -> None:
     functional.scaled_dot_product_attention = scaled_dot_product_attention
     nn.SyncBatchNorm.forward = _sync_batch_norm
     DistributedDataParallel._passing_sync_batchnorm_handle = lambda *_: None
+    DistributedDataParallel._check_comm_hook = lambda *_: None  # for bfloat16 it would ask for a GPU
+    GradScaler._maybe_opt_step = lambda _, optimizer, __, *args, **kwargs: optimizer.step(*args, **kwargs)
+    FakeTensor.__format__ = lambda *_: "(no data)"
+    nn.init._no_grad_trunc_normal_ = lambda tensor, *_, **__: nn.init.normal_(tensor)  # it draws until all are near
+    torch.save = lambda *_, **__: None
 
 
 def _replace(function: Function, other: Function) -> None:
@@ -326,6 +338,12 @@ def device_of(tensor: Tensor) -> torch.device:
 def part_of(tensor: Tensor) -> Tensor:
     """What this rank has of a DTensor; any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def ddp_asks(operator: Any, caller: FrameType) -> bool:
+    """Whether DDP asks, at the end of a backward pass, if a parameter was used on any rank."""
+    asks = operator is torch.ops.aten._local_scalar_dense.default
+    return asks and caller.f_code is torch.autograd.graph._engine_run_backward.__code__
 
 
 def repeats_forward() -> bool:

@@ -53,7 +53,8 @@ def predict(
 
     Args:
         program: called with (rank, world_size), as by Cluster.run: makes the model, shards it, and takes a step of an
-            optimizer, or better two, as the first one has no prefetched parameters. The last step counts.
+            optimizer, or better two, as the first one has no prefetched parameters. The last step counts. A value that
+            it prints is "(no data)", and torch.save writes nothing.
         ranks: the size of the world.
         network: of the machines; its hosts, if it has any, have so many ranks in all.
         device: what each rank computes on.

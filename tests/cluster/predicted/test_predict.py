@@ -205,10 +205,7 @@ def fails(rank, world_size):
     raise KeyError("no such weight")
 
 
-def test_a_program_that_cannot_be_followed_is_told_by_its_line():
-    error = str(raised(distlab.RankError, distlab.predict, reads, 8, NETWORK, FREE))
-    assert "rank 0 raised NotImplementedError: what comes next depends on the value of a tensor" in error
-    assert "if model(torch.ones(1, 64)).sum().item() > 0:" in error
+def test_what_a_program_raises_is_told():
     assert "KeyError: 'no such weight'" in str(raised(distlab.RankError, distlab.predict, fails, 8, NETWORK, FREE))
 
 

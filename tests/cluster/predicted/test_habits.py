@@ -1,0 +1,115 @@
+"""What people write in training programs besides a step: it runs unchanged, or its line is named."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+import distlab
+from tests.cluster.predicted.test_predict import FREE, NETWORK, calls, layers, reads, train
+from tests.refused import raised
+
+PARAMETERS = 3 * (64 * 64 + 64)
+
+
+def converted(rank, world_size):
+    train(DistributedDataParallel(layers().to("cpu").bfloat16()), 2)
+
+
+def copied(rank, world_size):
+    model = layers()
+    average = copy.deepcopy(model)
+    train(DistributedDataParallel(model), 2)
+    with torch.no_grad():
+        for mean, parameter in zip(average.parameters(), model.parameters(), strict=True):
+            mean.lerp_(parameter, 0.1)
+
+
+def initialized(rank, world_size):
+    model = layers()
+    nn.init.trunc_normal_(model[0].weight)
+    train(DistributedDataParallel(model), 2)
+
+
+def scaled(rank, world_size):
+    model, scaler = DistributedDataParallel(layers()), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(2):
+        with torch.autocast("cpu", torch.float16):
+            loss = model(torch.ones(16, 64)).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def static(rank, world_size):
+    train(DistributedDataParallel(layers(), static_graph=True), 3)
+
+
+@pytest.mark.parametrize(("program", "item"), [(converted, 2), (copied, 4), (initialized, 4), (scaled, 4), (static, 4)])
+def test_gradients_are_added_up_once_a_step(program, item):
+    """As many bytes as the parameters have."""
+    assert calls(distlab.predict(program, 8, NETWORK, FREE)) == [("all_reduce", 8, PARAMETERS * item)]
+
+
+def test_a_hook_sends_half_of_the_bytes():
+    def program(rank, world_size):
+        model = DistributedDataParallel(layers())
+        model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        train(model, 2)
+
+    assert calls(distlab.predict(program, 8, NETWORK, FREE)) == [("all_reduce", 8, PARAMETERS * 2)]
+
+
+def test_ranks_tell_each_other_which_parameters_they_used():
+    """A number of four bytes for each of six parameters."""
+
+    def program(rank, world_size):
+        train(DistributedDataParallel(layers(), find_unused_parameters=True), 2)
+
+    made = calls(distlab.predict(program, 8, NETWORK, FREE))
+    assert sorted(made) == [("all_reduce", 8, 6 * 4), ("all_reduce", 8, PARAMETERS * 4)]
+
+
+def test_copies_are_no_activations():
+    """The layers that a transformer has copied are its parameters, and count once."""
+
+    def program(rank, world_size):
+        encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 64, batch_first=True), 2)
+        optimizer = torch.optim.SGD(encoder.parameters())
+        encoder(torch.ones(2, 16, 64)).sum().backward()
+        optimizer.step()
+
+    each = 4 * (4 * 64 * 64 + 4 * 64 + 2 * (64 * 64 + 64) + 4 * 64)
+    assert distlab.predict(program, 1, NETWORK, FREE).memory["parameters"] == 2 * each
+
+
+def test_a_loss_is_printed_and_a_checkpoint_is_saved_without_data(tmp_path, capsys):
+    def program(rank, world_size):
+        model = layers()
+        train(model, 1)
+        print(f"loss {model(torch.ones(4, 64)).sum():.3f}")
+        torch.save(model.state_dict(), tmp_path / "model.pt")
+
+    distlab.predict(program, 8, NETWORK, FREE)
+    assert capsys.readouterr().out == "loss (no data)\n"
+    assert not list(tmp_path.iterdir())
+
+
+def masked(rank, world_size):
+    values = torch.ones(8)
+    train(nn.Linear(64, 64), values[values > 0].numel())
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [(reads, "if model(torch.ones(1, 64)).sum().item() > 0:"), (masked, "values[values > 0]")],
+)
+def test_what_depends_on_values_is_named_by_its_line(program, line):
+    error = str(raised(distlab.RankError, distlab.predict, program, 8, NETWORK, FREE))
+    assert "rank 0 raised NotImplementedError: what comes next depends on the value of a tensor" in error
+    assert line in error
