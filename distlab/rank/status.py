@@ -47,7 +47,10 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     thread = waiter(main)
     note, op = LOG.now.get(thread), communication(thread)
     first, of_main = next(frames(thread), None), next(frames(main), None)
-    running = thread != main or executing(of_main)
+    at = (id(first), first.f_lasti) if first else ()
+    in_cell, imports = executing(of_main), importing(of_main)
+    del first, of_main  # a frame keeps its variables alive, and what follows takes long on a busy machine
+    running = thread != main or in_cell
     call = None
     if running and op:
         call = _what_is_known(thread, op) if note is None else note.record()
@@ -62,15 +65,15 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         doing=doing,
         call=call,
         lines=_lines(thread) or _lines(main),
-        idle=not executing(of_main),
+        idle=not in_cell,
         sleeping=doing == messages.COMPUTING and thread == main and _sleeps(_lines(main)),
-        importing=importing(of_main),
+        importing=imports,
         begun=_begun(),
         groups=dist.get_pg_count(),
         history=() if doing == messages.COMPUTING else _history(),
         traffic=_traffic(),
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
-        mark=(*((id(first), first.f_lasti) if call and note is None else ()), LOG.total, moved),
+        mark=(*(at if call and note is None else ()), LOG.total, moved),
         quiet=still and not others_may_act(main, ours) and not plans(loop),
         rounds=rounds or (),
         threads=AGENT.worker.threads if AGENT.worker else 0,
@@ -295,9 +298,10 @@ def others_may_act(main: int, ours: set[int]) -> bool:
     known = {thread.ident: thread for thread in threading.enumerate()}
     running = sys._current_frames()
     del running[threading.get_ident()]  # a frame that holds itself would keep all the others alive
+    running.pop(main, None)
     for ident, innermost in running.items():
         thread = known.get(ident)
-        if ident == main or LOG.now.get(ident) or (thread is not None and thread.native_id in ours):
+        if LOG.now.get(ident) or (thread is not None and thread.native_id in ours):
             continue
         stack = list(outwards(innermost))
         is_ours = thread is not None and thread.name.startswith("distlab-")
