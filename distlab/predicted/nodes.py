@@ -83,7 +83,7 @@ class Run:
         header, buffers: of the program, for payload.loads.
         ranks: of those that run; None for rank 0, those that it sends messages to, and so on.
         most: how many are found so at most.
-        environment, folder: where the program runs.
+        environment, folder, path: where the program runs, and where it finds modules.
     """
 
     header: bytes
@@ -93,6 +93,7 @@ class Run:
     most: int
     environment: tuple[tuple[str, str], ...]
     folder: str
+    path: tuple[str, ...]
 
 
 Outcomes = list[Recording | Failure]  # of the ranks of a run

@@ -54,7 +54,7 @@ def predict(
     Args:
         program: called with (rank, world_size), as by Cluster.run: makes the model, shards it, and takes a step of an
             optimizer, or better two, as the first one has no prefetched parameters. The last step counts. A value that
-            it prints is "(no data)", and torch.save writes nothing.
+            it prints is "(no data)", and a checkpoint is not written.
         ranks: the size of the world.
         network: of the machines; its hosts, if it has any, have so many ranks in all.
         device: what each rank computes on.
@@ -141,7 +141,7 @@ def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> N
 def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None) -> Run:
     bring_own_module(program)
     header, buffers = pack(program, "program")
-    place = tuple(_environment().items()), os.getcwd()
+    place = tuple(_environment().items()), os.getcwd(), tuple(sys.path)
     return Run(header, tuple(map(bytes, buffers)), ranks, roles and tuple(roles), MOST_ROLES + 1, *place)
 
 

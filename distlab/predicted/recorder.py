@@ -172,6 +172,7 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Recording | Fail
     os.environ.clear()
     os.environ.update(run.environment)
     os.chdir(run.folder)
+    sys.path[:] = run.path
     recorder, LOG.rank = Recorder(rank), rank
     streams.install(recorder.timeline)
     group.install(recorder.timeline, functools.cache(meet))

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -94,6 +95,7 @@ def test_a_loss_is_printed_and_a_checkpoint_is_saved_without_data(tmp_path, caps
         train(model, 1)
         print(f"loss {model(torch.ones(4, 64)).sum():.3f}")
         torch.save(model.state_dict(), tmp_path / "model.pt")
+        dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / "checkpoint")
 
     distlab.predict(program, 8, NETWORK, FREE)
     assert capsys.readouterr().out == "loss (no data)\n"

@@ -43,12 +43,21 @@ def test_it_is_started_again_when_it_was_killed():
     assert recording_process(7).pid != first.pid
 
 
-def test_the_program_runs_in_the_environment_and_the_folder_of_the_notebook(monkeypatch, capsys, tmp_path):
+def of_the_notebook():
+    import beside_the_notebook
+
+    print(os.environ["LEARNING_RATE"], os.getcwd(), beside_the_notebook.WIDTH)
+
+
+def test_the_program_finds_what_the_notebook_finds(monkeypatch, capsys, tmp_path):
+    """The environment, the working folder, and modules."""
     process = recording_process(8)
+    (tmp_path / "beside_the_notebook.py").write_text("WIDTH = 16")
     monkeypatch.setenv("LEARNING_RATE", "0.25")
     monkeypatch.chdir(tmp_path)
-    distlab.predict(step(9, lambda: print(os.environ["LEARNING_RATE"], os.getcwd())), 2, *MACHINES)
-    assert capsys.readouterr().out == f"0.25 {tmp_path}\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    distlab.predict(step(9, of_the_notebook), 2, *MACHINES)
+    assert capsys.readouterr().out == f"0.25 {tmp_path} 16\n"
     assert RECORDER._process is process
 
 
