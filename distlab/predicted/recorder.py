@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat import torch as private
+from distlab.compat import torch_changed as changed
 from distlab.compat import torch_fake as fake
 from distlab.launch.fork_server import end_with_parent
 from distlab.predicted import group, memory, streams
@@ -157,7 +158,7 @@ class Recorder(TorchDispatchMode):
             return value
 
         torch.UntypedStorage.resize_ = resized
-        fake.change_methods(fake.DTensorShapes, self.quietly)
+        changed.change_methods(changed.DTensorShapes, self.quietly)
         register_module_forward_pre_hook(self.before_module)
         register_optimizer_step_pre_hook(self.before_optimizer)
         register_optimizer_step_post_hook(self.after_optimizer)
@@ -235,7 +236,7 @@ def main() -> None:
     end_with_parent()
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what C++ prints
-    fake.adapt(group.NAME)
+    changed.adapt(group.NAME)
     while wait([sys.stdin], IDLE_SECONDS) and sys.stdin.buffer.peek(1):
         pickle.dump(outcomes_of(pickle.load(sys.stdin.buffer)), results)
         results.flush()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from distlab.compat.torch_fake import replace_cpu_streams
+from distlab.compat.torch_changed import replace_cpu_streams
 from distlab.predicted.nodes import Call, Kernel, Node, Stream
 
 
