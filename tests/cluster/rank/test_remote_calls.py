@@ -13,6 +13,7 @@ from torch.distributed import rpc
 
 import distlab
 from distlab.errors import Interrupted, RankError
+from tests.processes import until
 from tests.refused import raised
 
 
@@ -89,22 +90,27 @@ def test_it_starts_however_the_group_was_built():
             assert "There are no remote calls on a simulated network" in str(raised(RankError, cluster.run, start))
 
 
-def test_a_rank_that_serves_between_cells_is_shown(calling, capsys):
+def test_a_rank_that_serves_between_cells_is_shown(calling, capsys, tmp_path):
     """While the function runs and afterwards; what it prints comes under its rank with the next cell."""
+    enough = tmp_path / "enough"
 
     def begin(rank, world_size):
-        def long(seconds):
-            time.sleep(seconds)
+        def long():
+            while not enough.exists():
+                time.sleep(0.01)
             print("done")
 
         if rank == 0:
-            here()["pending"] = rpc.rpc_async("worker2", long, (1.0,))
+            here()["pending"] = rpc.rpc_async("worker2", long)
+
+    def state(rank):
+        return calling.describe()[rank]["state"]
 
     calling.run(begin)
-    states = [row["state"] for row in calling.describe()]
-    assert states[2].startswith("serving rank 0, long(...): computing, line ")
-    assert states[3] == "serving remote calls"
+    until(lambda: state(2).startswith("serving rank 0, long(...): computing, line "))
+    assert state(3) == "serving remote calls"
     capsys.readouterr()
+    enough.touch()
     calling.run(lambda rank, world_size: pending.wait() if rank == 0 else None)  # noqa: F821
     assert capsys.readouterr().out == "rank 2: done\n"
 
