@@ -10,6 +10,7 @@ import linecache
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -116,13 +117,19 @@ def reachable(name: str, cells: Sequence[Cell]) -> list[list[ast.stmt]]:
 
 def without(lab: Sequence[Cell], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
     """The statements that a lab has not: neither the same one, nor an import of the same."""
-    there = [node for cell in lab for node in statements(cell)]
-    known, imported = {ast.unparse(node) for node in there}, {name for node in there for name in _imported(node)}
+    known, imported = _in_lab(tuple(lab))
     return [
         node
         for node in nodes
         if ast.unparse(node) not in known and not (isinstance(node, IMPORTS) and _imported(node) <= imported)
     ]
+
+
+@cache
+def _in_lab(cells: tuple[Cell, ...]) -> tuple[set[str], set[str]]:
+    """A lab's statements, as Python writes them, and what it imports; a lab is asked for each cell of each answer."""
+    there = [node for cell in cells for node in statements(cell)]
+    return {ast.unparse(node) for node in there}, {name for node in there for name in _imported(node)}
 
 
 def is_stub(name: str, cells: Sequence[Cell]) -> bool:
