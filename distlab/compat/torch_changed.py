@@ -96,13 +96,7 @@ class _Chunks:
 
 def _with_data(function: Function) -> Function:
     """Compute with real numbers, as meshes of ranks and samplers must."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with _disable_current_modes():
-            return function(*args, **kwargs)
-
-    return call
+    return _disable_current_modes()(function)
 
 
 def _with_backend(new_group: Function, backend: str) -> Function:
