@@ -72,10 +72,7 @@ class Prediction(ShownAsTable):
     @cached_property
     def busiest(self) -> int:
         """The number of the recording whose device computes longest."""
-        return max(range(len(self.recordings)), key=self._computing)
-
-    def _computing(self, number: int) -> float:
-        return length(self.intervals(number, Kernel))
+        return max(range(len(self.recordings)), key=lambda number: length(self.intervals(number, Kernel)))
 
     def intervals(self, number: int, kind: type) -> list[Interval]:
         """When a recorded rank computes, or communicates, in the last step."""
@@ -87,7 +84,7 @@ class Prediction(ShownAsTable):
     @property
     def computing(self) -> float:
         """Seconds of the step in which the device computes."""
-        return self._computing(self.busiest)
+        return length(self.intervals(self.busiest, Kernel))
 
     @property
     def exposed(self) -> float:
