@@ -81,7 +81,7 @@ class Ranks:
                 old.stop()
         self.client, self.channel = self._processes.client, self._processes.channel
         backend = plan.backend if plan.network is None else "simulated"
-        meeting = self._processes.rendezvous.next_meeting(plan.init_method, backend, plan.n, plan.timeout)
+        meeting = self._processes.next_meeting(plan.init_method, backend, plan.n, plan.timeout)
         from ipyparallel.error import KernelError  # imported by now: it would delay the start of the processes
 
         try:
@@ -137,7 +137,7 @@ class Ranks:
 
     def checks(self) -> tuple[str, str, int, float]:
         """Arguments for entry.begin_checks, new for every cell that is checked."""
-        return (f"checked/{time.time_ns()}", *self._processes.rendezvous.address, self.plan.timeout)
+        return (f"checked/{time.time_ns()}", *self._processes.store, self.plan.timeout)
 
     def send(self, ranks: Iterable[int], function: Callable[..., Any], *args: Any) -> Replies:
         """Have some ranks call a function, once they have finished what they are doing."""
@@ -201,7 +201,7 @@ class Ranks:
     @property
     def hosts(self) -> list[str]:
         """Name of each rank's host, by rank; none where all are on this machine."""
-        return [] if self.stopped else [self._processes.names[host] for host in self._processes.rendezvous.hosts]
+        return [] if self.stopped else [self._processes.names[host] for host in self._processes.host_of_rank]
 
     def free_all(self) -> dict[int, str]:
         """Interrupt whatever the ranks are doing, and return when all of them are idle.
