@@ -16,6 +16,7 @@ from distlab.predicted.costs import Costs
 from distlab.predicted.nodes import Call, Kernel, Recording
 from distlab.predicted.timeline import Times, times_of
 from distlab.simulated.network import Device, Network
+from distlab.text import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -268,11 +269,9 @@ class Predictions(ShownAsTable, Sequence[Case]):
         """Draw what each rank does a second against the number of ranks, a curve for each choice."""
         from distlab.plotting.curves import scaling
 
-        curves = {}
-        for case in self.cases:
-            if case.prediction:
-                curves.setdefault(case.name, []).append((case.ranks, case.rate, case.fits))
-        what = "tokens" if any(case.prediction.tokens for case in self.cases if case.prediction) else "steps"
+        found = [case for case in self.cases if case.prediction]
+        curves = grouped((case.name, (case.ranks, case.rate, case.fits)) for case in found)
+        what = "tokens" if any(case.prediction.tokens for case in found) else "steps"
         return scaling(curves, "predicted, not measured", f"{what} a second of each rank")
 
 
