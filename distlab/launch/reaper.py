@@ -52,10 +52,9 @@ def end(processes: list[psutil.Process], patience: float = 1.0) -> None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    try:
+    with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    return False
 
 
 def main(owner: int, tag: str, folder: str) -> None:
