@@ -29,7 +29,8 @@ class Options:
     Attributes:
         timeout: seconds before its ranks are freed; None waits without a limit.
         check: whether the ranks compare the arguments of their calls.
-        quiet: show neither the newest lines meanwhile nor what was left unmatched: it is one call of many.
+        quiet: it is one call of many and concerns its own ranks alone: neither the newest lines nor what was left
+            unmatched are shown, and other ranks do not decide whether it can go on.
         source: the text of a %%px cell, its first line included; "" for a function.
     """
 
@@ -65,7 +66,8 @@ class Cell:
             view.apply_async(entry.end_checks)
         self._sent = Replies(self._result, targets)
         self._place, self._live = display.Place(), display.Live()
-        self._watch = DeadlockWatch(lambda patient: ranks.states(range(ranks.plan.n), patient))
+        watched = targets if options.quiet else range(ranks.plan.n)
+        self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
         self._died: dict[int, str] = {}  # how each of its ranks that have died did so, in words
 
@@ -99,7 +101,7 @@ class Cell:
         late, replaced = self._sent.unfinished(), {}
         if not done:
             if not self._watch.needs:
-                self._watch.states = self._ranks.states(range(self._ranks.plan.n), patient=True)
+                self._watch.states = self._watch.ask(True)
             # a rank that had just died never replies to what it was sent
             self._died |= {rank: self._ranks.note_death(rank) for rank in {*late} & {*self._ranks.unnoted_deaths()}}
             replaced = self._ranks.bring_back(self._sent, self._watch.states)
@@ -178,7 +180,7 @@ class Cell:
             survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
             how = self._ranks.plan.again, self._ranks.host_is_lost, self._ranks.last_lines
             seen = self._watch.states or self._ranks.states(survivors)
-            ended = failures.gone_with_group(False, any(seen[rank].threads for rank in survivors))
+            ended = failures.gone_with_group(False, any(seen[rank].threads for rank in survivors if rank in seen))
             raise failures.rank_died(died, survivors, *how, " ".join([*failures.not_freed(replaced), ended]).rstrip())
 
     def _raise_failed(self, raised: list[Failure]) -> None:
@@ -226,7 +228,7 @@ class DeadlockWatch:
     """What the ranks of a cluster were doing at the last look, and since when nothing has moved.
 
     Args:
-        ask: returns what every rank is doing; its argument: whether a rank that only waits for a CPU gets more time.
+        ask: returns what the ranks are doing; its argument: whether a rank that only waits for a CPU gets more time.
 
     Attributes:
         states: by rank, from the last look.
@@ -234,14 +236,14 @@ class DeadlockWatch:
     """
 
     def __init__(self, ask: Callable[[bool], dict[int, RankStatus]]):
-        self._ask, self._since = ask, time.monotonic()
+        self.ask, self._since = ask, time.monotonic()
         self.states: dict[int, RankStatus] = {}
         self.needs: dict[int, proof.Need] = {}
 
     def look(self) -> bool:
         """Ask every rank; True if there is a deadlock and nothing has moved since it was first seen."""
         before, began = self.states, time.monotonic()
-        self.states = self._ask(any(state.doing == SILENT for state in before.values()))
+        self.states = self.ask(any(state.doing == SILENT for state in before.values()))
         needs = proof.proof(self.states)
         if needs is None or not proof.unmoved(before, self.states):
             self._since = began

@@ -203,7 +203,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
         if isinstance(error, RankDied):
             cluster.ranks.rebuild()
         advice = exercise.texts("Stuck") if isinstance(error, (DeadlockError, RankTimeout)) else []
-        return Verdict(exercise.name, False, words="\n".join([_raised(where, error, n, cluster.n), *advice]))
+        return Verdict(exercise.name, False, words="\n".join([_raised(where, error, n), *advice]))
     finally:
         _leave(cluster)
     *first, last = exercise.worlds
@@ -306,27 +306,14 @@ def _wrong_values(where: str, outcomes: Sequence[trial.Outcome], of_ranks: bool)
     return "\n".join([f"With {where} it gives wrong values:", repr(grid), *notes, *printed])
 
 
-def _raised(where: str, error: RanksFailed, n: int, everyone: int) -> str:
+def _raised(where: str, error: RanksFailed, n: int) -> str:
     """What the notebook shows for a cell that failed in this way, as if its world of `n` ranks were the whole cluster.
 
     What it says about the time after the cell is left out.
     """
     message = re.sub(rf"(, )?group of {rank_list(range(n))}(?=\))", "", str(error))
-    message = _without_others(message.replace(f" of {everyone} ranks", f" of {n} ranks"), n)
     lines = [line for line in message.splitlines() if not line.startswith(AFTERWARDS)]
     return "\n".join([f"With {where} it ends in {type(error).__name__}:", *lines])
-
-
-def _without_others(message: str, n: int) -> str:
-    """The message with only the first `n` ranks in its lists of ranks: for n = 2, "ranks 0, 2 and 3" is "rank 0"."""
-
-    def shorter(match: re.Match[str]) -> str:
-        spans = re.findall(r"(\d+)(?:-(\d+))?", match[0])
-        ranks = [rank for first, last in spans for rank in range(int(first), int(last or first) + 1) if rank < n]
-        return rank_list(ranks) if ranks else match[0]
-
-    message = re.sub(r"\branks \d+(?:-\d+)?(?:(?:, | and )\d+(?:-\d+)?)*", shorter, message)
-    return re.sub(r"(\brank \d+, which) have\b", r"\1 has", message)
 
 
 def _too_much(outcomes: Sequence[trial.Outcome], limits: Limits) -> str:

@@ -125,13 +125,8 @@ def _command_and_batch_file(path: Path, plan: Any, nodes: int, job: Any) -> str:
         several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
         return f"{several}torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
     batch = path.with_suffix(".sbatch")
-    batch.write_text(_batch_file(path, nodes, ranks, threads, job), encoding="utf-8")
-    return f"sbatch {shlex.quote(str(batch))}"
-
-
-def _batch_file(path: Path, nodes: int, ranks: int, threads: int, job: Job) -> str:
-    """What sbatch is given to run a script with so many ranks, of so many threads, on each node."""
     words = "".join(f"#SBATCH {shlex.quote(word)}\n" for word in job.words)
     numbers = {"nodes": nodes, "ranks": ranks, "cpus": ranks * threads, "threads": threads}
     paths = {"python": shlex.quote(sys.executable), "script": shlex.quote(str(path.resolve()))}
-    return BATCH.format(words=words, **numbers, **paths)
+    batch.write_text(BATCH.format(words=words, **numbers, **paths), encoding="utf-8")
+    return f"sbatch {shlex.quote(str(batch))}"

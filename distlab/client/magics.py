@@ -153,7 +153,6 @@ def _explain(shell: Any, kind: type, error: NameError, traceback: Any, tb_offset
 
 def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
     """What the function returns on rank 0; None if there is no cluster, or it does not answer."""
-    try:
+    with contextlib.suppress(DistlabError):
         return Cluster.current and Cluster.current.call(function, *arguments, ranks=[0], timeout=SECONDS)[0]
-    except DistlabError:
-        return None
+    return None

@@ -32,7 +32,7 @@ from distlab.launch.connection import Servers
 from distlab.rank import entry
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import ForkOrder, Hello, ServerPlan, SignalOrder
-from distlab.wire.rendezvous import Rendezvous, address_towards
+from distlab.wire.rendezvous import Meeting, address_towards, listen, serve
 
 START_SECONDS = 60.0
 ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
@@ -49,7 +49,8 @@ class Processes:
         client: ipyparallel's Client.
         folder: private folder for connection files and logs, removed by `stop`.
         tag: the value of `reaper.TAG` in the environment of every process.
-        rendezvous: where the engines meet as ranks, for as long as these processes live.
+        store: address and port of the store in which the engines meet as ranks.
+        host_of_rank: number of each rank's host; none if all are on one machine.
         channel: over which ranks are asked what they are doing.
         servers: the fork servers, where they start the engines.
         launcher: ipyparallel's, which starts them elsewhere.
@@ -60,12 +61,13 @@ class Processes:
 
     def __init__(self, plan: Plan):
         self._plan, self.threads, self.names = plan, plan.threads, ()
-        self._host_of_rank = plan.hosts.host_of_rank if plan.hosts is not None else ()
+        self.host_of_rank = plan.hosts.host_of_rank if plan.hosts is not None else ()
         # without hosts all are here, those that are added later too
-        self.servers = Servers(self._host_of_rank or defaultdict(int), self._note_end)
+        self.servers = Servers(self.host_of_rank or defaultdict(int), self._note_end)
         self.client: Any = None
         self.launcher: Any = None
         self.changes = 0 if plan.forks else None
+        self._generation = 0
         self._controller: Any = None
         self._guard: subprocess.Popen | None = None
         self.tag = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -96,7 +98,8 @@ class Processes:
         self.names = tuple(dict.fromkeys(names))
         address = address_towards(compat.address_of_controller(client))
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
-        self.rendezvous = Rendezvous("", self.channel.address, hosts=tuple(map(self.names.index, names)))
+        self.host_of_rank = tuple(map(self.names.index, names))
+        self._find_store(address)
 
     def _start(self) -> None:
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
@@ -116,8 +119,19 @@ class Processes:
             self._end_servers(range(len(self.servers.connections)))
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
         self._start_ipyparallel(cluster_id, address, environment)
-        store = self.servers.to(0).store if self._plan.forks else None  # of the first host, else here
-        self.rendezvous = Rendezvous(self.folder, self.channel.address, store, self._host_of_rank)
+        self._find_store(address)
+
+    def _find_store(self, address: str) -> None:
+        """The store is that of the first host's fork server, or else served here; importing torch for it costs most."""
+        self._own_store = None if self._plan.forks else serve(listen(address))
+        self.store = self.servers.to(0).store if self._plan.forks else (address, self._own_store.port)
+
+    def next_meeting(self, init_method: str, backend: str, world_size: int, timeout: float) -> Meeting:
+        """Where the ranks of a new generation meet, whose keys no rank has used before."""
+        self._generation += 1
+        prefix, path = f"distlab/{self._generation}", os.path.join(self.folder, f"group-{self._generation}")
+        where = (*self.store, prefix, path, self.channel.address, self.host_of_rank)
+        return Meeting(init_method, backend, world_size, timeout, *where)
 
     def _start_ipyparallel(self, cluster_id: str, address: str, environment: dict[str, str]) -> None:
         """Start the controller at this address of this machine, and the engines, and connect a client."""
@@ -282,7 +296,7 @@ class Processes:
             raise ClusterError("The process that forks the ranks is lost, and does not start again by itself.")
         self._reach(lost, self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS)
         self._wait(lambda: self.servers.to(0).store, old=self.servers.pids.items())
-        self.rendezvous.address = self.servers.to(0).store
+        self.store = self.servers.to(0).store
 
     def how_ended(self, rank: int, pid: int) -> str:
         """How a process of an engine ended, in words; "" until that is known."""

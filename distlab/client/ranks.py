@@ -28,7 +28,6 @@ from distlab.launch import mpiexec
 from distlab.rank import entry
 from distlab.text import rank_list
 from distlab.wire import messages, seconds
-from distlab.wire.channel import ControlChannel
 from distlab.wire.messages import RankStatus
 from distlab.wire.orders import SignalOrder
 from distlab.wire.rendezvous import Joined, this_machine
@@ -39,6 +38,8 @@ class Ranks:
 
     Attributes:
         plan: how they were started, with the network that they are on now.
+        client: ipyparallel's Client.
+        channel: to the watchdogs of the ranks.
         pids: process number by rank.
         lost: how ranks have died, in words, by rank.
         last_lines: the end of what they wrote, by rank.
@@ -78,8 +79,9 @@ class Ranks:
             self._processes = started(plan)
             if old is not None:
                 old.stop()
+        self.client, self.channel = self._processes.client, self._processes.channel
         backend = plan.backend if plan.network is None else "simulated"
-        meeting = self._processes.rendezvous.next_meeting(plan.init_method, backend, plan.n, plan.timeout)
+        meeting = self._processes.next_meeting(plan.init_method, backend, plan.n, plan.timeout)
         from ipyparallel.error import KernelError  # imported by now: it would delay the start of the processes
 
         try:
@@ -135,12 +137,7 @@ class Ranks:
 
     def checks(self) -> tuple[str, str, int, float]:
         """Arguments for entry.begin_checks, new for every cell that is checked."""
-        return (f"checked/{time.time_ns()}", *self._processes.rendezvous.address, self.plan.timeout)
-
-    @property
-    def client(self) -> Any:
-        """ipyparallel's Client."""
-        return self._processes.client
+        return (f"checked/{time.time_ns()}", *self._processes.store, self.plan.timeout)
 
     def send(self, ranks: Iterable[int], function: Callable[..., Any], *args: Any) -> Replies:
         """Have some ranks call a function, once they have finished what they are doing."""
@@ -204,12 +201,7 @@ class Ranks:
     @property
     def hosts(self) -> list[str]:
         """Name of each rank's host, by rank; none where all are on this machine."""
-        return [] if self.stopped else [self._processes.names[host] for host in self._processes.rendezvous.hosts]
-
-    @property
-    def channel(self) -> ControlChannel:
-        """To the watchdogs of the ranks."""
-        return self._processes.channel
+        return [] if self.stopped else [self._processes.names[host] for host in self._processes.host_of_rank]
 
     def free_all(self) -> dict[int, str]:
         """Interrupt whatever the ranks are doing, and return when all of them are idle.

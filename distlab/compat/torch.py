@@ -33,17 +33,13 @@ FUNCTIONAL_METHODS = {
 
 # --- groups ---
 
-GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names  # of every group that this process is in now
+# of every group that this process is in now; not group.group_name, which a group in Python may not have
+GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names
 
 
 def group_names() -> list[tuple[dist.ProcessGroup, str]]:
     """Every group of this process with its name. Private: the table of groups, `_world`."""
     return list(GROUP_NAMES.items())
-
-
-def name_of(group: dist.ProcessGroup) -> str:
-    """The name of a group, "" if it is gone; not group.group_name, which a group in Python may not have."""
-    return GROUP_NAMES.get(group, "")
 
 
 def leave_all_groups() -> None:
@@ -55,7 +51,7 @@ def leave_all_groups() -> None:
 
 def destroy_group(group: dist.ProcessGroup) -> None:
     """Like destroy_process_group, which finally asks a group for its name: one in Python may not know it."""
-    name = name_of(group)
+    name = GROUP_NAMES.get(group, "")
     try:
         dist.destroy_process_group(group)
     except RuntimeError:

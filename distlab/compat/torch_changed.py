@@ -96,13 +96,7 @@ class _Chunks:
 
 def _with_data(function: Function) -> Function:
     """Compute with real numbers, as meshes of ranks and samplers must."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with _disable_current_modes():
-            return function(*args, **kwargs)
-
-    return call
+    return _disable_current_modes()(function)
 
 
 def _with_backend(new_group: Function, backend: str) -> Function:
@@ -184,7 +178,7 @@ def _sync_batch_norm(self: nn.SyncBatchNorm, values: Tensor) -> Tensor:
     return result
 
 
-def replace_cpu_streams(stream: type, event: type, context: type) -> None:
+def replace_cpu_streams(stream: type, event: type) -> None:
     """Give programs, and FSDP2, other streams and events for a CPU than torch's own, which do nothing."""
-    torch.cpu.Stream, torch.cpu.Event, torch.cpu.StreamContext = stream, event, context
+    torch.cpu.Stream, torch.cpu.Event = stream, event
     torch.cpu._default_cpu_stream = torch.cpu._current_stream = stream()

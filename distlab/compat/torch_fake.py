@@ -12,15 +12,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-NeedsData = DataDependentOutputException, DynamicOutputShapeException  # what asks for the value of a tensor raises one
+# what asks for the value of a tensor raises one of these
+NeedsData = fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException
 
 
 @contextmanager

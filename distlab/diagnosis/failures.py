@@ -6,7 +6,7 @@ Runs on the notebook's kernel, called by cell.py and ranks.py; no process is sta
 import linecache
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from distlab.errors import RankDied, RankError
@@ -102,10 +102,10 @@ def rank_error(
     culprits = [f for f in failures if not f.consequence] or [f for f in failures if "Timed out" in f.message]
     consequences = [f for f in failures if f not in culprits]
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
-    parts = raised_words(culprits)
+    parts = [*raised_words(culprits)]
     parts += dict.fromkeys(filter(None, [cause, *map(_advice, culprits)]))
     if not parts:
-        parts = raised_words(consequences)
+        parts = [*raised_words(consequences)]
     elif consequences:
         alike = grouped((f.lines, f.rank) for f in consequences)
         lines = "\n".join(_where(ranks, lines) for lines, ranks in alike.items())
@@ -119,13 +119,11 @@ def rank_error(
     return RankError("\n".join(parts), (*culprits, *consequences), finished)
 
 
-def raised_words(raised: Sequence[Failure]) -> list[str]:
+def raised_words(raised: Sequence[Failure]) -> Iterator[str]:
     """What ranks raised, each with the learner's lines; those that read the same together."""
-    words = []
     for (kind, message, lines), ranks in grouped(((f.kind, f.message, f.lines), f.rank) for f in raised).items():
         what = f"{kind}: {message}" if message else kind
-        words.append(f"{rank_list(ranks)} raised {what}\n{_where(ranks, lines)}".rstrip())
-    return words
+        yield f"{rank_list(ranks)} raised {what}\n{_where(ranks, lines)}".rstrip()
 
 
 def destroyed(states: Mapping[int, RankStatus]) -> str:

@@ -28,8 +28,7 @@ class Connection:
         process: the only server, or the program that leads to the servers.
         end: the socket to it.
         hosts: their numbers.
-        host_of_engine: number of each engine's host.
-        when_ended: called with each engine that ends.
+        servers: all of the cluster's, which know each engine's host, and whom to call when one ends.
 
     Attributes:
         hellos: what each host has reported about itself.
@@ -39,16 +38,8 @@ class Connection:
         store: address and port of the store that a server serves.
     """
 
-    def __init__(
-        self,
-        process: subprocess.Popen,
-        end: socket.socket,
-        hosts: Sequence[int],
-        host_of_engine: Sequence[int] | Mapping[int, int],
-        when_ended: Callable[[int], None],
-    ):
-        self.process, self._end, self.hosts = process, end, hosts
-        self._host_of_engine, self._when_ended = host_of_engine, when_ended
+    def __init__(self, process: subprocess.Popen, end: socket.socket, hosts: Sequence[int], servers: "Servers"):
+        self.process, self._end, self.hosts, self._servers = process, end, hosts, servers
         self.hellos: dict[int, orders.Hello] = {}
         self.lost: dict[int, str] = {}
         self.pids: dict[int, int] = {}
@@ -98,14 +89,14 @@ class Connection:
             self.pids = {**self.pids, report.engine: report.pid}
         else:
             self.ended[report.engine, report.pid] = report
-            self._when_ended(report.engine)
+            self._servers.when_ended(report.engine)
 
     def _lose(self, hosts: Iterable[int], why: str) -> None:
         hosts = [host for host in hosts if host not in self.lost]
         self.lost = {**self.lost, **dict.fromkeys(hosts, why)}
         for engine in self.pids:
-            if self._host_of_engine[engine] in hosts:
-                self._when_ended(engine)
+            if self._servers.host_of_engine[engine] in hosts:
+                self._servers.when_ended(engine)
 
 
 class Servers:
@@ -120,7 +111,7 @@ class Servers:
     """
 
     def __init__(self, host_of_engine: Sequence[int] | Mapping[int, int], when_ended: Callable[[int], None]):
-        self.host_of_engine, self._when_ended = host_of_engine, when_ended
+        self.host_of_engine, self.when_ended = host_of_engine, when_ended
         self.connections: list[Connection] = []
 
     def start(self, command: Sequence[str], plan: orders.ServerPlan, log: str, hosts: Sequence[int] = (0,)) -> None:
@@ -131,7 +122,7 @@ class Servers:
             ends = {"stdin": there, "stdout": there, "stderr": output}
             variables = {**os.environ, **plan.environment}
             process = subprocess.Popen(command, env=variables, start_new_session=True, **ends)
-        self.connections.append(Connection(process, here, hosts, self.host_of_engine, self._when_ended))
+        self.connections.append(Connection(process, here, hosts, self))
         self.connections[-1].order(plan)
 
     def to(self, host: int) -> Connection:

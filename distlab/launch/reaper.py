@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 import psutil
 
@@ -28,15 +29,13 @@ def leftovers() -> list[psutil.Process]:
     return [process for process, tag in _tagged() if tag not in guarded]
 
 
-def _tagged() -> list[tuple[psutil.Process, str]]:
+def _tagged() -> Iterator[tuple[psutil.Process, str]]:
     """Every process of a cluster that this user may look at, with its tag; not this one."""
-    found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             tag = process.environ().get(TAG)
             if tag is not None and process.pid != os.getpid():
-                found.append((process, tag))
-    return found
+                yield process, tag
 
 
 def end(processes: list[psutil.Process], patience: float = 1.0) -> None:
@@ -53,10 +52,9 @@ def end(processes: list[psutil.Process], patience: float = 1.0) -> None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    try:
+    with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    return False
 
 
 def main(owner: int, tag: str, folder: str) -> None:

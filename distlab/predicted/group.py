@@ -23,7 +23,7 @@ class Done(dist.Work):
         self._timeline, self._place, self._result = timeline, place, result
 
     def wait(self, timeout: Any = None) -> bool:
-        self._timeline.wait(self._timeline.current, {self._place})
+        self._timeline.wait(self._timeline.current(), {self._place})
         return True
 
     def synchronize(self) -> None:

@@ -57,7 +57,7 @@ class Journal:
     def _change(self, number: int, size: int) -> None:
         """A storage gets memory on the current stream, or gives back what it has."""
         if size or number in self._pools:
-            pool = self._pools.setdefault(number, self._timeline.current)
+            pool = self._pools.setdefault(number, self._timeline.current())
             self._changes[pool].append((number, size))
         if not size:
             self._pools.pop(number, None)

@@ -16,6 +16,7 @@ from distlab.predicted.costs import Costs
 from distlab.predicted.nodes import Call, Kernel, Recording
 from distlab.predicted.timeline import Times, times_of
 from distlab.simulated.network import Device, Network
+from distlab.text import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,10 +73,7 @@ class Prediction(ShownAsTable):
     @cached_property
     def busiest(self) -> int:
         """The number of the recording whose device computes longest."""
-        return max(range(len(self.recordings)), key=self._computing)
-
-    def _computing(self, number: int) -> float:
-        return length(self.intervals(number, Kernel))
+        return max(range(len(self.recordings)), key=lambda number: length(self.intervals(number, Kernel)))
 
     def intervals(self, number: int, kind: type) -> list[Interval]:
         """When a recorded rank computes, or communicates, in the last step."""
@@ -87,7 +85,7 @@ class Prediction(ShownAsTable):
     @property
     def computing(self) -> float:
         """Seconds of the step in which the device computes."""
-        return self._computing(self.busiest)
+        return length(self.intervals(self.busiest, Kernel))
 
     @property
     def exposed(self) -> float:
@@ -271,11 +269,9 @@ class Predictions(ShownAsTable, Sequence[Case]):
         """Draw what each rank does a second against the number of ranks, a curve for each choice."""
         from distlab.plotting.curves import scaling
 
-        curves = {}
-        for case in self.cases:
-            if case.prediction:
-                curves.setdefault(case.name, []).append((case.ranks, case.rate, case.fits))
-        what = "tokens" if any(case.prediction.tokens for case in self.cases if case.prediction) else "steps"
+        found = [case for case in self.cases if case.prediction]
+        curves = grouped((case.name, (case.ranks, case.rate, case.fits)) for case in found)
+        what = "tokens" if any(case.prediction.tokens for case in found) else "steps"
         return scaling(curves, "predicted, not measured", f"{what} a second of each rank")
 
 

@@ -134,18 +134,14 @@ class Recorder(TorchDispatchMode):
             steps[-1] = (steps[-1][0], end)
         self._begin = None
 
-    def quietly(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that is not noted: DTensor tries an operator on the whole tensor to learn its shape."""
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            before, self.quiet = self.quiet, True
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.quiet = before
-
-        return call
+    @contextlib.contextmanager
+    def quietly(self) -> Iterator[None]:
+        """Note nothing meanwhile: DTensor tries an operator on the whole tensor to learn its shape."""
+        before, self.quiet = self.quiet, True
+        try:
+            yield
+        finally:
+            self.quiet = before
 
     @contextlib.contextmanager
     def hooks(self) -> Iterator[None]:
@@ -158,7 +154,7 @@ class Recorder(TorchDispatchMode):
             return value
 
         torch.UntypedStorage.resize_ = resized
-        changed.change_methods(changed.DTensorShapes, self.quietly)
+        changed.change_methods(changed.DTensorShapes, self.quietly())
         register_module_forward_pre_hook(self.before_module)
         register_optimizer_step_pre_hook(self.before_optimizer)
         register_optimizer_step_post_hook(self.after_optimizer)

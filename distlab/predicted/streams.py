@@ -7,6 +7,7 @@ Runs in the recorder's process.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,11 +17,16 @@ from distlab.predicted.nodes import Call, Kernel, Node, Stream
 
 
 class Timeline:
-    """The nodes that a program has noted, and what each stream will wait for."""
+    """The nodes that a program has noted, and what each stream will wait for.
+
+    Attributes:
+        nodes: in the order in which they were called.
+        current: returns the stream that the program is on.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self.current: Stream = 0
+        self.current: Callable[[], Stream] = lambda: 0
         self._last: dict[Stream, int] = {}
         self._awaited: defaultdict[Stream, set[int]] = defaultdict(set)
 
@@ -34,12 +40,12 @@ class Timeline:
 
     def compute(self, *what: Any) -> None:
         """The device computes on the current stream."""
-        stream = self.current
+        stream = self.current()
         self._add(Kernel(stream, tuple(self._awaited.pop(stream, ())), *what))
 
     def call(self, stream: Stream, *what: Any) -> int:
         """Begin a collective or a message, once the current stream has come here; returns its place."""
-        self.wait(stream, self.ends(self.current))
+        self.wait(stream, self.ends(self.current()))
         return self._add(Call(stream, tuple(self._awaited.pop(stream)), *what))
 
     def _add(self, node: Node) -> int:
@@ -51,7 +57,7 @@ class Timeline:
 def install(timeline: Timeline) -> None:
     """Give torch.cpu streams and events that note for a timeline which stream waits for what."""
 
-    class Event:
+    class Event(torch.cpu.Event):
         def __init__(self, *_: Any, **__: Any):
             self.ends: set[int] = set()
 
@@ -61,9 +67,6 @@ def install(timeline: Timeline) -> None:
 
         def wait(self, stream: Any = None) -> None:
             (stream or torch.cpu.current_stream()).wait_event(self)
-
-        def query(self) -> bool:
-            return True
 
         def synchronize(self) -> None:
             self.wait()
@@ -89,13 +92,5 @@ def install(timeline: Timeline) -> None:
         def synchronize(self) -> None:
             torch.cpu.current_stream().wait_stream(self)
 
-    class StreamContext(torch.cpu.StreamContext):
-        def __enter__(self) -> None:
-            super().__enter__()
-            timeline.current = torch.cpu.current_stream().number
-
-        def __exit__(self, *error: Any) -> None:
-            super().__exit__(*error)
-            timeline.current = torch.cpu.current_stream().number
-
-    replace_cpu_streams(Stream, Event, StreamContext)
+    replace_cpu_streams(Stream, Event)
+    timeline.current = lambda: torch.cpu.current_stream().number

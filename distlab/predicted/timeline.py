@@ -61,18 +61,26 @@ class _Run:
 
     def __init__(self, recordings: Sequence[Recording], costs: Costs, role_of: Callable[[int], int]):
         self._recordings, self._costs = recordings, costs
-        before = {place: nodes for number, one in enumerate(recordings) for place, nodes in _before(number, one)}
-        self._left = {place: len(nodes) for place, nodes in before.items()}
+        self._left: dict[Place, int] = {}  # of what a node waits for, how many have not ended
         self._after: defaultdict[Place, list[Place]] = defaultdict(list)
-        for place, nodes in before.items():
-            for node in nodes:
-                self._after[node].append(place)
+        for number, recording in enumerate(recordings):
+            self._expect(number, recording)
         self._meetings = _meetings(recordings, role_of)
         self._gathered: defaultdict[Hashable, list[Place]] = defaultdict(list)
         self._using: defaultdict[tuple[int, Hashable], dict[_Job, None]] = defaultdict(dict)
         self._now, self._number = 0.0, itertools.count()
         self._ends: list[tuple[float, int, _Job]] = []
         self.times: dict[Place, tuple[float, float]] = {}
+
+    def _expect(self, number: int, recording: Recording) -> None:
+        """Note what each node of a recording waits for."""
+        last: dict[Hashable, int] = {}
+        for place, node in enumerate(recording.nodes):
+            before = {*node.after, last.get(node.stream, -1)} - {-1}
+            last[node.stream] = place
+            self._left[number, place] = len(before)
+            for one in before:
+                self._after[number, one].append((number, place))
 
     def go(self) -> None:
         """Find all times."""
@@ -143,17 +151,6 @@ class _Run:
             return 1 - self._costs.device.contention if slowed else 1.0
         loads = [sum(one.load for one in self._using[use]) for use in job.uses if use[1] is not None]
         return 1 / max(1.0, *loads)
-
-
-def _before(number: int, recording: Recording) -> list[tuple[Place, list[Place]]]:
-    """What each node of a recording waits for."""
-    last: dict[Hashable, int] = {}
-    waits = []
-    for place, node in enumerate(recording.nodes):
-        places = {*node.after, last.get(node.stream, -1)} - {-1}
-        last[node.stream] = place
-        waits.append(((number, place), [(number, one) for one in places]))
-    return waits
 
 
 def _meetings(recordings: Sequence[Recording], role_of: Callable[[int], int]) -> dict[Place, tuple[Hashable, int]]:

@@ -272,7 +272,7 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     No note if it begins nothing, as while torch traces it, and on groups in Python, whose methods make one.
     """
     group = args[-1] if args and not kwargs else None
-    group = private.name_of(group) if isinstance(group, dist.ProcessGroup) else group
+    group = private.GROUP_NAMES.get(group, "") if isinstance(group, dist.ProcessGroup) else group
     before = private.functional_count(group)
     if before is None:
         return original(operator, *args, **kwargs)

@@ -10,7 +10,7 @@ wait for one. Collectives that C++ calls, like those of DistributedDataParallel,
 import sys
 import threading
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from math import prod
 from time import time_ns  # the times of torch's profiler are of the same clock, to within 1 µs
@@ -101,14 +101,13 @@ class Recording:
             call.sequence = 0 if from_anybody else note.sequence
         return [call for call in {id(c): c for c in (*self.calls.values(), *self._remote)}.values() if call.posted]
 
-    def calls_by_cpp(self, by_python: Sequence[RecordedCall]) -> list[RecordedCall]:
+    def calls_by_cpp(self, by_python: Sequence[RecordedCall]) -> Iterator[RecordedCall]:
         """The collectives in torch's flight recorder that Python did not call.
 
         The recorder is a ring: it holds 2,000 collectives, unless somebody changed that, and forgets older ones.
         """
         ordered = sorted(by_python, key=lambda call: call.start)
         starts, over = [call.start for call in ordered], [*accumulate((call.posted for call in ordered), max)]
-        found = []
         for entry in flight_record():
             created, name = entry["time_created_ns"], entry["profiling_name"].removeprefix("gloo:")
             before = bisect(starts, created + NEAR)
@@ -117,8 +116,7 @@ class Recording:
             group = self._group_of(entry["process_group"][0])
             sizes = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
             items = (prod(size) * getattr(torch, f"{dtype}Tensor").dtype.itemsize for size, dtype in sizes)
-            found.append(RecordedCall(name, name, group, sum(items), start=created, posted=created))
-        return found
+            yield RecordedCall(name, name, group, sum(items), start=created, posted=created)
 
     def _group_of(self, name: str) -> GroupKey:
         """What identifies a group of this generation; its ranks are unknown if it is gone."""
@@ -178,7 +176,7 @@ def stop() -> Recorded:
             rows.append(TorchRow(name, event.is_user_annotation(), thread, *times, event.sequence_nr()))
     calls = recording.calls_by_python()
     if dispatched > sum(not call.elsewhere for call in calls):
-        calls += recording.calls_by_cpp(calls)
+        calls += [*recording.calls_by_cpp(calls)]
     return Recorded(calls, rows, main)
 
 

@@ -68,10 +68,10 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         idle=not in_cell,
         sleeping=doing == messages.COMPUTING and thread == main and _sleeps(_lines(main)),
         importing=imports,
-        begun=_begun(),
+        begun=tuple(_begun()),
         groups=dist.get_pg_count(),
         history=() if doing == messages.COMPUTING else _history(),
-        traffic=_traffic(),
+        traffic=tuple(_traffic()),
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
         mark=(*(at if call and note is None else ()), LOG.total, moved),
         quiet=still and not others_may_act(main, ours) and not plans(loop),
@@ -118,14 +118,12 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
     return CallRecord(op, messages.OTHER, everyone, may_end or not in_training)
 
 
-def _begun() -> tuple[CallRecord, ...]:
+def _begun() -> Iterator[CallRecord]:
     """The newest collective of each group, by its number; C++ also counts those that it makes."""
-    found = []
     for group, name in private.group_names():
         if (count := private.collectives_begun(group)) is not None:
             members = tuple(dist.get_process_group_ranks(group))
-            found.append(CallRecord("", messages.FUNCTIONAL, members, group=name, sequence=count))
-    return tuple(found)
+            yield CallRecord("", messages.FUNCTIONAL, members, group=name, sequence=count)
 
 
 def _history() -> tuple[CallRecord, ...]:
@@ -133,15 +131,13 @@ def _history() -> tuple[CallRecord, ...]:
     return tuple(note.record(with_lines=False) for notes in list(LOG.collectives.values()) for note in list(notes))
 
 
-def _traffic() -> tuple[CallRecord, ...]:
+def _traffic() -> Iterator[CallRecord]:
     """The newest message of each kind, by its number; of the newest kinds."""
-    rows = []
     for key, count in list(LOG.traffic.items())[-2 * REMEMBERED :]:
         is_send, group, peer, tag = key
         ends = {"is_send": is_send, "peer": dict(enumerate(members_of(group)[0])).get(peer), "tag": tag}
         dropped = LOG.dropped.get(key, 0)
-        rows.append(CallRecord("", messages.MESSAGE, group=group, sequence=count, dropped=dropped, **ends))
-    return tuple(rows)
+        yield CallRecord("", messages.MESSAGE, group=group, sequence=count, dropped=dropped, **ends)
 
 
 def _sleeps(lines: tuple[Line, ...]) -> bool:

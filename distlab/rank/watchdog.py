@@ -171,15 +171,13 @@ def variables() -> tuple[str, ...]:
 # --- the connections of this process: gloo waits on them in C++, where no Python code can reach it ---
 
 
-def _sockets() -> frozenset[tuple[int, int]]:
+def _sockets() -> Iterator[tuple[int, int]]:
     """Descriptor and inode of every open socket: no later socket has both."""
-    found = set()
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
             seen = os.fstat(int(name))
             if stat.S_ISSOCK(seen.st_mode):
-                found.add((int(name), seen.st_ino))
-    return frozenset(found)
+                yield int(name), seen.st_ino
 
 
 class Connections:
@@ -190,11 +188,11 @@ class Connections:
     """
 
     def __init__(self, store_port: int) -> None:
-        self._others, self.store_port = _sockets(), store_port
+        self._others, self.store_port = set(_sockets()), store_port
 
     def _ends(self, with_store: bool) -> Iterator[socket.socket]:
         """The connections, as duplicates; with or without that to the store."""
-        for descriptor, _ in _sockets() - self._others:
+        for descriptor, _ in set(_sockets()) - self._others:
             # closed meanwhile, or not connected
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
                 is_tcp = end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM

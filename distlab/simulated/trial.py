@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distlab.checking import Exercise, Seen, outcome
-from distlab.compat.torch import destroy_group, forget_group_numbers, group_names, name_of
+from distlab.compat.torch import GROUP_NAMES, destroy_group, forget_group_numbers
 from distlab.rank.log import LOG
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
@@ -75,10 +75,10 @@ def leave(rank: int, world_size: int) -> bool:
     """
     group = dist.group.WORLD
     if hasattr(group, "outer"):
-        groups, number = [own for own, _ in group_names()], int(name_of(group))
+        groups, number = list(GROUP_NAMES), int(GROUP_NAMES[group])
         dist.group.WORLD = group.outer
         for own in groups[groups.index(group) :]:
-            LOG.forget_group(name_of(own))
+            LOG.forget_group(GROUP_NAMES.get(own, ""))
             destroy_group(own)
         forget_group_numbers(number + 1)
     return dist.group.WORLD not in _WORLDS

@@ -6,7 +6,7 @@ Pure functions, called by client/recording.py. Runs on the notebook's kernel.
 import re
 from bisect import bisect, bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -145,7 +145,7 @@ def computation_of(rank: int, main: Sequence[TorchRow], calls: Sequence[Event]) 
         main: the main thread's rows, outer ones before inner ones.
         calls: this rank's calls that communicate; what they do inside is not computation.
     """
-    rows = outermost(main, calls)
+    rows = [*outermost(main, calls)]
     held = [event.start for event in calls if event.blocking]
     held += [start for event in calls for start, _ in event.call.waits]
     blocks = merge(rows, kinds_of(rows, main), sorted(held))
@@ -161,10 +161,9 @@ def op_of(kind: str, rows: Sequence[TorchRow]) -> str:
     return name.removeprefix("aten::") if kind == "compute" and length >= 0.8 * lengths.total() else kind
 
 
-def outermost(main: Sequence[TorchRow], calls: Sequence[Event]) -> list[TorchRow]:
+def outermost(main: Sequence[TorchRow], calls: Sequence[Event]) -> Iterator[TorchRow]:
     """The torch calls that are inside no other one, without those that communicate and without named ranges."""
     inside = [event.call for event in calls if not event.call.elsewhere]
-    rows: list[TorchRow] = []
     covered, place = -1.0, 0
     for row in main:
         while place < len(inside) and inside[place].posted < row.start:
@@ -175,24 +174,21 @@ def outermost(main: Sequence[TorchRow], calls: Sequence[Event]) -> list[TorchRow
         if row.start >= covered and not named:
             covered = row.end
             if not communicates:
-                rows.append(row)
-    return rows
+                yield row
 
 
-def kinds_of(rows: Sequence[TorchRow], main: Sequence[TorchRow]) -> list[str]:
+def kinds_of(rows: Sequence[TorchRow], main: Sequence[TorchRow]) -> Iterator[str]:
     """What each call is: it is forward if its gradient was computed later, as autograd's numbers tell."""
     backward = {row.number for row in main if row.name.startswith(BACKWARD) and row.number >= 0}
     # a call that leaves nothing for backward has the number of the next one
     last = {row.number: place for place, row in enumerate(rows) if not row.name.startswith(BACKWARD)}
-    kinds = []
     for place, row in enumerate(rows):
         followed = row.number in backward and last.get(row.number) == place
         kind = "backward" if row.name.startswith(BACKWARD) else "forward" if followed else "compute"
-        kinds.append(next((whole for start, whole in OPAQUE.items() if row.name.startswith(start)), kind))
-    return kinds
+        yield next((whole for start, whole in OPAQUE.items() if row.name.startswith(start)), kind)
 
 
-def merge(rows: Sequence[TorchRow], kinds: Sequence[str], held: Sequence[float]) -> list[Block]:
+def merge(rows: Sequence[TorchRow], kinds: Iterable[str], held: Sequence[float]) -> list[Block]:
     """Calls of one kind that follow each other closely, as one block; never across a time of waiting, in `held`."""
     merged: list[Block] = []
     for row, kind in zip(rows, kinds, strict=True):
@@ -208,7 +204,7 @@ def merge(rows: Sequence[TorchRow], kinds: Sequence[str], held: Sequence[float])
 # --- which calls belong together ---
 
 
-def match_messages(calls: Sequence[Event], traced: Collection[int]) -> list[Message]:
+def match_messages(calls: Sequence[Event], traced: Collection[int]) -> Iterator[Message]:
     """Pair sends with recvs: the n-th send with the n-th recv of the same source, destination, tag and group.
 
     It fills in `ready`, and `end` where only the partner knew it.
@@ -220,15 +216,13 @@ def match_messages(calls: Sequence[Event], traced: Collection[int]) -> list[Mess
     halves = [event for event in calls if event.kind in ("send", "recv")]
     # a call that raised took part in nothing: it has no partner
     alike = grouped(((*half.ends, half.tag, half.call.group, half if half.failed else None), half) for half in halves)
-    messages = []
     for (src, dst, tag, *_), both in alike.items():
         known = src is None or {src, dst} <= {*traced}
         sends, recvs = ([half for half in both if half.kind == kind] for kind in ("send", "recv"))
         for send, recv in _pairs(sends, recvs):
             _fill_in(send, recv, known)
             half = send or recv
-            messages.append(Message(src, dst, tag, half.group, half.num_bytes, send, recv, known))
-    return sorted(messages, key=lambda message: message.left)
+            yield Message(src, dst, tag, half.group, half.num_bytes, send, recv, known)
 
 
 def _pairs(sends: list[Event], recvs: list[Event]) -> list[tuple[Event | None, Event | None]]:
@@ -253,21 +247,19 @@ def _fill_in(send: Event | None, recv: Event | None, known: bool) -> None:
         recv.end = send.end
 
 
-def match_remote(calls: Sequence[Event]) -> list[Message]:
+def match_remote(calls: Sequence[Event]) -> Iterator[Message]:
     """The two messages of each remote call that was traced on both sides; it fills in `ready`, and the callee."""
     served = {(event.peer, event.call.sequence): event for event in calls if event.kind == "serve"}
-    messages = []
     for asked in calls:
         answer = served.get((asked.rank, asked.call.sequence)) if asked.kind == "remote" else None
         if answer is None:
             continue
         ends = {"tag": 0, "group": (), "num_bytes": None}
         asked.peer, there = answer.rank, (asked.start, max(asked.start, answer.start))
-        messages.append(Message(asked.rank, answer.rank, send=asked, recv=answer, times=there, **ends))
+        yield Message(asked.rank, answer.rank, send=asked, recv=answer, times=there, **ends)
         if asked.end > asked.start:  # and not only an RRef
             asked.ready, back = answer.end, (answer.end, max(asked.end, answer.end))
-            messages.append(Message(answer.rank, asked.rank, send=answer, recv=asked, times=back, **ends))
-    return messages
+            yield Message(answer.rank, asked.rank, send=answer, recv=asked, times=back, **ends)
 
 
 def match_collectives(calls: Sequence[Event], traced: Collection[int]) -> list[Collective]:

@@ -9,7 +9,7 @@ import io
 import json
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -155,7 +155,7 @@ class Trace:
         Args:
             path: of the file.
         """
-        Path(path).write_text(json.dumps(chrome(self)))
+        Path(path).write_text(json.dumps({"traceEvents": [*chrome(self)], "displayTimeUnit": "ms"}))
         return Path(path)
 
     def notes(self) -> list[str]:
@@ -225,30 +225,28 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
 # --- a file for Perfetto ---
 
 
-def chrome(trace: Trace) -> dict[str, Any]:
-    """The contents of a file for Perfetto, with times in microseconds: a process for each rank.
+def chrome(trace: Trace) -> Iterator[dict[str, Any]]:
+    """What a file for Perfetto contains, with times in microseconds: a process for each rank.
 
     Each rank has a track for its calls, further ones for calls that overlap others or are in flight, and one for each
     thread with the profiler's own rows. Messages are arrows. Source: "Trace Event Format", the Chromium project.
     """
-    items: list[dict[str, Any]] = []
     tracks: dict[Event, int] = {}
     for rank in trace.ranks:
-        items.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
-        items += [_slice(rank, THREADS + row.thread, row.name, row) for row in trace.rows.get(rank, ())]
+        yield {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
+        yield from (_slice(rank, THREADS + row.thread, row.name, row) for row in trace.rows.get(rank, ()))
         own = [event for event in trace.events if event.rank == rank]
         calls = pack([event for event in own if event.blocking]) + pack([event for event in own if not event.blocking])
         tracks |= {event: track for track, row in enumerate(calls) for event in row}
     for event, track in tracks.items():
         name = f"wait for {event.op}" if event.kind == "wait" else event.op
         args = {detail: getattr(event, detail) for detail in DETAILS}
-        items.append(_slice(event.rank, track, name, event) | {"args": args})
+        yield _slice(event.rank, track, name, event) | {"args": args}
     for number, message in enumerate(message for message in trace.messages if message.matched):
         for phase, event, time in (("s", message.send, message.left), ("f", message.recv, message.arrived)):
             inside = min(max(time, event.start), event.end - 1e-9)
             arrow = {"ph": phase, "bp": "e", "cat": "message", "name": "message", "id": number}
-            items.append({**arrow, "pid": event.rank, "tid": tracks[event], "ts": inside * 1e6})
-    return {"traceEvents": items, "displayTimeUnit": "ms"}
+            yield {**arrow, "pid": event.rank, "tid": tracks[event], "ts": inside * 1e6}
 
 
 def _slice(rank: int, track: int, name: str, what: Event | TorchRow) -> dict[str, Any]:

@@ -4,7 +4,7 @@ A pure function, called by client/recording.py. Runs on the notebook's kernel. N
 time is the model's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -37,7 +37,7 @@ def read(result: Result, ranks: Sequence[int]) -> Contents:
         elif (call := calls.get((span.rank, span.op))) is not None and not call.blocking:
             when = {"start": span.begin - zero, "end": span.end - zero}
             events.append(replace(call, kind="wait", blocking=True, ready=None, **when))
-    messages = _messages(result.transfers, calls, zero)
+    messages = sorted(_messages(result.transfers, calls, zero), key=lambda message: message.left)
     own = ((one.event, calls[one.rank, one.event.op]) for one in operations if isinstance(one.event, Collective))
     together = grouped(((collective.group, collective.count), call) for collective, call in own)
     collectives = meet([(alike[0].group, alike) for alike in together.values()], ranks)
@@ -55,9 +55,9 @@ def _event(one: Operation, blocking: bool, zero: float, last: float) -> Event:
     return Event(one.rank, "collective", event.name, start, end, blocking, inf, event.members, root, None, size)
 
 
-def _messages(transfers: Sequence[Transfer], calls: dict[tuple[int, int], Event], zero: float) -> list[Message]:
+def _messages(transfers: Sequence[Transfer], calls: dict[tuple[int, int], Event], zero: float) -> Iterator[Message]:
     """What was sent and received, and what only one of them was; `ready` of both is when the message left."""
-    messages, alone = [], {key: call for key, call in calls.items() if call.kind in ("send", "recv")}
+    alone = {key: call for key, call in calls.items() if call.kind in ("send", "recv")}
     for one in transfers:
         send, recv = alone.pop((one.src, one.send), None), alone.pop((one.dst, one.recv), None)
         if send is None and recv is None:
@@ -65,8 +65,7 @@ def _messages(transfers: Sequence[Transfer], calls: dict[tuple[int, int], Event]
         halves = [half for half in (send, recv) if half is not None]
         for half in halves:
             half.ready = one.begin - zero
-        messages.append(Message(one.src, one.dst, halves[0].tag, (), one.num_bytes, send, recv, len(halves) == 2))
+        yield Message(one.src, one.dst, halves[0].tag, (), one.num_bytes, send, recv, len(halves) == 2)
     for call in alone.values():
         ends = (call, None) if call.kind == "send" else (None, call)
-        messages.append(Message(*call.ends, call.tag, (), call.num_bytes, *ends))
-    return sorted(messages, key=lambda message: message.left)
+        yield Message(*call.ends, call.tag, (), call.num_bytes, *ends)

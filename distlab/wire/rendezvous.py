@@ -69,42 +69,6 @@ class Joined:
     rpc: bool = False
 
 
-class Rendezvous:
-    """Serves the store and names the generations.
-
-    Runs on: the notebook's kernel. Serving a store here imports torch, if it is not there yet, which costs most.
-
-    Args:
-        folder: a private folder for the files of init_method "file".
-        channel: address of the notebook's `ControlChannel`, for the meetings.
-        store: address and port of a store that is already running; None to serve one here.
-        hosts: see `Meeting`.
-
-    Attributes:
-        address: host and port of the store.
-        hosts: see `Meeting`.
-    """
-
-    def __init__(
-        self,
-        folder: str,
-        channel: tuple[str, int, str],
-        store: tuple[str, int] | None = None,
-        hosts: tuple[int, ...] = (),
-    ):
-        self._folder, self._channel, self.hosts = folder, channel, hosts
-        self._generation = 0
-        self._store = serve(listen(channel[0])) if store is None else None
-        self.address = store or (channel[0], self._store.port)
-
-    def next_meeting(self, init_method: str, backend: str, world_size: int, timeout: float) -> Meeting:
-        """A meeting whose keys no rank has used before."""
-        self._generation += 1
-        prefix, path = f"distlab/{self._generation}", os.path.join(self._folder, f"group-{self._generation}")
-        where = (*self.address, prefix, path, self._channel, self.hosts)
-        return Meeting(init_method, backend, world_size, timeout, *where)
-
-
 def loopback_interface() -> str:
     """Name of the network interface that carries 127.0.0.1: "lo" on Linux, "lo0" on macOS.
 

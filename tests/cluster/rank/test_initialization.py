@@ -41,7 +41,7 @@ def test_many_rebuilds(init_method):
         assert {(v["WORLD_SIZE"], v[AGENT]) for v in found} == {("2", os.environ.get(AGENT))}
         address = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
         if init_method == "env":
-            address = ("127.0.0.1", str(cluster.ranks._processes.rendezvous.address[1]))
+            address = ("127.0.0.1", str(cluster.ranks._processes.store[1]))
         assert {(v["MASTER_ADDR"], v["MASTER_PORT"]) for v in found} == {address}
         seconds = []
         for _ in range(10):

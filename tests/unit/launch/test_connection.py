@@ -2,7 +2,7 @@
 
 import socket
 
-from distlab.launch.connection import Connection
+from distlab.launch.connection import Connection, Servers
 from distlab.wire.messages import to_json
 from distlab.wire.orders import EngineProcess
 
@@ -12,7 +12,7 @@ def connection(*lines):
     here, server = socket.socketpair()
     with server:
         server.sendall("\n".join(line if isinstance(line, str) else to_json(line) for line in (*lines, "")).encode())
-    found = Connection(None, here, (0,), (0, 0), lambda engine: None)
+    found = Connection(None, here, (0,), Servers((0, 0), lambda engine: None))
     found.thread.join(10)
     return found
 

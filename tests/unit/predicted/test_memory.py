@@ -14,7 +14,7 @@ def test_each_stream_has_a_pool_of_its_own():
     first = torch.zeros(10)
     journal.add(first)
     del first
-    timeline.current = 1
+    timeline.current = lambda: 1
     second = torch.zeros(20)
     journal.add(second)
     journal.name(memory.GRADIENTS, [second])

@@ -80,7 +80,7 @@ def test_an_event_is_what_a_stream_had_begun_when_it_was_recorded():
     kernel(timeline, 2)
     ends = timeline.ends(0)
     kernel(timeline, 5)
-    timeline.current = 1
+    timeline.current = lambda: 1
     timeline.wait(1, ends)
     kernel(timeline, 1)
     assert times(recording(timeline))[0][-1] == (2, 3)
