@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.checking import Exercise, Question, Seen, formula
+from distlab_course.exercises.launching import parsed
 
 exercise, question, formula = partial(Exercise, "60"), partial(Question, "60"), partial(formula, "60")
 
@@ -55,15 +56,10 @@ def price_of_silence(answer):
 
 def _settings(fn, *arguments):
     """What torchrun reads in the words, by its own parser."""
-    from torch.distributed.run import get_args_parser  # a slow import
-
     program, *words = fn(*arguments)
     if not all(isinstance(word, str) for word in words):
         return Seen("words that are not strings", f"Every word is a string: {words}.")
-    try:
-        read = get_args_parser().parse_args(words)
-    except SystemExit:
-        return Seen("no command", "torchrun refuses these words; what it prints on the rank says which of them.")
+    read = parsed(words)
     options = ("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--local-addr")
     values = [f"{option} {getattr(read, option[2:].replace('-', '_'))}" for option in options]
     return [program, *values, read.training_script]
