@@ -4,6 +4,7 @@ Runs on every rank of the small world, called by distlab's check; the exercises 
 fewer_bytes.py and stop_and_resume.py.
 """
 
+import inspect
 import os
 import shutil
 import tempfile
@@ -158,16 +159,12 @@ def with_hook(hook, state, width):
 
 def with_half(fn, width):
     """How a hook has sent its buckets, and the gradients."""
-    calls, all_reduce = [], dist.all_reduce
-
-    def noted(tensor, *args, async_op=False, **kwargs):
-        calls.append((tensor.nbytes, async_op))
-        return all_reduce(tensor, *args, async_op=async_op, **kwargs)
-
-    with mock.patch.object(dist, "all_reduce", noted):
+    form = inspect.signature(dist.all_reduce)
+    with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as begun:
         found = with_hook(fn, None, width)
-    waits = "" if all(async_op for _, async_op in calls) else " and waits"
-    return Seen(f"sends {sum(size for size, _ in calls)} bytes{waits}"), found
+    calls = [form.bind(*call.args, **call.kwargs).arguments for call in begun.call_args_list]
+    waits = "" if all(call.get("async_op") for call in calls) else " and waits"
+    return Seen(f"sends {sum(call['tensor'].nbytes for call in calls)} bytes{waits}"), found
 
 
 def with_own_sum(fn, width):
