@@ -135,7 +135,7 @@ FIGURES = {
     "who_waits": (figures.who_waits, (STUCK, "t"), {"t", "rank 0", "rank 3", "finished"}),
     "clocks": (figures.clocks, (EXCHANGES, 5.05), {"the shortest exchange", "the\ntruth", "rank 2"}),
     "memory": (figures.memory, (REPLICAS, "t", "MiB", 32 * 2**20), {"replica", "25", "device: 32 MiB", "memory, MiB"}),
-    "memory_at": (figures.memory_at, (MOMENTS, "t"), {"0", "1", "parameters", "gathered parameters", "t"}),
+    "memory_at": (figures.memory_at, (MOMENTS, "t"), {"forward 0", "parameters", "gathered parameters", "t"}),
     "shards": (figures.shards, (STATES, ["gather", "add"], "t"), {"t", "rank 0", "rows", "all", "sum", "gather"}),
     "cuts": (figures.cuts, (LAYERS, 2, {"down": "all-\nsum"}, "t"), {"8 x 2", "all-\nsum", "every rank", "rank 1"}),
     "mesh": (figures.mesh, ((2, 2), TALKS, "t"), {"3", "1 gather\n1 scatter"}),
