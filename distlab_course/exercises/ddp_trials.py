@@ -25,19 +25,6 @@ from distlab_course import checkpoints
 RATE, BATCH, EPOCHS, ROUNDS = 0.1, 3, 2, 8
 
 
-class Watched(nn.Linear):
-    """A layer for images of 2 numbers and 2 classes, which keeps its weights as they were in each forward."""
-
-    def __init__(self, seed):
-        torch.manual_seed(seed)
-        super().__init__(2, 2)
-        self.history = []
-
-    def forward(self, images):
-        self.history.append(flat(self.parameters()))
-        return super().forward(images)
-
-
 class Numbered(TensorDataset):
     """Images of 2 numbers with labels 0 and 1, which remembers which of them were read."""
 
@@ -56,6 +43,15 @@ class Numbered(TensorDataset):
 def flat(tensors):
     """A copy of all numbers, in one dimension."""
     return nn.utils.parameters_to_vector(tensors).detach().clone()
+
+
+def watched(seed):
+    """A layer for images of 2 numbers and 2 classes, which keeps its weights as they were in each forward."""
+    torch.manual_seed(seed)
+    model = nn.Linear(2, 2)
+    model.history = []
+    model.register_forward_pre_hook(lambda *_: model.history.append(flat(model.parameters())))
+    return model
 
 
 def gradient(model):
@@ -82,14 +78,14 @@ def of_a_training(model, samples):
 
 def trained(fn, count):
     """Train with `count` samples, each rank with other weights; facts, and the weights."""
-    model, samples = Watched(dist.get_rank()), Numbered(count)
+    model, samples = watched(dist.get_rank()), Numbered(count)
     fn(model, samples, BATCH, EPOCHS)
     return of_a_training(model, samples), flat(model.parameters())
 
 
 def repaired(fn, count):
     """Run the script with the five faults: facts about its training, its first step and its file."""
-    model, samples, again = Watched(0), Numbered(count), Watched(0)
+    model, samples, again = watched(0), Numbered(count), watched(0)
     with mock.patch.object(torch, "save") as save:
         fn(model, samples, BATCH, EPOCHS, "model.pt")
     before, after = model.history[:2]
@@ -107,14 +103,14 @@ def repaired(fn, count):
 
 def shared(fn, count):
     """Let the ranks look at `count` samples; how often they did, and the share that comes out."""
-    model, samples = Watched(0), Numbered(count)
+    model, samples = watched(0), Numbered(count)
     share, looks = fn(model, samples), [len(read) for read in gathered(samples.read)]
     return Seen(f"{sum(looks)} looks, at most {max(looks)} by a rank"), share
 
 
 def after_backward(fn, *arguments):
     """What a backward through DDP leaves: how often it has sent gradients, and the gradients."""
-    ddp, sent = DistributedDataParallel(Watched(0)), []
+    ddp, sent = DistributedDataParallel(watched(0)), []
 
     def counted(state, bucket):
         sent.append(bucket)
@@ -138,7 +134,7 @@ def uneven(fn, count):
 
 def to_the_end(fn, count):
     """Train with `count` batches; how many were used, and the weights."""
-    ddp, batch = DistributedDataParallel(Watched(0)), Numbered(12, seed=dist.get_rank())
+    ddp, batch = DistributedDataParallel(watched(0)), Numbered(12, seed=dist.get_rank())
     fn(ddp, list(zip(batch.images.split(2), batch.labels.split(2), strict=True))[:count])
     return Seen(f"batches used: {len(ddp.module.history)}"), flat(ddp.parameters())
 
@@ -200,7 +196,7 @@ def over_rounds(fn, tensor, rounds=ROUNDS):
 
 def saved(fn, epoch):
     """Save a checkpoint, slowly: how often and where it was written, whether all have waited, and what is in it."""
-    written, save, ddp = [], torch.save, DistributedDataParallel(Watched(0))
+    written, save, ddp = [], torch.save, DistributedDataParallel(watched(0))
     folder = gathered(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]
     path = Path(folder, "run.pt")
 
