@@ -3,8 +3,6 @@
 A plan is predicted at two depths, and continued to 80 blocks. Runs on the notebook's kernel.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 
