@@ -105,7 +105,7 @@ class Images:
         return f"{self.name}: {parts}, each {' x '.join(map(str, self.shape))}"
 
 
-def load(name: str = "digits", root: str | Path | None = None, fallback: str | None = None) -> Images:
+def load(name: str = "digits", root: str | Path | None = None) -> Images:
     """A set of images by its name; the digits need no files, the others are downloaded when they are not there.
 
     On ranks, one rank of each machine downloads and checks the files while the others wait for it.
@@ -116,26 +116,18 @@ def load(name: str = "digits", root: str | Path | None = None, fallback: str | N
         name: "digits" (1797 handwritten digits of 8 x 8 pixels, inside scikit-learn), "mnist" (70,000 of 28 x 28)
             or "cifar10" (60,000 photographs, 3 x 32 x 32).
         root: folder for the files, as torchvision lays them out; by default distlab/ in the user's cache.
-        fallback: the set to take, with a warning, when the files cannot be had; None raises.
 
     Raises:
         ArgumentError: there is no set of that name. DataError: a file is missing or damaged, and cannot be downloaded.
     """
-    for argument, given in (("name", name), ("fallback", fallback or "digits")):
-        one_of(argument, given, ("digits", *FILES), 'Call load() for the digits, or load("mnist").')
+    one_of("name", name, ("digits", *FILES), 'Call load() for the digits, or load("mnist").')
     if name == "digits":
         return digits()
     # source of the default: XDG Base Directory Specification
     folder = Path(root or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distlab")
     if name == "mnist":
         folder = folder / "MNIST" / "raw"
-    try:
-        one_rank_first(fetch, ADDRESSES[name], FILES[name], folder)
-    except DataError as error:
-        if fallback is None:
-            raise DataError(f'{error} Or call load({name!r}, fallback="digits").') from error
-        warnings.warn(f"{error} {fallback} is loaded in its place.", stacklevel=2)
-        return load(fallback, root)
+    one_rank_first(fetch, ADDRESSES[name], FILES[name], folder)
     return {"mnist": _mnist, "cifar10": _cifar10}[name](folder)
 
 
@@ -163,7 +155,7 @@ def fetch(address: str, files: Mapping[str, str], folder: Path) -> None:
             pooch.retrieve(address + name, f"md5:{md5}", name, folder, downloader=download)
         except (OSError, ValueError) as error:
             why = f"is missing or damaged, and could not be downloaded ({error})"
-            raise DataError(f"{folder / name} {why}. Put a whole copy there.") from error
+            raise DataError(f"{folder / name} {why}. Put a whole copy there, or call load() for the digits.") from error
 
 
 def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -3,8 +3,6 @@
 The architecture is that of "The Llama 3 Herd of Models" (2024), table 3. Runs on the ranks, or in predict's process.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

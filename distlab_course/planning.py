@@ -3,11 +3,10 @@
 A plan is predicted at two depths, and continued to 80 blocks. Runs on the notebook's kernel.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 
+from distlab.text import one_of
 from distlab_course.llama import SIZES
 
 DEVICES, LENGTH, TOKENS = 512, 8192, 1.4e12
@@ -53,12 +52,10 @@ def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "
     from distlab import Device, Link, Network, predict
     from distlab.errors import ArgumentError
 
-    if tensor not in (1, 2, 4, 8):
-        raise ArgumentError(f"tensor must be 1, 2, 4 or 8, which divide the 8 heads of keys, got {tensor!r}.")
-    if recompute not in ("none", "op", "full"):
-        raise ArgumentError(f'recompute must be "none", "op" or "full", got {recompute!r}.')
-    if pipeline not in (1, 2, 4) or stages not in (1, 2) or (pipeline == 1 and stages > 1):
-        raise ArgumentError("pipeline must be 1, 2 or 4; stages must be 1, or in a pipeline 2.")
+    one_of("tensor", tensor, (1, 2, 4, 8), "These divide the 8 heads of keys.")
+    one_of("pipeline", pipeline, (1, 2, 4))
+    one_of("stages", stages, (1, 2) if pipeline > 1 else (1,), "Only a rank of a pipeline has more than one.")
+    one_of("recompute", recompute, ("none", "op", "full"))
     batch, parts = SEQUENCES * tensor * pipeline // DEVICES, pipeline * stages
     if batch < pipeline:
         each = SEQUENCES * tensor / DEVICES

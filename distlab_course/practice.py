@@ -225,8 +225,6 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         _call("ip", "link", "set", self._link(name), "master", self._bridge, "up")
         self._queue(name, (self._link(name), "eth0"), "noqueue")
 
-    mend = repair  # its first name
-
 
 def processes_in(namespace: Path) -> list[psutil.Process]:
     """The processes that run in a network namespace."""

@@ -4,8 +4,6 @@ The order of shardings, what is recomputed, and the precision of each part follo
 2024 (github.com/pytorch/torchtitan, 9dec370). Runs on the ranks, or in predict's process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    loss_parallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import Replicate, Shard, parallel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from distlab_course.llama import Llama, Size
@@ -62,11 +52,12 @@ def train(
     models = [part(size, mesh, place + i * pipeline, pipeline * stages, recompute) for i in range(stages)]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
     words = torch.randint(size.words, (batch, length))
-    run = pipelined(models, mesh, words, size) if pipeline > 1 else whole(models[0], words)
+    run = pipelined(models, mesh, words, size) if pipeline > 1 else lambda: loss_of(models[0](words), words).backward()
     for _ in range(steps):
         for optimizer in optimizers:
             optimizer.zero_grad()
-        run()
+        with parallel.loss_parallel():
+            run()
         for model in models:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -91,20 +82,22 @@ def part(size: Size, mesh: DeviceMesh, stage: int, stages: int, recompute: str) 
 
 def split(model: Llama, mesh: DeviceMesh) -> None:
     """Tensor parallelism; between the blocks each rank has a part of the sequence."""
-    column, row = ColwiseParallel(), RowwiseParallel(output_layouts=Shard(1))
-    gather = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
-    plan = {"attention_norm": SequenceParallel(), "attention": gather, "ffn_norm": SequenceParallel()}
-    plan |= {"feed_forward": gather, "attention.wo": row, "feed_forward.w2": row}
+    column, row = parallel.ColwiseParallel(), parallel.RowwiseParallel(output_layouts=Shard(1))
+    norm = parallel.SequenceParallel()
+    gather = parallel.PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    plan = {"attention_norm": norm, "attention": gather, "attention.wo": row}
+    plan |= {"ffn_norm": norm, "feed_forward": gather, "feed_forward.w2": row}
     plan |= dict.fromkeys(("attention.wq", "attention.wk", "attention.wv"), column)
     plan |= dict.fromkeys(("feed_forward.w1", "feed_forward.w3"), column)
     for block in model.blocks:
-        parallelize_module(block, mesh, plan)
+        parallel.parallelize_module(block, mesh, plan)
     ends = {
-        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-        "norm": SequenceParallel(),
-        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+        "embedding": parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "norm": norm,
+        "output": parallel.ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
     }
-    parallelize_module(model, mesh, {name: how for name, how in ends.items() if getattr(model, name) is not None})
+    there = {name: how for name, how in ends.items() if getattr(model, name) is not None}
+    parallel.parallelize_module(model, mesh, there)
 
 
 def recomputed(forward: Callable[[Tensor], Tensor], some: bool) -> Callable[[Tensor], Tensor]:
@@ -132,17 +125,7 @@ def loss_of(scores: Tensor, words: Tensor) -> Tensor:
     return F.cross_entropy(scores.flatten(0, 1).float(), words.flatten(0, 1))
 
 
-def whole(model: Llama, words: Tensor) -> Callable[[], None]:
-    """Forward and backward pass of a model that is not cut into stages."""
-
-    def run() -> None:
-        with loss_parallel():
-            loss_of(model(words), words).backward()
-
-    return run
-
-
-def pipelined(models: list[Llama], mesh: DeviceMesh, words: Tensor, size: Size) -> Callable[[], None]:
+def pipelined(models: list[Llama], mesh: DeviceMesh, words: Tensor, size: Size) -> Callable[[], object]:
     """Forward and backward pass of this rank's stages, with as many microbatches as the pipeline has ranks."""
     ranks, place, tensor = mesh["pipeline"].size(), mesh.get_local_rank("pipeline"), mesh["tensor"].size()
     some, like = words[: len(words) // ranks].to("meta"), {"dtype": torch.bfloat16, "device": "meta"}
@@ -159,8 +142,4 @@ def pipelined(models: list[Llama], mesh: DeviceMesh, words: Tensor, size: Size) 
     else:
         schedule = ScheduleInterleaved1F1B(stages, ranks, loss_fn=loss_of)
 
-    def run() -> None:
-        with loss_parallel():
-            schedule.step(*[words] * (place == 0), **({"target": words} if place == ranks - 1 else {}))
-
-    return run
+    return lambda: schedule.step(*[words] * (place == 0), **({"target": words} if place == ranks - 1 else {}))

@@ -19,7 +19,7 @@ from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.rank import entry
 from distlab.simulated import begin_cell
 from distlab.wire import seconds
-from distlab.wire.messages import COMMUNICATING, SILENT, Failure, RankStatus
+from distlab.wire.messages import COMMUNICATING, IDLE, SILENT, Failure, RankStatus
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Cell:
         message = "\n".join([*parts, failures.outcome(duration, busy, replaced, gone)])
         display.show_source(states, self._options.source)
         if needs:
-            raise DeadlockError(message, found)
+            raise DeadlockError(message, found, tuple(r for r, state in states.items() if state.doing == IDLE))
         raise Interrupted(message) if timeout is None else RankTimeout(message, found)
 
 

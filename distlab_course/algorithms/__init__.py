@@ -19,7 +19,6 @@ import torch
 
 from distlab.simulated.schedules import Message, Schedule, cost, schedule
 from distlab_course.algorithms import by_messages
-from distlab_course.algorithms.by_host import two_level
 from distlab_course.algorithms.call import all_reduce
 from distlab_course.algorithms.shared_memory import Segment, segment_of, shared_memory
 
@@ -57,4 +56,4 @@ ALL_REDUCE: dict[str, Callable[..., Any]] = {
     function.__name__.replace("_", " "): function for function in (*by_messages.ALL, shared_memory, best)
 }
 
-__all__ = ["ALL_REDUCE", "Message", "Schedule", "cost", "holdings", "schedule", "two_level"]
+__all__ = ["ALL_REDUCE", "Message", "Schedule", "cost", "holdings", "schedule"]

@@ -43,12 +43,11 @@ def mark(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNod
     checks = [(cell, CHECK.search(cell.source)) for cell in code if _of(cell).get("grade")]
     folder = Path(resources["metadata"]["path"])
     for cell in code:
+        cell.outputs = []
         if match := WRITTEN.fullmatch(cell.source):
             (folder / match[1]).write_text(match[2])
     asked = [match[1] for _, match in checks if match]
     verdicts = judged(asked, code_of(notebook.cells), code_of(original), folder)
-    for cell in code:
-        cell.outputs = []
     for cell, match in checks:
         passed, words = verdicts[match[1]] if match else (False, NO_CHECK)
         if passed:

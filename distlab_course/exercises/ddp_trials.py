@@ -4,6 +4,7 @@ Runs on every rank of the small world, called by distlab's check; the exercises 
 fewer_bytes.py and stop_and_resume.py.
 """
 
+import inspect
 import os
 import shutil
 import tempfile
@@ -24,19 +25,6 @@ from distlab_course import checkpoints
 RATE, BATCH, EPOCHS, ROUNDS = 0.1, 3, 2, 8
 
 
-class Watched(nn.Linear):
-    """A layer for images of 2 numbers and 2 classes, which keeps its weights as they were in each forward."""
-
-    def __init__(self, seed):
-        torch.manual_seed(seed)
-        super().__init__(2, 2)
-        self.history = []
-
-    def forward(self, images):
-        self.history.append(flat(self.parameters()))
-        return super().forward(images)
-
-
 class Numbered(TensorDataset):
     """Images of 2 numbers with labels 0 and 1, which remembers which of them were read."""
 
@@ -55,6 +43,15 @@ class Numbered(TensorDataset):
 def flat(tensors):
     """A copy of all numbers, in one dimension."""
     return nn.utils.parameters_to_vector(tensors).detach().clone()
+
+
+def watched(seed):
+    """A layer for images of 2 numbers and 2 classes, which keeps its weights as they were in each forward."""
+    torch.manual_seed(seed)
+    model = nn.Linear(2, 2)
+    model.history = []
+    model.register_forward_pre_hook(lambda *_: model.history.append(flat(model.parameters())))
+    return model
 
 
 def gradient(model):
@@ -81,14 +78,14 @@ def of_a_training(model, samples):
 
 def trained(fn, count):
     """Train with `count` samples, each rank with other weights; facts, and the weights."""
-    model, samples = Watched(dist.get_rank()), Numbered(count)
+    model, samples = watched(dist.get_rank()), Numbered(count)
     fn(model, samples, BATCH, EPOCHS)
     return of_a_training(model, samples), flat(model.parameters())
 
 
 def repaired(fn, count):
     """Run the script with the five faults: facts about its training, its first step and its file."""
-    model, samples, again = Watched(0), Numbered(count), Watched(0)
+    model, samples, again = watched(0), Numbered(count), watched(0)
     with mock.patch.object(torch, "save") as save:
         fn(model, samples, BATCH, EPOCHS, "model.pt")
     before, after = model.history[:2]
@@ -106,14 +103,14 @@ def repaired(fn, count):
 
 def shared(fn, count):
     """Let the ranks look at `count` samples; how often they did, and the share that comes out."""
-    model, samples = Watched(0), Numbered(count)
+    model, samples = watched(0), Numbered(count)
     share, looks = fn(model, samples), [len(read) for read in gathered(samples.read)]
     return Seen(f"{sum(looks)} looks, at most {max(looks)} by a rank"), share
 
 
 def after_backward(fn, *arguments):
     """What a backward through DDP leaves: how often it has sent gradients, and the gradients."""
-    ddp, sent = DistributedDataParallel(Watched(0)), []
+    ddp, sent = DistributedDataParallel(watched(0)), []
 
     def counted(state, bucket):
         sent.append(bucket)
@@ -137,7 +134,7 @@ def uneven(fn, count):
 
 def to_the_end(fn, count):
     """Train with `count` batches; how many were used, and the weights."""
-    ddp, batch = DistributedDataParallel(Watched(0)), Numbered(12, seed=dist.get_rank())
+    ddp, batch = DistributedDataParallel(watched(0)), Numbered(12, seed=dist.get_rank())
     fn(ddp, list(zip(batch.images.split(2), batch.labels.split(2), strict=True))[:count])
     return Seen(f"batches used: {len(ddp.module.history)}"), flat(ddp.parameters())
 
@@ -158,16 +155,12 @@ def with_hook(hook, state, width):
 
 def with_half(fn, width):
     """How a hook has sent its buckets, and the gradients."""
-    calls, all_reduce = [], dist.all_reduce
-
-    def noted(tensor, *args, async_op=False, **kwargs):
-        calls.append((tensor.nbytes, async_op))
-        return all_reduce(tensor, *args, async_op=async_op, **kwargs)
-
-    with mock.patch.object(dist, "all_reduce", noted):
+    form = inspect.signature(dist.all_reduce)
+    with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as begun:
         found = with_hook(fn, None, width)
-    waits = "" if all(async_op for _, async_op in calls) else " and waits"
-    return Seen(f"sends {sum(size for size, _ in calls)} bytes{waits}"), found
+    calls = [form.bind(*call.args, **call.kwargs).arguments for call in begun.call_args_list]
+    waits = "" if all(call.get("async_op") for call in calls) else " and waits"
+    return Seen(f"sends {sum(call['tensor'].nbytes for call in calls)} bytes{waits}"), found
 
 
 def with_own_sum(fn, width):
@@ -203,7 +196,7 @@ def over_rounds(fn, tensor, rounds=ROUNDS):
 
 def saved(fn, epoch):
     """Save a checkpoint, slowly: how often and where it was written, whether all have waited, and what is in it."""
-    written, save, ddp = [], torch.save, DistributedDataParallel(Watched(0))
+    written, save, ddp = [], torch.save, DistributedDataParallel(watched(0))
     folder = gathered(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]
     path = Path(folder, "run.pt")
 

@@ -71,8 +71,8 @@ def _words(line):
     return words[begin + 1 :]
 
 
-def _parsed(line):
-    """The options of a command line, as torchrun reads them; ValueError with what it says."""
+def parsed(words):
+    """The options among the words after torchrun, as it reads them; ValueError with what it says."""
     from torch.distributed.run import get_args_parser
 
     parser = get_args_parser()
@@ -81,7 +81,7 @@ def _parsed(line):
         raise ValueError(f"torchrun would say: {message}")
 
     parser.error = refuse
-    return parser.parse_args(_words(line))
+    return parser.parse_args(words)
 
 
 @question("08")
@@ -97,7 +97,7 @@ def two_nodes(answer):
     Why: Each torchrun needs to know how many machines there are, how many ranks to start, and where to meet.
     """
     try:
-        first, second = map(_parsed, [answer] * 2 if isinstance(answer, str) else answer)
+        first, second = (parsed(_words(line)) for line in ([answer] * 2 if isinstance(answer, str) else answer))
     except ValueError as error:
         return f"{error}."
     places = {one.rdzv_endpoint or f"{one.master_addr}:{one.master_port}" for one in (first, second)}
@@ -171,8 +171,9 @@ def repair_spawning(answer):
 def shown_by(line, script):
     """Run a torchrun command line on this script: (what the terminal shows, the texts of the log files by path)."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, _parsed(line).training_script).write_text(script)
-        shown = _printed(folder, *TORCHRUN, *_words(line))
+        words = _words(line)
+        Path(folder, parsed(words).training_script).write_text(script)
+        shown = _printed(folder, *TORCHRUN, *words)
         files = {path.relative_to(folder): path.read_text() for path in Path(folder).rglob("*.log")}
     return shown, files
 

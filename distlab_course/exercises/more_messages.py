@@ -66,8 +66,15 @@ def with_edges(part):
 
     Limit: Each neighbour needs one number.
     """
-    rank, parts = dist.get_rank(), [torch.zeros(1), *gathered(part), torch.zeros(1)]
-    return torch.cat([parts[rank][-1:], part, parts[rank + 2][:1]])
+    rank, wide = dist.get_rank(), torch.zeros(len(part) + 2)
+    wide[1:-1] = part
+    operations = []
+    for neighbour, edge, arrival in ((rank - 1, part[:1], wide[:1]), (rank + 1, part[-1:], wide[-1:])):
+        if 0 <= neighbour < dist.get_world_size():
+            operations += [dist.P2POp(dist.isend, edge, neighbour), dist.P2POp(dist.irecv, arrival, neighbour)]
+    for work in dist.batch_isend_irecv(operations) if operations else []:
+        work.wait()
+    return wide
 
 
 @exercise("10", cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)), given=_text)

@@ -15,16 +15,10 @@ def _while_backward_runs(fn, images):
     """The gradients, and whether all-reduces began in backward and continued beside it."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     nn.utils.vector_to_parameters(torch.full((23,), 0.5), model.parameters())
-    begun, all_reduce = [], dist.all_reduce
-
-    def noted(*args, **kwargs):
-        begun.append(bool(kwargs.get("async_op") or args[3:]))
-        return all_reduce(*args, **kwargs)
-
-    with mock.patch.object(dist, "all_reduce", noted):
+    with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as begun:
         finish = fn(model)
         model(images.reshape(-1, 4)).sum().backward()
-        early = list(begun)
+        early = [bool(call.kwargs.get("async_op") or call.args[3:]) for call in begun.call_args_list]
         if callable(finish):
             finish()
     how = "after backward" if not early else "beside backward" if all(early) else "that backward waits for"

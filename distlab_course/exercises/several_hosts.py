@@ -6,7 +6,8 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Exercise, Question, Seen, formula
+from distlab.checking import Exercise, Question, Seen, formula, gathered, on_rank
+from distlab_course.exercises.launching import parsed
 
 exercise, question, formula = partial(Exercise, "60"), partial(Question, "60"), partial(formula, "60")
 
@@ -55,15 +56,10 @@ def price_of_silence(answer):
 
 def _settings(fn, *arguments):
     """What torchrun reads in the words, by its own parser."""
-    from torch.distributed.run import get_args_parser  # a slow import
-
     program, *words = fn(*arguments)
     if not all(isinstance(word, str) for word in words):
         return Seen("words that are not strings", f"Every word is a string: {words}.")
-    try:
-        read = get_args_parser().parse_args(words)
-    except SystemExit:
-        return Seen("no command", "torchrun refuses these words; what it prints on the rank says which of them.")
+    read = parsed(words)
     options = ("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--local-addr")
     values = [f"{option} {getattr(read, option[2:].replace('-', '_'))}" for option in options]
     return [program, *values, read.training_script]
@@ -131,15 +127,10 @@ def ask_the_time(clock):
     Hint: Rank 0: clock, send, recv, clock. Rank 1: recv, clock, send.
     Hint: `torch.zeros(1)` is float32 and has about seven digits, but the time has ten before the decimal point.
     """
-    note = torch.zeros(1, dtype=torch.float64)
-    if dist.get_rank() == 0:
-        asked = clock()
-        dist.send(note, dst=1)
-        dist.recv(note, src=1)
-        return asked, note.item(), clock()
-    dist.recv(note, src=0)
-    note[0] = clock()
-    dist.send(note, dst=0)
+    asked = clock()
+    dist.barrier()
+    seen = gathered(clock())[1]
+    return on_rank(0, (asked, seen, clock()))
 
 
 @formula(

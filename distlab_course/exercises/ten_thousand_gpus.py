@@ -126,7 +126,7 @@ def plan_for_70b(answer):
 
     Why: The smallest group of tensor parallelism sends the least, and recomputing all blocks makes room for the rest.
     """
-    from distlab_course.planning import MEMORY, plan
+    from distlab_course.planning import plan
 
     if not isinstance(answer, dict):
         return 'Give the arguments of `planning.plan` as a dict, such as {"tensor": 8, "recompute": "full"}.'
@@ -134,6 +134,6 @@ def plan_for_70b(answer):
         found = plan(**answer)
     except (DistlabError, TypeError) as error:
         return f"There is no such plan. {error}"
-    if found.num_bytes > MEMORY:
+    if not found.fits:
         return f"It does not fit: a device would need {found.num_bytes / 1e9:.0f} GB."
     return found.days <= DAYS or f"It fits, but takes {found.days:.1f} days."

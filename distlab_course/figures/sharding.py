@@ -4,7 +4,6 @@ Runs in the notebook's kernel, on values that were pulled from the ranks. Length
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -57,8 +56,7 @@ def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
     """Draw what lies in the memory of one rank at one moment after the other, as columns from left to right.
 
     Args:
-        moments: by name, the bytes in parts. Moments that follow each other and whose names differ in the last word
-            only, "forward 0", "forward 1", share one label.
+        moments: by name, the bytes in parts.
         title: whose memory.
     """
     top = max(sum(parts.values()) for parts in moments.values()) / UNITS["MiB"]
@@ -72,16 +70,8 @@ def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
                 look = look_of(part)
                 ax.bar(place, size / UNITS["MiB"], 0.8, bottom, facecolor=look.fill, **outline(look))
                 bottom += size / UNITS["MiB"]
-        words = [(place, *name.rpartition(" ")[::2]) for place, name in enumerate(moments)]
-        groups = [list(group) for _, group in groupby(words, key=lambda word: word[1] or word[2])]
-        ticks = [last if len(group) > 1 else "" for group in groups for _, _, last in group]
-        ax.set_xticks(range(len(moments)), ticks)
+        ax.set_xticks(range(len(moments)), moments, rotation=45, ha="right", rotation_mode="anchor")
         ax.tick_params(axis="x", length=0)
-        below = ax.secondary_xaxis(-0.07)
-        names = [group[0][1] if len(group) > 1 else "\n".join(group[0][1:]).strip() for group in groups]
-        below.set_xticks([(group[0][0] + group[-1][0]) / 2 for group in groups], names)
-        below.tick_params(length=0)
-        below.spines["bottom"].set_visible(False)
         legend_below(ax, looks_in(moments), columns=4)
     return ax
 

@@ -147,8 +147,7 @@ def images(rows: Sequence[Any], captions: Sequence[Any], names: Sequence[str] = 
         draw_lane(ax, 0, top, width, height, color, name)
         for column, (image, caption) in enumerate(zip(row, captions[place], strict=True)):
             left = start + column * (SIDE + GAP)
-            pixels = np.asarray(image, dtype=float).squeeze()
-            pixels = (pixels - pixels.min()) / (np.ptp(pixels) or 1)
+            pixels = np.asarray(image).squeeze()
             extent = (left, left + SIDE, top + PAD + SIDE, top + PAD)
             with style():
                 ax.imshow(pixels, cmap=ink, interpolation="nearest", extent=extent, aspect="auto", zorder=2)

@@ -22,10 +22,12 @@ def who_waits(report: object, title: str = "who waits for whom") -> Figure:
     Arrows to the right run above the ranks, those to the left below them.
 
     Args:
-        report: a DeadlockError about messages between two ranks, or its text.
+        report: a DeadlockError about messages between two ranks.
         title: of the figure.
     """
-    waits, finished = parse(str(report))
+    waiting, finished = getattr(report, "failures", ()), getattr(report, "finished", ())
+    peers = {one.rank: re.search(r"\b(?:src|dst)=(\d+)", one.message) for one in waiting}
+    waits = {rank: int(peer[1]) for rank, peer in peers.items() if peer}
     if not waits:
         refuse("report", "the report of ranks that wait for messages", report, "Run the cell that deadlocks once more.")
     lefts = {rank: place * APART for place, rank in enumerate(sorted({*waits, *waits.values(), *finished}))}
@@ -49,15 +51,3 @@ def who_waits(report: object, title: str = "who waits for whom") -> Figure:
             look = {"arrowstyle": "-|>", "mutation_scale": 14, "linewidth": 1.8, "color": line_color(rank)}
             ax.add_patch(FancyArrowPatch(*points, connectionstyle=f"arc3,rad={-BOW}", shrinkA=1, shrinkB=1, **look))
     return figure
-
-
-def parse(report: str) -> tuple[dict[int, int], list[int]]:
-    """From a report: for each waiting rank the one that it waits for, and the ranks that have finished."""
-    waits, finished = {}, []
-    for words, rest in re.findall(r"^  ranks? (\d[\d, and-]*?)  +(\S.*)", report, re.MULTILINE):
-        ranks = [rank for a, b in re.findall(r"(\d+)(?:-(\d+))?", words) for rank in range(int(a), int(b or a) + 1)]
-        if peer := re.search(r"\b(?:src|dst)=(\d+)", rest):
-            waits |= dict.fromkeys(ranks, int(peer[1]))
-        elif rest.startswith("finished"):
-            finished += ranks
-    return waits, finished

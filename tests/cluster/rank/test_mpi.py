@@ -81,8 +81,9 @@ def test_a_deadlock_over_mpi_is_named_and_freed(usable):
         (stuck, [0, 1, 2]),
         (the_last_rank_never_comes, [0, 1]),
     ):
-        failures = raised(distlab.DeadlockError, usable.run, program).failures
-        assert [failure.rank for failure in failures] == ranks
+        error = raised(distlab.DeadlockError, usable.run, program)
+        assert [failure.rank for failure in error.failures] == ranks
+        assert error.finished == tuple(rank for rank in range(3) if rank not in ranks)
     assert usable.pull("kept") == [7] * 3
 
 

@@ -29,7 +29,6 @@ def test_partitions_use_every_sample_once(parts):
 REFUSED = {
     "parts must be a whole number from 1 to 10, got 11. Use fewer": lambda: data.partition(range(10), 11),
     "name must be one of 'digits', 'mnist', 'cifar10', got 'mnits'. ": lambda: data.load("mnits"),
-    "fallback must be one of 'digits', 'mnist', 'cifar10', got True. ": lambda: data.load("mnist", fallback=True),
 }
 
 
@@ -70,7 +69,7 @@ def test_mnist_files_are_read(tmp_path, monkeypatch):
     written = write_mnist(tmp_path / "distlab")
     trust(monkeypatch, "mnist", tmp_path / "distlab" / "MNIST" / "raw")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    images = data.load("mnist", root=tmp_path / "distlab", fallback="digits")
+    images = data.load("mnist", root=tmp_path / "distlab")
     assert repr(images) == repr(data.load("mnist"))
     assert repr(images) == "mnist: 12 images to train on, 5 to test with, each 1 x 28 x 28"
     for part, stem in ((images.train, "train"), (images.test, "t10k")):
@@ -95,7 +94,7 @@ def test_cifar_files_are_read(tmp_path, monkeypatch):
 
 
 def test_a_file_that_is_not_the_published_one_is_never_opened(tmp_path, monkeypatch):
-    """A pickle may call anything, so an archive with another checksum is an error; another set comes when asked for."""
+    """A pickle may call anything, so an archive with another checksum is an error."""
     path = tmp_path / "cifar-10-python.tar.gz"
     path.write_bytes(b"another file")
     monkeypatch.setitem(data.ADDRESSES, "cifar10", NOWHERE)
@@ -103,9 +102,7 @@ def test_a_file_that_is_not_the_published_one_is_never_opened(tmp_path, monkeypa
     text = str(refused(data.load, "cifar10", root=tmp_path, kind=DataError))
     assert text.startswith(f"{path} is missing or damaged, and could not be downloaded (")
     assert "Connection refused" in text
-    assert text.endswith("). Put a whole copy there. Or call load('cifar10', fallback=\"digits\").")
-    with pytest.warns(UserWarning, match=r"could not be downloaded .* digits is loaded in its place\."):
-        assert data.load("cifar10", root=tmp_path, fallback="digits").name == "digits"
+    assert text.endswith("). Put a whole copy there, or call load() for the digits.")
 
 
 def test_augmented_images_are_cut_out_of_a_wider_border():

@@ -4,8 +4,10 @@ import numpy as np
 import torch
 
 from distlab import plotting
+from distlab.errors import DeadlockError
 from distlab.traces.events import Event, Message
 from distlab.traces.trace import Shares
+from distlab.wire.messages import Failure
 from distlab_course import algorithms, figures
 from tests.tool import load
 from tests.unit.plotting.conftest import FIT, curve
@@ -48,7 +50,8 @@ FEW = {"a": Shares(0.001, 0, 0.001, 0, 0), "b": Shares(3, 0, 1, 0, 0)}
 TRAINED = {"loss": LOSSES, "accuracy, %": HITS, "c": HITS}
 SAMPLES = (torch.eye(8).expand(2, 6, 1, 8, 8), [range(6), [*"abcdef"]])
 LATE = {"a firewall": [(5.0, "timed out"), (5.0, "timed out")], "no such name": [(0.0, "unknown"), (1.0, "timed out")]}
-STUCK = "x\n  ranks 0 and 3  recv(src=1)  float32[1]\n  rank 1  send(dst=2)  float32[1]\n  rank 2  finished"
+PEERS = {0: "recv(src=1)", 3: "recv(src=1)", 1: "send(dst=2)"}
+STUCK = DeadlockError("stuck", tuple(Failure(rank, "Waiting", call) for rank, call in PEERS.items()), (2,))
 EXCHANGES = [(0.0, 5.3, 0.4), (1.0, 6.1, 1.2), (2.0, 7.0, 2.3)]
 REPLICAS = {"replica": REPLICA, "shard": {"parameters": 2**21}}
 TALKS = [((0, 1), "1 add"), ((1, 3), "1 gather\n1 scatter")]
@@ -132,7 +135,7 @@ FIGURES = {
     "who_waits": (figures.who_waits, (STUCK, "t"), {"t", "rank 0", "rank 3", "finished"}),
     "clocks": (figures.clocks, (EXCHANGES, 5.05), {"the shortest exchange", "the\ntruth", "rank 2"}),
     "memory": (figures.memory, (REPLICAS, "t", "MiB", 32 * 2**20), {"replica", "25", "device: 32 MiB", "memory, MiB"}),
-    "memory_at": (figures.memory_at, (MOMENTS, "t"), {"0", "1", "parameters", "gathered parameters", "t"}),
+    "memory_at": (figures.memory_at, (MOMENTS, "t"), {"forward 0", "parameters", "gathered parameters", "t"}),
     "shards": (figures.shards, (STATES, ["gather", "add"], "t"), {"t", "rank 0", "rows", "all", "sum", "gather"}),
     "cuts": (figures.cuts, (LAYERS, 2, {"down": "all-\nsum"}, "t"), {"8 x 2", "all-\nsum", "every rank", "rank 1"}),
     "mesh": (figures.mesh, ((2, 2), TALKS, "t"), {"3", "1 gather\n1 scatter"}),
