@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +33,7 @@ class Written:
     """What became of the lessons in a folder, as paths in it."""
 
     new: list[str] = field(default_factory=list)
-    replaced: list[str] = field(default_factory=list)  # unchanged, so the newer one took their place
+    replaced: list[str] = field(default_factory=list)  # as they were written, or the person agreed
     kept: list[str] = field(default_factory=list)  # the learner changed them
     beside: list[str] = field(default_factory=list)  # the newer form of one that was kept
     older: list[str] = field(default_factory=list)  # unchanged, and distlab has a newer one
@@ -46,7 +46,7 @@ def course(arguments: Sequence[str]) -> int:
     parser.add_argument("--update", action="store_true", help="bring newer lessons; what you changed is kept")
     chosen = parser.parse_args(arguments)
     try:
-        done = write(chosen.folder, chosen.update)
+        done = write(chosen.folder, chosen.update, _agreed if sys.stdin.isatty() else lambda _: False)
     except OSError as error:
         return _refuse(chosen.folder, error)
     print(_words(done, chosen.folder))
@@ -87,11 +87,12 @@ def lab(arguments: Sequence[str]) -> int:
     os.execv(command[0], command)
 
 
-def write(folder: Path, update: bool = False) -> Written:
-    """Write the lessons into a folder; what is there and was changed stays.
+def write(folder: Path, update: bool = False, agreed: Callable[[list[str]], bool] = lambda _: False) -> Written:
+    """Write the lessons into a folder; what is there and was changed stays, unless the person agrees.
 
     Args:
         update: whether to bring newer lessons: in place of unchanged ones, and beside changed ones as NAME.newer.ipynb.
+        agreed: asked whether to overwrite the files that were changed; not with `update`.
 
     Raises:
         OSError: the folder cannot be written.
@@ -121,6 +122,9 @@ def write(folder: Path, update: bool = False) -> Written:
             (done.replaced if update else done.older).append(name)
             if update:
                 put[name] = content
+    if done.kept and not update and agreed(done.kept):
+        put |= {name: shipped[name] for name in done.kept}
+        done.replaced, done.kept = done.kept, []
     for name, content in put.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -141,6 +145,12 @@ def _note(folder: Path) -> dict[str, str]:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _agreed(changed: list[str]) -> bool:
+    """Ask at the terminal."""
+    print("These were changed since they were written here:", *changed, sep="\n  ")
+    return input("Overwrite them? What you wrote there is lost. [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _words(done: Written, folder: Path) -> str:

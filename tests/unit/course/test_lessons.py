@@ -61,12 +61,15 @@ def test_a_clone_is_left_alone(source):
     assert not (source / lessons.NOTE).exists()
 
 
-def test_files_that_were_there_before_distlab_came_are_kept(written):
-    """No note knows them."""
+def test_changed_files_are_overwritten_only_if_the_person_agrees(source, written):
+    """Also files that were there before distlab came, which no note knows."""
     (written / lessons.NOTE).unlink()
     (written / OTHER).write_text("my answer")
-    assert lessons.write(written) == lessons.Written(kept=[OTHER])
-    assert (written / OTHER).read_text() == "my answer"
+    asked = []
+    assert lessons.write(written, agreed=asked.append).kept == [OTHER]
+    assert lessons.write(written, agreed=lambda _: True) == lessons.Written(replaced=[OTHER])
+    assert asked == [[OTHER]]
+    assert (written / OTHER).read_text() == (source / OTHER).read_text()
 
 
 def test_the_command_says_what_it_did(written, capsys):
