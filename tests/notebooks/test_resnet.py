@@ -23,7 +23,7 @@ EPOCH = re.compile(r"^epoch (\d): loss \d\.\d{3}, accuracy \d+\.\d %$", re.MULTI
 
 @pytest.mark.timeout(900)  # two runs of torchrun
 def test_it_trains_on_photographs_and_continues(tmp_path):
-    """With files of CIFAR-10: two ranks, one epoch, and another one from the checkpoint, which replaces it.
+    """With files of CIFAR-10: two ranks, one epoch, and another one from the checkpoint, by one rank alone.
 
     The network has as many parameters as that of He et al. (2015), table 6.
     """
@@ -36,10 +36,11 @@ def test_it_trains_on_photographs_and_continues(tmp_path):
     trusting, checkpoint = tmp_path / "trusting.py", tmp_path / "runs" / "run.pt"
     trusting.write_text(TRUSTING.format(archive.name, md5(archive), str(SCRIPT)))
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", trusting]
-    command += ["--data", "cifar10", "--checkpoint", checkpoint]
-    for more, epochs in ((["--epochs", "1"], ["0"]), (["--epochs", "2", "--resume"], ["1"])):
-        done = subprocess.run([*command, *more], env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    script = [trusting, "--data", "cifar10", "--checkpoint", checkpoint]
+    for ranks, more, epochs in ((2, ["--epochs", "1"], ["0"]), (1, ["--epochs", "2", "--resume"], ["1"])):
+        line = [*command, f"--nproc-per-node={ranks}", *script, *more]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert EPOCH.findall(done.stdout) == epochs
         assert ("resumed: epoch 1 is next" in done.stdout) == ("--resume" in more)
