@@ -61,7 +61,7 @@ LOOKS = {
 SHARES = (
     LOOKS["compute"]._replace(words="computing"),
     LOOKS["forward"]._replace(words="computing while data travel"),
-    LOOKS["move"]._replace(words="exposed communication"),
+    LOOKS["exposed"],
     LOOKS["wait"]._replace(words="waiting for others"),
     Look(MIXED, "other"),
 )
