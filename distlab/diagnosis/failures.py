@@ -54,7 +54,7 @@ ADVICE = {
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"  # how a rank died that MPI ended
 CAUSES = {
     "SIGKILL": "often by the system when memory runs out, or by kill -9",
-    "SIGABRT": "often gloo: a send and its recv had different sizes",
+    "SIGABRT": "often gloo: a message was longer than its tensor",
     "SIGSEGV": "a fault in compiled code",
 }
 

@@ -2,7 +2,7 @@
 
 Runs on every rank while a cell is checked, called by hooks.py; functional collectives are not compared. Without it,
 data that does not match ends in silence or in a crash: a recv into another type reinterprets bits, an all_reduce of
-different lengths may "succeed", a message of another size aborts its receiver. The ranks meet in the cluster's store,
+different lengths may "succeed", a message that is too long aborts its receiver. The ranks meet in the cluster's store,
 outside the group: each collective has a key by group and number, each message by its ends, tag and number, so that
 unequal numbers of messages do no harm.
 

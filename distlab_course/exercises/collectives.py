@@ -44,7 +44,7 @@ def tree_broadcast(tensor):
 
 @exercise("03", forbids=all_but("reduce"), limits=Limits(calls=1), cases=(0, 1, 3), given=_and_root)
 def largest_on(tensor, dst):
-    """Return on rank `dst`, for each slot, the largest number any rank has there; the other ranks return nothing.
+    """On rank `dst`, return the largest number that any rank has in each slot; the other ranks return nothing.
 
     Use one `dist.reduce`. `tensor` must not change on any rank.
 

@@ -89,7 +89,7 @@ def a_segmentation_fault(rank, n):
 
 @breaks(2, error="RankDied")
 def a_message_larger_than_its_recv(rank, n):
-    """rank 1 was killed by SIGABRT (often gloo: a send and its recv had different sizes)"""
+    """rank 1 was killed by SIGABRT (often gloo: a message was longer than its tensor)"""
     message(rank, ones(4), ones(2))
 
 
