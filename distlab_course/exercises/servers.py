@@ -16,7 +16,7 @@ from distlab.checking import Seen, exercise, formula, question
 def mean_staleness(answer):
     """Five trainers take 200 steps each, and each fetches the parameters as soon as its push is done. The staleness of
     a push is the number of other trainers' updates since its fetch. How large can its mean over all 1000 pushes be at
-    most?
+    most, rounded to a whole number?
 
     Hint: Between its fetches and its pushes a trainer misses each update of the others at most once.
     Hint: The others make 800 updates. Over how many pushes of its own does a trainer spread them?
