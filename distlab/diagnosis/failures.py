@@ -212,7 +212,7 @@ def rank_died(
     else:
         kept, why = "", "The cluster is incomplete"
         if ended := [rank for rank in died if rank not in first]:
-            why = "MPI ends a whole program when one of its processes ends: mpiexec has ended"
+            why = "MPI ends a whole program when one of its processes dies: mpiexec has ended"
             why += f" {rank_list(ended)} too.\nAll variables are lost"
         advice = f"{why}: {again}."
     words = " ".join(filter(None, [advice, kept if others else "", gone]))
