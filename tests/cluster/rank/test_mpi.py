@@ -97,7 +97,7 @@ def test_correct_programs_over_mpi_raise_no_alarm(usable):
 
 
 def test_a_death_between_cells_is_told_with_the_next(cluster):
-    """The last test of these ranks: mpiexec has ended them all."""
+    """Nothing was running when it happened. No test uses these ranks afterwards: mpiexec has ended them all."""
     kill(cluster, 2)
     assert wait_until_gone(lambda: cluster.client.ids) == []
     with pytest.raises(distlab.ClusterError, match=r"^The cluster is incomplete: rank \d died\."):
@@ -110,8 +110,8 @@ def shared(rank, world_size):
 
 
 def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back(monkeypatch):
-    """mpiexec ends every rank when one ends: said at once, also for a death between cells; gloo runs on MPI's ranks.
-    What the ranks share over /dev/shm is gone with the cluster, however slow this machine is."""
+    """mpiexec ends every rank when one dies, and that is said at once; gloo runs on MPI's ranks. What they share over
+    /dev/shm is gone with the cluster, however slow this machine is."""
     monkeypatch.setattr(mpiexec, "END_SECONDS", 30.0)
     with distlab.Cluster(2, engines="mpi", timeout=30) as cluster:
         assert cluster.run(sum_of_ranks) == [1.0] * 2
