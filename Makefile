@@ -79,7 +79,9 @@ PYTEST := $(ENV_PYTHON) -m pytest --color=no
 part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo --no-cache
 part-unit = $(PYTEST) tests/unit
 part-cluster-client = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/client
-part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster --ignore=tests/cluster/client
+part-cluster-predicted = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/predicted
+part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster --ignore=tests/cluster/client \
+  --ignore=tests/cluster/predicted
 # Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.
 # Disguised, because on the machine that saved it an output may know its machine, and nobody sees it; the labs in two
 # parts, each on half of the cores.
@@ -95,8 +97,9 @@ part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
 part-network = $(PYTEST) --timeout-method=signal --durations=10 tests/network
-LONGEST_FIRST := nbval-first nbval-second cluster-client nbval-answers cluster-others network notebooks browser unit lint
-SPLIT := $(patsubst cluster,cluster-client cluster-others,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
+LONGEST_FIRST := cluster-client nbval-second nbval-first nbval-answers cluster-others notebooks network browser cluster-predicted \
+  unit lint
+SPLIT := $(patsubst cluster,cluster-client cluster-predicted cluster-others,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(LONGEST_FIRST))
 UNKNOWN := $(filter-out $(LONGEST_FIRST),$(CHOSEN))
@@ -111,8 +114,8 @@ test: check-parts setup
 	 $(MAKE) --no-print-directory -k -j 3 $(addprefix .tests/,$(RUN)) || true
 	@status=0; printf '\n----- summary\n'; for part in $(RUN); do \
 	   read -r code seconds < .tests/$$part.result; \
-	   if [ "$$code" = 0 ]; then printf '%-15s ok     %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; else \
-	     status=1; printf '%-15s FAILED %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; \
+	   if [ "$$code" = 0 ]; then printf '%-17s ok     %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; else \
+	     status=1; printf '%-17s FAILED %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; \
 	     grep -E '^(FAILED|ERROR|E  ) ' .tests/$$part | head -n 40 | sed 's/^/    /'; fi; \
 	 done; exit $$status
 
