@@ -6,12 +6,13 @@ Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from distlab import text
 from distlab.client import display, waiting
 from distlab.client.ranks import Ranks
+from distlab.client.turns import Turns
 from distlab.client.waiting import Replies
 from distlab.compat.ipython import somebody_watches
 from distlab.diagnosis import failures, proof, report
@@ -32,12 +33,18 @@ class Options:
         quiet: it is one call of many and concerns its own ranks alone: neither the newest lines nor what was left
             unmatched are shown, and other ranks do not decide whether it can go on.
         source: the text of a %%px cell, its first line included; "" for a function.
+        pauses: whether it may come to a breakpoint: then the groups' timeouts do not count.
+        lines: of files that the ranks do not have, for the debugger.
+        debug: whether a rank that raises opens the debugger.
     """
 
     timeout: float | None = None
     check: bool = False
     quiet: bool = False
     source: str = ""
+    pauses: bool = False
+    lines: Mapping[str, list[str]] = field(default_factory=dict)
+    debug: bool = False
 
 
 class Cell:
@@ -61,14 +68,18 @@ class Cell:
             view.apply_async(begin_cell, next(ranks.cells))
         if options.check:
             view.apply_async(entry.begin_checks, *ranks.checks())
+        if options.pauses:
+            view.apply_async(entry.begin_pauses, options.debug, options.lines)
         self._result = send(view)
+        if options.pauses:
+            view.apply_async(entry.end_pauses)
         if options.check:
             view.apply_async(entry.end_checks)
         self._sent = Replies(self._result, targets)
         self._place, self._live = display.Place(), display.Live()
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
-        self._began = time.monotonic()
+        self._began, self._turns = time.monotonic(), Turns(ranks.channel)
         self._died: dict[int, str] = {}  # how each of its ranks that have died did so, in words
 
     # --- waiting ---
@@ -102,6 +113,7 @@ class Cell:
         if not done:
             if not self._watch.needs:
                 self._watch.states = self._watch.ask(True)
+            self._turns.leave()
             # a rank that had just died never replies to what it was sent
             self._died |= {rank: self._ranks.note_death(rank) for rank in {*late} & {*self._ranks.unnoted_deaths()}}
             replaced = self._ranks.bring_back(self._sent, self._watch.states)
@@ -118,6 +130,10 @@ class Cell:
                 if self._result.wait(min(seconds.TICK, limit - duration)):
                     return True
             self._ranks.check()
+            while self._ranks.channel.asks:
+                began = time.monotonic()
+                self._turns.take()
+                self._began += time.monotonic() - began
             duration = time.monotonic() - self._began
             if (died := self._ranks.unnoted_deaths()) or any(map(_has_failed, self._sent.so_far().values())):
                 self._ranks.free(self._sent.unfinished())
@@ -215,7 +231,8 @@ class Cell:
         waits = [state for state in states.values() if state.doing == COMMUNICATING]
         found = tuple(failures.failure(Failure(s.rank, "Waiting", report.call_words(s.call), s.lines)) for s in waits)
         first = report.headline(needs, everyone, self._targets) if needs else failures.late(late, timeout)
-        own = [f for f in raised if not f.consequence and f.kind != "KeyboardInterrupt"]  # in an except or finally
+        ended = "KeyboardInterrupt", "BdbQuit"  # others were raised in an except or finally
+        own = [f for f in raised if not f.consequence and f.kind not in ended]
         parts = [first, report.table(states), *failures.raised_words(own), *report.begun_earlier(everyone)]
         message = "\n".join([*parts, failures.outcome(duration, busy, replaced, gone)])
         display.show_source(states, self._options.source)

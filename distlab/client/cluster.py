@@ -17,6 +17,7 @@ from distlab.client.export import Export, Step, write
 from distlab.client.plan import Engines, check_network, connect, make_plan
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
+from distlab.client.turns import lines_of, may_pause
 from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
@@ -200,7 +201,8 @@ class Cluster:
         if not callable(fn):
             refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
         targets, packed = self.check_ranks(ranks), payload.pack((fn, args, kwargs), PACKED)
-        replies = self._ask(targets, Options(timeout, check), entry.call, *packed)
+        options = Options(timeout, check, pauses=may_pause(packed[0]), lines=lines_of(fn))
+        replies = self._ask(targets, options, entry.call, *packed)
         self.steps.append(Step("called", tuple(targets), f"{getattr(fn, '__name__', 'a function')}(rank, ...)"))
         return payload.unpack(replies)
 

@@ -21,6 +21,7 @@ from distlab.client import waiting
 from distlab.client.cell import Cell, Options
 from distlab.client.cluster import Cluster, current_cluster
 from distlab.client.export import Step
+from distlab.client.turns import may_pause
 from distlab.errors import DistlabError
 from distlab.rank import entry
 from distlab.wire.messages import ONE_LINE
@@ -49,6 +50,7 @@ class PxMagics(Magics):
     @argument("--local", action="store_true", help="also run the cell in the notebook")
     @argument("--timeout", type=float, help="seconds before the cell is judged stuck and its ranks are freed")
     @argument("--check", action="store_true", help="compare the arguments of messages and collectives on the ranks")
+    @argument("--pdb", action="store_true", help="a rank that raises opens the debugger")
     @argument("--trace", action="store_true", help="record and show what the ranks do; it stays as cluster.last_trace")
     @argument("--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun")
     @argument("--force", action="store_true", help="with --export: replace an existing file")
@@ -67,7 +69,8 @@ class PxMagics(Magics):
         """
         args, cluster = parse_argstring(self.cell_px, line), current_cluster()
         targets = cluster.check_ranks(None if args.targets is None else _chosen(args.targets, cluster.n))
-        options = Options(args.timeout, args.check, source=source or f"%%px {line}".rstrip() + f"\n{cell}")
+        shown, pauses = source or f"%%px {line}".rstrip() + f"\n{cell}", args.pdb or may_pause(cell.encode())
+        options = Options(args.timeout, args.check, source=shown, pauses=pauses, debug=args.pdb)
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # the trace is shown even if the cell fails
                 afterwards.callback(ipython_display, meanwhile.enter_context(cluster.trace(targets)))

@@ -39,6 +39,12 @@ def somebody_watches() -> bool:
     return sys.stderr.isatty() if shell is None else bool(getattr(shell.kernel, "_allow_stdin", False))
 
 
+def can_type() -> bool:
+    """Whether a person can answer input(): not where a program executes notebooks, or pytest keeps what is printed."""
+    shell = notebook_shell()
+    return sys.stdin.isatty() if shell is None else bool(getattr(shell.kernel, "_allow_stdin", False))
+
+
 def notebook_shell() -> Any:
     """The IPython shell of a notebook's kernel; None in a terminal or a plain script, where output is plain text."""
     shell = current_shell()

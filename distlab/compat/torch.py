@@ -73,6 +73,12 @@ def set_default_timeout(limit: timedelta) -> None:
     c10d.default_pg_timeout = limit
 
 
+def set_timeouts(limit: timedelta) -> None:
+    """Make this the timeout of the calls that groups begin from now on. Private: the function."""
+    for group, _ in group_names():
+        c10d._set_pg_timeout(limit, group)
+
+
 def timeout_of(group: dist.ProcessGroup) -> timedelta:
     """The timeout of a group, or the default one if its backend does not say. Private: the backend and its options."""
     with contextlib.suppress(AttributeError, IndexError, RuntimeError):

@@ -192,7 +192,7 @@ def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
     elif state.doing == messages.IDLE and state.threads:
         found = [("finished, serving remote calls", "", None)]
     else:  # the lines of an idle rank mean nothing
-        what = "sleeping" if state.sleeping else WITHOUT_CALL[state.doing]
+        what = "at a breakpoint" if state.paused else "sleeping" if state.sleeping else WITHOUT_CALL[state.doing]
         found = [(what, "", line if state.doing == messages.COMPUTING else None)]
     for one in state.serving:
         what, tensors, line = _does(one)[0]

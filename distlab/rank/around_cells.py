@@ -8,6 +8,7 @@ ends where the cell does.
 import builtins
 import functools
 import os
+import pdb
 import re
 import signal
 import sys
@@ -17,6 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from distlab.compat.ipython import current_shell
+from distlab.rank import debugger
+from distlab.rank.debugger import PERSON
 from distlab.wire.rendezvous import INTERFACES
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
@@ -45,6 +48,8 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
 
     def restore() -> None:
         restore_builtins()
+        PERSON.leave()
+        sys.breakpointhook = pdb.set_trace = debugger.pause
         for name, stream in streams.items():
             stream.pub_thread = sender
             setattr(sys, name, stream)
@@ -73,6 +78,8 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
                 restore()
                 if os.getpid() != rank:
                     _end(failed=method is show)
+                if method is show and PERSON.after_failure:
+                    debugger.post_mortem(sys.last_value)
                 if method is apply:
                     at_end()
 

@@ -5,7 +5,9 @@ Runs on every rank. The notebook's kernel imports it too, to send these function
 imported inside of them.
 """
 
+import linecache
 import sys
+from datetime import timedelta
 from typing import Any
 
 from distlab.compat.ipython import current_shell
@@ -14,6 +16,8 @@ from distlab.wire import payload
 from distlab.wire.messages import Failure
 from distlab.wire.payload import Recorded, Reply, lend_names, namespace_of_cells
 from distlab.wire.rendezvous import Joined, Meeting
+
+PAUSE = timedelta(days=1)  # longer than anybody looks at a breakpoint
 
 
 def join(rank: int, meeting: Meeting, is_new: bool, whole: bool) -> Joined:
@@ -42,6 +46,30 @@ def end_checks() -> None:
     from distlab.rank import checks
 
     checks.end()
+
+
+def begin_pauses(after_failure: bool, lines: dict[str, list[str]]) -> None:
+    """A person may stop this rank at a breakpoint: calls of its groups wait for as long as that takes.
+
+    Args:
+        after_failure: whether a cell that raises opens the debugger.
+        lines: of files that only the notebook has.
+    """
+    from distlab.compat.torch import set_timeouts
+    from distlab.rank.debugger import PERSON
+
+    PERSON.after_failure = after_failure
+    linecache.cache.update({name: (1, None, text, name) for name, text in lines.items()})
+    set_timeouts(PAUSE)
+
+
+def end_pauses() -> None:
+    """From now on the timeouts of the groups are the cluster's again."""
+    from distlab.compat.torch import default_timeout, set_timeouts
+    from distlab.rank.debugger import PERSON
+
+    PERSON.after_failure = False
+    set_timeouts(default_timeout())
 
 
 def start_recording() -> None:

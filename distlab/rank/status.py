@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
+from distlab.rank.debugger import PERSON
 from distlab.rank.log import C10D, LOG, REMEMBERED, Note, describe_failure, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
@@ -67,6 +68,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         lines=_lines(thread) or _lines(main),
         idle=not in_cell,
         sleeping=doing == messages.COMPUTING and thread == main and _sleeps(_lines(main)),
+        paused=PERSON.asked,
         importing=imports,
         begun=tuple(_begun()),
         groups=dist.get_pg_count(),

@@ -33,6 +33,7 @@ from types import ModuleType
 from typing import Any
 
 from distlab.rank import around_cells, status
+from distlab.rank.debugger import PERSON
 from distlab.rank.log import LOG
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
@@ -53,6 +54,7 @@ def watch(thread: Watchdog) -> None:
     Runs on: a rank, on its main thread, when its group is built.
     """
     LOG.report_left = lambda: thread.send(Answer(0, unwaited=True))
+    PERSON.send = thread.send
     AGENT.report = lambda printed: thread.send(Answer(0, printed=printed[:MOST_PRINTED]))
     around_cells.keep({INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}, LOG.end_cell)
     thread.start()
@@ -124,7 +126,10 @@ class Watchdog(threading.Thread):
             return False
         *questions, self._received = (self._received + received).split(b"\n")
         for asked in map(from_json, questions):
-            self.send(Answer(asked.number, **self._fields(asked.want)))
+            if asked.want == messages.TYPED:
+                PERSON.typed.put(asked.line)
+            else:
+                self.send(Answer(asked.number, **self._fields(asked.want)))
         return True
 
     def send(self, message: Any) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 
 from distlab.wire import seconds
-from distlab.wire.messages import STATUS, Answer, Query, from_json, to_json
+from distlab.wire.messages import STATUS, TYPED, Answer, Query, from_json, to_json
 from distlab.wire.rendezvous import listen
 
 HELLO_BYTES = 200  # more than a hello has
@@ -42,6 +42,7 @@ class ControlChannel:
         listener: the socket to which ranks connect.
         ends: the connection to each rank.
         texts: what functions of remote calls have printed, by rank, until `printed` returns it.
+        asks: what the debuggers of ranks have written that wait for a line.
     """
 
     def __init__(self, address: str = "127.0.0.1") -> None:
@@ -53,6 +54,7 @@ class ControlChannel:
         self._strangers: list[socket.socket] = []
         self._used: set[str] = set()  # claims of ranks that were accepted
         self.texts: dict[int, str] = {}
+        self.asks: dict[int, str] = {}
         self.unwaited = False
         self._number = 0
         self.address = (*self.listener.getsockname(), self._token)
@@ -87,11 +89,22 @@ class ControlChannel:
 
     def printed(self) -> dict[int, str]:
         """What functions of remote calls have printed since this was last called, by the rank that ran them."""
+        self.hear(0)
+        printed, self.texts = self.texts, {}
+        return printed
+
+    def hear(self, limit: float) -> None:
+        """Receive what ranks report by themselves, if something comes within `limit` seconds."""
+        select.select([self.listener, *self.ends.values()], [], [], limit)
         self._accept()
         for rank in list(self.ends):
             self._receive(rank)
-        printed, self.texts = self.texts, {}
-        return printed
+
+    def type(self, rank: int, line: str | None) -> None:
+        """Answer the debugger of a rank that waits for a line."""
+        self.asks.pop(rank, None)
+        with contextlib.suppress(KeyError, OSError):  # it has ended
+            self.ends[rank].sendall(to_json(Query(0, TYPED, line)).encode() + b"\n")
 
     def _receive(self, rank: int) -> list[Answer]:
         """The answers of a rank that have arrived; a closed connection is forgotten."""
@@ -104,6 +117,8 @@ class ControlChannel:
             if answer.printed:
                 self.texts[rank] = self.texts.get(rank, "") + answer.printed
             self.unwaited |= answer.unwaited
+            if answer.asks is not None:
+                self.asks[rank] = answer.asks
         return answers
 
     def _accept(self) -> None:

@@ -22,9 +22,9 @@ IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communic
 MESSAGE, COLLECTIVE, FUNCTIONAL, REMOTE, OTHER = "message", "collective", "functional", "remote", "other"
 SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
 WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.waiting
-# what the notebook may want from a rank's watchdog: four questions and three orders
+# what the notebook may want from a rank's watchdog: four questions and four orders
 STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
-FREE, FREE_WAITING, COME_BACK = "free", "free waiting", "come back"
+FREE, FREE_WAITING, COME_BACK, TYPED = "free", "free waiting", "come back", "typed"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LIBRARY = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 NOT_LEARNERS = (PACKAGE + os.sep, PACKAGE + "_", *LIBRARY)  # distlab_course has a name that begins with distlab's
@@ -136,6 +136,7 @@ class RankStatus:
         mark: equal in two statuses if nothing happened in between.
         quiet: nothing is under way, and nothing else computes or may act.
         sleeping: the main thread does nothing for a time that it has chosen, as in `time.sleep`.
+        paused: the main thread is at a breakpoint, and waits for a person.
         importing: the main thread is importing a library, and is not interrupted until it has.
         rounds: how often gloo's own threads, which look for data every few milliseconds, have run.
         threads: how many remote calls it can run at a time; 0 if it takes none.
@@ -159,6 +160,7 @@ class RankStatus:
     mark: tuple[int, ...] = ()
     quiet: bool = False
     sleeping: bool = False
+    paused: bool = False
     importing: bool = False
     rounds: tuple[int, ...] = ()
     threads: int = 0
@@ -176,17 +178,23 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class Query:
-    """What the notebook wants from a rank's watchdog: `want` is one of the questions and orders above."""
+    """What the notebook wants from a rank's watchdog: `want` is one of the questions and orders above.
+
+    Attributes:
+        line: with TYPED, what a person has typed to the rank's debugger; None if nobody can, or will.
+    """
 
     number: int
     want: str = STATUS
+    line: str | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
     """The watchdog's answer to the question with the same number; without what was wanted if it could not look.
 
-    Number 0 answers no question: the rank itself reports what it has printed, or that calls are left.
+    Number 0 answers no question: the rank itself reports what it has printed, that calls are left, or that its debugger
+    waits for a line.
 
     Attributes:
         number: the question's.
@@ -197,6 +205,7 @@ class Answer:
         error: the traceback if the watchdog could not look.
         printed: what a function that the rank ran for another one has printed.
         unwaited: whether a cell has ended and left calls that no rank can wait for.
+        asks: what the rank's debugger has written before it waits for a line, its prompt last.
     """
 
     number: int
@@ -207,6 +216,7 @@ class Answer:
     error: str = ""
     printed: str = ""
     unwaited: bool = False
+    asks: str | None = None
 
 
 # --- the learner's lines: which files are the learner's, and which belong to Python or an installed package ---

@@ -1,0 +1,91 @@
+"""A person types to the debuggers of ranks that are at breakpoints, one rank at a time. Runs on the notebook's kernel.
+
+rank/debugger.py is the other side.
+"""
+
+import linecache
+import re
+import time
+from typing import Any
+
+from distlab.client import waiting
+from distlab.compat.ipython import can_type
+from distlab.text import rank_list
+from distlab.wire.channel import ControlChannel
+
+SAME_RANK = 0.5  # seconds for the next question of a rank that was answered, before another one has its turn
+
+
+class Turns:
+    """Whose debugger the person types to."""
+
+    def __init__(self, channel: ControlChannel):
+        self._channel, self._rank = channel, -1
+
+    def take(self) -> None:
+        """Ask the person for one line, and send it to a rank; where nobody can type, its breakpoint() raises.
+
+        Raises:
+            KeyboardInterrupt: the person wants no more of it: `q`, or an interrupt.
+        """
+        channel = self._channel
+        if not can_type():
+            for rank in list(channel.asks):
+                channel.type(rank, None)
+            return
+        if arrived := {rank for rank, said in channel.asks.items() if not said}:
+            for rank in arrived:  # its breakpoint() asks whether somebody is there
+                channel.type(rank, "")
+            self._expect(arrived)
+            return
+        if self._rank not in channel.asks:
+            self._rank = min(channel.asks)
+        if (line := self._typed(channel.asks[self._rank])) is not None:
+            channel.type(self._rank, line + "\n")
+            self._expect({self._rank})
+
+    def _expect(self, ranks: set[int]) -> None:
+        """Wait a little for the next questions of ranks that were answered."""
+        deadline = time.monotonic() + SAME_RANK
+        while not ranks <= {*self._channel.asks} and (left := deadline - time.monotonic()) > 0:
+            self._channel.hear(left)
+
+    def _typed(self, said: str) -> str | None:
+        """The line for this rank; None after a command that is not the rank's own."""
+        text, end, prompt = said.rpartition("\n")
+        print(text, end=end, flush=True)
+        try:
+            with waiting.allowed():
+                line = input(prompt)
+        except EOFError:
+            line = "quit"
+        own = prompt.startswith("(rank")
+        if own and line.strip() in ("q", "quit", "exit"):
+            raise KeyboardInterrupt
+        if own and (other := re.fullmatch(r"\s*rank\s+(\d+)\s*", line)):
+            self._channel.asks[self._rank] = prompt
+            self._turn_to(int(other[1]))
+            return None
+        return line
+
+    def _turn_to(self, rank: int) -> None:
+        if rank in self._channel.asks:
+            self._rank = rank
+        else:
+            print(f"rank {rank} is not at a breakpoint: {rank_list(sorted(self._channel.asks))} can be chosen")
+
+    def leave(self) -> None:
+        """End every debugger: the person has left, or the cell is over."""
+        for rank in list(self._channel.ends):
+            self._channel.type(rank, None)
+
+
+def may_pause(code: bytes) -> bool:
+    """Whether a cell's text, or a packed function with all that it calls of the learner's, has a breakpoint()."""
+    return b"breakpoint" in code or b"set_trace" in code
+
+
+def lines_of(function: Any) -> dict[str, list[str]]:
+    """The source of the file, or the notebook's cell, that a function is in."""
+    code = getattr(function, "__code__", None)
+    return {code.co_filename: linecache.getlines(code.co_filename)} if code else {}

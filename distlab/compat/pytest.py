@@ -1,0 +1,50 @@
+"""The private parts of pytest that distlab uses. Tried with pytest 8.2 to 9.
+
+Runs in pytest's process, and on the ranks of its tests.
+"""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest import runner
+from _pytest.terminal import TerminalReporter
+
+
+def started(options: dict[str, Any], path: str, blocked: list[str], plugin: Any) -> pytest.Session:
+    """pytest in a process that another pytest has started, as pytest-xdist does it. Private: how it is configured."""
+    words = [word for name in blocked for word in ("-p", f"no:{name}")]
+    config = pytest.Config.fromdictargs(options, [*words, path])
+    config.pluginmanager.register(plugin, "distlab-rank")
+    config._do_configure()
+    config.pluginmanager.unregister(name="terminalreporter")
+    config.pluginmanager.register(TerminalReporter(config, io.StringIO()), "terminalreporter")
+    session = pytest.Session.from_config(config)
+    config.hook.pytest_sessionstart(session=session)
+    return session
+
+
+def run_only(session: pytest.Session, node: str) -> list[pytest.Item]:
+    """Collect a test and run it; afterwards no fixture is left, not one of a session's either.
+
+    Private: the protocol of a test, and what holds the fixtures.
+    """
+    session.config.args = [node]
+    try:
+        session.config.hook.pytest_collection(session=session)
+        for item in session.items[:1]:
+            runner.runtestprotocol(item, log=False, nextitem=None)
+    finally:
+        session._setupstate.teardown_exact(None)
+    return session.items
+
+
+def base_folder(config: pytest.Config) -> Path:
+    """Where pytest makes temporary folders. Private: its factory."""
+    return config._tmp_path_factory.getbasetemp()
+
+
+def skipped(why: str) -> pytest.skip.Exception:
+    """What skips a test, with the test as the place. Private: an argument."""
+    return pytest.skip.Exception(why, _use_item_location=True)

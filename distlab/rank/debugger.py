@@ -1,0 +1,164 @@
+"""`breakpoint()` on a rank: Python's debugger, whose lines a person types into the notebook, or into pytest's terminal.
+
+Runs on every rank, on its main thread, in the frames of the learner's code. What the debugger writes goes through the
+watchdog's channel to client/turns.py, which asks the person; the watchdog's thread brings the answer.
+"""
+
+import code
+import contextlib
+import io
+import os
+import pdb
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from traceback import walk_stack
+from types import FrameType
+from typing import Any
+
+from distlab.wire.messages import Answer, is_learners, line_of
+
+NOBODY = (
+    "breakpoint() needs somebody who types: run the cell in JupyterLab, Colab or VS Code, a script in a terminal, "
+    "pytest with -s"
+)
+
+
+class Person(io.StringIO):
+    """Who types to this rank's debugger, as its stdin and its stdout.
+
+    Attributes:
+        send: sends the notebook a message.
+        typed: lines that have come; None where nobody can type, or the person has left.
+        asked: whether the rank waits for one.
+        after_failure: whether a cell that raises opens the debugger.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.send: Callable[[Answer], None] = lambda _: None
+        self.typed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.asked = self.after_failure = self._meets = self._gone = False
+
+    def ask(self, prompt: str = "") -> str | None:
+        """What the person types after all that was written, and this prompt."""
+        said = self.getvalue() + prompt
+        self.seek(0)
+        self.truncate()
+        line, self.asked = None, True
+        with contextlib.suppress(KeyboardInterrupt):
+            if not self._gone:
+                self.send(Answer(0, asks=said))
+                line = self.typed.get()
+        self.asked, self._gone = False, line is None
+        return line
+
+    def readline(self, *_: Any) -> str:
+        return self.ask() or ""  # at its end, which the debugger takes as `quit`
+
+    def meet(self) -> None:
+        """Make sure that somebody is there."""
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("breakpoint() must be called on a rank's main thread: this one serves a remote call")
+        if not self._meets and self.ask() is None:
+            raise RuntimeError(NOBODY)
+        self._meets = True
+
+    def leave(self) -> None:
+        """A cell or a call has ended, and no line of what follows is traced."""
+        if self._meets:
+            sys.settrace(None)
+        self._meets = self._gone = False
+        while not self.typed.empty():
+            self.typed.get()
+
+
+PERSON = Person()
+
+
+class Debugger(pdb.Pdb):
+    """Python's debugger, with the notebook's numbers of lines."""
+
+    _stopped = False
+
+    def __init__(self) -> None:
+        super().__init__(stdin=PERSON, stdout=PERSON, skip=["distlab.*", "IPython.*"], nosigint=True, readrc=False)
+        self.prompt = f"(rank {os.environ['RANK']}) "
+
+    def get_stack(self, frame: Any, traceback: Any) -> tuple[list[Any], int]:
+        """The learner's frames, and what they call; not what runs a cell or a test."""
+        stack, place = super().get_stack(frame, traceback)
+        first = next((number for number, (one, _) in enumerate(stack) if _is_learners(one)), 0)
+        return stack[first:], max(place - first, 0)
+
+    def stop_here(self, frame: FrameType) -> bool:
+        return super().stop_here(frame) and any(_is_learners(one) for one, _ in walk_stack(frame))
+
+    def user_call(self, frame: FrameType, argument_list: None) -> None:
+        """Every statement of a cell is a program of its own: that it begins or ends is nothing to stop at."""
+        if frame.f_code.co_name != "<module>":
+            super().user_call(frame, argument_list)
+
+    def user_return(self, frame: FrameType, return_value: Any) -> None:
+        if frame.f_code.co_name != "<module>":
+            super().user_return(frame, return_value)
+        elif not self._stopped:  # breakpoint() is the statement
+            self.interaction(frame, None)
+
+    def interaction(self, *where: Any) -> None:
+        self._stopped = True
+        super().interaction(*where)
+
+    def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
+        frame, number = frame_lineno
+        if not _is_learners(frame):
+            return super().format_stack_entry(frame_lineno, lprefix)
+        line = line_of(frame.f_code.co_filename, number, frame.f_code.co_name)
+        in_file = line.file and "ipykernel_" not in line.file  # a file that is none: a cell of the notebook
+        where = f"{os.path.basename(line.file)}, line {line.number}" if in_file else f"line {line.number}"
+        return f"{where}{f' in {line.place}' if line.place else ''}{lprefix}{line.text}"
+
+    def do_interact(self, arg: str) -> None:
+        """Type Python with the names of this frame; exit() comes back to the debugger."""
+        names = {**self.curframe.f_globals, **self.curframe.f_locals}
+        shown, sys.displayhook = sys.displayhook, sys.__displayhook__
+        with contextlib.redirect_stdout(PERSON), contextlib.redirect_stderr(PERSON), contextlib.suppress(SystemExit):
+            code.interact("Python, with the names of this frame; exit() goes back.", _console_line, names, "")
+        sys.displayhook = shown
+
+
+def _is_learners(frame: FrameType) -> bool:
+    return is_learners(frame.f_code.co_filename)
+
+
+def _console_line(prompt: str) -> str:
+    if (line := PERSON.ask("... " if prompt == sys.ps2 else ">>> ")) is None:  # a rank has IPython's prompts
+        raise EOFError
+    return line.rstrip("\n")
+
+
+def pause(*_: Any, **__: Any) -> None:
+    """What breakpoint() does on a rank.
+
+    Raises:
+        RuntimeError: nobody can type, as where a program executes the notebook.
+    """
+    PERSON.meet()
+    Debugger().set_trace(sys._getframe(1))
+
+
+def post_mortem(error: BaseException) -> None:
+    """Look at where an exception was raised; does nothing if it is an interrupt, or where nobody can type.
+
+    Nor does it if the rank only waited for another one, which is at fault.
+    """
+    from distlab.rank.log import describe_failure
+
+    if isinstance(error, KeyboardInterrupt) or describe_failure(error).consequence:
+        return
+    with contextlib.suppress(RuntimeError):
+        PERSON.meet()
+        debugger = Debugger()
+        debugger.reset()
+        debugger.interaction(None, error.__traceback__)

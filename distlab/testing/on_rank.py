@@ -1,0 +1,187 @@
+"""Runs a test on this rank by pytest itself: with its fixtures, its plugins, its introspection of a failed assert.
+
+Runs on every rank, called by plugin.py. The first test of a rank starts a pytest there, as pytest-xdist does in its
+workers; the others use it. Its module is imported for each test anew, so that no test sees the variables of another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distlab import simulated
+from distlab.compat.pytest import run_only, started
+from distlab.rank import debugger
+from distlab.wire import payload
+from distlab.wire.messages import PACKAGE
+
+# plugins that have nothing to do on a rank: the process that finds the tests has them
+BLOCKED = ("debugging", "faulthandler", "junitxml", "skipping", "xdist", "timeout", "pytest_cov", "nbval")
+TORCH_ERRORS = "c10d-NullHandler-default"  # torch's logger, which repeats what is raised
+OFF = ("lf", "failedfirst", "newfirst", "cacheclear", "stepwise", "strict_config", "strict")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a rank needs to know of a test.
+
+    Attributes:
+        path: of its file. name: what comes after it in the test's id.
+        options: pytest's, by name.
+        folder: where pytest was started.
+        sys_path: where modules are found.
+        tmp_path: the folder that the test's ranks share; None if it does not ask for it.
+        base: a folder for the ranks' own temporary ones.
+        pauses: "breakpoint" if the debugger may be opened: Cluster.run looks for that word in what it sends.
+    """
+
+    path: str
+    name: str
+    options: dict[str, Any]
+    folder: str
+    sys_path: tuple[str, ...]
+    tmp_path: Path | None
+    base: Path
+    pauses: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """How a test has failed on a rank.
+
+    Attributes:
+        report: pytest's, for its hook pytest_report_from_serializable.
+        error: the exception as bytes; empty if it cannot be sent.
+        consequence: whether the rank waited for another one, which may be the culprit.
+    """
+
+    rank: int
+    report: dict[str, Any]
+    error: bytes
+    consequence: bool
+
+
+def run(rank: int, world_size: int, plan: Plan) -> tuple[str, str]:
+    """Run a test: raises what it raised, else how it ended ("passed", "skipped", "xfailed"), and why."""
+    if RankPytest.here is None:
+        RankPytest.here = RankPytest(rank, world_size, plan)
+    return RankPytest.here.run(plan)
+
+
+def last_failure(rank: int, world_size: int) -> Failed | None:
+    """How the last test has failed here; None if it has not, or if this is a new process."""
+    return RankPytest.here and RankPytest.here.failed
+
+
+class RankPytest:
+    """pytest on this rank, and a plugin in it.
+
+    Attributes:
+        failed: how the last test has failed.
+    """
+
+    here: RankPytest | None = None
+
+    def __init__(self, rank: int, world_size: int, plan: Plan):
+        self._rank, self._world_size, self._plan = rank, world_size, plan
+        sys.path[:] = plan.sys_path
+        os.chdir(plan.folder)
+        options = plan.options | dict.fromkeys(OFF, False) | {"basetemp": plan.base / f"rank{rank}"}
+        options |= {"capture": "no", "color": "no", "logger_disable": [TORCH_ERRORS]}
+        self._session = started(options, plan.path, [*BLOCKED, "distlab"], self)
+
+    # --- hooks and fixtures ---
+
+    @pytest.fixture
+    def rank(self) -> int:
+        return self._rank
+
+    @pytest.fixture
+    def world_size(self) -> int:
+        return self._world_size
+
+    @pytest.fixture
+    def cluster_clock(self) -> Callable[[], float]:
+        return lambda: simulated.clock(self._rank, self._world_size)
+
+    @pytest.fixture
+    def tmp_path(self) -> Path | None:
+        return self._plan.tmp_path
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        try:
+            return (yield)
+        except BaseException as error:
+            _without_own_frames(error.__traceback__)
+            raise
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+        report = yield
+        self._note(report, call.excinfo and call.excinfo.value)
+        return report
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._note(report, pytest.Collector.CollectError(str(report.longrepr)))
+
+    def pytest_exception_interact(self, call: Any) -> None:
+        if self._plan.options.get("usepdb"):
+            debugger.post_mortem(call.excinfo.value)
+
+    # --- a test ---
+
+    def run(self, plan: Plan) -> tuple[str, str]:
+        self._plan, self.failed, self._error, self._end = plan, None, None, ("passed", "")
+        with _restored():
+            for item in run_only(self._session, f"{plan.path}::{plan.name}"):
+                sys.modules.pop(item.module.__name__, None)
+        if self._error is not None:
+            raise self._error
+        return self._end
+
+    def _note(self, report: Any, error: BaseException | None) -> None:
+        """Remember how a phase of the test has ended, if it is the first one that has not passed."""
+        if error is None or self._error is not None:
+            return
+        if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)):
+            self._end = "skipped" if isinstance(error, pytest.skip.Exception) else "xfailed", str(error)
+            return
+        from distlab.rank.log import describe_failure  # with torch, which the process that finds the tests does without
+
+        self._error, sent = error, b""
+        with contextlib.suppress(Exception):  # whatever its own pickling raises
+            sent = payload.dumps(error)[0]
+        config = self._session.config
+        written = config.hook.pytest_report_to_serializable(config=config, report=report)
+        self.failed = Failed(self._rank, written, sent, describe_failure(error).consequence)
+
+
+def _without_own_frames(traceback: Any) -> None:
+    """Take what is distlab's out of a traceback: it explains nothing."""
+    while traceback is not None:
+        while traceback.tb_next and traceback.tb_next.tb_frame.f_code.co_filename.startswith(PACKAGE + os.sep):
+            traceback.tb_next = traceback.tb_next.tb_next
+        traceback = traceback.tb_next
+
+
+@contextlib.contextmanager
+def _restored() -> Iterator[None]:
+    """Afterwards, what a test may have changed is as before."""
+    folder, environment, names = os.getcwd(), dict(os.environ), set(payload.namespace_of_cells())
+    try:
+        yield
+    finally:
+        for name in set(payload.namespace_of_cells()) - names:
+            del payload.namespace_of_cells()[name]
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)

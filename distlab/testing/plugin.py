@@ -1,0 +1,87 @@
+"""The pytest plugin: `@pytest.mark.ranks(4)` runs a test, with its fixtures, on every rank of a cluster.
+
+Runs in pytest's process. It imports nothing of distlab's engine until a test has the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from distlab.testing.ranks import Ranks
+
+MARK = (
+    "ranks(n, *, timeout=60, check=False, fresh=False, **options): run the test on each of n ranks, in a process group "
+    "of its own. timeout: seconds; check: compare the arguments of collectives and messages; fresh: in new processes; "
+    "options: of distlab.Cluster, such as backend and network."
+)
+RANKS = pytest.StashKey["Ranks"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    words = "run the tests that are marked with ranks on N ranks, whatever their marks say"
+    parser.getgroup("distlab", "tests on several ranks").addoption("--ranks", type=int, metavar="N", help=words)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARK)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if RANKS in config.stash:
+        config.stash[RANKS].stop()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test with the mark has its fixtures on the ranks; only the folder that they share is made here."""
+    if item.get_closest_marker("ranks") and hasattr(item, "fixturenames"):
+        item.fixturenames = [name for name in item.fixturenames if name == "tmp_path"]
+        item.runtest = lambda: _ranks(item.config).run(item)
+
+
+def _ranks(config: pytest.Config) -> Ranks:
+    if RANKS not in config.stash:
+        from distlab.testing.ranks import Ranks
+
+        config.stash[RANKS] = Ranks(config)
+    return config.stash[RANKS]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Where a test runs on ranks, --pdb looks at them, and not at this process."""
+    manager, here = item.config.pluginmanager, None
+    if item.get_closest_marker("ranks"):
+        here = manager.unregister(name="pdbinvoke") if manager.has_plugin("pdbinvoke") else None
+    try:
+        return (yield)
+    finally:
+        if here is not None:
+            manager.register(here, "pdbinvoke")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+    """What failed on a rank is shown as the pytest of that rank describes it."""
+    report = yield
+    if report.failed and RANKS in item.config.stash:
+        item.config.stash[RANKS].describe(report, call.excinfo)
+    return report
+
+
+def _fixture(name: str, words: str) -> Any:
+    """A fixture that only a test on ranks has."""
+
+    def value() -> NoReturn:
+        pytest.fail(f"{name} is there in tests on ranks only: mark this one with @pytest.mark.ranks(2)", pytrace=False)
+
+    value.__doc__ = words
+    return pytest.fixture(value, name=name)
+
+
+rank = _fixture("rank", "In a test on ranks: the number of this rank.")
+world_size = _fixture("world_size", "In a test on ranks: how many ranks there are.")
+cluster_clock = _fixture("cluster_clock", "In a test with network=...: returns this rank's virtual seconds.")

@@ -1,0 +1,127 @@
+"""The cluster on which marked tests run, one after another, and what they fail with. Runs in pytest's process."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any
+
+import pytest
+
+from distlab.client.cluster import Cluster
+from distlab.compat.pytest import base_folder, skipped
+from distlab.errors import ArgumentError, DistlabError, RanksFailed
+from distlab.testing import on_rank
+from distlab.text import one_of, whole_number
+from distlab.wire import payload
+
+CALL = {"timeout": 60.0, "check": False, "fresh": False}  # what is not the cluster's, in a mark
+EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
+REBUILT = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")  # what a notebook goes on with
+PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
+
+
+class Ranks:
+    """One cluster for the tests of a pytest process; another number of ranks or other options make it anew."""
+
+    def __init__(self, config: pytest.Config):
+        self._config = config
+        self._cluster: Cluster | None = None
+        self._kind: Any = None  # how many ranks the cluster has, and its options
+        self._failed: Sequence[on_rank.Failed] = ()  # of the last test: on which ranks, and how
+        self._words = ""  # what the engine has said of it
+
+    def stop(self) -> None:
+        """End the ranks; the next test has new ones."""
+        if self._cluster is not None:
+            self._cluster.stop()
+        self._cluster = None
+
+    def run(self, item: pytest.Item) -> None:
+        """Run a test: returns if it has passed on every rank, else raises as it would in this process."""
+        n, options, call = self._asked(item)
+        self._failed, self._words = (), ""
+        try:
+            cluster = self._ready(n, options, call["fresh"])
+            ends = cluster.run(on_rank.run, self._plan(item), timeout=call["timeout"], check=call["check"])
+        except RanksFailed as error:
+            raise self._culprit(error) from None
+        except BaseException:
+            self.stop()
+            raise
+        for how, why in ends:
+            if how == "skipped":
+                raise skipped(why)
+            if how == "xfailed":
+                raise pytest.xfail.Exception(why)
+
+    def _asked(self, item: pytest.Item) -> tuple[int, dict[str, Any], dict[str, Any]]:
+        """How many ranks, the options of the cluster, and those of the call, from a test's mark."""
+        mark = item.get_closest_marker("ranks")
+        if len(mark.args) != 1:
+            raise ArgumentError(f"the mark ranks must have one number of ranks, got {mark.args}. {EXAMPLE}")
+        whole_number("the mark's ranks", mark.args[0], 1, advice=EXAMPLE)
+        for name in mark.kwargs:
+            one_of("a keyword of the mark ranks", name, [*CALL, *signature(Cluster).parameters], EXAMPLE)
+        n = self._config.getoption("ranks")
+        n = mark.args[0] if n is None else whole_number("--ranks", n, 1, advice="For example: pytest --ranks 2.")
+        options = {name: value for name, value in mark.kwargs.items() if name not in CALL}
+        return n, options, {name: mark.kwargs.get(name, usual) for name, usual in CALL.items()}
+
+    def _plan(self, item: pytest.Item) -> on_rank.Plan:
+        config = self._config
+        options = {name: value for name, value in vars(config.option).items() if isinstance(value, PLAIN)}
+        del options["file_or_dir"]
+        options |= {"rootdir": str(config.rootpath), "inifilename": config.inipath and str(config.inipath)}
+        return on_rank.Plan(
+            path=str(item.path),
+            name=item.nodeid.partition("::")[2],
+            options=options,
+            folder=str(config.invocation_params.dir),
+            sys_path=tuple(sys.path),
+            tmp_path=item.funcargs.get("tmp_path"),
+            base=base_folder(config),
+            pauses="breakpoint" if config.getoption("usepdb") or "breakpoint(" in item.path.read_text() else "",
+        )
+
+    def _ready(self, n: int, options: dict[str, Any], fresh: bool) -> Cluster:
+        """The cluster, with a new process group, and with new processes if they must be."""
+        if self._cluster is not Cluster.current or self._kind != (n, options):
+            self._cluster, self._kind = None, (n, options)
+        if self._cluster is None:
+            self._cluster = Cluster(n, **{"preload": ["distlab.testing.on_rank"], **options})
+        elif fresh:
+            self._cluster.restart()
+        else:
+            self._cluster.ranks.rebuild()
+        return self._cluster
+
+    def _culprit(self, error: RanksFailed) -> BaseException:
+        """What the test fails with: the exception of a rank that is at fault, or else that of the whole run."""
+        error.args = (REBUILT.sub("", str(error)),)
+        self._words = str(error)
+        answers = self._cluster.call(on_rank.last_failure)
+        self._failed = [failed for failed in answers if failed is not None and not failed.consequence]
+        sent = self._failed[0].error if self._failed else b""
+        try:
+            return payload.loads(sent, ()) if sent else error
+        except Exception:  # whatever its own unpickling raises
+            return error
+
+    def describe(self, report: pytest.TestReport, found: pytest.ExceptionInfo) -> None:
+        """Have a failed report say what the ranks' own reports say."""
+        failed, self._failed = self._failed, ()
+        if not failed:
+            if isinstance(found.value, DistlabError):
+                report.longrepr = found.getrepr(style="value")
+            return
+        hook = self._config.hook.pytest_report_from_serializable
+        reports = [hook(config=self._config, data=one.report) for one in failed]
+        report.longrepr = reports[0].longrepr
+        if crash := getattr(report.longrepr, "reprcrash", None):
+            crash.message = f"rank {failed[0].rank}: {crash.message}"
+        report.sections.insert(0, ("ranks", self._words))
+        for one, other in zip(failed, reports, strict=True):
+            report.sections += [(f"{name}, rank {one.rank}", text) for name, text in other.sections]
