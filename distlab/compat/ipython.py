@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Modules and functions that a rank's stack is searched for: a cell runs in the first, its error is shown by the second.
+# Modules and functions that a rank's stack is searched for: a cell runs in the first, the others show an error.
 CELL = ("IPython.core.interactiveshell", "run_code")
-SHOWS_ERROR = ("IPython.core.interactiveshell", "showtraceback")
+SHOW_ERROR = ("IPython.core.interactiveshell", "showtraceback"), ("_pytest.reports", "from_item_and_call")
 HISTORY = "IPython.core.history"  # its thread waits for work
 
 

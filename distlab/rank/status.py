@@ -207,7 +207,7 @@ def executing(frame: FrameType | None) -> bool:
     """
     inner = None
     for outer in outwards(frame):
-        if outer.f_code is describe_failure.__code__ or place(outer) == ipython.SHOWS_ERROR:
+        if outer.f_code is describe_failure.__code__ or place(outer) in ipython.SHOW_ERROR:
             return False
         if place(outer) in CELLS:
             return inner is not None and inner.f_code.co_name.startswith("<")  # the code that exec runs

@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Plan:
         tmp_path: the folder that the test's ranks share; None if it does not ask for it.
         base: a folder for the ranks' own temporary ones.
         pauses: "breakpoint" if the debugger may be opened: Cluster.run looks for that word in what it sends.
+        markers: all that are known where the test was found.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Plan:
     tmp_path: Path | None
     base: Path
     pauses: str
+    markers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,14 @@ class Failed:
         report: pytest's, for its hook pytest_report_from_serializable.
         error: the exception as bytes; empty if it cannot be sent.
         consequence: whether the rank waited for another one, which may be the culprit.
+        first: whether its fixtures failed afterwards, too, so that it did not fail when it was freed.
     """
 
     rank: int
     report: dict[str, Any]
     error: bytes
     consequence: bool
+    first: bool = False
 
 
 def run(rank: int, world_size: int, plan: Plan) -> tuple[str, str]:
@@ -129,6 +133,10 @@ class RankPytest:
         self._note(report, call.excinfo and call.excinfo.value)
         return report
 
+    def pytest_configure(self, config: pytest.Config) -> None:
+        for marker in self._plan.markers:
+            config.addinivalue_line("markers", marker)
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self._note(report, pytest.Collector.CollectError(str(report.longrepr)))
@@ -151,6 +159,8 @@ class RankPytest:
     def _note(self, report: Any, error: BaseException | None) -> None:
         """Remember how a phase of the test has ended, if it is the first one that has not passed."""
         if error is None or self._error is not None:
+            if error is not None:
+                self.failed = replace(self.failed, first=True)
             return
         if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)):
             self._end = "skipped" if isinstance(error, pytest.skip.Exception) else "xfailed", str(error)

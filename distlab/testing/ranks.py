@@ -12,7 +12,7 @@ import pytest
 
 from distlab.client.cluster import Cluster
 from distlab.compat.pytest import base_folder, skipped
-from distlab.errors import ArgumentError, DistlabError, RanksFailed
+from distlab.errors import ArgumentError, DistlabError, RankError, RanksFailed
 from distlab.testing import on_rank
 from distlab.text import one_of, whole_number
 from distlab.wire import payload
@@ -83,6 +83,7 @@ class Ranks:
             sys_path=tuple(sys.path),
             tmp_path=item.funcargs.get("tmp_path"),
             base=base_folder(config),
+            markers=tuple(config.getini("markers")),
             pauses="breakpoint" if config.getoption("usepdb") or "breakpoint(" in item.path.read_text() else "",
         )
 
@@ -103,7 +104,8 @@ class Ranks:
         error.args = (REBUILT.sub("", str(error)),)
         self._words = str(error)
         answers = self._cluster.call(on_rank.last_failure)
-        self._failed = [failed for failed in answers if failed is not None and not failed.consequence]
+        failed = [one for one in answers if one is not None and not one.consequence]
+        self._failed = failed if isinstance(error, RankError) else [one for one in failed if one.first]
         sent = self._failed[0].error if self._failed else b""
         try:
             return payload.loads(sent, ()) if sent else error
@@ -122,6 +124,6 @@ class Ranks:
         report.longrepr = reports[0].longrepr
         if crash := getattr(report.longrepr, "reprcrash", None):
             crash.message = f"rank {failed[0].rank}: {crash.message}"
-        report.sections.insert(0, ("ranks", self._words))
+        report.longrepr.addsection("ranks", self._words)
         for one, other in zip(failed, reports, strict=True):
             report.sections += [(f"{name}, rank {one.rank}", text) for name, text in other.sections]

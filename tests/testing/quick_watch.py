@@ -1,0 +1,5 @@
+"""A plugin of pytest: a deadlock is reported when nothing has moved for 0.2 s, as in tests/cluster."""
+
+from distlab.wire import seconds
+
+seconds.UNMOVED, seconds.TICK = 0.2, 0.1

@@ -1,0 +1,15 @@
+"""Each broken program of the zoo as a test with a mark, which fails: test_zoo_by_mark.py runs this file."""
+
+import pytest
+
+from tests.cluster.client.test_zoo import ROWS
+
+TESTS = [
+    pytest.param(program, marks=pytest.mark.ranks(n, **options), id=f"{program.__name__}-{n}")
+    for n, program, _, _, options in ROWS
+]
+
+
+@pytest.mark.parametrize("program", TESTS)
+def test_program(program, rank, world_size):
+    program(rank, world_size)
