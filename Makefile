@@ -80,6 +80,7 @@ part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo 
 part-unit = $(PYTEST) tests/unit
 part-cluster-client = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/client
 part-cluster-predicted = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/predicted
+part-testing = $(PYTEST) --durations=10 tests/testing
 part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster --ignore=tests/cluster/client \
   --ignore=tests/cluster/predicted
 # Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.
@@ -97,9 +98,9 @@ part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
 part-network = $(PYTEST) --timeout-method=signal --durations=10 tests/network
-LONGEST_FIRST := cluster-client nbval-second nbval-first nbval-answers cluster-others notebooks network browser cluster-predicted \
-  unit lint
-SPLIT := $(patsubst cluster,cluster-client cluster-predicted cluster-others,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
+LONGEST_FIRST := cluster-client nbval-second nbval-first nbval-answers cluster-others notebooks testing network browser \
+  cluster-predicted unit lint
+SPLIT := $(patsubst cluster,cluster-client cluster-predicted cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(LONGEST_FIRST))
 UNKNOWN := $(filter-out $(LONGEST_FIRST),$(CHOSEN))

@@ -4,6 +4,7 @@ Runs in pytest's process, and on the ranks of its tests.
 """
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,15 @@ from _pytest import runner
 from _pytest.terminal import TerminalReporter
 
 
-def started(options: dict[str, Any], path: str, blocked: list[str], plugin: Any) -> pytest.Session:
-    """pytest in a process that another pytest has started, as pytest-xdist does it. Private: how it is configured."""
-    words = [word for name in blocked for word in ("-p", f"no:{name}")]
-    config = pytest.Config.fromdictargs(options, [*words, path])
+def started(options: dict[str, Any], path: str, without: Iterable[str], plugin: Any) -> pytest.Session:
+    """pytest in a process that another pytest has started, as pytest-xdist does it. Private: how it is configured.
+
+    Args:
+        without: plugins that do nothing here; their options are known, which may stand in a file.
+    """
+    config = pytest.Config.fromdictargs(options, [path])
+    for name in filter(config.pluginmanager.has_plugin, without):
+        config.pluginmanager.unregister(name=name)
     config.pluginmanager.register(plugin, "distlab-rank")
     config._do_configure()
     config.pluginmanager.unregister(name="terminalreporter")

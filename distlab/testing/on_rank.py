@@ -23,9 +23,10 @@ from distlab.wire import payload
 from distlab.wire.messages import PACKAGE
 
 # plugins that have nothing to do on a rank: the process that finds the tests has them
-BLOCKED = ("debugging", "faulthandler", "junitxml", "skipping", "xdist", "timeout", "pytest_cov", "nbval")
+ELSEWHERE = ("debugging", "faulthandler", "junitxml", "skipping", "xdist", "timeout", "pytest_cov", "nbval", "distlab")
 TORCH_ERRORS = "c10d-NullHandler-default"  # torch's logger, which repeats what is raised
-OFF = ("lf", "failedfirst", "newfirst", "cacheclear", "stepwise", "strict_config", "strict")
+IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"  # plugins that were imported before pytest began here
+OFF = ("cov_source", "lf", "failedfirst", "newfirst", "cacheclear", "stepwise", "strict_config", "strict")
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ class RankPytest:
         os.chdir(plan.folder)
         options = plan.options | dict.fromkeys(OFF, False) | {"basetemp": plan.base / f"rank{rank}"}
         options |= {"capture": "no", "color": "no", "logger_disable": [TORCH_ERRORS]}
-        self._session = started(options, plan.path, [*BLOCKED, "distlab"], self)
+        options["pythonwarnings"] = [*(plan.options["pythonwarnings"] or ()), IMPORTED]
+        self._session = started(options, plan.path, ELSEWHERE, self)
 
     # --- hooks and fixtures ---
 

@@ -18,6 +18,7 @@ from distlab.text import one_of, whole_number
 from distlab.wire import payload
 
 CALL = {"timeout": 60.0, "check": False, "fresh": False}  # what is not the cluster's, in a mark
+KEYWORDS = list(dict.fromkeys([*CALL, *list(signature(Cluster).parameters)[1:]]))
 EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
 REBUILT = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")  # what a notebook goes on with
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
@@ -64,7 +65,7 @@ class Ranks:
             raise ArgumentError(f"the mark ranks must have one number of ranks, got {mark.args}. {EXAMPLE}")
         whole_number("the mark's ranks", mark.args[0], 1, advice=EXAMPLE)
         for name in mark.kwargs:
-            one_of("a keyword of the mark ranks", name, [*CALL, *signature(Cluster).parameters], EXAMPLE)
+            one_of("a keyword of the mark ranks", name, KEYWORDS, EXAMPLE)
         n = self._config.getoption("ranks")
         n = mark.args[0] if n is None else whole_number("--ranks", n, 1, advice="For example: pytest --ranks 2.")
         options = {name: value for name, value in mark.kwargs.items() if name not in CALL}

@@ -27,7 +27,7 @@ class Inner:
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "tests.testing.quick_watch"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
         options = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "timeout": 280}
-        ended = subprocess.run([*command, f"--junitxml={report}", *words], **options)
+        ended = subprocess.run([*command, f"--junitxml={report}", "-o", "junit_logging=all", *words], **options)
         self.code, self.output = ended.returncode, ended.stdout + ended.stderr
         cases = ElementTree.parse(report).iter("testcase") if report.exists() else ()
         self.outcomes = {case.get("name"): _outcome(case) for case in cases}

@@ -1,0 +1,200 @@
+"""`breakpoint()` on ranks: what a person types in a terminal, and in a notebook's kernel, and what comes of it."""
+
+import sys
+import time
+
+import pexpect
+import psutil
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from distlab.launch import reaper
+from tests.processes import marked, wait_until_gone
+from tests.testing.inner import ROOT
+
+STOPS = """
+import pytest
+import torch
+import torch.distributed as dist
+
+def helper(x):
+    doubled = x * 2
+    return doubled
+
+@pytest.mark.ranks(3)
+def test_stops(rank):
+    x = torch.ones(1) * rank
+    if rank > 0:
+        breakpoint()
+    y = helper(x)
+    dist.all_reduce(y)
+    assert y == 6
+
+@pytest.mark.ranks(2)
+def test_fails(rank):
+    values = {"of": rank}
+    if rank == 1:
+        assert values["of"] == 7
+    dist.barrier()
+"""
+
+
+class Terminal:
+    """pytest in a terminal: `says` waits for words and answers with a line."""
+
+    def __init__(self, folder, *words):
+        (folder / "test_stops.py").write_text(STOPS)
+        command = ["-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-s", *words]
+        self.child = pexpect.spawn(sys.executable, command, cwd=folder, encoding="utf-8", timeout=90, env=None)
+
+    def says(self, words, line=None):
+        self.child.expect_exact(words)
+        if line is not None:
+            self.child.sendline(line)
+
+    def ends(self):
+        self.child.expect(pexpect.EOF)
+        self.child.close()
+        assert wait_until_gone(lambda: marked(reaper.TAG, f"{self.child.pid}-")) == []
+        return self.child.before
+
+
+def test_ranks_take_turns(tmp_path):
+    terminal = Terminal(tmp_path, "-k", "test_stops")
+    terminal.says("test_stops.py, line 15 in test_stops")
+    terminal.says("(rank 1) ", "p rank, x")
+    terminal.says("(1, tensor([1.]))")
+    terminal.says("(rank 1) ", "s")
+    terminal.says("(rank 1) ", "n")
+    terminal.says("test_stops.py, line 7 in helper")
+    terminal.says("(rank 1) ", "up")
+    terminal.says("test_stops.py, line 15 in test_stops")
+    terminal.says("(rank 1) ", "u")
+    terminal.says("*** Oldest frame")
+    terminal.says("(rank 1) ", "rank 0")
+    terminal.says("rank 0 is not at a breakpoint: ranks 1-2 can be chosen")
+    terminal.says("(rank 1) ", "rank 2")
+    terminal.says("(rank 2) ", "interact")
+    terminal.says(">>> ", "x + 40")
+    terminal.says("tensor([42.])")
+    terminal.says(">>> ", "exit()")
+    terminal.says("(rank 2) ", "l")
+    terminal.says("->\t    y = helper(x)")
+    terminal.says("(rank 2) ", "c")
+    terminal.says("(rank 1) ", "c")
+    assert "1 passed" in terminal.ends()
+
+
+def test_who_leaves_frees_all_ranks(tmp_path):
+    terminal = Terminal(tmp_path, "-k", "test_stops")
+    terminal.says("(rank 1) ", "q")
+    shown = terminal.ends()
+    assert "Interrupted" in shown
+    assert "no tests ran" in shown
+
+
+def test_a_failed_test_is_looked_at_on_its_rank(tmp_path):
+    terminal = Terminal(tmp_path, "--pdb", "-k", "test_fails")
+    terminal.says("test_stops.py, line 23 in test_fails")
+    terminal.says("(rank 1) ", "p values")
+    terminal.says("{'of': 1}")
+    terminal.says("(rank 1) ", "c")
+    terminal.says("rank 0 waited in communication")
+    assert "1 failed" in terminal.ends()
+
+
+# --- a notebook's kernel ---
+
+
+class Notebook:
+    """A kernel whose front end types `lines` when it is asked, or never allows that."""
+
+    def __init__(self):
+        self.manager, self.client = start_new_kernel(kernel_name="python3")
+
+    def run(self, code, lines=None, pause=0.0):
+        shown, typed = [], iter(lines or ())
+
+        def type_line(message):
+            time.sleep(pause)
+            shown.append(message["content"]["prompt"])
+            self.client.input(next(typed))
+
+        def show(message):
+            content = message["content"]
+            shown.append(content.get("text") or content.get("data", {}).get("text/plain", ""))
+            shown.extend(content.get("traceback", ()))
+
+        options = {"allow_stdin": lines is not None, "stdin_hook": type_line, "output_hook": show, "timeout": 120}
+        self.client.execute_interactive(code, **options)
+        assert next(typed, None) is None
+        return "\n".join(shown)
+
+    def close(self):
+        pid = self.manager.provisioner.pid
+        self.client.stop_channels()
+        self.manager.shutdown_kernel()
+        assert wait_until_gone(lambda: marked(reaper.TAG, f"{pid}-")) == []
+        assert not psutil.pid_exists(pid)
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    notebook = Notebook()
+    notebook.run(f"import sys; sys.path.insert(0, {str(ROOT)!r})")
+    notebook.run("import distlab; distlab.Cluster(2, timeout=2); kept = 1")
+    notebook.run("%%px\nkept = rank")
+    yield notebook
+    assert "ranks 0-1: 1" in notebook.run("%%px\nt = torch.ones(1) * rank\ndist.all_reduce(t)\nprint(int(t))")
+    notebook.close()
+
+
+STOP = "%%px\nx = rank + 1\nif rank == 1:\n    breakpoint()\nt = torch.ones(1)\ndist.all_reduce(t)\nprint(int(t) + x)"
+
+
+def test_a_cell_stops_and_goes_on(notebook):
+    shown = notebook.run(STOP, ["p x", "n", "p t", "x = 40", "w", "c"])
+    assert "line 4\n-> breakpoint()" in shown
+    assert "line 5\n-> t = torch.ones(1)" in shown
+    assert "NameError" in shown
+    assert "rank 0: 3\nrank 1: 42" in shown
+
+
+def test_no_timeout_counts_meanwhile(notebook):
+    assert "ranks 0-1: " not in (shown := notebook.run(STOP, ["c"], pause=4))
+    assert "rank 0: 3\nrank 1: 4" in shown
+
+
+def test_timeouts_count_afterwards(notebook):
+    shown = notebook.run("%%px\nimport time\nif rank == 1:\n    time.sleep(5)\ndist.barrier()")
+    assert "Timed out" in shown
+
+
+def test_who_leaves_is_told_where_the_ranks_were(notebook):
+    shown = notebook.run(STOP, ["q"])
+    assert "Interrupted: Ranks 0-1 had not finished." in shown
+    assert "rank 1  at a breakpoint" in shown
+    assert "Variables are kept" in shown
+
+
+def test_a_front_end_without_input_is_told_at_once(notebook):
+    began = time.monotonic()
+    shown = notebook.run(STOP)
+    assert time.monotonic() - began < 60
+    assert "breakpoint() needs somebody who types" in shown
+    assert "rank 1   line 4   breakpoint()" in shown
+
+
+def test_a_cell_that_raises_is_looked_at(notebook):
+    code = "%%px --pdb\ndef f(a):\n    return 1 / a\nf(rank)\ndist.barrier()"
+    shown = notebook.run(code, ["p a", "u", "p rank", "c"])
+    assert "> line 3 in f\n-> return 1 / a\n\n(rank 0) \n0" in shown
+    assert "> line 4\n-> f(rank)\n\n(rank 0) \n0" in shown
+    assert "rank 0 raised ZeroDivisionError" in shown
+
+
+def test_a_function_of_the_notebook_has_its_source(notebook):
+    code = "def g(rank, n):\n    y = rank\n    breakpoint()\n    return y\ndistlab.run(g)"
+    shown = notebook.run(code, ["y = 7", "c", "c"])
+    assert "-> return y" in shown
+    assert "[7, 1]" in shown

@@ -1,0 +1,258 @@
+"""What a marked test is reported as: each way to end, on ranks, in a project of its own; and the options of pytest."""
+
+import pytest
+
+from tests.testing.inner import Inner
+
+CONFTEST = """
+import pytest
+
+@pytest.fixture(scope="module")
+def shared():
+    return []
+
+@pytest.fixture
+def number(rank):
+    yield rank * 10
+    import torch.distributed as dist
+    dist.barrier()
+"""
+PROJECT = """
+import logging
+import os
+import time
+import distlab
+import pytest
+import torch
+import torch.distributed as dist
+
+ranks = pytest.mark.ranks
+
+@ranks(2)
+def test_fixtures(rank, world_size, number, shared, caplog, capsys, monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("FROM_A_TEST", "1")
+    logging.getLogger("ours").warning("from %d", rank)
+    print("printed")
+    assert caplog.messages == [f"from {rank}"]
+    assert capsys.readouterr().out == "printed\\n"
+    assert (world_size, number, shared) == (2, rank * 10, [])
+    shared.append(rank)
+    assert tmp_path_factory.mktemp("own").is_dir()
+
+@ranks(2)
+def test_environment():
+    assert "FROM_A_TEST" not in os.environ
+
+@ranks(3)
+def test_values(rank):
+    print("rank", rank, "was here")
+    logging.getLogger("ours").warning("logged by %d", rank)
+    found = {"a": [1, 2, rank // 2]}
+    assert found == {"a": [1, 2, 0]}
+
+@ranks(2)
+def test_raises(rank, number):
+    if rank == 1:
+        raise ValueError("only here")
+    dist.all_reduce(torch.ones(1))
+
+@ranks(2)
+def test_deadlock(rank):
+    dist.recv(torch.ones(1), src=1 - rank)
+
+@ranks(2)
+def test_dies(rank):
+    if rank == 1:
+        os._exit(3)
+    dist.barrier()
+
+@ranks(2)
+def test_after_a_death(world_size):
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    assert ones == world_size
+
+@ranks(2, timeout=1)
+def test_too_long(rank):
+    while rank:
+        pass
+
+@ranks(2, check=True)
+def test_mismatch(rank):
+    dist.all_reduce(torch.ones(1 + rank))
+
+@ranks(2)
+def test_teardown(rank, request):
+    def end():
+        assert rank == 0, "at the end"
+    request.addfinalizer(end)
+
+@ranks(2)
+def test_skips():
+    pytest.skip("not today")
+
+@ranks(2)
+@pytest.mark.skipif(True, reason="never")
+def test_skipped():
+    raise AssertionError
+
+@ranks(2)
+@pytest.mark.xfail(raises=ZeroDivisionError, strict=True)
+def test_expected_exception(rank):
+    1 / rank
+
+@ranks(2)
+@pytest.mark.xfail(raises=distlab.errors.DeadlockError, strict=True)
+def test_expected_deadlock(rank):
+    if rank == 0:
+        dist.barrier()
+
+@ranks(2)
+@pytest.mark.xfail(strict=True)
+def test_that_passes():
+    pass
+
+@ranks(2)
+def test_xfails():
+    pytest.xfail("one day")
+
+@ranks(4, network=distlab.Network("5 us", "1 GB/s"))
+def test_virtual_clock(cluster_clock):
+    dist.all_reduce(torch.ones(1 << 20))
+    assert 4e-3 < cluster_clock() < 7e-3
+
+@ranks(2)
+@pytest.mark.parametrize("x", [1, object()], ids=["one", "object"])
+class TestClass:
+    before = []
+
+    @pytest.fixture(autouse=True)
+    def around(self, rank):
+        self.mine = rank
+
+    def test_method(self, x, rank):
+        assert (self.mine, self.before) == (rank, [])
+        self.before.append(x)
+
+PIDS = []
+
+@ranks(2)
+def test_processes(tmp_path_factory, rank):
+    (tmp_path_factory.getbasetemp().parent / f"pid{rank}").write_text(str(os.getpid()))
+
+@ranks(2)
+def test_the_same_processes(tmp_path_factory, rank):
+    assert (tmp_path_factory.getbasetemp().parent / f"pid{rank}").read_text() == str(os.getpid())
+
+@ranks(2, fresh=True)
+def test_fresh_processes(tmp_path_factory, rank):
+    assert (tmp_path_factory.getbasetemp().parent / f"pid{rank}").read_text() != str(os.getpid())
+
+@ranks(2)
+def test_breakpoint(rank):
+    breakpoint()
+
+def test_without_mark(rank):
+    pass
+
+@ranks()
+def test_no_number():
+    pass
+
+@ranks("2")
+def test_words():
+    pass
+
+@ranks(2, bakcend="gloo")
+def test_unknown_option():
+    pass
+
+@ranks(2, backend="nccl")
+def test_no_gpu():
+    pass
+
+def test_plain():
+    pass
+"""
+ENDS = {
+    "passed": [
+        *("test_fixtures", "test_environment", "test_after_a_death", "test_virtual_clock", "test_processes"),
+        *("test_the_same_processes", "test_fresh_processes", "test_method[one]", "test_method[object]", "test_plain"),
+    ],
+    "skipped": ["test_skips", "test_skipped", "test_expected_exception", "test_expected_deadlock", "test_xfails"],
+    "error": ["test_without_mark"],
+}
+SAYS = {
+    "test_values": ["rank 2: ", "'a': [1, 2, 0]", "rank = 2", "rank 0: rank 0 was", "rank 2: rank 2 was"],
+    "test_raises": ["rank 1: ValueError: only here", ">           raise", "rank 0 calls all_reduce, rank 1"],
+    "test_deadlock": ["DeadlockError: 2 of 2 ranks wait for each other", "recv(src=1)", "dist.recv(torch.ones(1)"],
+    "test_dies": ["RankDied: rank 1 ended with exit status 3"],
+    "test_too_long": ["RankTimeout: rank 1 did not come back within 1 s", "while rank:"],
+    "test_mismatch": ["MismatchError: The ranks' all_reduce calls do not match: rank 0 has float32[1]"],
+    "test_teardown": ["rank 1: AssertionError: at the end"],
+    "test_skips": ["not today"],
+    "test_that_passes": ["XPASS(strict)"],
+    "test_breakpoint": ["breakpoint() needs somebody who types", "pytest with -s"],
+    "test_without_mark": ["mark this one with @pytest.mark.ranks(2)"],
+    "test_no_number": ["must have one number of ranks, got ()"],
+    "test_words": ["must be a whole number of 1 or more, got '2'"],
+    "test_unknown_option": ["must be one of 'timeout', 'check', 'fresh'", "got 'bakcend'"],
+    "test_no_gpu": ["backend must be one that"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("a project")
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_project.py").write_text(PROJECT)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\ntimeout = 200\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    return Inner(folder)
+
+
+def test_how_each_test_ends(run):
+    ends = {name: how for how, names in ENDS.items() for name in names}
+    assert {name: outcome.how for name, outcome in run.outcomes.items()} == {
+        name: ends.get(name, "failed") for name in run.outcomes
+    }
+    assert {*ends, *SAYS} <= {*run.outcomes}
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_what_is_said(run, name):
+    outcome = run.outcomes[name]
+    for words in SAYS[name]:
+        assert words in outcome.line + outcome.text
+    assert "distlab/testing" not in outcome.text
+    assert "process group is rebuilt" not in outcome.text
+
+
+def test_logs_are_shown_by_rank(run):
+    assert "Captured log call, rank 2" in run.output
+    assert "logged by 2" in run.output
+
+
+def test_the_number_of_ranks_can_be_given(folder):
+    run = Inner(folder, "--ranks", "3", "-k", "test_after_a_death or test_fixtures")
+    assert run.outcomes["test_after_a_death"].how == "passed"
+    assert "assert (3, " in run.outcomes["test_fixtures"].text
+    assert "--ranks must be a whole number of 1 or more, got 0" in Inner(folder, "--ranks=0", "-k", "a_death").output
+
+
+def test_the_first_failure_ends_a_run_that_wants_it(folder):
+    run = Inner(folder, "-x", "-k", "test_values or test_raises")
+    assert [*run.outcomes] == ["test_values"]
+
+
+def test_beside_xdist(folder):
+    run = Inner(folder, "-n", "2", "-k", "test_environment or test_values or TestClass or test_raises or test_deadlock")
+    assert {name: outcome.how for name, outcome in run.outcomes.items()} == {
+        **dict.fromkeys(("test_environment", "test_method[one]", "test_method[object]"), "passed"),
+        **dict.fromkeys(("test_values", "test_raises", "test_deadlock"), "failed"),
+    }
+    assert "rank 0 calls all_reduce, rank 1 calls barrier" in run.outcomes["test_raises"].text
