@@ -10,6 +10,7 @@ Which process runs what:
 
     the notebook's kernel   client, diagnosis, measure, traces, plotting, check's questions; __main__ is the doctor
     every rank              rank; devices, and the backend in simulated
+    pytest's process        testing, and its other half on the ranks
     their own processes     launch: the fork server, the engine, the controller, the guard; predicted: its recorder
     both sides              wire between them; checking, errors, text, compat
 """

@@ -1,8 +1,10 @@
 """What a marked test is reported as: each way to end, on ranks, in a project of its own; and the options of pytest."""
 
+import re
+
 import pytest
 
-from tests.testing.inner import Inner
+from tests.testing.inner import ROOT, Inner
 
 CONFTEST = """
 import pytest
@@ -256,3 +258,14 @@ def test_beside_xdist(folder):
         **dict.fromkeys(("test_values", "test_raises", "test_deadlock"), "failed"),
     }
     assert "rank 0 calls all_reduce, rank 1 calls barrier" in run.outcomes["test_raises"].text
+
+
+def test_the_project_in_the_documentation(tmp_path):
+    """docs/testing.md: its files, as they stand there, pass."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)
+    for number, block in enumerate(blocks):
+        name = re.match(r"# (\w+\.py)\n", block)
+        (tmp_path / (name[1] if name else f"test_{number}.py")).write_text(block)
+    run = Inner(tmp_path)
+    assert len(run.outcomes) == 7
+    assert {outcome.how for outcome in run.outcomes.values()} == {"passed"}, run.output
