@@ -3,6 +3,7 @@
 Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py for %%px.
 """
 
+import linecache
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -47,6 +48,17 @@ class Options:
     debug: bool = False
 
 
+def may_pause(code: bytes) -> bool:
+    """Whether a cell's text, or a packed function with all that it calls of the learner's, has a breakpoint()."""
+    return b"breakpoint" in code or b"set_trace" in code
+
+
+def lines_of(function: Any) -> dict[str, list[str]]:
+    """The source of the file, or the notebook's cell, that a function is in."""
+    code = getattr(function, "__code__", None)
+    return {code.co_filename: linecache.getlines(code.co_filename)} if code else {}
+
+
 class Cell:
     """Code that runs on some ranks: sent when they are ready for it, waited for, shown and judged at its end.
 
@@ -79,7 +91,8 @@ class Cell:
         self._place, self._live = display.Place(), display.Live()
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
-        self._began, self._turns = time.monotonic(), Turns(ranks.channel)
+        self._began = time.monotonic()
+        self._turns: Turns | None = None  # once a rank has come to a breakpoint
         self._died: dict[int, str] = {}  # how each of its ranks that have died did so, in words
 
     # --- waiting ---
@@ -113,7 +126,8 @@ class Cell:
         if not done:
             if not self._watch.needs:
                 self._watch.states = self._watch.ask(True)
-            self._turns.leave()
+            if self._turns is not None:
+                self._turns.leave()
             # a rank that had just died never replies to what it was sent
             self._died |= {rank: self._ranks.note_death(rank) for rank in {*late} & {*self._ranks.unnoted_deaths()}}
             replaced = self._ranks.bring_back(self._sent, self._watch.states)
@@ -132,6 +146,7 @@ class Cell:
             self._ranks.check()
             while self._ranks.channel.asks:
                 began = time.monotonic()
+                self._turns = self._turns or Turns(self._ranks.channel)
                 self._turns.take()
                 self._began += time.monotonic() - began
             duration = time.monotonic() - self._began

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from distlab import simulated, text
 from distlab.client import display, waiting
-from distlab.client.cell import Cell, Options
+from distlab.client.cell import Cell, Options, lines_of, may_pause
 from distlab.client.export import Export, Step, write
 from distlab.client.plan import Engines, check_network, connect, make_plan
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
-from distlab.client.turns import lines_of, may_pause
 from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError

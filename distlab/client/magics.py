@@ -18,10 +18,9 @@ from IPython.display import display as ipython_display
 
 from distlab import text
 from distlab.client import waiting
-from distlab.client.cell import Cell, Options
+from distlab.client.cell import Cell, Options, may_pause
 from distlab.client.cluster import Cluster, current_cluster
 from distlab.client.export import Step
-from distlab.client.turns import may_pause
 from distlab.errors import DistlabError
 from distlab.rank import entry
 from distlab.wire.messages import ONE_LINE

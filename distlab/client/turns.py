@@ -3,10 +3,8 @@
 rank/debugger.py is the other side.
 """
 
-import linecache
 import re
 import time
-from typing import Any
 
 from distlab.client import waiting
 from distlab.compat.ipython import can_type
@@ -78,14 +76,3 @@ class Turns:
         """End every debugger: the person has left, or the cell is over."""
         for rank in list(self._channel.ends):
             self._channel.type(rank, None)
-
-
-def may_pause(code: bytes) -> bool:
-    """Whether a cell's text, or a packed function with all that it calls of the learner's, has a breakpoint()."""
-    return b"breakpoint" in code or b"set_trace" in code
-
-
-def lines_of(function: Any) -> dict[str, list[str]]:
-    """The source of the file, or the notebook's cell, that a function is in."""
-    code = getattr(function, "__code__", None)
-    return {code.co_filename: linecache.getlines(code.co_filename)} if code else {}

@@ -48,7 +48,8 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
 
     def restore() -> None:
         restore_builtins()
-        PERSON.leave()
+        if PERSON.was_here:
+            PERSON.leave()
         sys.breakpointhook = pdb.set_trace = debugger.pause
         for name, stream in streams.items():
             stream.pub_thread = sender

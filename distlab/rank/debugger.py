@@ -30,7 +30,7 @@ class Person(io.StringIO):
 
     Attributes:
         send: sends the notebook a message.
-        typed: lines that have come; None where nobody can type, or the person has left.
+        was_here: whether a line has come since the cell began.
         asked: whether the rank waits for one.
         after_failure: whether a cell that raises opens the debugger.
     """
@@ -38,8 +38,13 @@ class Person(io.StringIO):
     def __init__(self) -> None:
         super().__init__()
         self.send: Callable[[Answer], None] = lambda _: None
-        self.typed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.asked = self.after_failure = self._meets = self._gone = False
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.asked = self.after_failure = self.was_here = self._meets = self._gone = False
+
+    def type(self, line: str | None) -> None:
+        """A line has come; None where nobody can type, or the person has left. Runs on: the watchdog's thread."""
+        self.was_here = True
+        self._lines.put(line)
 
     def ask(self, prompt: str = "") -> str | None:
         """What the person types after all that was written, and this prompt."""
@@ -50,7 +55,7 @@ class Person(io.StringIO):
         with contextlib.suppress(KeyboardInterrupt):
             if not self._gone:
                 self.send(Answer(0, asks=said))
-                line = self.typed.get()
+                line = self._lines.get()
         self.asked, self._gone = False, line is None
         return line
 
@@ -69,9 +74,9 @@ class Person(io.StringIO):
         """A cell or a call has ended, and no line of what follows is traced."""
         if self._meets:
             sys.settrace(None)
-        self._meets = self._gone = False
-        while not self.typed.empty():
-            self.typed.get()
+        self.was_here = self._meets = self._gone = False
+        while not self._lines.empty():
+            self._lines.get()
 
 
 PERSON = Person()

@@ -127,7 +127,7 @@ class Watchdog(threading.Thread):
         *questions, self._received = (self._received + received).split(b"\n")
         for asked in map(from_json, questions):
             if asked.want == messages.TYPED:
-                PERSON.typed.put(asked.line)
+                PERSON.type(asked.line)
             else:
                 self.send(Answer(asked.number, **self._fields(asked.want)))
         return True
