@@ -61,11 +61,11 @@ def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
             size, peer = sum(tensor.nbytes for tensor in tensors), self._members[peer]
             meet(peer)
             stream = self._name, name, peer
-            return Done(timeline, timeline.call(stream, name, self._members, 0, (size,), peer), tensors)
+            return Done(timeline, timeline.call(stream, name, self._members, (size,), peer), tensors)
 
         def begin(self, _: str, args: tuple[Any, ...], name: str, root: int, sent: tuple[int, ...], __: Any) -> Done:
             if name == "all_to_all":  # what stays on this rank comes first
                 sent = sent[self.rank() :] + sent[: self.rank()]
-            return Done(timeline, timeline.call(self._name, name, self._members, root, sent), args[0])
+            return Done(timeline, timeline.call(self._name, name, self._members, sent), args[0])
 
     dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])

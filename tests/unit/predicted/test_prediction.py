@@ -13,7 +13,7 @@ def prediction(**options):
     timeline = Timeline()
     ends = []
     for _ in range(2):
-        place = timeline.call("world", "all_gather", (0, 1), 0, (3,))
+        place = timeline.call("world", "all_gather", (0, 1), (3,))
         timeline.compute("mm", 1, 0)
         timeline.wait(0, {place})
         timeline.compute("mm", 3, 0)
