@@ -5,7 +5,7 @@ Runs in the process of predicted/recorder.py; what else is changed there is in t
 
 import inspect
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -25,9 +25,7 @@ def without_data(recorder: TorchDispatchMode) -> Iterator[None]:
     """Meanwhile tensors have shapes and no data, and the recorder sees every operator."""
     for mode in (type(recorder), FakeTensorMode):  # without torch.compile nothing must be hidden from it
         mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
-    with ExitStack() as modes:
-        modes.enter_context(_QuickMode(allow_non_fake_inputs=True))
-        modes.enter_context(recorder)
+    with _QuickMode(allow_non_fake_inputs=True), recorder:
         yield
 
 

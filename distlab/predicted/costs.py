@@ -6,10 +6,10 @@ host that belong to other groups do the same at the same time, and share the hos
 while they overlap, timeline.py knows.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from distlab.predicted.nodes import Call, Kernel, Node
@@ -25,7 +25,9 @@ class Costs:
     network: Network
     device: Device
     ranks: int = 1
-    _links: dict[tuple[int, ...], tuple[float, float, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.link = functools.cache(self.link)  # thousands of calls have the same members
 
     def seconds(self, node: Node, rank: int) -> float:
         """How long a node of that rank takes, alone on its ports."""
@@ -43,7 +45,7 @@ class Costs:
         _, _, which = self.link(_ends(call, rank))
         return [(which, way) for way, other in (("out", "recv"), ("in", "send")) if call.name != other]
 
-    @cached_property
+    @functools.cached_property
     def _slowest_device(self) -> float:
         """How many times longer the slowest of the ranks' devices needs than the usual one."""
         return 1 + self.device.spread * NormalDist().inv_cdf(self.ranks / (self.ranks + 1))
@@ -66,11 +68,6 @@ class Costs:
 
     def link(self, members: tuple[int, ...]) -> tuple[float, float, str]:
         """Latency, seconds a byte, and the name of the slowest link between neighbours in a group."""
-        if members not in self._links:
-            self._links[members] = self._slowest(members)
-        return self._links[members]
-
-    def _slowest(self, members: tuple[int, ...]) -> tuple[float, float, str]:
         network = self.network
         inside = network.inside.latency, 1 / network.inside.bandwidth, "inside"
         ranks_here = Counter(map(network.host_of, members))

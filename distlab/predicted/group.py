@@ -57,25 +57,15 @@ def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
 
         abort = shutdown
 
-        def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> Done:
-            return self._message("send", tensors, dst)
-
-        def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> Done:
-            return self._message("recv", tensors, src)
-
-        def _message(self, name: str, tensors: list[Tensor], peer: int) -> Done:
+        def begin_message(self, name: str, tensors: list[Tensor], peer: int, tag: int) -> Done:
             size, peer = sum(tensor.nbytes for tensor in tensors), self._members[peer]
             meet(peer)
             stream = self._name, name, peer
-            return Done(timeline, timeline.call(stream, name, self._members, 0, (size,), peer), tensors)
+            return Done(timeline, timeline.call(stream, name, self._members, (size,), peer), tensors)
 
         def begin(self, _: str, args: tuple[Any, ...], name: str, root: int, sent: tuple[int, ...], __: Any) -> Done:
-            return self.note(name, root, sent, args[0])
-
-        def note(self, name: str, root: int, sent: tuple[int, ...], result: Any) -> Done:
             if name == "all_to_all":  # what stays on this rank comes first
                 sent = sent[self.rank() :] + sent[: self.rank()]
-            place = timeline.call(self._name, name, self._members, root, sent)
-            return Done(timeline, place, result)
+            return Done(timeline, timeline.call(self._name, name, self._members, sent), args[0])
 
     dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])

@@ -39,7 +39,6 @@ class Call:
     Attributes:
         name: as in collectives.py, or "send" or "recv".
         members: ranks of the group.
-        root: the root's place among the members, if there is one.
         sent: bytes, as collectives.messages takes them; those of an all_to_all begin with what stays on the rank.
         peer: rank at the other end of a message.
     """
@@ -48,7 +47,6 @@ class Call:
     after: tuple[int, ...]
     name: str
     members: tuple[int, ...]
-    root: int
     sent: tuple[int, ...]
     peer: int | None = None
 

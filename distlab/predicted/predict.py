@@ -112,13 +112,11 @@ def sweep(
     runs = [_run_of(functools.partial(program, **choice), number, roles) for number, choice in cases]
     found = []
     for run, outcomes, (number, choice) in zip(runs, _outcomes(runs), cases, strict=True):
-        prediction, why = None, ""
         try:
             each = tokens and tokens(number, **choice)
-            prediction = _prediction(run, outcomes, networks[number], device, each)
+            found.append(Case(number, choice, _prediction(run, outcomes, networks[number], device, each)))
         except (ArgumentError, RankError) as error:
-            why = str(error)
-        found.append(Case(number, choice, prediction, why))
+            found.append(Case(number, choice, None, str(error)))
     return Predictions(found)
 
 

@@ -5,7 +5,7 @@ Runs on the notebook's kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from distlab.errors import ArgumentError
 from distlab.plotting.units import ShownAsTable, Table, count, format_seconds
 from distlab.predicted.costs import Costs
-from distlab.predicted.nodes import Call, Kernel, Recording
+from distlab.predicted.nodes import Kernel, Recording
 from distlab.predicted.timeline import Times, times_of
 from distlab.simulated.network import Device, Network
 from distlab.text import grouped
+from distlab.traces.events import Moment, moments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HEADS = ("ranks", "a step", "tokens/s each", "MFU", "exposed", "idle", "memory", "fits")
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +54,7 @@ class Prediction(ShownAsTable):
         return end - begin
 
     @cached_property
-    def window(self) -> Interval:
+    def window(self) -> tuple[float, float]:
         """Begin and end of the last step: since the step before has ended, or else since it has begun."""
         steps = min(2, *(len(recording.steps) for recording in self.recordings))
         ends = [max(self._ends(step)) for step in range(-steps, 0)]
@@ -73,24 +73,29 @@ class Prediction(ShownAsTable):
     @cached_property
     def busiest(self) -> int:
         """The number of the recording whose device computes longest."""
-        return max(range(len(self.recordings)), key=lambda number: length(self.intervals(number, Kernel)))
+        return max(range(len(self.recordings)), key=self._computing)
 
-    def intervals(self, number: int, kind: type) -> list[Interval]:
-        """When a recorded rank computes, or communicates, in the last step."""
+    def moments(self, number: int, *kinds: str) -> Iterator[Moment]:
+        """When a recorded rank does what in the last step: it computes, "compute", or communicates, "move"."""
         begin, end = self.window
         nodes = zip(self.recordings[number].nodes, self.times[number], strict=True)
-        clipped = [(max(since, begin), min(until, end)) for node, (since, until) in nodes if isinstance(node, kind)]
-        return union((since, until) for since, until in clipped if since < until)
+        parts = (("compute" if isinstance(node, Kernel) else "move", *times) for node, times in nodes)
+        clipped = ((what, max(since, begin), min(until, end)) for what, since, until in parts if what in kinds)
+        return moments(part for part in clipped if part[1] < part[2])
+
+    def _computing(self, number: int) -> float:
+        return sum(until - since for since, until, _ in self.moments(number, "compute"))
 
     @property
     def computing(self) -> float:
         """Seconds of the step in which the device computes."""
-        return length(self.intervals(self.busiest, Kernel))
+        return self._computing(self.busiest)
 
     @property
     def exposed(self) -> float:
         """Seconds of the step in which the device communicates and does not compute."""
-        return length(without(*(self.intervals(self.busiest, kind) for kind in (Call, Kernel))))
+        both = self.moments(self.busiest, "compute", "move")
+        return sum(until - since for since, until, going in both if going == {"move"})
 
     @property
     def idle(self) -> float:
@@ -168,41 +173,15 @@ class Prediction(ShownAsTable):
 
         lanes = {}
         for number, recording in enumerate(self.recordings):
-            kernels, calls = (self.intervals(number, kind) for kind in (Kernel, Call))
-            exposed = without(calls, kernels)
-            lanes[f"rank {recording.rank} computes"] = [(*bar, "", "compute") for bar in kernels]
-            hidden = [(*bar, "", "move") for bar in without(calls, exposed)]
-            lanes[f"rank {recording.rank}'s messages"] = hidden + [(*bar, "", "exposed") for bar in exposed]
+            kernels = self.moments(number, "compute")
+            lanes[f"rank {recording.rank} computes"] = [(since, until, "", "compute") for since, until, _ in kernels]
+            lanes[f"rank {recording.rank}'s messages"] = [
+                (since, until, "", "move" if "compute" in going else "exposed")
+                for since, until, going in self.moments(number, "compute", "move")
+                if "move" in going
+            ]
         title = f"predicted, not measured: a step on {count(self.ranks, 'rank')}"
         return spans({name: bars for name, bars in lanes.items() if bars}, title=title)
-
-
-def length(intervals: Iterable[Interval]) -> float:
-    """Seconds in intervals that do not overlap."""
-    return sum(end - begin for begin, end in intervals)
-
-
-def without(these: Iterable[Interval], others: Iterable[Interval]) -> list[Interval]:
-    """The moments of these intervals that are in none of the others, which do not overlap."""
-    left, others = [], list(others)
-    for begin, end in these:
-        for since, until in others:
-            if since < end and until > begin:
-                left += [(begin, since)] if since > begin else []
-                begin = until
-        left += [(begin, end)] if begin < end else []
-    return left
-
-
-def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same moments, in intervals that do not overlap."""
-    joined: list[Interval] = []
-    for begin, end in sorted(intervals):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
-        else:
-            joined.append((begin, end))
-    return joined
 
 
 # --- of several numbers of ranks, and with several choices ---
@@ -234,17 +213,8 @@ class Case:
         return 1 / step.seconds if step.tokens is None else step.tokens_per_second
 
 
-@dataclass(frozen=True, repr=False)
-class Predictions(ShownAsTable, Sequence[Case]):
+class Predictions(ShownAsTable, tuple[Case, ...]):
     """Predictions of a program on several numbers of ranks and with several choices. A notebook shows its table."""
-
-    cases: Sequence[Case]
-
-    def __len__(self) -> int:
-        return len(self.cases)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.cases[place]
 
     def best(self, ranks: int | None = None) -> Case | None:
         """The case that fits and has the most tokens (or steps) a second; None if none fits.
@@ -252,16 +222,16 @@ class Predictions(ShownAsTable, Sequence[Case]):
         Args:
             ranks: of this many only; None for those of the most ranks.
         """
-        ranks = ranks or max(case.ranks for case in self.cases)
-        fitting = [case for case in self.cases if case.fits and case.ranks == ranks]
+        ranks = ranks or max(case.ranks for case in self)
+        fitting = [case for case in self if case.fits and case.ranks == ranks]
         return max(fitting, key=lambda case: case.rate, default=None)
 
     def table(self) -> Table:
         """A row for each case; those that fail have their reason below."""
-        rows = [(*map(str, case.choice.values()), *_cells(case)) for case in self.cases]
-        failed = [case for case in self.cases if case.prediction is None]
+        rows = [(*map(str, case.choice.values()), *_cells(case)) for case in self]
+        failed = [case for case in self if case.prediction is None]
         notes = [": ".join(filter(None, (f"{case.ranks:,} ranks", case.name, case.why))) for case in failed]
-        names = tuple(self.cases[0].choice)
+        names = tuple(self[0].choice)
         sides = "r" * (len(names) + len(HEADS))
         return Table("Predicted, not measured", (*names, *HEADS), tuple(rows), sides, tuple(notes))
 
@@ -269,7 +239,7 @@ class Predictions(ShownAsTable, Sequence[Case]):
         """Draw what each rank does a second against the number of ranks, a curve for each choice."""
         from distlab.plotting.curves import scaling
 
-        found = [case for case in self.cases if case.prediction]
+        found = [case for case in self if case.prediction]
         curves = grouped((case.name, (case.ranks, case.rate, case.fits)) for case in found)
         what = "tokens" if any(case.prediction.tokens for case in found) else "steps"
         return scaling(curves, "predicted, not measured", f"{what} a second of each rank")

@@ -164,13 +164,15 @@ class Group(dist.ProcessGroup):
 
     # --- messages ---
 
-    def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> Work:
-        op = self._note_message(True, dst, tensors, tag)
-        return Work(self._of_gloo("send", tensors, dst, tag), op)
+    def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> dist.Work:
+        return self.begin_message("send", tensors, dst, tag)
 
-    def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> Work:
-        op = self._note_message(False, src, tensors, tag)
-        return Work(self._of_gloo("recv", tensors, src, tag), op)
+    def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> dist.Work:
+        return self.begin_message("recv", tensors, src, tag)
+
+    def begin_message(self, name: str, tensors: list[Tensor], peer: int, tag: int) -> dist.Work:
+        op = self._note_message(name == "send", peer, tensors, tag)
+        return Work(self._of_gloo(name, tensors, peer, tag), op)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
         """From the rank that sends first in real time; in virtual time, another rank may have been first."""

@@ -9,7 +9,7 @@ from functools import cache
 
 from distlab.simulated.events import Collective, PointToPoint
 from distlab.simulated.network import Network
-from distlab.simulated.schedules import cost, schedule
+from distlab.simulated.schedules import cost, distances, schedule
 
 # messages at the same time, each as (member that sends, member that receives, bytes)
 Step = Sequence[tuple[int, int, int]]
@@ -41,12 +41,11 @@ def _steps(event: Collective, me: int, n: int, network: Network) -> Iterable[Ste
     if name in ("all_gather", "reduce_scatter"):
         return _of_member(me, [[(k, (k + 1) % n, size) for k in range(n)]]) * (n - 1)
     if name == "barrier":
-        distances = [1 << k for k in range((n - 1).bit_length())]
-        return _of_member(me, [[(k, (k + d) % n, 0) for k in range(n)] for d in distances])
+        return _of_member(me, [[(k, (k + d) % n, 0) for k in range(n)] for d in distances(n)])
     if name in ("gather", "scatter"):
         steps = [[(root, other) for other in range(n) if other != root]]
     else:  # down a binomial tree: in each step, every rank that has the data gives it to one more
-        spans = [1 << k for k in reversed(range((n - 1).bit_length()))]
+        spans = reversed(distances(n))
         steps = [[((k + root) % n, (k + d + root) % n) for k in range(0, n - d, 2 * d)] for d in spans]
     if name in ("broadcast", "scatter"):
         return _of_member(me, [[(src, dst, size) for src, dst in step] for step in steps])

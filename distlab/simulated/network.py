@@ -9,7 +9,7 @@ import bisect
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from distlab.text import BYTES_PER_SECOND, PREFIXES, SECONDS, instance, one_of, quantity, refuse, whole_number
 
@@ -87,15 +87,6 @@ class Device:
         """How long an operator takes: as long as its operations or its bytes need, whichever is longer."""
         moving = num_bytes / self.memory_bandwidth if self.memory_bandwidth else 0.0
         return max(flops / (self.flops * self.efficiency), moving)
-
-
-class Path(NamedTuple):
-    """What a message from one rank to another goes through: seconds of latency, seconds a byte, and the two ports."""
-
-    latency: float
-    seconds_per_byte: float
-    out: Hashable
-    into: Hashable
 
 
 @dataclass(frozen=True)
@@ -184,12 +175,12 @@ class Network:
         """The number of the host that a rank is on."""
         return bisect.bisect(list(itertools.accumulate(self.hosts)), rank)
 
-    def path(self, src: int, dst: int) -> Path:
-        """What a message from src to dst goes through."""
+    def path(self, src: int, dst: int) -> tuple[Link, Hashable, Hashable]:
+        """What a message from src to dst goes through: a link, the port at its beginning, and the one at its end."""
         here, there = self.host_of(src), self.host_of(dst)
         if here == there:
-            return Path(self.inside.latency, 1 / self.inside.bandwidth, ("rank out", src), ("rank in", dst))
-        return Path(self.between.latency, 1 / self.between.bandwidth, ("host out", here), ("host in", there))
+            return self.inside, ("rank out", src), ("rank in", dst)
+        return self.between, ("host out", here), ("host in", there)
 
 
 def _short(value: float) -> str:

@@ -106,7 +106,7 @@ def _naive(n: int) -> tuple[int, Steps]:
 
 
 def _tree(n: int) -> tuple[int, Steps]:
-    edges = [[(r, r - d) for r in range(d, n, 2 * d)] for d in _distances(n)]
+    edges = [[(r, r - d) for r in range(d, n, 2 * d)] for d in distances(n)]
     up = [[Message(child, parent, range(1), "reduce") for child, parent in step] for step in edges]
     return 1, up + [[Message(parent, child, range(1), "copy") for child, parent in step] for step in reversed(edges)]
 
@@ -127,14 +127,14 @@ def _ring(n: int) -> tuple[int, Steps]:
 
 def _recursive_doubling(n: int) -> tuple[int, Steps]:
     power = power_below(n)
-    steps = [[Message(r, r ^ d, range(1), "reduce") for r in range(power)] for d in _distances(power)]
+    steps = [[Message(r, r ^ d, range(1), "reduce") for r in range(power)] for d in distances(power)]
     return 1, _folded(n, 1, steps)
 
 
 def _halving_doubling(n: int) -> tuple[int, Steps]:
     power = power_below(n)
     blocks, halving, doubling = [range(power)] * power, [], []
-    for d in reversed(_distances(power)):
+    for d in reversed(distances(power)):
         kept = [block[len(block) // 2 :] if r & d else block[: len(block) // 2] for r, block in enumerate(blocks)]
         halving.append([Message(r, r ^ d, kept[r ^ d], "reduce") for r in range(power)])
         doubling.insert(0, [Message(r, r ^ d, kept[r], "copy") for r in range(power)])
@@ -156,7 +156,7 @@ def power_below(n: int) -> int:
     return 1 << (n.bit_length() - 1)
 
 
-def _distances(n: int) -> list[int]:
+def distances(n: int) -> list[int]:
     """1, 2, 4 ... below n."""
     return [1 << k for k in range(_log(n))]
 

@@ -277,21 +277,23 @@ class _Run:
             exchange = _Exchange()
             waiting.append(exchange)
         handshake = self.network.handshake and not message.sends
-        exchange.begun[message.sends] = message, now + (self.network.path(dst, src).latency if handshake else 0.0)
+        back, *_ = self.network.path(dst, src)
+        exchange.begun[message.sends] = message, now + (back.latency if handshake else 0.0)
         if len(exchange.begun) == 2:
             self._go_on(self._travel(src, dst, exchange, max(since for _, since in exchange.begun.values())))
         return exchange.ends[message.sends]
 
     def _travel(self, src: int, dst: int, exchange: _Exchange, when: float) -> Process:
         """A message comes to its sender's port, through it, over the link, and through its receiver's port."""
-        path, (message, _), (received, _) = self.network.path(src, dst), exchange.begun[True], exchange.begun[False]
-        seconds = message.num_bytes * path.seconds_per_byte
-        begin = max((yield when, (4, src, dst)), self.free[path.out])
-        left = self.free[path.out] = begin + seconds
+        link, out, into = self.network.path(src, dst)
+        (message, _), (received, _) = exchange.begun[True], exchange.begun[False]
+        seconds = message.num_bytes * (1 / link.bandwidth)
+        begin = max((yield when, (4, src, dst)), self.free[out])
+        left = self.free[out] = begin + seconds
         if self.network.handshake:
             self._at(left, (2, src, dst), exchange.ends[True].come)
-        arrived = max((yield begin + path.latency, (3, src, dst)), self.free[path.into])
-        end = self.free[path.into] = arrived + seconds
+        arrived = max((yield begin + link.latency, (3, src, dst)), self.free[into])
+        end = self.free[into] = arrived + seconds
         self.found.transfers.append(Transfer(src, dst, message.num_bytes, begin, end, message.op, received.op))
         now = yield end, (2, dst, src)
         exchange.ends[False].come(now)

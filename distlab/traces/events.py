@@ -4,7 +4,8 @@ Plain values, made by read.py and virtual.py, drawn by plotting/timelines.py. Ti
 event of the trace, on one clock.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -13,6 +14,10 @@ from distlab.wire.payload import RecordedCall, TorchRow
 
 COMPUTING = ("compute", "forward", "backward", "optimizer", "serve")
 COMMUNICATING = ("send", "recv", "collective", "remote")
+
+
+Part = tuple[str, float, float]  # what goes on, from when to when
+Moment = tuple[float, float, set[str]]  # from when to when, and all that goes on
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Event:
         return 0.0 if self.ready is None else max(0.0, min(self.ready, self.end) - self.start)
 
     @property
-    def parts(self) -> list[tuple[str, float, float]]:
+    def parts(self) -> list[Part]:
         """Its pieces, each of one kind, with start and end: a call is "wait" and then "move", computation one piece."""
         if self.kind in COMPUTING:
             return [(self.kind, self.start, self.end)]
@@ -161,3 +166,16 @@ def pack(events: Iterable[Any], most: int | None = None) -> list[list[Any]]:
         else:
             (row or rows[-1]).append(event)
     return rows
+
+
+def moments(parts: Iterable[Part]) -> Iterator[Moment]:
+    """Cut the time of parts, which may overlap, where from then on something else goes on."""
+    changes = sorted(change for what, start, end in parts for change in ((start, 0, what), (end, 1, what)))
+    since, going, times_over = 0.0, set(), Counter()
+    for time, ends, what in changes:  # at one time, starts come first: what goes on without a gap is not cut
+        times_over[what] += -1 if ends else 1
+        if (times_over[what] > 0) != (what in going):
+            if going and time > since:
+                yield since, time, {*going}
+            since = time
+            going ^= {what}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distlab.errors import ClusterError
 from distlab.plotting.units import Table, count, format_seconds
 from distlab.text import grouped, rank_list, refuse
-from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, Offset, pack
+from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, Offset, moments, pack
 from distlab.wire.payload import TorchRow
 
 if TYPE_CHECKING:
@@ -204,21 +204,15 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
 
     Runs on: anywhere.
     """
-    changes: list[tuple[float, str, int]] = []
-    for event in events:
-        if event.rank == rank and event.kind in (*COMPUTING, *COMMUNICATING):
-            for part, start, end in event.parts:
-                changes += [(start, part, 1), (end, part, -1)]
-    going: Counter[str] = Counter()  # what the rank is doing at a time, and how many times over
+    own = [event for event in events if event.rank == rank and event.kind in (*COMPUTING, *COMMUNICATING)]
     seconds: Counter[str] = Counter()
-    last = min((event.start for event in events), default=0.0)
-    over = max((event.end for event in events), default=0.0)
-    for time, part, change in [*sorted(changes), (over, "", 0)]:
-        moves, computes = going["move"], any(going[kind] for kind in COMPUTING)
-        alone = "communicate" if moves else "wait" if going["wait"] else "other"
-        seconds[("hidden" if moves else "compute") if computes else alone] += time - last
-        going[part] += change
-        last = time
+    for since, until, going in moments(part for event in own for part in event.parts):
+        alone = "communicate" if "move" in going else "wait"
+        computes = "hidden" if "move" in going else "compute"
+        seconds[alone if going.isdisjoint(COMPUTING) else computes] += until - since
+    first = min((event.start for event in events), default=0.0)
+    last = max((event.end for event in events), default=0.0)
+    seconds["other"] = max(0.0, last - first - seconds.total())  # and not -0 %, from rounding
     return Shares(*(seconds[name] for name in Shares._fields))
 
 

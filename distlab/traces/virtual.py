@@ -60,12 +60,11 @@ def _messages(transfers: Sequence[Transfer], calls: dict[tuple[int, int], Event]
     alone = {key: call for key, call in calls.items() if call.kind in ("send", "recv")}
     for one in transfers:
         send, recv = alone.pop((one.src, one.send), None), alone.pop((one.dst, one.recv), None)
-        if send is None and recv is None:
-            continue  # of a collective, or between ranks that were not recorded
         halves = [half for half in (send, recv) if half is not None]
         for half in halves:
             half.ready = one.begin - zero
-        yield Message(one.src, one.dst, halves[0].tag, (), one.num_bytes, send, recv, len(halves) == 2)
+        if halves:  # else it is of a collective, or between ranks that were not recorded
+            yield Message(one.src, one.dst, halves[0].tag, (), one.num_bytes, send, recv, len(halves) == 2)
     for call in alone.values():
         ends = (call, None) if call.kind == "send" else (None, call)
         yield Message(*call.ends, call.tag, (), call.num_bytes, *ends)

@@ -126,7 +126,7 @@ def test_buckets_of_data_parallel_training_overlap_the_backward_pass():
     sent = [num_bytes for name, _, num_bytes in calls(prediction) if name == "all_reduce"]
     assert sum(sent) == 24 * (1024 * 1024 + 1024) * 4
     assert len(sent) == 5
-    alone = sum(end - begin for begin, end in prediction.intervals(0, Call))
+    alone = sum(until - since for since, until, _ in prediction.moments(0, "move"))
     assert 0 < prediction.exposed < alone / 2
     assert prediction.flops == 3 * 24 * 2 * 16 * 1024 * 1024 - 2 * 16 * 1024 * 1024  # the input needs no gradient
 

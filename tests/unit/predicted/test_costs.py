@@ -30,7 +30,7 @@ def simulated(name, n, sent, network):
 
 
 def predicted(name, n, sent, network):
-    return Costs(network, FREE).seconds(Call("world", (), name, tuple(range(n)), 0, sent), 0)
+    return Costs(network, FREE).seconds(Call("world", (), name, tuple(range(n)), sent), 0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,7 +71,7 @@ def test_a_kernel_takes_what_its_operations_or_its_bytes_need():
 
 
 def test_a_message_takes_its_latency_and_its_bytes():
-    send = Call(("world", "send", 1), (), "send", (0, 1), 0, (100,), 1)
+    send = Call(("world", "send", 1), (), "send", (0, 1), (100,), 1)
     assert Costs(Network(1, "100 B/s"), FREE).seconds(send, 0) == 2.0
 
 

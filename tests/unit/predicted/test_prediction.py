@@ -3,7 +3,7 @@
 import pytest
 
 from distlab.predicted.nodes import Recording
-from distlab.predicted.prediction import Prediction, union, without
+from distlab.predicted.prediction import Prediction
 from distlab.predicted.streams import Timeline
 from distlab.simulated.network import Device, Network
 
@@ -13,7 +13,7 @@ def prediction(**options):
     timeline = Timeline()
     ends = []
     for _ in range(2):
-        place = timeline.call("world", "all_gather", (0, 1), 0, (3,))
+        place = timeline.call("world", "all_gather", (0, 1), (3,))
         timeline.compute("mm", 1, 0)
         timeline.wait(0, {place})
         timeline.compute("mm", 3, 0)
@@ -55,12 +55,6 @@ def test_its_picture_has_a_lane_for_computing_and_one_for_messages():
     axes = prediction().plot()
     assert axes.get_title(loc="left") == "predicted, not measured: a step on 2 ranks"
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0 computes", "rank 0's messages"]
-
-
-def test_moments_are_joined_and_cut():
-    assert union([(4, 5), (0, 2), (1, 3)]) == [(0, 3), (4, 5)]
-    assert without([(0, 10)], [(1, 2), (4, 5), (9, 12)]) == [(0, 1), (2, 4), (5, 9)]
-    assert without([(0, 1), (3, 4)], [(2, 5)]) == [(0, 1)]
 
 
 def test_a_device_checks_its_numbers():

@@ -28,7 +28,7 @@ def test_a_collective_overlaps_what_does_not_wait_for_it():
     """It begins after the kernel that was called before it, beside the next one; what waits begins at its end."""
     timeline = Timeline()
     kernel(timeline, 1)
-    place = timeline.call("world", "all_gather", PAIR, 0, (3,))
+    place = timeline.call("world", "all_gather", PAIR, (3,))
     kernel(timeline, 2)
     timeline.wait(0, {place})
     kernel(timeline, 1)
@@ -38,30 +38,30 @@ def test_a_collective_overlaps_what_does_not_wait_for_it():
 def test_collectives_of_a_group_go_one_after_another_and_those_of_others_share_the_port():
     timeline = Timeline()
     for group in ("a", "a", "b"):
-        timeline.call(group, "all_gather", PAIR, 0, (2,))
+        timeline.call(group, "all_gather", PAIR, (2,))
     assert times(recording(timeline)) == [[(0, 4), (4, 6), (0, 4)]]
 
 
 def test_a_call_alone_again_is_at_full_speed_again():
     """Four bytes are sent while two others are, and two after them."""
     timeline = Timeline()
-    timeline.call("a", "all_gather", PAIR, 0, (4,))
-    timeline.call("b", "all_gather", PAIR, 0, (2,))
+    timeline.call("a", "all_gather", PAIR, (4,))
+    timeline.call("b", "all_gather", PAIR, (2,))
     assert times(recording(timeline)) == [[(0, 6), (0, 4)]]
 
 
 def test_what_is_sent_and_what_is_received_do_not_share_a_port():
     timeline = Timeline()
-    timeline.call("out", "send", PAIR, 0, (2,), 1)
-    timeline.call("in", "recv", PAIR, 0, (2,), 1)
+    timeline.call("out", "send", PAIR, (2,), 1)
+    timeline.call("in", "recv", PAIR, (2,), 1)
     assert times(recording(timeline)) == [[(0, 2), (0, 2)]]
 
 
 def test_messages_inside_of_a_host_and_between_hosts_do_not_share_a_port():
     network = Network(hosts=[2, 2], inside=Link(0, "2 B/s"), between=Link(0, "2 B/s"))
     timeline = Timeline()
-    timeline.call("inside", "all_gather", (0, 1), 0, (4,))
-    timeline.call("between", "all_gather", (0, 2), 0, (2,))
+    timeline.call("inside", "all_gather", (0, 1), (4,))
+    timeline.call("between", "all_gather", (0, 2), (2,))
     costs = Costs(network, Device("1 FLOP/s"))
     assert times_of([recording(timeline)], costs, lambda rank: rank) == [[(0, 2), (0, 2)]]
 
@@ -70,7 +70,7 @@ def test_a_port_is_free_for_others_during_a_latency():
     """Each of the two takes a second of latency and one in the port."""
     timeline = Timeline()
     for group in "ab":
-        timeline.call(group, "all_gather", PAIR, 0, (1,))
+        timeline.call(group, "all_gather", PAIR, (1,))
     costs = Costs(Network(1, "1 B/s"), Device("1 FLOP/s"))
     assert times_of([recording(timeline)], costs, lambda rank: rank) == [[(0, 2), (0, 2)]]
 
@@ -96,9 +96,9 @@ def pipeline(rank, seconds):
     timeline = Timeline()
     if rank == 0:
         kernel(timeline, seconds)
-        timeline.call(("world", "send", 1), "send", PAIR, 0, (2,), 1)
+        timeline.call(("world", "send", 1), "send", PAIR, (2,), 1)
     else:
-        timeline.wait(0, {timeline.call(("world", "recv", 0), "recv", PAIR, 0, (2,), 0)})
+        timeline.wait(0, {timeline.call(("world", "recv", 0), "recv", PAIR, (2,), 0)})
         kernel(timeline, seconds)
     return recording(timeline, rank)
 
@@ -110,7 +110,7 @@ def test_a_message_begins_when_both_sides_could():
 def test_a_rank_that_is_not_recorded_does_what_its_role_does():
     """Rank 0 sends to rank 3, which does what rank 1 does."""
     first = pipeline(0, 3)
-    first.nodes[-1] = Call(("world", "send", 3), first.nodes[-1].after, "send", PAIR, 0, (2,), 3)
+    first.nodes[-1] = Call(("world", "send", 3), first.nodes[-1].after, "send", PAIR, (2,), 3)
     assert times(first, pipeline(1, 1), role_of=lambda rank: rank % 2)[1] == [(3, 5), (5, 6)]
 
 
@@ -118,7 +118,7 @@ def test_a_collective_of_several_roles_begins_when_the_last_has_come():
     def rank(number, seconds):
         timeline = Timeline()
         kernel(timeline, seconds)
-        timeline.call("world", "all_gather", PAIR, 0, (1,))
+        timeline.call("world", "all_gather", PAIR, (1,))
         return recording(timeline, number)
 
     assert [own[1] for own in times(rank(0, 1), rank(1, 4))] == [(4, 5), (4, 5)]
@@ -126,7 +126,7 @@ def test_a_collective_of_several_roles_begins_when_the_last_has_come():
 
 def test_calls_that_never_meet_are_named():
     alone = Timeline()
-    alone.call("world", "all_gather", PAIR, 0, (1,))
+    alone.call("world", "all_gather", PAIR, (1,))
     with pytest.raises(ValueError, match="not every rank calls all_gather: on real machines"):
         times(recording(alone), recording(Timeline(), 1))
 
@@ -134,7 +134,7 @@ def test_calls_that_never_meet_are_named():
 def test_messages_that_travel_slow_what_computes():
     """Half of the speed for the first 4 seconds is 2 of the 5 seconds of work; the rest is at full speed."""
     timeline = Timeline()
-    timeline.call("world", "all_gather", PAIR, 0, (4,))
+    timeline.call("world", "all_gather", PAIR, (4,))
     kernel(timeline, 5)
     costs = Costs(Network(0, "1 B/s"), Device("1 FLOP/s", contention=0.5))
     assert times_of([recording(timeline)], costs, lambda rank: rank) == [[(0, 4), (0, 7)]]

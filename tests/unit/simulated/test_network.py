@@ -31,8 +31,8 @@ def test_a_device_may_reach_a_part_of_its_peak():
 def test_ranks_are_numbered_host_by_host():
     network = Network(hosts=[1, 2], inside=Link(0, 1), between=Link(1, 1))
     assert [network.host_of(rank) for rank in range(3)] == [0, 1, 1]
-    assert network.path(1, 2).out == ("rank out", 1)
-    assert network.path(0, 2)[2:] == (("host out", 0), ("host in", 1))
+    assert network.path(1, 2) == (network.inside, ("rank out", 1), ("rank in", 2))
+    assert network.path(0, 2) == (network.between, ("host out", 0), ("host in", 1))
 
 
 LINK = Link(0, 1)
