@@ -10,8 +10,10 @@ from distlab.client import waiting
 from distlab.compat.ipython import can_type
 from distlab.text import rank_list
 from distlab.wire.channel import ControlChannel
+from distlab.wire.messages import COMPUTING
 
-SAME_RANK = 0.5  # seconds for the next question of a rank that was answered, before another one has its turn
+SAME_RANK = 5.0  # seconds for the next question of a rank that computes, before another one has its turn
+LOOK = 0.1  # seconds between two looks at what it does
 
 
 class Turns:
@@ -43,10 +45,13 @@ class Turns:
             self._expect({self._rank})
 
     def _expect(self, ranks: set[int]) -> None:
-        """Wait a little for the next questions of ranks that were answered."""
+        """Wait for the next questions of ranks that were answered, as long as they compute and nobody has to wait."""
         deadline = time.monotonic() + SAME_RANK
-        while not ranks <= {*self._channel.asks} and (left := deadline - time.monotonic()) > 0:
-            self._channel.hear(left)
+        while (silent := ranks - {*self._channel.asks}) and time.monotonic() < deadline:
+            self._channel.hear(LOOK)
+            answers = self._channel.ask(silent).values()
+            if any(answer.status and answer.status.doing != COMPUTING for answer in answers):
+                return
 
     def _typed(self, said: str) -> str | None:
         """The line for this rank; None after a command that is not the rank's own."""

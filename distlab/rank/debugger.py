@@ -32,6 +32,7 @@ class Person(io.StringIO):
         send: sends the notebook a message.
         was_here: whether a line has come since the cell began.
         asked: whether the rank waits for one.
+        is_open: whether the debugger has stopped somewhere.
         after_failure: whether a cell that raises opens the debugger.
     """
 
@@ -39,7 +40,7 @@ class Person(io.StringIO):
         super().__init__()
         self.send: Callable[[Answer], None] = lambda _: None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.asked = self.after_failure = self.was_here = self._meets = self._gone = False
+        self.asked = self.is_open = self.after_failure = self.was_here = self._meets = self._gone = False
 
     def type(self, line: str | None) -> None:
         """A line has come; None where nobody can type, or the person has left. Runs on: the watchdog's thread."""
@@ -74,7 +75,7 @@ class Person(io.StringIO):
         """A cell or a call has ended, and no line of what follows is traced."""
         if self._meets:
             sys.settrace(None)
-        self.was_here = self._meets = self._gone = False
+        self.was_here = self.is_open = self._meets = self._gone = False
         while not self._lines.empty():
             self._lines.get()
 
@@ -112,8 +113,9 @@ class Debugger(pdb.Pdb):
             self.interaction(frame, None)
 
     def interaction(self, *where: Any) -> None:
-        self._stopped = True
+        self._stopped = PERSON.is_open = True
         super().interaction(*where)
+        PERSON.is_open = False
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
         frame, number = frame_lineno

@@ -51,7 +51,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     at = (id(first), first.f_lasti) if first else ()
     in_cell, imports = executing(of_main), importing(of_main)
     del first, of_main  # a frame keeps its variables alive, and what follows takes long on a busy machine
-    running = thread != main or in_cell
+    running = thread != main or in_cell or PERSON.asked or PERSON.is_open  # which also looks at exceptions
     call = None
     if running and op:
         call = _what_is_known(thread, op) if note is None else note.record()
