@@ -61,11 +61,11 @@ class Terminal:
 
 def test_ranks_take_turns(tmp_path):
     terminal = Terminal(tmp_path, "-k", "test_stops")
-    terminal.says("test_stops.py, line 15 in test_stops")
+    terminal.says("test_stops.py, line 1")  # 14, that of breakpoint(), since Python 3.13; the next one before
     terminal.says("(rank 1) ", "p rank, x")
     terminal.says("(1, tensor([1.]))")
-    terminal.says("(rank 1) ", "s")
-    terminal.says("(rank 1) ", "n")
+    terminal.says("(rank 1) ", "tbreak helper")
+    terminal.says("(rank 1) ", "c")
     terminal.says("test_stops.py, line 7 in helper")
     terminal.says("(rank 1) ", "up")
     terminal.says("test_stops.py, line 15 in test_stops")
@@ -79,7 +79,7 @@ def test_ranks_take_turns(tmp_path):
     terminal.says("tensor([42.])")
     terminal.says(">>> ", "exit()")
     terminal.says("(rank 2) ", "l")
-    terminal.says("->\t    y = helper(x)")
+    terminal.says("\t    y = helper(x)")
     terminal.says("(rank 2) ", "c")
     terminal.says("(rank 1) ", "c")
     assert "1 passed" in terminal.ends()
@@ -196,5 +196,5 @@ def test_a_cell_that_raises_is_looked_at(notebook):
 def test_a_function_of_the_notebook_has_its_source(notebook):
     code = "def g(rank, n):\n    y = rank\n    breakpoint()\n    return y\ndistlab.run(g)"
     shown = notebook.run(code, ["y = 7", "c", "c"])
-    assert "-> return y" in shown
+    assert "-> return y" in shown or "-> breakpoint()" in shown
     assert "[7, 1]" in shown
