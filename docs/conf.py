@@ -65,7 +65,8 @@ def contents() -> str:
     """The site's table of contents, which README gets here."""
     labs = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
     trees = [toctree(name, [f"notebooks/{lab}" for lab in labs if lab[0] == part]) for part, name in PARTS.items()]
-    trees.insert(0, toctree("distlab", [f"docs/{page}" for page in ("course", "install", "package", "testing", "hosts", "speed")]))
+    pages = ("course", "install", "package", "testing", "hosts", "speed")
+    trees.insert(0, toctree("distlab", [f"docs/{page}" for page in pages]))
     trees.append(toctree("When something goes wrong", ["docs/reports/*"], glob=True))
     trees.append(toctree("Reference", ["notebooks/cheat_sheet", "docs/api", "benchmarks/README", "CHANGELOG"]))
     trees.append(toctree("For teachers and developers", ["TEACHING", "CONTRIBUTING"]))
