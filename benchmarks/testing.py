@@ -1,4 +1,4 @@
-"""Fifty small tests on ranks, and one that hangs, beside torch's own way to test and a helper around mp.spawn.
+"""Small tests on ranks, and one whose ranks wait for each other, beside torch's own way and a helper around mp.spawn.
 
 `python -m benchmarks.testing` runs all of them, which takes minutes, and writes a table into benchmarks/README.md.
 """
@@ -18,6 +18,9 @@ BODY = """
     dist.all_reduce(tensor)
     assert tensor[0] == 6
 """
+HANG = """
+    dist.recv(torch.ones(1), src=(rank + 1) % 4)
+"""
 BY_MARK = """
 import pytest
 import torch
@@ -27,10 +30,7 @@ import torch.distributed as dist
 @pytest.mark.parametrize("number", range({tests}))
 def test_sum(number, rank):{body}
 @pytest.mark.ranks({ranks})
-def test_hang(rank):
-    if rank > 0:
-        dist.barrier()
-"""
+def test_hang(rank):{hang}"""
 HELPER = """
 import time
 import pytest
@@ -53,11 +53,7 @@ def spawned(body, folder, limit={limit}):
             raise TimeoutError(f"{{limit}} s")
 
 def total(rank):{body}
-def hang(rank):
-    if rank > 0:
-        dist.barrier()
-    dist.barrier()
-
+def hang(rank):{hang}
 @pytest.mark.parametrize("number", range({tests}))
 def test_sum(number, tmp_path):
     spawned(total, tmp_path)
@@ -87,10 +83,9 @@ class TestSums(MultiProcessTestCase):
         return self.rank
 
     def test_hang(self):
-        if self.begin() > 0:
-            dist.barrier()
-        dist.barrier()
+        hang(self.begin())
 
+def hang(rank):{hang}
 def method(self):
     rank = self.begin(){body}
 for number in range({tests}):
@@ -101,7 +96,7 @@ FILES = {"@pytest.mark.ranks": BY_MARK, "torch's MultiProcessTestCase": TORCHS_O
 
 def seconds(name: str, chosen: str, tests: int) -> float:
     """How long pytest takes for the chosen tests of one kind, from its start to its end."""
-    words = {"ranks": RANKS, "tests": tests, "limit": LIMIT, "body": BODY}
+    words = {"ranks": RANKS, "tests": tests, "limit": LIMIT, "body": BODY, "hang": HANG}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "test_peer.py").write_text(FILES[name].format(**words))
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-k", chosen]
