@@ -11,8 +11,11 @@ if rank > 0:
     breakpoint()
 dist.all_reduce(x)
 print(f"the sum is {x.item():g}")"""
-PROMPT = "prompt => [...document.querySelectorAll('.jp-Stdin-prompt')].at(-1)?.textContent.trim() === prompt"
-BOX = ".jp-Stdin-input:visible"
+# JupyterLab keeps a box, and the focus in it, for half a second after its line was sent
+READY = """prompt => {
+  const box = [...document.querySelectorAll(".jp-Stdin")].at(-1), input = box?.querySelector("input");
+  return input === document.activeElement && !input.value && box.innerText.trim() === prompt;
+}"""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -26,9 +29,9 @@ def test_a_rank_is_debugged_in_the_notebook(page, lab, tmp_path):
     page.locator('.lm-Menu-itemLabel:text-is("Run All Cells")').click()
 
     def type_line(prompt, line):
-        page.wait_for_function(PROMPT, arg=prompt)
-        page.locator(BOX).last.fill(line)
-        page.locator(BOX).last.press("Enter")
+        page.wait_for_function(READY, arg=prompt)
+        page.keyboard.type(line)
+        page.keyboard.press("Enter")
 
     type_line("(rank 1)", "p x")
     page.get_by_text("tensor([1.])", exact=True).first.wait_for()
