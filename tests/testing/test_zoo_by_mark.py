@@ -8,7 +8,8 @@ from tests.testing.inner import ROOT, Inner
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    return Inner(tmp_path_factory.mktemp("zoo"), "-p", "no:timeout", "--tb=line", "-n", "2", ROOT / "tests/testing/zoo_by_mark.py")
+    options = ("-p", "no:timeout", "--tb=line", "-n", "2")  # no traceback is read here, and a hundred take long to draw
+    return Inner(tmp_path_factory.mktemp("zoo"), *options, ROOT / "tests/testing/zoo_by_mark.py")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row[1].__name__}-{row[0]}" for row in ROWS])
