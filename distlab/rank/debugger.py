@@ -131,8 +131,10 @@ class Debugger(pdb.Pdb):
         names = {**self.curframe.f_globals, **self.curframe.f_locals}
         shown, sys.displayhook = sys.displayhook, sys.__displayhook__
         with contextlib.redirect_stdout(PERSON), contextlib.redirect_stderr(PERSON), contextlib.suppress(SystemExit):
-            code.interact("Python, with the names of this frame; exit() goes back.", _console_line, names, "")
-        sys.displayhook = shown
+            try:
+                code.interact("Python, with the names of this frame; exit() goes back.", _console_line, names, "")
+            finally:
+                sys.displayhook = shown
 
 
 def _is_learners(frame: FrameType) -> bool:
