@@ -13,6 +13,7 @@ from tests.processes import marked, wait_until_gone
 from tests.testing.inner import ROOT
 
 STOPS = """
+import time
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,8 +23,10 @@ def helper(x):
     return doubled
 
 @pytest.mark.ranks(3)
-def test_stops(rank):
+def test_stops(rank, tmp_path):
     x = torch.ones(1) * rank
+    while rank == 2 and not (tmp_path / "go").exists():
+        time.sleep(0.01)
     if rank > 0:
         breakpoint()
     y = helper(x)
@@ -61,18 +64,22 @@ class Terminal:
 
 def test_ranks_take_turns(tmp_path):
     terminal = Terminal(tmp_path, "-k", "test_stops")
-    terminal.says("test_stops.py, line 1")  # 14, that of breakpoint(), since Python 3.13; the next one before
+    terminal.says("test_stops.py, line 1")  # 17, that of breakpoint(), since Python 3.13; the next one before
+    terminal.says("(rank 1) ", '(tmp_path / "go").touch()')
     terminal.says("(rank 1) ", "p rank, x")
     terminal.says("(1, tensor([1.]))")
     terminal.says("(rank 1) ", "tbreak helper")
     terminal.says("(rank 1) ", "c")
-    terminal.says("test_stops.py, line 7 in helper")
+    terminal.says("test_stops.py, line 8 in helper")
     terminal.says("(rank 1) ", "up")
-    terminal.says("test_stops.py, line 15 in test_stops")
+    terminal.says("test_stops.py, line 18 in test_stops")
     terminal.says("(rank 1) ", "u")
     terminal.says("*** Oldest frame")
-    terminal.says("(rank 1) ", "rank 0")
-    terminal.says("rank 0 is not at a breakpoint: ranks 1-2 can be chosen")
+    both = False
+    while not both:  # the other one is on its way
+        terminal.says("(rank 1) ", "rank 0")
+        terminal.says("rank 0 is not at a breakpoint: ")
+        both = terminal.child.expect_exact(["rank 1 can be chosen", "ranks 1-2 can be chosen"])
     terminal.says("(rank 1) ", "rank 2")
     terminal.says("(rank 2) ", "interact")
     terminal.says(">>> ", "x + 40")
@@ -95,7 +102,7 @@ def test_who_leaves_frees_all_ranks(tmp_path):
 
 def test_a_failed_test_is_looked_at_on_its_rank(tmp_path):
     terminal = Terminal(tmp_path, "--pdb", "-k", "test_fails")
-    terminal.says("test_stops.py, line 23 in test_fails")
+    terminal.says("test_stops.py, line 26 in test_fails")
     terminal.says("(rank 1) ", "p values")
     terminal.says("{'of': 1}")
     terminal.says("(rank 1) ", "c")
