@@ -69,7 +69,6 @@ class Processes:
         self.changes = 0 if plan.forks else None
         self._generation = 0
         self._controller: Any = None
-        self._guard: subprocess.Popen | None = None
         self.tag = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
         self._ends = contextlib.ExitStack()  # what to do when the processes have ended
@@ -104,7 +103,8 @@ class Processes:
     def _start(self) -> None:
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        self._guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
+        guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
+        self._ends.callback(guard.terminate)  # when all else has ended: this process may be killed before that
         wanted, cluster_id = self._plan.hosts, self.tag.rsplit("-", 1)[1]
         environment = local.environment(self._plan.threads, self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
@@ -329,8 +329,6 @@ class Processes:
         """End every process of the cluster and remove its folder. Safe to repeat."""
         if self.client is not None:
             self.client.close()
-        if self._guard is not None:
-            self._guard.terminate()  # it would remove the folder while launchers still look for its logs
         self.servers.close()
         # forks hold nothing that outlives them: no need to ask politely for long
         patience = 0.2 if self._plan.forks else mpiexec.END_SECONDS

@@ -33,16 +33,21 @@ class Turns:
             for rank in list(channel.asks):
                 channel.type(rank, None)
             return
-        if arrived := {rank for rank, said in channel.asks.items() if not said}:
-            for rank in arrived:  # its breakpoint() asks whether somebody is there
-                channel.type(rank, "")
-            self._expect(arrived)
+        if self._greet():
             return
         if self._rank not in channel.asks:
             self._rank = min(channel.asks)
         if (line := self._typed(channel.asks[self._rank])) is not None:
             channel.type(self._rank, line + "\n")
             self._expect({self._rank})
+
+    def _greet(self) -> bool:
+        """Answer each breakpoint() that asks whether somebody is there; whether there was one."""
+        arrived = {rank for rank, said in self._channel.asks.items() if not said}
+        for rank in arrived:
+            self._channel.type(rank, "")
+        self._expect(arrived)
+        return bool(arrived)
 
     def _expect(self, ranks: set[int]) -> None:
         """Wait for the next questions of ranks that were answered, as long as they compute and nobody has to wait."""
@@ -72,6 +77,8 @@ class Turns:
         return line
 
     def _turn_to(self, rank: int) -> None:
+        self._channel.hear(0)  # some may have come while the person was typing
+        self._greet()
         if rank in self._channel.asks:
             self._rank = rank
         else:

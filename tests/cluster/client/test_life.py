@@ -151,6 +151,14 @@ def test_a_killed_notebook_leaves_nothing_behind(engines):
     assert_nothing_is_left(tag, folder)
 
 
+def test_a_notebook_that_is_killed_while_it_stops_leaves_nothing_behind():
+    kill = "from distlab.launch import reaper; import os; reaper.end = lambda *_: os.kill(os.getpid(), 9)"
+    process = run_script(f"{kill}; cluster.stop()")
+    tag, folder = process.stdout.readline().split()
+    assert process.wait() == -9
+    assert_nothing_is_left(tag, folder)
+
+
 def test_a_port_that_another_program_takes_first(monkeypatch):
     """A controller that finds one of its ports taken ends; the cluster starts all the same, with other ports."""
     original, attempts = local.controller_arguments, []
