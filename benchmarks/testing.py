@@ -19,7 +19,7 @@ BODY = """
     assert tensor[0] == 6
 """
 HANG = """
-    dist.recv(torch.ones(1), src=(rank + 1) % 4)
+    dist.recv(torch.ones(1), src=(rank + 1) % dist.get_world_size())
 """
 BY_MARK = """
 import pytest
