@@ -69,6 +69,7 @@ class Processes:
         self.changes = 0 if plan.forks else None
         self._generation = 0
         self._controller: Any = None
+        self._guard: subprocess.Popen | None = None
         self.tag = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
         self._ends = contextlib.ExitStack()  # what to do when the processes have ended
@@ -103,8 +104,8 @@ class Processes:
     def _start(self) -> None:
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
-        self._ends.callback(guard.terminate)  # when all else has ended: this process may be killed before that
+        self._guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
+        self._ends.callback(self._guard.terminate)  # when all else has ended: this process may be killed before that
         wanted, cluster_id = self._plan.hosts, self.tag.rsplit("-", 1)[1]
         environment = local.environment(self._plan.threads, self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
