@@ -3,13 +3,12 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from typing import Any, NoReturn
 
 from distlab.errors import ArgumentError, ArgumentTypeError
 
 PREFIXES = {"n": -9, "u": -6, "µ": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}  # powers of ten
-QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*([numµkMGTP]?)(\S*)\s*")
+QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?)(?:e([+-]?\d+))?\s*([numµkMGTP]?)(\S*)\s*")
 SECONDS = {"s": 1.0}  # units, for `quantity`
 BYTES_PER_SECOND = {"B/s": 1.0, "b/s": 0.125, "bit/s": 0.125}
 
@@ -31,8 +30,8 @@ def quantity(name: str, value: Any, units: Mapping[str, float], example: str, ze
     if isinstance(value, str):
         found = QUANTITY.fullmatch(value)
         number = math.nan
-        if found and found[3] in units:
-            number = float(Fraction(found[1]) * Fraction(10) ** PREFIXES[found[2]]) * units[found[3]]
+        if found and found[4] in units:
+            number = float(f"{found[1]}e{int(found[2] or 0) + PREFIXES[found[3]]}") * units[found[4]]
     wrong_type = isinstance(number, bool) or not isinstance(number, (int, float))
     if wrong_type or not 0 <= number < math.inf or (number == 0 and not zero):
         rule, example = "0 or more" if zero else "above 0", f"{name}={example}"

@@ -27,7 +27,7 @@ from distlab.launch import fork_server, reaper
 from distlab.wire.rendezvous import INTERFACES
 
 FORKS = multiprocessing.get_context("forkserver")
-LIBRARIES = ["ipykernel.kernelapp", "torch", "matplotlib.pyplot", "sklearn.datasets", "tornado.platform.asyncio"]
+LIBRARIES = ["ipykernel.kernelapp", "torch", "matplotlib.pyplot", "tornado.platform.asyncio"]
 LIBRARIES += ["ipyparallel.controller.app", "ipyparallel.engine.app", "torch._dynamo", "torch.distributed.fsdp"]
 LIBRARIES += ["torch.distributed.pipelining", "torch.distributed.checkpoint", "torch.distributed.tensor.parallel"]
 # psutil, and so reaper.py, reads the environment with which a program was started: there it stands until it is replaced

@@ -21,11 +21,11 @@ from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
 from distlab.rank import entry
-from distlab.simulated.network import Network
 from distlab.text import refuse
 from distlab.wire import payload
 
 if TYPE_CHECKING:
+    from distlab.simulated.network import Network
     from distlab.traces.trace import Trace
 
 PACKED = "The function or one of its arguments"  # what cannot be sent

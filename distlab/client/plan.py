@@ -4,6 +4,8 @@ Runs on the notebook's kernel, called by cluster.py; processes.py carries out th
 running ipyparallel cluster, which can become ranks, too.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib.util
 import os
@@ -11,16 +13,18 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distlab import text
 from distlab.errors import ClusterError
 from distlab.launch import hosts as machines
 from distlab.launch import local, mpiexec
 from distlab.launch.hosts import LOCALHOST, SHELL, SLURM_NAME, SSH_NAME, Host, Hosts, by_ssh
-from distlab.simulated.network import Network
 from distlab.text import refuse
 from distlab.wire.rendezvous import INIT_METHODS
+
+if TYPE_CHECKING:
+    from distlab.simulated.network import Network
 
 ATTACHED = "attached"  # of Cluster.engines
 START = "Start one with `ipcluster start -n 4`, or call Cluster(4)."
@@ -187,6 +191,8 @@ def check_network(network: Any, n: int, backend: str) -> Network | None:
     """None, or a description of machines with as many ranks as the cluster."""
     if network is None:
         return None
+    from distlab.simulated.network import Network  # others start sooner without it
+
     if not isinstance(network, Network):
         advice = 'Call Cluster(8, network=distlab.Network("5 us", "25 GB/s")).'
         refuse("network", "a distlab.Network", network, advice, wrong_type=True)

@@ -4,10 +4,8 @@ Called by ranks.py in the notebook's kernel. Every process carries `reaper.TAG` 
 to a cluster can be found without guessing by name, even when its notebook is gone; then reaper.py ends them.
 """
 
-import concurrent.futures
 import contextlib
 import json
-import logging
 import os
 import shutil
 import signal
@@ -136,6 +134,8 @@ class Processes:
 
     def _start_ipyparallel(self, cluster_id: str, address: str, environment: dict[str, str]) -> None:
         """Start the controller at this address of this machine, and the engines, and connect a client."""
+        import logging
+
         import ipyparallel
 
         wanted, n = self._plan.hosts, self._plan.n
@@ -173,6 +173,7 @@ class Processes:
             self.launcher = ipp_cluster.engine_set
         self.client = self._do(loop, ipp_cluster.connect_client())
         compat.drop_late_replies(self.client)
+        ipyparallel.serialize.serialize_object(None)  # which imports numpy; later, the ranks would wait for it
         with waiting.allowed():
             self._wait(lambda: self.client.ids == list(range(n)) and (not self._plan.forks or self.servers.to(0).store))
 
@@ -217,6 +218,7 @@ class Processes:
     def _do(self, loop: Any, work: Coroutine[Any, Any, Any]) -> Any:
         """Do asynchronous work of ipyparallel's launchers while the notebook's own thread waits for it."""
         import asyncio
+        import concurrent.futures
 
         future = asyncio.run_coroutine_threadsafe(work, loop)
         while not concurrent.futures.wait([future], timeout=0.1).done:

@@ -6,10 +6,12 @@ cluster starts its fork server first.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
+import importlib
 import re
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +92,7 @@ def launcher_loop(limit: float) -> Iterator[asyncio.AbstractEventLoop]:
     At the end asyncio.run cancels what is left, and frees descriptors.
     """
     import asyncio
+    import concurrent.futures
 
     started: concurrent.futures.Future[Any] = concurrent.futures.Future()
     ended = asyncio.Event()
@@ -112,6 +115,38 @@ def end_threads(cluster: Any, limit: float) -> None:
     for launcher in launchers:
         if (thread := getattr(launcher, "_wait_thread", None)) is not None:
             thread.join(limit)
+
+
+@contextlib.contextmanager
+def cluster_module_later() -> Iterator[None]:
+    """Import ipyparallel inside this without what starts clusters, a fifth of it; on a rank its first use loads it.
+
+    Private: that ipyparallel takes some of its own names from that module.
+    """
+    names = {"cluster"}
+
+    def absent(name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        names.add(name)
+
+    def load(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module 'ipyparallel' has no attribute {name!r}")
+        module = importlib.import_module(stand_in.__name__)
+        return module if name == "cluster" else getattr(module, name)
+
+    stand_in = types.ModuleType("ipyparallel.cluster")
+    stand_in.__getattr__ = absent
+    if sys.modules.setdefault(stand_in.__name__, stand_in) is not stand_in:  # it is there already
+        yield
+        return
+    yield
+    del sys.modules[stand_in.__name__]
+    package = vars(sys.modules["ipyparallel"])
+    for name in names:
+        package.pop(name, None)
+    package["__getattr__"] = load
 
 
 def use_kernel(kernel: type) -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 # Modules and functions that a rank's stack is searched for: a cell runs in the first, the others show an error.
@@ -72,6 +73,17 @@ class NeverBusy:
     def _publish_status(self, status: str, *args: Any, **kwargs: Any) -> None:
         if status != "busy":
             super()._publish_status(status, *args, **kwargs)  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def modules_unread() -> Iterator[None]:
+    """Make a kernel inside this: it lists the file of each module for the debugger, which costs a forked one 10 MB.
+
+    Private: that it reads sys.modules for nothing else.
+    """
+    vars(sys.modules["ipykernel.ipkernel"])["sys"] = SimpleNamespace(modules={})
+    yield
+    vars(sys.modules["ipykernel.ipkernel"])["sys"] = sys
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from zmq.eventloop.zmqstream import ZMQStream
 
 from distlab.compat.ipyparallel import use_heart_monitor
 
-FAST = 25  # milliseconds between two heartbeats while engines come
+FAST = 10  # milliseconds between two heartbeats while engines come
 FAST_SECONDS = 3.0  # for how long after one has connected
 
 
@@ -31,9 +31,16 @@ class SoonCalmMonitor(HeartMonitor):
     def hasten(self, *event: Any) -> None:
         """Beat fast for a while, from now on."""
         self._calm_at = time.monotonic() + FAST_SECONDS
-        self.caller.stop()
-        self.caller.callback_time = FAST
-        self.caller.start()
+        if self.caller.callback_time != FAST:
+            self.caller.stop()
+            self.caller.callback_time = FAST
+            self.caller.start()
+
+    def handle_pong(self, message: list[bytes]) -> None:
+        """An engine has answered: one that is new is registered now, and not at the next beat."""
+        super().handle_pong(message)
+        if new := self.responses - self.hearts:
+            self.handle_new_hearts(new)
 
     def beat(self) -> None:
         super().beat()

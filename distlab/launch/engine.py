@@ -15,7 +15,7 @@ from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from distlab.compat.ipyparallel import use_kernel
-from distlab.compat.ipython import NeverBusy
+from distlab.compat.ipython import NeverBusy, modules_unread
 
 
 class ForkedKernel(NeverBusy, IPythonParallelKernel):
@@ -26,6 +26,10 @@ class ForkedKernel(NeverBusy, IPythonParallelKernel):
     """
 
     control_msg_types = (*IPythonParallelKernel.control_msg_types, "signal_request")
+
+    def __init__(self, **options: Any):
+        with modules_unread():
+            super().__init__(**options)
 
     def signal_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         number = parent["content"]["sig"]
@@ -55,10 +59,20 @@ class QuietStream(OutStream):
             super().flush()
 
 
-def run(arguments: list[str]) -> None:
-    """Be an engine with these command-line arguments until it is asked to end."""
+def prepare() -> None:
+    """Read what all engines have in common: command line, configuration, folders. Runs in the fork server."""
     use_kernel(ForkedKernel)
     sys.argv = ["ipengine"]
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as the engine does it, for debugpy
     # nor need an engine look for the controller's heartbeats: it ends with its fork server, and that with the notebook
-    quietly = ["--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
-    IPEngine.launch_instance([*arguments, *quietly, f"--IPEngine.out_stream_factory={__name__}.{QuietStream.__name__}"])
+    quietly = ["--log-level=WARN", "--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
+    streams = f"--IPEngine.out_stream_factory={__name__}.{QuietStream.__name__}"
+    super(IPEngine, IPEngine.instance()).initialize([*quietly, streams])
+
+
+def run(number: int) -> None:
+    """Be engine `number` until it is asked to end. Runs in a forked child."""
+    app = IPEngine.instance()
+    app.id = number
+    app.init_engine()
+    app.start()

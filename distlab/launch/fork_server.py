@@ -10,7 +10,6 @@ forks.
 """
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -25,6 +24,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from distlab.compat.ipyparallel import cluster_module_later
 from distlab.compat.ipython import debugger_hidden
 from distlab.wire import orders
 from distlab.wire.messages import from_json, to_json
@@ -58,10 +58,12 @@ class Server:
         self.engines: dict[int, int] = {}
         self._wakeup, self._woken = socket.socketpair()
 
-    def serve(self, beats: bool) -> None:
+    def serve(self, store: str | None, beats: bool) -> None:
         """Fork and report until the orders end.
 
         Args:
+            store: address of this machine at which to serve a TCPStore, once the orders that are there are carried out;
+                the first engines take longer to come; None for no store.
             beats: whether to send heartbeats, and to end if nobody answers them; on the notebook's own machine the end
                 of the orders is enough.
         """
@@ -74,8 +76,11 @@ class Server:
             if beats and time.monotonic() >= beat:
                 self.report(orders.Alive(self.host))
                 beat = time.monotonic() + BEAT_SECONDS
-            left = max(0.0, beat - time.monotonic()) if beats else None
+            left = 0.0 if store else max(0.0, beat - time.monotonic()) if beats else None
             ready, _, _ = select.select([self._orders, self._woken], [], [], left)
+            if store and not ready:
+                self._serve_store(store)
+                store = None
             if self._woken in ready:
                 self._woken.recv(256)
                 self._reap()
@@ -85,19 +90,20 @@ class Server:
                     return
                 received = time.monotonic()
                 *lines, pending = (pending + arrived).split(b"\n")
-                for order in map(from_json, lines):
-                    if order.host == self.host:
-                        self._obey(order)
+                self._obey([order for order in map(from_json, lines) if order.host == self.host])
 
-    def _obey(self, order: orders.Order) -> None:
-        if isinstance(order, orders.SignalOrder):
-            for pid in [pid for pid, engine in self.engines.items() if engine == order.engine]:
-                os.kill(pid, order.number)  # it is there until it is reaped
-        elif isinstance(order, orders.ForkOrder):
-            os.environ.update(order.environment)  # ipyparallel's connection information is in it
-            pid = self._fork(_run_engine, order.engine)
-            self.engines[pid] = order.engine
-            self.report(orders.EngineProcess(self.host, order.engine, pid))
+    def _obey(self, batch: Sequence[orders.Order]) -> None:
+        forked = {}
+        for order in batch:
+            if isinstance(order, orders.SignalOrder):
+                for pid in [pid for pid, engine in self.engines.items() if engine == order.engine]:
+                    os.kill(pid, order.number)  # it is there until it is reaped
+            elif isinstance(order, orders.ForkOrder):
+                os.environ.update(order.environment)  # ipyparallel's connection information is in it
+                forked[self._fork(_run_engine, order.engine)] = order.engine
+        self.engines |= forked
+        for pid, engine in forked.items():  # now: between two forks it would copy each page that this touches
+            self.report(orders.EngineProcess(self.host, engine, pid))
 
     def _reap(self) -> None:
         """Report the engines that have ended."""
@@ -109,7 +115,7 @@ class Server:
                     code = os.waitstatus_to_exitcode(status)
                     self.report(orders.EngineProcess(self.host, engine, pid, code, _end_of_log(engine)))
 
-    def serve_store(self, address: str) -> None:
+    def _serve_store(self, address: str) -> None:
         """Fork a process that serves a TCPStore at an address of this machine, and report its port."""
         from distlab.wire.rendezvous import listen
 
@@ -148,6 +154,8 @@ class Server:
 def end_with_parent(number: int = signal.SIGKILL) -> None:
     """Have the system send this process a signal when its parent ends, where it can, on Linux; 0 for none."""
     if sys.platform == "linux":
+        import ctypes  # not for the notebook's kernel, which starts this server
+
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
@@ -162,7 +170,7 @@ def _run_engine(number: int) -> None:
         os.dup2(log.fileno(), 2)
     # OpenMP read the variable when torch was loaded in the parent
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    engine.run(["--log-level=WARN", f"--IPEngine.id={number}"])
+    engine.run(number)
 
 
 def _run_store(listener: socket.socket) -> None:
@@ -222,21 +230,22 @@ def main(plan: orders.ServerPlan) -> None:
             folder = tempfile.TemporaryDirectory(prefix="distlab-host-", ignore_cleanup_errors=True)
             os.environ["IPP_PROFILE_DIR"] = ends.enter_context(folder)
             os.mkdir(os.path.join(folder.name, "log"))
-        if server.host == 0:
-            server.serve_store(address)
-        server.serve(beats=bool(plan.hosts))
+        from distlab.launch import engine
+
+        engine.prepare()
+        gc.freeze()  # so that the collector does not touch, and thereby copy, the shared pages
+        gc.enable()
+        server.serve(address if server.host == 0 else None, beats=bool(plan.hosts))
 
 
 def preload(modules: Sequence[str]) -> None:
     """Import what the engines will share."""
     gc.disable()  # nothing that is imported is garbage, and looking for it takes a tenth of the time
-    with debugger_hidden():
+    with debugger_hidden(), cluster_module_later():
         from distlab.launch import engine  # noqa: F401
 
         for module in (*PRELOADED, *modules):
             importlib.import_module(module)
-    gc.freeze()  # so that the collector does not touch, and thereby copy, the shared pages
-    gc.enable()
 
 
 if __name__ == "__main__":

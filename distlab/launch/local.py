@@ -7,7 +7,6 @@ fork server before torch is imported, for the report that hosts.py reads.
 import contextlib
 import os
 import resource
-import secrets
 import socket
 import sys
 from collections.abc import Sequence
@@ -146,7 +145,7 @@ def encrypt(folder: str) -> None:
     """
     path = os.path.join(folder, "ipcontroller_config.py")
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        file.write(f"c.Session.key = {secrets.token_hex(32).encode()!r}\nc.IPController.enable_curve = True\n")
+        file.write(f"c.Session.key = {os.urandom(32).hex().encode()!r}\nc.IPController.enable_curve = True\n")
 
 
 def config(environment: dict[str, str], mpi_arguments: Sequence[str]) -> Any:

@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 from distlab.compat.ipython import current_shell
-from distlab.rank.around_cells import restore_builtins
 from distlab.wire import payload
 from distlab.wire.messages import Failure
 from distlab.wire.payload import Recorded, Reply, lend_names, namespace_of_cells
@@ -96,6 +95,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Returns:
         [Reply, *buffers of the value].
     """
+    from distlab.rank.around_cells import restore_builtins
     from distlab.rank.log import LOG, describe_failure
 
     try:

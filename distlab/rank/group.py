@@ -20,6 +20,8 @@ from distlab.rank import around_cells, checks, hooks, rpc, watchdog
 from distlab.rank.log import LOG
 from distlab.wire.rendezvous import INTERFACES, Joined, Meeting, address_towards, interface_of, this_machine
 
+hooks.install()  # once for all forked ranks, and before a module of the learner's that is preloaded takes a function
+
 
 def join(rank: int, meeting: Meeting) -> Joined:
     """Become rank `rank` of the group that meets at `meeting`, and define the names of a %%px cell.
@@ -36,7 +38,6 @@ def join(rank: int, meeting: Meeting) -> Joined:
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
     around_cells.remember_environment()
     LOG.rank, LOG.world_size = rank, meeting.world_size
-    hooks.install()
     private.quiet_loggers()
     private.leave_all_groups()  # those of an earlier notebook, which has detached from this engine
     LOG.forget()

@@ -4,12 +4,17 @@ network.py describes links, hosts and devices. backend.py is the process group t
 events.py). From these notes simulation.py finds every rank's virtual time, with the steps of collectives from
 collectives.py. The model is written down in simulation.py.
 
-The functions here are those that the notebook calls on a rank. Its kernel imports them too, and has no torch, so what
-needs torch, the notes and the backend, is imported inside of them.
+The functions here are those that the notebook calls on a rank. Its kernel imports them too, before it starts ranks, so
+what they need is imported inside of them.
 """
 
-from distlab.simulated.network import Network
-from distlab.simulated.simulation import Result
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distlab.simulated.network import Network
+    from distlab.simulated.simulation import Result
 
 
 def use(network: Network | None) -> None:

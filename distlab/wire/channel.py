@@ -7,8 +7,7 @@ that only this cluster's ranks know.
 """
 
 import contextlib
-import hmac
-import secrets
+import os
 import select
 import socket
 import time
@@ -26,12 +25,20 @@ def hello(token: str, rank: int) -> bytes:
 
     An eavesdropper on the network cannot reuse it, because a channel accepts each nonce only once.
     """
-    claim = f"{rank} {secrets.token_hex(16)}"
+    claim = f"{rank} {os.urandom(16).hex()}"
     return f"{claim} {_proof(token, claim)}\n".encode()
 
 
 def _proof(token: str, claim: str) -> str:
+    import hmac  # with OpenSSL, for which the fork server's start would wait
+
     return hmac.digest(token.encode(), claim.encode(), "sha256").hex()
+
+
+def _is_proof(proof: str, token: str, claim: str) -> bool:
+    import hmac
+
+    return hmac.compare_digest(proof.encode(), _proof(token, claim).encode())
 
 
 class ControlChannel:
@@ -48,7 +55,7 @@ class ControlChannel:
     def __init__(self, address: str = "127.0.0.1") -> None:
         self.listener = listen(address)
         self.listener.setblocking(False)
-        self._token = secrets.token_hex(16)
+        self._token = os.urandom(16).hex()
         self.ends: dict[int, socket.socket] = {}
         self._half: dict[int, bytes] = {}  # of an answer, by rank
         self._strangers: list[socket.socket] = []
@@ -134,7 +141,7 @@ class ControlChannel:
             self._strangers.remove(stranger)
             line, _, rest = first.partition(b"\n")
             claim, _, proof = line.decode(errors="replace").rpartition(" ")
-            if claim in self._used or not secrets.compare_digest(proof.encode(), _proof(self._token, claim).encode()):
+            if claim in self._used or not _is_proof(proof, self._token, claim):
                 stranger.close()
                 continue
             self._used.add(claim)

@@ -9,7 +9,6 @@ import functools
 import json
 import linecache
 import os
-import sysconfig
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
@@ -26,8 +25,8 @@ WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.wait
 STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
 FREE, FREE_WAITING, COME_BACK, TYPED = "free", "free waiting", "come back", "typed"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-LIBRARY = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
-NOT_LEARNERS = (PACKAGE + os.sep, PACKAGE + "_", *LIBRARY)  # distlab_course has a name that begins with distlab's
+LIBRARY = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
+NOT_LEARNERS = (PACKAGE + os.sep, PACKAGE + "_", LIBRARY)  # distlab_course has a name that begins with distlab's
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ gloo reads stale addresses, and hangs, if a group is rebuilt under used keys.
 import contextlib
 import functools
 import os
-import platform
 import random
 import socket
 import sys
@@ -104,7 +103,7 @@ def this_machine() -> tuple[str, str]:
     Two machines whose first parts are equal share a clock. Runs on: anywhere.
     """
     boot = Path("/proc/sys/kernel/random/boot_id")
-    started = boot.read_text().strip() if boot.exists() else platform.node()
+    started = boot.read_text().strip() if boot.exists() else socket.gethostname()
     with contextlib.suppress(OSError):
         return started, os.readlink("/proc/self/ns/pid")
     return started, ""

@@ -68,7 +68,7 @@ def test_a_program_that_ends_its_process_is_told_and_the_next_one_runs():
     assert recording_process(12) is process
 
 
-def test_an_interrupt_ends_what_is_recorded(monkeypatch):
+def test_an_interrupt_ends_what_is_recorded(monkeypatch, python_handles_sigint):
     process = recording_process(13)
     monkeypatch.setattr("distlab.predicted.predict.pickle.load", lambda _: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):

@@ -124,7 +124,7 @@ def test_a_number_that_two_workers_have_is_refused(cluster):
     assert "rank must be different on every worker, and rank " in str(raised(RankError, cluster.run, start_as_first))
 
 
-def test_interrupting_frees_who_waits_and_who_serves(calling):
+def test_interrupting_frees_who_waits_and_who_serves(calling, python_handles_sigint):
     """Ctrl-C while a rank waits for a function that computes for ever: both are free, variables are kept."""
 
     def forever():
