@@ -100,20 +100,20 @@ class Processes:
         self._find_store(address)
 
     def _start(self) -> None:
-        command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
-        nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        self._guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
-        self._ends.callback(self._guard.terminate)  # when all else has ended: this process may be killed before that
         wanted, cluster_id = self._plan.hosts, self.tag.rsplit("-", 1)[1]
         environment = local.environment(self._plan.threads, self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
         self._server_plan = ServerPlan(environment, (*PRELOADED, *self._plan.preload))
+        if wanted is None and self._plan.forks:  # before all else that takes time: importing torch takes longest
+            self.servers.start(fork_server.command(), self._server_plan, os.path.join(self.folder, "log", "fork.log"))
+        command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
+        nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        self._guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
+        self._ends.callback(self._guard.terminate)  # when all else has ended: this process may be killed before that
         address = "127.0.0.1"
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with a host
             address = self._reach_all(wanted)
             environment |= local.thread_variables(self.threads)
-        elif self._plan.forks:  # before everything else that takes time: importing torch takes longest
-            self.servers.start(fork_server.command(), self._server_plan, os.path.join(self.folder, "log", "fork.log"))
         if not self._plan.forks:
             self._end_servers(range(len(self.servers.connections)))
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))

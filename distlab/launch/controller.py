@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import zmq
-from ipyparallel.controller.app import main
+from ipyparallel.controller import app
 from ipyparallel.controller.heartmonitor import HeartMonitor
 from zmq.eventloop.zmqstream import ZMQStream
 
@@ -53,6 +53,7 @@ class SoonCalmMonitor(HeartMonitor):
         return super()._check_missed(missed, on_probation, hearts) if calm else ([], on_probation)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Be a controller with the arguments of the command line."""
     use_heart_monitor(SoonCalmMonitor)
-    main()
+    app.main()

@@ -66,6 +66,7 @@ def prepare() -> None:
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as the engine does it, for debugpy
     # nor need an engine look for the controller's heartbeats: it ends with its fork server, and that with the notebook
     quietly = ["--log-level=WARN", "--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
+    quietly += ["--HistoryManager.enabled=False"]  # a database in SQLite; %history works without it
     streams = f"--IPEngine.out_stream_factory={__name__}.{QuietStream.__name__}"
     super(IPEngine, IPEngine.instance()).initialize([*quietly, streams])
 

@@ -195,12 +195,12 @@ def _end_of_log(engine: int) -> str:
 
 
 def command(module: str = __name__, python: str = sys.executable) -> list[str]:
-    """The command line that runs a module as `python -m` does, but without the working folder on the path.
+    """The command line that calls a module's main(), without the working folder on the path.
 
     Python's own modules are imported by their names: a learner's random.py or queue.py is not one of them.
     """
-    bare = "import sys; sys.path[:] = filter(None, sys.path); import runpy"
-    return [python, "-c", f"{bare}; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"]
+    bare = "import sys; sys.path[:] = filter(None, sys.path)"
+    return [python, "-c", f"{bare}; from {module} import main; main()"]
 
 
 def remote_command(python: str) -> str:
@@ -208,7 +208,14 @@ def remote_command(python: str) -> str:
     return f"exec sh -c {shlex.quote(f'exec {shlex.join(command(python=python))}')}"
 
 
-def main(plan: orders.ServerPlan) -> None:
+def main() -> None:
+    """Serve by the plan that comes first."""
+    with open(0, "rb", buffering=0, closefd=False) as stdin:  # the orders that come after the first line stay there
+        _serve(from_json(stdin.readline()))
+    os._exit(0)  # taking torch apart takes half a second of computation
+
+
+def _serve(plan: orders.ServerPlan) -> None:
     """Import what every rank needs, and serve; another host first reports what it is, and has its own folder."""
     os.environ.update(plan.environment)
     source, sink = os.dup(0), os.dup(1)
@@ -247,8 +254,3 @@ def preload(modules: Sequence[str]) -> None:
         for module in (*PRELOADED, *modules):
             importlib.import_module(module)
 
-
-if __name__ == "__main__":
-    with open(0, "rb", buffering=0, closefd=False) as stdin:  # the orders that come after the first line stay there
-        main(from_json(stdin.readline()))
-    os._exit(0)  # taking torch apart takes half a second of computation

@@ -238,6 +238,3 @@ def main() -> None:
         results.flush()
     os._exit(0)
 
-
-if __name__ == "__main__":
-    main()
