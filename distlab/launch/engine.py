@@ -62,8 +62,8 @@ class QuietStream(OutStream):
 def prepare() -> None:
     """Read what all engines have in common: command line, configuration, folders. Runs in the fork server."""
     use_kernel(ForkedKernel)
-    sys.argv = ["ipengine"]
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as the engine does it, for debugpy
+    sys.argv = ["ipengine"]
     # nor need an engine look for the controller's heartbeats: it ends with its fork server, and that with the notebook
     quietly = ["--log-level=WARN", "--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
     quietly += ["--HistoryManager.enabled=False"]  # a database in SQLite; %history works without it

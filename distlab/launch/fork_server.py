@@ -237,7 +237,7 @@ def _serve(plan: orders.ServerPlan) -> None:
             folder = tempfile.TemporaryDirectory(prefix="distlab-host-", ignore_cleanup_errors=True)
             os.environ["IPP_PROFILE_DIR"] = ends.enter_context(folder)
             os.mkdir(os.path.join(folder.name, "log"))
-        from distlab.launch import engine
+        from distlab.launch import engine  # preload has imported it, without what engines do not need
 
         engine.prepare()
         gc.freeze()  # so that the collector does not touch, and thereby copy, the shared pages
