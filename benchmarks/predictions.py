@@ -6,6 +6,13 @@ the same. A device has one number that is calibrated, its efficiency, by the fir
 A100: github.com/pytorch/torchtitan, docs/performance.md at 157a12c; 64 GPUs of 80 GB, FSDP, 8,192 tokens a sequence.
 H100: benchmarks/llama3_h100_202412_torchtitan.md and asyncTP_llama3_h100_2025-06_torchtitan.md at 2887250; 96 GB of
 HBM2e at 2.4 TB/s, limited to 500 W, and 400 Gb/s a GPU.
+
+Two more tables are of programs that only resemble ours:
+
+Llama 3's paper (arXiv 2407.21783, table 4): 80 GB at 700 W, 400 Gb/s a GPU. A stage has one layer, as the bubbles say
+that are given for the pipeline. Published are FLOP/s, which count half of what attention could see.
+Megatron-LM (arXiv 2205.05198, tables 3 and 5, "present work"): GPT on hosts of 8 A100 with 200 Gb/s a GPU; published
+are seconds. Larger models, with 280 and 512 microbatches, would take predict an hour.
 """
 
 from __future__ import annotations
@@ -27,11 +34,22 @@ GIB = 1 << 30
 # NCCL's kernels have some 16 of a GPU's 132 (108) multiprocessors
 H100 = Device("989 TFLOP/s", memory_bandwidth="2.4 TB/s", memory=95 * GIB, contention=16 / 132, spread=0.01)
 FLOAT8 = replace(H100, flops="1979 TFLOP/s", efficiency=0.6)
+H100_80 = replace(H100, memory_bandwidth="3.35 TB/s", memory=79 * GIB)
 A100 = Device("312 TFLOP/s", memory_bandwidth="2.04 TB/s", memory=79 * GIB, contention=16 / 108, spread=0.01)
+SELENE = replace(A100, memory=80 * GIB)
+# GPU to GPU in a host, and a host to the others
+LINKS = {A100: ("300 GB/s", "50 GB/s"), SELENE: ("300 GB/s", "200 GB/s")}
+H100_LINKS = "450 GB/s", "400 GB/s"
 LLAMA2 = {
     "13B": Size(5120, 40, 40, 13824, kv_heads=40, words=32000),
     "70B": Size(8192, 80, 64, 28672, words=32000),
 }
+# a block of Llama has three matrices where GPT has two, which are longer
+GPT = {
+    "22B": Size(6144, 48, 64, 16384, kv_heads=64, words=51200),
+    "175B": Size(12288, 96, 96, 32768, kv_heads=96, words=51200),
+}
+FLOPS_405B = 6 * 404e9 + 6 * 126 * 16384 * 8192  # of a token
 
 
 @dataclass(frozen=True)
@@ -49,6 +67,17 @@ class Row:
 
 FULL, TENSOR = {"recompute": "full"}, {"tensor": 8, "recompute": "full"}
 SHORT = {"length": 4096}
+HERD = {"tensor": 8, "pipeline": 16, "stages": 8, "recompute": "none", "steps": 1}
+MEGATRON = {"tensor": 8, "length": 2048, "recompute": "none"}
+DEEP = {"pipeline": 8, "stages": 3, "batch": 64, "microbatches": 64, "steps": 1}
+
+
+def herd(ranks: int, flops: float, sequences: int) -> Row:
+    """405B on its pipeline of 16, from the FLOP/s of a GPU, with so many microbatches of one sequence."""
+    size, options = SIZES["405B"], HERD | {"batch": sequences, "microbatches": sequences}
+    return Row(f"405B, {sequences} microbatches", H100_80, ranks, size, round(flops / FLOPS_405B), None, options)
+
+
 # the first row of each table calibrates its device
 TABLES = {
     "H100": [
@@ -73,12 +102,20 @@ TABLES = {
         Row("Llama 2 70B, all again", A100, 64, LLAMA2["70B"], 353, None, SHORT | FULL),
         Row("Llama 2 70B", A100, 64, LLAMA2["70B"], None, "too much", SHORT),
     ],
+    "H100, Llama 3's paper": [
+        herd(8192, 430e12, 32),
+        herd(16384, 400e12, 16),
+    ],
+    "A100, Megatron-LM": [
+        Row("GPT 22B, tensors on 8", SELENE, 8, GPT["22B"], 931, None, MEGATRON | {"batch": 4}),
+        Row("GPT 175B, a pipeline of 8", SELENE, 64, GPT["175B"], 149, None, MEGATRON | DEEP),
+    ],
 }
 
 
 def machines(row: Row) -> Network:
-    """Hosts of eight, whose GPUs have a port of 400 Gb/s each (H100), or share one, as we assume (A100)."""
-    inside, between = ("300 GB/s", "50 GB/s") if row.device is A100 else ("450 GB/s", "400 GB/s")
+    """Hosts of eight, whose GPUs have a port of 400 or 200 Gb/s each, or share one, as we assume (A100)."""
+    inside, between = LINKS.get(row.device, H100_LINKS)
     return Network(hosts=[8] * (row.ranks // 8), inside=Link("3 us", inside), between=Link("5 us", between))
 
 

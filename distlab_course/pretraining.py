@@ -4,6 +4,7 @@ The order of shardings, what is recomputed, and the precision of each part follo
 2024 (github.com/pytorch/torchtitan, 9dec370). Runs on the ranks, or in predict's process.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ def train(
     tensor: int = 1,
     pipeline: int = 1,
     stages: int = 1,
+    microbatches: int | None = None,
     batch: int = 2,
     length: int = 8192,
     recompute: str = "op",
@@ -40,7 +42,8 @@ def train(
     Args:
         tensor, pipeline: sizes of these dimensions of the mesh; FSDP has the rest.
         stages: on each rank of a pipeline; more than one are interleaved.
-        batch: sequences of each rank of FSDP in a step; a pipeline cuts it into as many microbatches as it is long.
+        microbatches: into which a pipeline cuts the batch; None for as many as it is long.
+        batch: sequences of each rank of FSDP in a step.
         recompute: in the backward pass: "none", "op" (all but every second product of matrices, attention, and what
             tensor parallelism has reduced), "layer" (every second block), or "full" (every block).
     """
@@ -52,7 +55,10 @@ def train(
     models = [part(size, mesh, place + i * pipeline, pipeline * stages, recompute) for i in range(stages)]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
     words = torch.randint(size.words, (batch, length))
-    run = pipelined(models, mesh, words, size) if pipeline > 1 else lambda: loss_of(models[0](words), words).backward()
+    if pipeline > 1:
+        run = pipelined(models, mesh, words, size, microbatches or pipeline)
+    else:
+        run = functools.partial(whole, models[0], words)
     for _ in range(steps):
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -121,14 +127,21 @@ class Policy:
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+def whole(model: Llama, words: Tensor) -> None:
+    """Forward and backward pass of a model that is no pipeline's."""
+    loss_of(model(words), words).backward()
+
+
 def loss_of(scores: Tensor, words: Tensor) -> Tensor:
     return F.cross_entropy(scores.flatten(0, 1).float(), words.flatten(0, 1))
 
 
-def pipelined(models: list[Llama], mesh: DeviceMesh, words: Tensor, size: Size) -> Callable[[], object]:
-    """Forward and backward pass of this rank's stages, with as many microbatches as the pipeline has ranks."""
+def pipelined(
+    models: list[Llama], mesh: DeviceMesh, words: Tensor, size: Size, microbatches: int
+) -> Callable[[], object]:
+    """Forward and backward pass of this rank's stages, for one microbatch after another."""
     ranks, place, tensor = mesh["pipeline"].size(), mesh.get_local_rank("pipeline"), mesh["tensor"].size()
-    some, like = words[: len(words) // ranks].to("meta"), {"dtype": torch.bfloat16, "device": "meta"}
+    some, like = words[: len(words) // microbatches].to("meta"), {"dtype": torch.bfloat16, "device": "meta"}
     hidden = torch.empty(len(some), words.shape[1] // tensor, size.width, requires_grad=True, **like)
     scores = torch.empty(*some.shape, size.words // tensor, requires_grad=True, **like)
     stages = []
@@ -138,8 +151,8 @@ def pipelined(models: list[Llama], mesh: DeviceMesh, words: Tensor, size: Size) 
         options = {"input_args": (given,), "output_args": (made,), "group": mesh.get_group("pipeline")}
         stages.append(PipelineStage(model, number, of, torch.device("cpu"), **options))
     if len(stages) == 1:
-        schedule = Schedule1F1B(stages[0], ranks, loss_fn=loss_of)
+        schedule = Schedule1F1B(stages[0], microbatches, loss_fn=loss_of)
     else:
-        schedule = ScheduleInterleaved1F1B(stages, ranks, loss_fn=loss_of)
+        schedule = ScheduleInterleaved1F1B(stages, microbatches, loss_fn=loss_of)
 
     return lambda: schedule.step(*[words] * (place == 0), **({"target": words} if place == ranks - 1 else {}))
