@@ -248,9 +248,8 @@ def _serve(plan: orders.ServerPlan) -> None:
 def preload(modules: Sequence[str]) -> None:
     """Import what the engines will share."""
     gc.disable()  # nothing that is imported is garbage, and looking for it takes a tenth of the time
-    with debugger_hidden(), cluster_module_later():
-        from distlab.launch import engine  # noqa: F401
-
+    with debugger_hidden():
+        with cluster_module_later():
+            from distlab.launch import engine  # noqa: F401
         for module in (*PRELOADED, *modules):
             importlib.import_module(module)
-

@@ -237,4 +237,3 @@ def main() -> None:
         pickle.dump(outcomes_of(pickle.load(sys.stdin.buffer)), results)
         results.flush()
     os._exit(0)
-

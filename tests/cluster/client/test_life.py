@@ -127,7 +127,7 @@ def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what
     seen = "{m.split('.')[0] for m in sys.modules} & {'torch', 'matplotlib', 'sklearn', 'pandas', 'pooch'}"
     loaded = "lambda rank, n: [m for m in __import__('sys').modules if m.startswith(NOT_ON_A_RANK)]"
     folders = tuple(f"distlab.{folder}" for folder in ("client", "measure", "plotting"))
-    names = ("matplotlib", "sklearn", "pandas", "pooch", *folders)
+    names = ("matplotlib", "sklearn", "pandas", "pooch", "ipyparallel.cluster", *folders)
     again = "distlab.Cluster(1, init_method='file').heal()"
     process = run_script(f"NOT_ON_A_RANK = {names}; print(cluster.run({loaded})); {again}; print({seen}, flush=True)")
     out, _ = process.communicate(timeout=200)

@@ -47,3 +47,12 @@ def test_missed_heartbeats_count_only_while_the_heart_is_calm(calm_in, failed):
     monitor = SoonCalmMonitor(max_heartmonitor_misses=0)
     monitor._calm_at = time.monotonic() + calm_in
     assert monitor._check_missed({b"engine"}, {}, {b"engine"})[0] == failed
+
+
+def test_an_engine_is_registered_with_its_first_answer():
+    """And not at the beat after it; of one that is known, nobody hears again."""
+    monitor, told = SoonCalmMonitor(lifetime=1.5), []
+    monitor.handle_new_hearts = lambda new: (told.append(new), monitor.hearts.update(new))
+    for engine in (b"first", b"second", b"first"):
+        monitor.handle_pong([engine, b"1.5"])
+    assert told == [{b"first"}, {b"second"}]
