@@ -15,20 +15,26 @@ from zmq.eventloop.zmqstream import ZMQStream
 
 from distlab.compat.ipyparallel import use_heart_monitor
 
-FAST = 10  # milliseconds between two heartbeats while engines come
-FAST_SECONDS = 3.0  # for how long after one has connected
+FAST = 5  # milliseconds between two heartbeats while engines come
+FAST_SECONDS = 3.0  # for how long after one has connected, if it does not answer
 
 
 class SoonCalmMonitor(HeartMonitor):
-    """Beats fast after an engine has connected, and else with its period."""
+    """Beats fast from the moment at which an engine connects until it answers, and else with its period."""
+
+    _coming = 0  # engines that have connected, and not answered yet
 
     def start(self) -> None:
         super().start()
         self._connections = ZMQStream(self.pong_stream.socket.get_monitor_socket(zmq.EVENT_ACCEPTED))
-        self._connections.on_recv(self.hasten)
+        self._connections.on_recv(self._come)
         self.hasten()
 
-    def hasten(self, *event: Any) -> None:
+    def _come(self, event: list[bytes]) -> None:
+        self._coming += 1
+        self.hasten()
+
+    def hasten(self) -> None:
         """Beat fast for a while, from now on."""
         self._calm_at = time.monotonic() + FAST_SECONDS
         if self.caller.callback_time != FAST:
@@ -41,11 +47,15 @@ class SoonCalmMonitor(HeartMonitor):
         super().handle_pong(message)
         if new := self.responses - self.hearts:
             self.handle_new_hearts(new)
+            self._coming = max(0, self._coming - len(new))
+            if not self._coming:
+                self._calm_at = time.monotonic()
 
     def beat(self) -> None:
         super().beat()
         if time.monotonic() > self._calm_at:
             self.caller.callback_time = self.period
+            self._coming = 0
 
     def _check_missed(self, missed: set[bytes], on_probation: dict[bytes, int], hearts: set[bytes]) -> Any:
         """Count missed beats while calm only, so that their number stands for a time."""

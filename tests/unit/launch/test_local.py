@@ -1,5 +1,6 @@
 """What a machine lets a cluster have: what is reported where it is too little, before anything is started."""
 
+import math
 import resource
 import time
 from types import SimpleNamespace
@@ -50,9 +51,11 @@ def test_missed_heartbeats_count_only_while_the_heart_is_calm(calm_in, failed):
 
 
 def test_an_engine_is_registered_with_its_first_answer():
-    """And not at the beat after it; of one that is known, nobody hears again."""
+    """And not at the beat after it; of one that is known, nobody hears again. When all have answered, it is calm."""
     monitor, told = SoonCalmMonitor(lifetime=1.5), []
     monitor.handle_new_hearts = lambda new: (told.append(new), monitor.hearts.update(new))
-    for engine in (b"first", b"second", b"first"):
+    monitor._coming, monitor._calm_at = 2, math.inf
+    for engine, calm in ((b"first", False), (b"first", False), (b"second", True)):
         monitor.handle_pong([engine, b"1.5"])
+        assert (monitor._calm_at <= time.monotonic()) == calm
     assert told == [{b"first"}, {b"second"}]
