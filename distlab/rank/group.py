@@ -20,7 +20,7 @@ from distlab.rank import around_cells, checks, hooks, rpc, watchdog
 from distlab.rank.log import LOG
 from distlab.wire.rendezvous import INTERFACES, Joined, Meeting, address_towards, interface_of, this_machine
 
-hooks.install()  # once for all forked ranks, and before a module of the learner's that is preloaded takes a function
+hooks.install()  # once for all ranks that are forked from this process
 
 
 def join(rank: int, meeting: Meeting) -> Joined:
