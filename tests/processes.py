@@ -8,6 +8,8 @@ import time
 
 import psutil
 
+from distlab.launch import reaper
+
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]  # then the script
 
 
@@ -45,3 +47,12 @@ def wait_until_gone(count, patience: float = 60) -> list:
 def until(condition) -> None:
     """Wait until it is true, a minute at most."""
     assert not wait_until_gone(lambda: not condition())
+
+
+def controller_of(cluster) -> psutil.Process:
+    """ipyparallel's controller of a cluster: the process that listens where its client is connected."""
+    tag, port = cluster.ranks._processes.tag, cluster.client._query_socket.last_endpoint.decode().rpartition(":")[2]
+    for process in marked(reaper.TAG, tag):
+        if any(c.laddr.port == int(port) and c.status == psutil.CONN_LISTEN for c in process.net_connections()):
+            return process
+    raise AssertionError(f"no process listens on port {port}")

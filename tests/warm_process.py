@@ -18,7 +18,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import ipyparallel.cluster.launcher
 import pytest
 from jupyter_client.provisioning import local_provisioner
 from nbval import kernel
@@ -44,7 +43,7 @@ def pytest_configure() -> None:
     del os.environ[ROOM[0]]
     local_provisioner.launch_kernel = _launch_kernel
     kernel.start_new_kernel = _start_new_kernel
-    subprocess.Popen = ipyparallel.cluster.launcher.Popen = Servers
+    subprocess.Popen = Servers
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -68,7 +67,7 @@ def _start_new_kernel(*arguments: Any, start: Any = kernel.start_new_kernel, **o
 class Forked:
     """A program `python -m` or `python -c` in a forked process, with what is called of a Popen."""
 
-    stdin = stdout = stderr = None
+    stdin = stdout = stderr = returncode = None
 
     def __init__(self, command: list[str], *, env: dict[str, str], cwd: str | None = None, **ends: Any):
         given = [ends.get(name) for name in ("stdin", "stdout", "stderr")]
@@ -85,17 +84,22 @@ class Forked:
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        if self.returncode is None and self._process.exitcode is not None:
+            self.returncode = self._process.exitcode
+            self._process.close()  # its pipes, which a test may count
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int | None:
-        self._process.join(timeout)
-        return self._process.exitcode
+        if self.returncode is None:
+            self._process.join(timeout)
+        return self.poll()
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        self._process.kill()
+        if self.poll() is None:
+            self._process.kill()
 
 
 def _be_program(command: list[str], env: dict[str, str], cwd: str, files: dict[int, Connection], tell: Any) -> None:
@@ -104,6 +108,7 @@ def _be_program(command: list[str], env: dict[str, str], cwd: str, files: dict[i
     tell.send(True)
     for number, file in files.items():
         os.dup2(file.fileno(), number)
+        file.close()  # or its children would keep it open
     multiprocessing.set_start_method(None, force=True)
     process.current_process().name = "MainProcess"
     process.current_process()._config["daemon"] = False  # it may have children
@@ -118,7 +123,7 @@ def _be_program(command: list[str], env: dict[str, str], cwd: str, files: dict[i
         exec(program, {"__name__": "__main__"})
     else:
         forkserver._forkserver.ensure_running = lambda: None  # it is: Python would start another one
-        subprocess.Popen = ipyparallel.cluster.launcher.Popen = Servers
+        subprocess.Popen = Servers
         sys.argv = [program, f"--IPKernelApp.parent_handle={os.getppid()}", *arguments]  # it ends with its parent
         runpy.run_module(program, run_name="__main__", alter_sys=True)
 
@@ -133,9 +138,8 @@ class Servers(subprocess.Popen):
     forked = True
 
     def __new__(cls, command: Any, *arguments: Any, **options: Any):
-        servers = [fork_server.command(), fork_server.command("distlab.launch.controller")]
         alone = cls.forked and sys.platform == "linux" and INTERFACES[0] in (options.get("env") or {})
-        if alone and isinstance(command, list) and command[:3] in servers:
+        if alone and command == fork_server.command():
             return Forked(command, **options)
         return super().__new__(cls)
 

@@ -1,4 +1,4 @@
-"""The processes of one cluster: controller, engines and guard, started side by side and ended together.
+"""The processes of one cluster: fork servers, controller, engines and guard, started side by side and ended together.
 
 Called by ranks.py in the notebook's kernel. Every process carries `reaper.TAG` in its environment, so that what belongs
 to a cluster can be found without guessing by name, even when its notebook is gone; then reaper.py ends them.
@@ -16,26 +16,28 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from distlab.client import waiting
-from distlab.client.plan import STOCK, ControllerEndedError, Plan
+from distlab.client.plan import ControllerEndedError, Plan
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Servers
-from distlab.rank import entry
+from distlab.launch.program import Program
 from distlab.wire.channel import ControlChannel
-from distlab.wire.orders import ForkOrder, Hello, ServerPlan, SignalOrder
+from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, ServerPlan, SignalOrder
 from distlab.wire.rendezvous import Meeting, address_towards, listen, serve
 
 START_SECONDS = 60.0
 ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
-THREAD_SECONDS = 5.0  # for a thread to end whose process has ended
-PRELOADED = (entry.__name__, "distlab.rank.group")  # the second imports torch, which the kernel does not need
+CONTROLLER_MODULE = "distlab.launch.controller"
+ENGINE = (sys.executable, "-m", "ipyparallel.engine")
+PRELOADED = ("distlab.rank.group",)  # and with it torch, which the kernel does not need
 
 
 class Processes:
@@ -51,7 +53,7 @@ class Processes:
         host_of_rank: number of each rank's host; none if all are on one machine.
         channel: over which ranks are asked what they are doing.
         servers: the fork servers, where they start the engines.
-        launcher: ipyparallel's, which starts them elsewhere.
+        programs: what starts them elsewhere: mpiexec, or a program for each.
         changes: how often a process has ended; None where nothing reports each.
 
     If a process ends, or does not register in time, nothing is left running; the error has its last lines.
@@ -63,10 +65,10 @@ class Processes:
         # without hosts all are here, those that are added later too
         self.servers = Servers(self.host_of_rank or defaultdict(int), self._note_end)
         self.client: Any = None
-        self.launcher: Any = None
+        self.programs: list[Program] = []
         self.changes = 0 if plan.forks else None
         self._generation = 0
-        self._controller: Any = None
+        self._controller_ended = False
         self._guard: subprocess.Popen | None = None
         self.tag = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
@@ -104,20 +106,26 @@ class Processes:
         environment = local.environment(self._plan.threads, self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
         self._server_plan = ServerPlan(environment, (*PRELOADED, *self._plan.preload))
-        if wanted is None and self._plan.forks:  # before all else that takes time: importing torch takes longest
+        address, only_here = "127.0.0.1", wanted is None and self._plan.forks
+        if only_here:  # before all else that takes time: importing torch takes longest
+            arguments = local.controller_arguments(address, self.folder)
+            self._server_plan = replace(self._server_plan, controller=arguments)
             self.servers.start(fork_server.command(), self._server_plan, os.path.join(self.folder, "log", "fork.log"))
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         self._guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
         self._ends.callback(self._guard.terminate)  # when all else has ended: this process may be killed before that
-        address = "127.0.0.1"
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with a host
             address = self._reach_all(wanted)
             environment |= local.thread_variables(self.threads)
+            local.encrypt(self.folder)
         if not self._plan.forks:
             self._end_servers(range(len(self.servers.connections)))
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
-        self._start_ipyparallel(cluster_id, address, environment)
+        if not only_here:
+            command = fork_server.command(CONTROLLER_MODULE) + list(local.controller_arguments(address, self.folder))
+            self._start_program(command, environment, "controller", lambda: self._note_end(CONTROLLER))
+        self._start_engines(self._connections(cluster_id), address, environment)
         self._find_store(address)
 
     def _find_store(self, address: str) -> None:
@@ -132,50 +140,53 @@ class Processes:
         where = (*self.store, prefix, path, self.channel.address, self.host_of_rank)
         return Meeting(init_method, backend, world_size, timeout, *where)
 
-    def _start_ipyparallel(self, cluster_id: str, address: str, environment: dict[str, str]) -> None:
-        """Start the controller at this address of this machine, and the engines, and connect a client."""
-        import logging
+    def _start_program(
+        self, command: Sequence[str], environment: dict[str, str], name: str, when_ended: Callable[[], None]
+    ) -> Program:
+        program = Program(command, environment, os.path.join(self.folder, "log", f"{name}.log"), when_ended)
+        self._ends.callback(program.join)
+        return program
 
-        import ipyparallel
+    def _start_engines(self, found: dict[str, Any], address: str, environment: dict[str, str]) -> None:
+        """Start the engines, whose controller is at this address of this machine, and connect a client.
 
-        wanted, n = self._plan.hosts, self._plan.n
-        mpi_arguments = []
-        if self._plan.engines == mpiexec.NAME:
-            ranks = {host.name: host.ranks for host in wanted.hosts} if wanted is not None else None
-            mpi_arguments = mpiexec.arguments(ranks, address, environment)
-        loop = self._ends.enter_context(compat.launcher_loop(THREAD_SECONDS))
-        ipp_cluster = ipyparallel.Cluster(
-            engines=mpiexec.NAME if self._plan.engines == mpiexec.NAME else STOCK,
-            profile_dir=self.folder,
-            cluster_id=cluster_id,
-            cluster_file="",
-            load_profile=False,
-            config=local.config(environment, mpi_arguments),
-            log=logging.Logger("a cluster's, which writes nothing", logging.CRITICAL + 1),
-            shutdown_atexit=False,
-            delay=0,
-        )
-        self._ends.callback(compat.end_threads, ipp_cluster, THREAD_SECONDS)
-        if wanted is not None:
-            local.encrypt(self.folder)
-        command = fork_server.command("distlab.launch.controller")
-        # ipyparallel puts that folder first on the path
-        arguments = [f"--work-dir={self.folder}", *local.controller_arguments(address)]
-        self._do(loop, ipp_cluster.start_controller(controller_cmd=command, controller_args=arguments))
-        self._controller = ipp_cluster.controller
-        self._controller.on_stop(self._note_change)
+        Args:
+            found: how an engine and a client reach the controller.
+        """
+        self._connection = {"IPP_CONNECTION_INFO": json.dumps(found["engine"])}
+        environment = environment | self._connection
+        n, wanted = self._plan.n, self._plan.hosts
         if self._plan.forks:
-            found = self._do(loop, self._controller.get_connection_info())
-            self._connection = {"IPP_CONNECTION_INFO": json.dumps(found["engine"])}
             self._fork(range(n), self.threads)
+        elif self._plan.engines == mpiexec.NAME:
+            ranks = {host.name: host.ranks for host in wanted.hosts} if wanted is not None else None
+            mpi = [mpiexec.find(), *mpiexec.arguments(ranks, address, environment), "-n", str(n)]
+            self.programs = [self._start_program([*mpi, *ENGINE, "--mpi"], environment, "mpiexec", self._note_change)]
         else:
-            self._do(loop, ipp_cluster.start_engines(n))
-            self.launcher = ipp_cluster.engine_set
-        self.client = self._do(loop, ipp_cluster.connect_client())
+            for engine in range(n):
+                program = self._start_program(ENGINE, environment, f"engine-{engine}", self._note_change)
+                self.programs.append(program)
+        import ipyparallel  # now: it would slow a server that imports torch, and nobody waits for it here
+
+        self.client = ipyparallel.Client(found["client"])
         compat.drop_late_replies(self.client)
         ipyparallel.serialize.serialize_object(None)  # which imports numpy; later, the ranks would wait for it
         with waiting.allowed():
             self._wait(lambda: self.client.ids == list(range(n)) and (not self._plan.forks or self.servers.to(0).store))
+
+    def _connections(self, cluster_id: str) -> dict[str, Any]:
+        """How an engine and a client reach the controller, which writes it into files when it listens."""
+        found, deadline = {}, time.monotonic() + START_SECONDS
+        for kind in ("engine", "client"):
+            path = Path(self.folder, "security", f"ipcontroller-{cluster_id}-{kind}.json")
+            while kind not in found:
+                self._check_start()
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"the controller was not there after {START_SECONDS:g} s.")
+                with waiting.allowed(), contextlib.suppress(OSError, json.JSONDecodeError):  # it is being written
+                    time.sleep(0.01)
+                    found[kind] = json.loads(path.read_text())
+        return found
 
     def _fork(self, engines: Iterable[int], threads: int) -> None:
         self.servers.order(ForkOrder, engines, {**self._connection, **local.thread_variables(threads)})
@@ -215,29 +226,21 @@ class Processes:
             if set(numbers) & set(connection.hosts):
                 connection.process.kill()
 
-    def _do(self, loop: Any, work: Coroutine[Any, Any, Any]) -> Any:
-        """Do asynchronous work of ipyparallel's launchers while the notebook's own thread waits for it."""
-        import asyncio
-        import concurrent.futures
-
-        future = asyncio.run_coroutine_threadsafe(work, loop)
-        while not concurrent.futures.wait([future], timeout=0.1).done:
-            self.check_controller()
-        return future.result()
-
     def _note_end(self, engine: int) -> None:
         """Report to ipyparallel that an engine has ended. Runs on: the thread of its connection."""
         self._note_change()
-        if self.client is not None:
+        if engine == CONTROLLER:
+            self._controller_ended = True
+        elif self.client is not None:
             compat.forget_engine(self.client, engine)
 
-    def _note_change(self, _: Any = None) -> None:
+    def _note_change(self) -> None:
         if self.changes is not None:
             self.changes += 1
 
     def controller_died(self) -> bool:
         """Whether the controller, which carries all messages, has ended."""
-        return self._controller is not None and self._controller.state == "after"
+        return self._controller_ended
 
     def check_controller(self) -> None:
         """ClusterError if the controller has ended; the ranks, which nothing can reach then, are ended, too."""
@@ -256,12 +259,17 @@ class Processes:
             for rank, pid in self.servers.pids.items():
                 if (how := self.how_ended(rank, pid)) and (rank, pid) not in old:
                     raise ClusterError(f"rank {rank} {how} on starting.\n{self.servers.log_of(rank)[-500:]}".rstrip())
-            lost = self._plan.forks and any(map(self.servers.why_lost, range(self._plan.n)))
-            if lost or (self.launcher is not None and not self.launcher.running):
-                raise ClusterError("a process ended before all engines had registered.")
+            self._check_start()
             if time.monotonic() > began + START_SECONDS:
                 raise ClusterError(f"only the engines {self.client.ids} had registered after {START_SECONDS:g} s.")
             time.sleep(0.005)  # what is waited for wants the cores itself
+
+    def _check_start(self) -> None:
+        """ClusterError if something has ended without which no engine registers."""
+        self.check_controller()
+        lost = self._plan.forks and any(map(self.servers.why_lost, range(max(1, self._plan.n))))
+        if lost or any(program.poll() is not None for program in self.programs):
+            raise ClusterError("a process ended before all engines had registered.")
 
     @property
     def can_fork(self) -> bool:
@@ -306,9 +314,8 @@ class Processes:
         if self._plan.attached is not None:
             return "" if rank in self.client.ids else failures.exit_words(None)
         if not self._plan.forks:
-            ended = self.launcher.stop_data or {}
-            engines = [data for data in (ended, *ended.get("engines", {}).values()) if data.get("pid") == pid]
-            return failures.exit_words(engines[0]["exit_code"]) if engines else ""
+            statuses = [program.poll() for program in self.programs if program.pid == pid]
+            return failures.exit_words(statuses[0]) if statuses and statuses[0] is not None else ""
         host = self.servers.host_of_engine[rank]
         for connection in reversed(self.servers.connections):
             if (rank, pid) in connection.ended:
@@ -322,10 +329,8 @@ class Processes:
 
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others; `otherwise` if their logs do not say."""
-        deadline = time.monotonic() + 5.0  # what they write may arrive later than the report of the end
-        while self.launcher.running and time.monotonic() < deadline:
-            time.sleep(0.02)
-        first = mpiexec.first_to_end(self.launcher.get_output())
+        self.programs[0].join()  # what they write may arrive later than the report of the end
+        first = mpiexec.first_to_end(self.programs[0].output())
         return otherwise if first is None else first
 
     def stop(self) -> None:

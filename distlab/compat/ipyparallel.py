@@ -1,22 +1,16 @@
 """The private parts of ipyparallel that distlab uses, one function or class for each. Tried with 9.0 to 9.2.
 
-Runs on the notebook's kernel, and on ranks. ipyparallel and asyncio are imported where they are needed, because a
-cluster starts its fork server first.
+Runs on the notebook's kernel, and on ranks. ipyparallel is imported where it is needed, because a cluster starts its
+fork server first.
 """
-
-from __future__ import annotations
 
 import contextlib
 import importlib
 import re
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Any
 
 CALL = ("ipyparallel.engine.kernel", "do_apply")  # module and function in which an engine runs a call of the notebook's
 # the nanny of engine 1 writes this into its log when the engine has gone; a "." and the id stand after the name
@@ -82,39 +76,7 @@ def answers(result: Any) -> list[Any]:
     return result._children
 
 
-# --- launchers and engines ---
-
-
-@contextlib.contextmanager
-def launcher_loop(limit: float) -> Iterator[asyncio.AbstractEventLoop]:
-    """An asyncio loop in its own thread, for the asynchronous work of launchers.
-
-    At the end asyncio.run cancels what is left, and frees descriptors.
-    """
-    import asyncio
-    import concurrent.futures
-
-    started: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    ended = asyncio.Event()
-
-    async def serve() -> None:
-        started.set_result(asyncio.get_running_loop())
-        await ended.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="distlab-launcher", daemon=True)
-    thread.start()
-    yield (loop := started.result())
-    loop.call_soon_threadsafe(ended.set)
-    thread.join(limit)
-
-
-def end_threads(cluster: Any, limit: float) -> None:
-    """Wait for the threads of a Cluster's launchers whose processes have ended. Private: an attribute of each."""
-    launchers = [cluster.controller, *cluster.engines.values()]
-    launchers += [part for launcher in launchers for part in getattr(launcher, "launchers", {}).values()]
-    for launcher in launchers:
-        if (thread := getattr(launcher, "_wait_thread", None)) is not None:
-            thread.join(limit)
+# --- controller and engines ---
 
 
 @contextlib.contextmanager

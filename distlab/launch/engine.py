@@ -10,7 +10,9 @@ import signal
 import sys
 from typing import Any
 
+from ipykernel.compiler import XCachingCompiler
 from ipykernel.iostream import OutStream
+from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
@@ -30,6 +32,7 @@ class ForkedKernel(NeverBusy, IPythonParallelKernel):
     def __init__(self, **options: Any):
         with modules_unread():
             super().__init__(**options)
+        self.shell.parent = self.shell.kernel = self
 
     def signal_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         number = parent["content"]["sig"]
@@ -60,7 +63,7 @@ class QuietStream(OutStream):
 
 
 def prepare() -> None:
-    """Read what all engines have in common: command line, configuration, folders. Runs in the fork server."""
+    """Make what all engines have in common: configuration, folders, IPython's shell. Runs in the fork server."""
     use_kernel(ForkedKernel)
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as the engine does it, for debugpy
     sys.argv = ["ipengine"]
@@ -68,7 +71,10 @@ def prepare() -> None:
     quietly = ["--log-level=WARN", "--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
     quietly += ["--HistoryManager.enabled=False"]  # a database in SQLite; %history works without it
     streams = f"--IPEngine.out_stream_factory={__name__}.{QuietStream.__name__}"
-    super(IPEngine, IPEngine.instance()).initialize([*quietly, streams])
+    app = IPEngine.instance()
+    super(IPEngine, app).initialize([*quietly, streams])
+    # a kernel takes the shell that is there, and gives it what it has itself
+    ZMQInteractiveShell.instance(parent=app, user_ns=app.user_ns, compiler_class=XCachingCompiler)
 
 
 def run(number: int) -> None:

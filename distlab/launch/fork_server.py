@@ -3,7 +3,7 @@
 Runs as a process of its own, on the notebook's machine or on another host. connection.py talks to it over stdin and
 stdout, in lines of JSON (wire/orders.py): first the `ServerPlan`, then orders one way and reports the other. When stdin
 closes, or a host receives nothing for long, the notebook's process is gone; the system ends the children with their
-parent.
+parent. On the notebook's machine ipyparallel's controller is forked first, which needs no torch.
 
 The server stays single-threaded and computes nothing: no OpenMP, autograd, CUDA or ZeroMQ thread may exist when it
 forks.
@@ -11,7 +11,7 @@ forks.
 
 import contextlib
 import gc
-import importlib
+import importlib.util
 import os
 import select
 import shlex
@@ -19,9 +19,10 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from distlab.compat.ipyparallel import cluster_module_later
@@ -33,10 +34,16 @@ PR_SET_PDEATHSIG = 1
 BEAT_SECONDS = 0.5  # between two heartbeats of a host
 ALONE_SECONDS = 60.0  # without an answer to them, after which the notebook counts as gone
 LOG_BYTES = 1 << 14  # of the end of an engine's log, reported with its end
-# what every engine would otherwise import for itself
+# what is compiled of all that an engine imports before torch
+COMPILED = (
+    *("zmq", "tornado.speedups", "psutil", "sqlite3", "_asyncio", "_blake2", "_contextvars", "_csv", "_curses"),
+    *("_datetime", "_decimal", "_hashlib", "_heapq", "_pickle", "_posixsubprocess", "_queue", "_ssl", "_uuid"),
+    *("_zoneinfo", "binascii", "fcntl", "resource", "termios", "unicodedata"),
+)
+# what is not; every engine would otherwise import it for itself, or torch imports it
 PRELOADED = (
-    *("torch", "ipykernel.debugger", "sqlite3", "tornado.platform.asyncio"),
-    *("IPython.core.completerlib", "IPython.core.oinspect", "IPython.extensions.storemagic"),
+    *("ipykernel.debugger", "tornado.platform.asyncio", "IPython.core.completerlib", "IPython.core.oinspect"),
+    *("IPython.extensions.storemagic", "torchgen.model", "tqdm", "unittest", "distlab.rank.entry"),
 )
 
 
@@ -49,7 +56,7 @@ class Server:
 
     Attributes:
         host: number of this host.
-        engines: number of each engine that runs, by its process.
+        engines: number of each engine that runs, by its process; CONTROLLER for the controller.
     """
 
     def __init__(self, source: int, sink: int):
@@ -70,6 +77,7 @@ class Server:
         self._wakeup.setblocking(False)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a Python handler, or nothing is written to the descriptor
+        self._reap()  # the controller may have ended before
         received = beat = time.monotonic()
         pending = b""
         while not beats or time.monotonic() - received < ALONE_SECONDS:
@@ -105,6 +113,12 @@ class Server:
         for pid, engine in forked.items():  # now: between two forks it would copy each page that this touches
             self.report(orders.EngineProcess(self.host, engine, pid))
 
+    def fork_controller(self, arguments: Sequence[str]) -> None:
+        """Fork ipyparallel's controller, which has these arguments."""
+        from distlab.launch import controller  # noqa: F401  # now: torch needs most of its modules, too
+
+        self.engines[self._fork(_run_controller, arguments)] = orders.CONTROLLER
+
     def _reap(self) -> None:
         """Report the engines that have ended."""
         with contextlib.suppress(ChildProcessError):
@@ -138,7 +152,8 @@ class Server:
         try:
             end_with_parent()
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)  # which may be ignored here
             os.close(self._orders)
             for end in (self._reports, self._wakeup, self._woken):
@@ -171,6 +186,16 @@ def _run_engine(number: int) -> None:
     # OpenMP read the variable when torch was loaded in the parent
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     engine.run(number)
+
+
+def _run_controller(arguments: Sequence[str]) -> None:
+    """Be ipyparallel's controller. Runs in a forked child."""
+    from distlab.launch import controller, engine
+
+    gc.enable()
+    engine.IPEngine.clear_instance()  # a process is either
+    sys.argv[1:] = arguments
+    controller.main()
 
 
 def _run_store(listener: socket.socket) -> None:
@@ -229,27 +254,62 @@ def _serve(plan: orders.ServerPlan) -> None:
         hello = report_of_host(plan.hosts)
         server.host, address = hello.host, hello.address
         server.report(hello)
-    end_with_parent()  # while it imports, it does not see the end of its orders
-    preload(plan.preload)
-    end_with_parent(0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    end_with_parent(signal.SIGTERM)  # while it imports, it does not see the end of its orders
     with contextlib.ExitStack() as ends:
         if plan.hosts:
             folder = tempfile.TemporaryDirectory(prefix="distlab-host-", ignore_cleanup_errors=True)
             os.environ["IPP_PROFILE_DIR"] = ends.enter_context(folder)
             os.mkdir(os.path.join(folder.name, "log"))
-        from distlab.launch import engine  # preload has imported it, without what engines do not need
-
-        engine.prepare()
+        _preload(server, plan)
+        end_with_parent(0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         gc.freeze()  # so that the collector does not touch, and thereby copy, the shared pages
         gc.enable()
         server.serve(address if server.host == 0 else None, beats=bool(plan.hosts))
 
 
-def preload(modules: Sequence[str]) -> None:
-    """Import what the engines will share."""
+@contextlib.contextmanager
+def _torch_library() -> Iterator[None]:
+    """Load torch's library while what is inside this computes: a fifth of the time that importing torch takes.
+
+    The system loads one library at a time, so those that other modules consist of are loaded before.
+    """
+    import ctypes  # not for the notebook's kernel, which starts this server
+
+    import_all(COMPILED)
+    folder = os.path.join(os.path.dirname(importlib.util.find_spec("torch").origin), "lib")
+    load = ctypes.CDLL(None).dlopen  # without Python's lock, unlike ctypes.CDLL(name)
+    load.argtypes, load.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
+
+    def load_all() -> None:
+        """Load them in torch's own order; where that fails, torch says why."""
+        if load(os.path.join(folder, "libtorch_global_deps.so").encode(), os.RTLD_NOW | os.RTLD_GLOBAL):
+            load(os.path.join(folder, "libtorch_cpu.so").encode(), os.RTLD_NOW)
+
+    thread = threading.Thread(target=load_all)
+    thread.start()
+    yield
+    thread.join()
+
+
+def _preload(server: Server, plan: orders.ServerPlan) -> None:
+    """Import what the engines will share, and fork the controller on the way: it starts while torch is imported."""
     gc.disable()  # nothing that is imported is garbage, and looking for it takes a tenth of the time
     with debugger_hidden():
-        with cluster_module_later():
-            from distlab.launch import engine  # noqa: F401
-        for module in (*PRELOADED, *modules):
+        with _torch_library():
+            with cluster_module_later():
+                from distlab.launch import engine
+            import_all(PRELOADED)
+            engine.prepare()
+        if plan.controller:
+            server.fork_controller(plan.controller)
+        for module in plan.preload:
+            importlib.import_module(module)
+
+
+def import_all(modules: Sequence[str]) -> None:
+    """Import those of some modules that this Python and these libraries have."""
+    for module in modules:
+        with contextlib.suppress(ImportError):
             importlib.import_module(module)

@@ -10,11 +10,10 @@ import resource
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import psutil
 
-from distlab.launch import mpiexec, reaper
+from distlab.launch import reaper
 from distlab.text import refuse
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan
@@ -123,9 +122,14 @@ def thread_variables(threads: int) -> dict[str, str]:
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
 
 
-def controller_arguments(address: str) -> list[str]:
-    """The arguments of ipyparallel's controller, which listens at one address."""
-    return [
+def controller_arguments(address: str, folder: str) -> tuple[str, ...]:
+    """The arguments of ipyparallel's controller, which listens at one address.
+
+    Args:
+        folder: which it puts first on its path.
+    """
+    return (
+        f"--work-dir={folder}",
         f"--ip={address}",
         "--usethreads",
         f"--IPController.ports={','.join(map(str, rendezvous.free_ports(24, address)))}",
@@ -135,7 +139,7 @@ def controller_arguments(address: str) -> list[str]:
         # the hub would keep a copy of every message, tensors included, for questions that are never asked
         "--nodb",
         "--log-level=WARN",
-    ]
+    )
 
 
 def encrypt(folder: str) -> None:
@@ -146,15 +150,3 @@ def encrypt(folder: str) -> None:
     path = os.path.join(folder, "ipcontroller_config.py")
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         file.write(f"c.Session.key = {os.urandom(32).hex().encode()!r}\nc.IPController.enable_curve = True\n")
-
-
-def config(environment: dict[str, str], mpi_arguments: Sequence[str]) -> Any:
-    """ipyparallel's configuration for launchers whose processes get these additions to their environment."""
-    from traitlets.config import Config
-
-    launchers = ("LocalController", "LocalEngineSet", "MPIEngineSet")
-    config = Config({f"{name}Launcher": {"environment": environment} for name in launchers})
-    config.LocalEngineSetLauncher.delay = 0.0
-    config.MPIEngineSetLauncher.mpi_cmd = [mpiexec.find()]
-    config.MPIEngineSetLauncher.mpi_args = [*mpi_arguments]
-    return config

@@ -1,8 +1,8 @@
 """mpiexec as the program that starts the ranks: where it is, its arguments, what it writes when a rank ends.
 
-Called by plan.py, processes.py and local.py in the notebook's kernel, for `Cluster(n, engines="mpi")`. The rest is
-ipyparallel's own launcher for MPI, which runs `mpiexec -n 4 python -m ipyparallel.engine --mpi`: rank r is MPI's rank
-r. MPI ends all processes of a program when one of them ends badly, so a rank that dies takes the others with it.
+Called by plan.py and processes.py in the notebook's kernel, for `Cluster(n, engines="mpi")`, which runs
+`mpiexec -n 4 python -m ipyparallel.engine --mpi`, as ipyparallel's own launcher does: rank r is MPI's rank r. MPI ends
+all processes of a program when one of them ends badly, so a rank that dies takes the others with it.
 """
 
 import os
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from distlab.compat.ipyparallel import NANNY
 from distlab.text import refuse
 
-NAME = "mpi"  # of ipyparallel's launcher
+NAME = "mpi"
 INSTALL = "pip install mpich mpi4py"
 END_SECONDS = 1.0  # that its processes have to give back their shared memory, which outlives those that are killed
 
@@ -49,7 +49,7 @@ def arguments(ranks: Mapping[str, int] | None = None, address: str = "", environ
         return ["-localhost", address, "-hosts", hosts] if hosts else []
     words = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
     if hosts:
-        words += ["--host", hosts, *(word for name in (*environment, "IPP_CONNECTION_INFO") for word in ("-x", name))]
+        words += ["--host", hosts, *(word for name in environment for word in ("-x", name))]
     return words
 
 

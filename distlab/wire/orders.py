@@ -5,6 +5,8 @@ Runs on both sides; wire/messages.py has the JSON. `host` is the number of a hos
 
 from dataclasses import dataclass
 
+CONTROLLER = -1  # in place of an engine's number
+
 
 @dataclass(frozen=True)
 class HostPlan:
@@ -34,11 +36,13 @@ class ServerPlan:
     Attributes:
         environment: additions to the environment, ipyparallel's IPP_CLUSTER_ID and IPP_PROFILE_DIR among them.
         preload: modules that are imported before the first fork.
+        controller: arguments of ipyparallel's controller, if the server is to fork it as well.
         hosts: of servers on other hosts: the plan of each host that reads this line.
     """
 
     environment: dict[str, str]
     preload: tuple[str, ...]
+    controller: tuple[str, ...] = ()
     hosts: tuple[HostPlan, ...] = ()
 
 
@@ -101,6 +105,7 @@ class EngineProcess:
     """An engine runs as this process; or it has ended.
 
     Attributes:
+        engine: its number; CONTROLLER for the controller, whose end alone is reported.
         status: with which it has ended, negative for a signal; None while it runs.
         log: the end of what it wrote.
     """

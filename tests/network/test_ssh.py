@@ -15,7 +15,7 @@ import distlab
 from distlab.launch import hosts, reaper
 from tests.cluster.conftest import pid_on_rank, stop_what_runs, stuck, sum_of_ranks
 from tests.network.programs import place
-from tests.processes import marked, python, python_that_goes_on, until, wait_until_gone
+from tests.processes import controller_of, marked, python, python_that_goes_on, until, wait_until_gone
 from tests.refused import raised, refused
 
 TWO_EACH = {"nodeA": 2, "nodeB": 2}
@@ -95,7 +95,7 @@ def test_what_is_known_of_ranks_with_other_clocks_and_process_numbers(usable, mo
 def test_only_one_interface_is_listened_on_and_nothing_without_a_key(usable, ssh_hosts):
     """The controller beyond loopback on the chosen address alone, encrypted and signed; no key on a command line."""
     processes = usable.ranks._processes
-    controller = psutil.Process(processes._controller.process.pid)
+    controller = controller_of(usable)
     listening = {c.laddr.ip for c in controller.net_connections() if c.status == psutil.CONN_LISTEN}
     assert {ssh_hosts.hosts.here} <= listening <= {ssh_hosts.hosts.here, "127.0.0.1"}
     session, keys = usable.client.session, usable.client.curve_serverkey

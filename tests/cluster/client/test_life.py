@@ -1,6 +1,7 @@
 """Starting, replacing, restarting and ending clusters, and what is left of them."""
 
 import os
+import re
 import socket
 import sys
 import textwrap
@@ -14,7 +15,7 @@ import distlab
 from distlab.client.cell import Cell, Options
 from distlab.launch import local, reaper
 from tests.cluster.conftest import descriptors_and_threads, our_processes, pid_on_rank, sum_of_ranks
-from tests.processes import python_that_goes_on, wait_until_gone
+from tests.processes import controller_of, python_that_goes_on, wait_until_gone
 from tests.refused import raised
 
 pytestmark = pytest.mark.new_python
@@ -63,9 +64,7 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
 
 def test_an_idle_cluster_is_left_alone():
     """The controller's heart beats 40 times a second only while engines come."""
-    distlab.Cluster(1)
-    controllers = [one for one in our_processes() if "distlab.launch.controller" in " ".join(one.cmdline())]
-    (heart,) = [one for one in controllers if one.parent() in controllers]
+    (heart,) = controller_of(distlab.Cluster(1)).children()
     before, deadline = -100, time.monotonic() + 60
     while (now := heart.num_ctx_switches().voluntary) > before + 20:
         assert time.monotonic() < deadline
@@ -166,14 +165,12 @@ def test_a_port_that_another_program_takes_first(monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
 
-        def first_with_a_taken_port(address):
-            arguments = original(address)
-            attempts.append(arguments)
-            if len(attempts) == 1:
-                ports = arguments[2].partition("=")[2].split(",")
-                ports[13] = str(taken.getsockname()[1])
-                arguments[2] = f"--IPController.ports={','.join(ports)}"
-            return arguments
+        def first_with_a_taken_port(*where):
+            attempts.append(original(*where))
+            if len(attempts) > 1:
+                return attempts[-1]
+            free = re.search(r"(?<=ports=)\d+", " ".join(attempts[0]))[0]
+            return tuple(word.replace(free, str(taken.getsockname()[1])) for word in attempts[0])
 
         monkeypatch.setattr(local, "controller_arguments", first_with_a_taken_port)
         with distlab.Cluster(1) as cluster:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import distlab
 from distlab.wire import seconds
 from tests.cluster.conftest import processes_of, spin, stuck, sum_of_ranks
-from tests.processes import until, wait_until_gone
+from tests.processes import controller_of, until, wait_until_gone
 from tests.refused import raised
 
 CLUSTER = {"n": 3, "timeout": 60}
@@ -185,7 +185,7 @@ def test_much_output_breaks_nothing(usable, capsys):
 def test_a_crashed_controller_ends_the_ranks(usable):
     """The cell fails at once, everything of that cluster ends, and restart() brings it back."""
     tag = usable.ranks._processes.tag
-    threading.Timer(0.5, usable.ranks._processes._controller.process.kill).start()
+    threading.Timer(0.5, controller_of(usable).kill).start()
     with pytest.raises(distlab.ClusterError, match="controller process has ended"):
         usable.run(lambda rank, world_size: time.sleep(60))
     assert wait_until_gone(lambda: processes_of(tag)) == []

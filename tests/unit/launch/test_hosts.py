@@ -85,7 +85,7 @@ def test_the_arguments_of_srun(monkeypatch):
         ("HYDRA build details:", ["-localhost", "10.0.0.9", "-hosts", "nodeA:2,nodeB:1"]),
         (
             "mpiexec (OpenRTE) 4.1.4",
-            ["--oversubscribe", "--host", "nodeA:2,nodeB:1", "-x", "A", "-x", "IPP_CONNECTION_INFO"],
+            ["--oversubscribe", "--host", "nodeA:2,nodeB:1", "-x", "A"],
         ),
     ],
 )

@@ -1,0 +1,27 @@
+"""What the fork server imports, and in which order."""
+
+from tests.processes import python
+
+CODE = """
+import ctypes, sys
+from distlab.compat.ipyparallel import cluster_module_later
+from distlab.compat.ipython import debugger_hidden
+from distlab.launch import fork_server
+
+def libraries():
+    return {name for name, module in sys.modules.items() if str(getattr(module, "__file__", "")).endswith(".so")}
+
+fork_server.import_all(fork_server.COMPILED)
+before = libraries()
+with debugger_hidden():
+    with cluster_module_later():
+        from distlab.launch import engine
+    fork_server.import_all(fork_server.PRELOADED)
+engine.prepare()
+print(sorted(libraries() - before), "torch" in sys.modules)
+"""
+
+
+def test_nothing_that_is_imported_beside_torchs_library_waits_for_it(tmp_path):
+    """The system loads one library at a time; those of other modules are there before."""
+    assert python("-c", CODE, variables={"IPP_PROFILE_DIR": str(tmp_path)}).stdout == "[] False\n"
