@@ -73,6 +73,7 @@ def prepare() -> None:
     streams = f"--IPEngine.out_stream_factory={__name__}.{QuietStream.__name__}"
     app = IPEngine.instance()
     super(IPEngine, app).initialize([*quietly, streams])
+    sys.path.remove("")  # the working folder, where a learner's files may be named as torch's; init_engine adds it
     # a kernel takes the shell that is there, and gives it what it has itself
     ZMQInteractiveShell.instance(parent=app, user_ns=app.user_ns, compiler_class=XCachingCompiler)
 

@@ -2,8 +2,9 @@
 
 Runs as a process of its own, on the notebook's machine or on another host. connection.py talks to it over stdin and
 stdout, in lines of JSON (wire/orders.py): first the `ServerPlan`, then orders one way and reports the other. When stdin
-closes, or a host receives nothing for long, the notebook's process is gone; the system ends the children with their
-parent. On the notebook's machine ipyparallel's controller is forked first, which needs no torch.
+closes, or a host receives nothing for long, the notebook's process is gone; the system ends the engines with their
+parent. On the notebook's machine ipyparallel's controller is forked first, which needs no torch; when the server has
+ended, it still tells the notebook of the engines that are gone.
 
 The server stays single-threaded and computes nothing: no OpenMP, autograd, CUDA or ZeroMQ thread may exist when it
 forks.
@@ -150,7 +151,8 @@ class Server:
             return pid
         status = 1
         try:
-            end_with_parent()
+            if child is not _run_controller:
+                end_with_parent()
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
