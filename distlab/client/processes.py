@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
@@ -70,7 +69,7 @@ class Processes:
         self._generation = 0
         self._controller_ended = False
         self._guard: subprocess.Popen | None = None
-        self.tag = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.tag = f"{os.getpid()}-{os.urandom(4).hex()}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
         self._ends = contextlib.ExitStack()  # what to do when the processes have ended
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)

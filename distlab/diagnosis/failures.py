@@ -29,7 +29,7 @@ ADVICE = {
         "This group's backend takes no tensors on that device or, if it is a Python class, has no method for this "
         "call: move the tensors with to(...), or add the method."
     ),
-    r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't pickle (<func|local)": (
+    r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't (pickle|get) (<func|local)": (
         "A new process looks for its function in a file: write it to one with %%writefile work.py, and import it."
     ),
     r"Mesh should not be bigger than default world size": (

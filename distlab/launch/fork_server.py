@@ -39,7 +39,7 @@ LOG_BYTES = 1 << 14  # of the end of an engine's log, reported with its end
 COMPILED = (
     *("zmq", "tornado.speedups", "psutil", "sqlite3", "_asyncio", "_blake2", "_contextvars", "_csv", "_curses"),
     *("_datetime", "_decimal", "_hashlib", "_heapq", "_pickle", "_posixsubprocess", "_queue", "_ssl", "_uuid"),
-    *("_zoneinfo", "binascii", "fcntl", "resource", "termios", "unicodedata"),
+    *("_zoneinfo", "binascii", "fcntl", "resource", "termios", "unicodedata", "_lsprof", "pyexpat"),
 )
 # what is not; every engine would otherwise import it for itself, or torch imports it
 PRELOADED = (

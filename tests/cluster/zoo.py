@@ -14,15 +14,16 @@ ZOO = []
 
 
 def breaks(*worlds, on=None, error="DeadlockError", **options):
-    """The decorated program breaks on so many ranks; its docstring is the sentence, {n} the number of ranks.
+    """The decorated program breaks on so many ranks; its docstring is the sentence.
 
+    In it {n} is the number of ranks, and | a new line: Python 3.13 takes the spaces after a real one away.
     Only the ranks `on` run it; left out, all of them.
     """
 
     def note(program):
         given = only(on, program)
         for n in worlds:
-            ZOO.append((n, given, error, program.__doc__.replace("{n}", str(n)), options))
+            ZOO.append((n, given, error, program.__doc__.replace("{n}", str(n)).replace("|", "\n"), options))
         return given
 
     return note
