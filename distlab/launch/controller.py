@@ -13,7 +13,7 @@ from ipyparallel.controller import app
 from ipyparallel.controller.heartmonitor import HeartMonitor
 from zmq.eventloop.zmqstream import ZMQStream
 
-from distlab.compat.ipyparallel import use_heart_monitor
+from distlab.compat.ipyparallel import change_controller
 
 FAST = 5  # milliseconds between two heartbeats while engines come
 FAST_SECONDS = 3.0  # for how long after one has connected, if it does not answer
@@ -65,5 +65,5 @@ class SoonCalmMonitor(HeartMonitor):
 
 def main() -> None:
     """Be a controller with the arguments of the command line."""
-    use_heart_monitor(SoonCalmMonitor)
+    change_controller(SoonCalmMonitor)
     app.main()

@@ -52,6 +52,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_interval=1
 ReturnToService=2
 SlurmdParameters=config_overrides
 MailProg=/bin/true
