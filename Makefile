@@ -74,7 +74,7 @@ lab: setup
 	@exec $(ENV_PYTHON) -m distlab lab "$(CURDIR)" $(LABARGS)
 
 # The parts of the tests. Half of the time a test waits, for a kernel or for a rank that hangs: three parts run side by
-# side, first the one that waits most, then the longest, and each line begins with the name of its part.
+# side, in an order in which they end together, and each line begins with the name of its part.
 PYTEST := $(ENV_PYTHON) -m pytest --color=no
 part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo --no-cache
 part-unit = $(PYTEST) tests/unit
@@ -98,12 +98,12 @@ part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
 part-network = $(PYTEST) --timeout-method=signal --durations=10 tests/network
-LONGEST_FIRST := browser cluster-client nbval-second nbval-first nbval-answers testing cluster-others notebooks network \
-  cluster-predicted unit lint
+ORDER := browser cluster-client nbval-second nbval-first nbval-answers testing unit network cluster-others notebooks \
+  cluster-predicted lint
 SPLIT := $(patsubst cluster,cluster-client cluster-predicted cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
-RUN := $(filter $(CHOSEN),$(LONGEST_FIRST))
-UNKNOWN := $(filter-out $(LONGEST_FIRST),$(CHOSEN))
+RUN := $(filter $(CHOSEN),$(ORDER))
+UNKNOWN := $(filter-out $(ORDER),$(CHOSEN))
 
 check-parts:
 	@[ -z "$(UNKNOWN)" ] || { \

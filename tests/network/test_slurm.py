@@ -19,6 +19,13 @@ def queue():
     return subprocess.run(["squeue", "-h"], capture_output=True, text=True, timeout=60).stdout
 
 
+def batch(*words):
+    """Run a job of sbatch to its end, whose own --wait looks after 2, 4, 8 and 16 s; what sbatch has answered."""
+    answer = subprocess.run(["sbatch", *words], timeout=60, capture_output=True, text=True)
+    assert wait_until_gone(queue, patience=200) == ""
+    return answer.stdout + answer.stderr
+
+
 @pytest.fixture
 def no_job_left(slurm):
     yield
@@ -40,10 +47,9 @@ def test_ranks_on_two_nodes(slurm, no_job_left):
 def test_inside_of_an_allocation_its_nodes_are_used(slurm, no_job_left, tmp_path):
     """A script that sbatch runs starts a cluster on the nodes that it was given."""
     code = "import distlab; c = distlab.Cluster(4, engines='slurm'); print(c.run(lambda r, n: r)); print(c); c.stop()"
-    line = ["sbatch", "--wait", "-N2", "--cpus-per-task=2", f"--output={tmp_path}/out"]
-    line += [f"--wrap={shlex.join([sys.executable, '-c', code])}"]
-    assert subprocess.run(line, timeout=200, capture_output=True).returncode == 0, (tmp_path / "out").read_text()
-    assert (tmp_path / "out").read_text().startswith("[0, 1, 2, 3]\nCluster(4) on nodeA and nodeB")
+    program = f"--wrap={shlex.join([sys.executable, '-c', code])}"
+    answer = batch("-N2", "--cpus-per-task=2", f"--output={tmp_path}/out", program)
+    assert (tmp_path / "out").read_text().startswith("[0, 1, 2, 3]\nCluster(4) on nodeA and nodeB"), answer
 
 
 SESSION = """\
@@ -64,7 +70,7 @@ def test_an_exported_script_runs_by_sbatch(slurm, no_job_left, tmp_path, monkeyp
     session = python("-m", "IPython", "--colors=nocolor", "session.ipy")
     assert session.stdout.endswith("train.py: 1 cell\nRun it: sbatch train.sbatch\n"), session.stdout + session.stderr
     assert "#SBATCH --nodes=2\n" in (folder / "train.sbatch").read_text()
-    subprocess.run(["sbatch", "--wait", "--output=out", "train.sbatch"], timeout=200, capture_output=True)
+    batch("--output=out", "train.sbatch")
     printed = re.findall(r"rank \d: \d+\.\d", (folder / "out").read_text())  # lines of two processes may mix
     assert sorted(printed) == [f"rank {r}: 6.0" for r in range(4)]
 
