@@ -67,7 +67,7 @@ class Processes:
         self.programs: list[Program] = []
         self.changes = 0 if plan.forks else None
         self._generation = 0
-        self._controller_ended = False
+        self._controller_ended = False  # it carries all messages
         self._guard: subprocess.Popen | None = None
         self.tag = f"{os.getpid()}-{os.urandom(4).hex()}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
@@ -79,7 +79,7 @@ class Processes:
             else:
                 self._attach(plan.attached.client)
         except BaseException as error:
-            logs, kind = self._last_lines(), ControllerEndedError if self.controller_died() else ClusterError
+            logs, kind = self._last_lines(), ControllerEndedError if self._controller_ended else ClusterError
             self.stop()
             if isinstance(error, HostError) or not isinstance(error, Exception):
                 raise
@@ -157,14 +157,14 @@ class Processes:
         n, wanted = self._plan.n, self._plan.hosts
         if self._plan.forks:
             self._fork(range(n), self.threads)
-        elif self._plan.engines == mpiexec.NAME:
-            ranks = {host.name: host.ranks for host in wanted.hosts} if wanted is not None else None
-            mpi = [mpiexec.find(), *mpiexec.arguments(ranks, address, environment), "-n", str(n)]
-            self.programs = [self._start_program([*mpi, *ENGINE, "--mpi"], environment, "mpiexec", self._note_change)]
         else:
-            for engine in range(n):
-                program = self._start_program(ENGINE, environment, f"engine-{engine}", self._note_change)
-                self.programs.append(program)
+            commands = [ENGINE] * n
+            if self._plan.engines == mpiexec.NAME:
+                ranks = {host.name: host.ranks for host in wanted.hosts} if wanted is not None else None
+                mpi = (mpiexec.find(), *mpiexec.arguments(ranks, address, environment), "-n", str(n))
+                commands = [(*mpi, *ENGINE, "--mpi")]
+            for number, command in enumerate(commands):
+                self.programs.append(self._start_program(command, environment, f"engine-{number}", self._note_change))
         import ipyparallel  # now: it would slow a server that imports torch, and nobody waits for it here
 
         self.client = ipyparallel.Client(found["client"])
@@ -237,13 +237,9 @@ class Processes:
         if self.changes is not None:
             self.changes += 1
 
-    def controller_died(self) -> bool:
-        """Whether the controller, which carries all messages, has ended."""
-        return self._controller_ended
-
     def check_controller(self) -> None:
         """ClusterError if the controller has ended; the ranks, which nothing can reach then, are ended, too."""
-        if self.controller_died():
+        if self._controller_ended:
             reaper.end(reaper.find(self.tag))
             raise ClusterError("The controller process has ended, and with it the ranks: call cluster.restart().")
 
@@ -274,7 +270,7 @@ class Processes:
     def can_fork(self) -> bool:
         """Whether engines can be replaced one by one: servers fork them, and all that they need is alive."""
         reached = any(set(c.hosts) - set(c.lost) for c in self.servers.connections)
-        return self._plan.forks and reached and not self.controller_died()
+        return self._plan.forks and reached and not self._controller_ended
 
     def replace(self, ids: list[int], threads: int, all_ids: list[int]) -> None:
         """End the engines with these ids, if they run, and fork new ones with the same ids.

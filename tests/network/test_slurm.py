@@ -20,10 +20,12 @@ def queue():
 
 
 def batch(*words):
-    """Run a job of sbatch to its end, whose own --wait looks after 2, 4, 8 and 16 s; what sbatch has answered."""
+    """Run a job of sbatch, whose own --wait looks after 2, 4, 8 and 16 s, to its end, and make sure that it is well."""
     answer = subprocess.run(["sbatch", *words], timeout=60, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
     assert wait_until_gone(queue, patience=200) == ""
-    return answer.stdout + answer.stderr
+    show = ["scontrol", "show", "job", answer.stdout.split()[-1]]
+    assert "ExitCode=0:0" in subprocess.run(show, timeout=60, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -48,8 +50,8 @@ def test_inside_of_an_allocation_its_nodes_are_used(slurm, no_job_left, tmp_path
     """A script that sbatch runs starts a cluster on the nodes that it was given."""
     code = "import distlab; c = distlab.Cluster(4, engines='slurm'); print(c.run(lambda r, n: r)); print(c); c.stop()"
     program = f"--wrap={shlex.join([sys.executable, '-c', code])}"
-    answer = batch("-N2", "--cpus-per-task=2", f"--output={tmp_path}/out", program)
-    assert (tmp_path / "out").read_text().startswith("[0, 1, 2, 3]\nCluster(4) on nodeA and nodeB"), answer
+    batch("-N2", "--cpus-per-task=2", f"--output={tmp_path}/out", program)
+    assert (tmp_path / "out").read_text().startswith("[0, 1, 2, 3]\nCluster(4) on nodeA and nodeB")
 
 
 SESSION = """\
