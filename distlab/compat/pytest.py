@@ -49,8 +49,3 @@ def run_only(session: pytest.Session, node: str) -> list[pytest.Item]:
 def base_folder(config: pytest.Config) -> Path:
     """Where pytest makes temporary folders. Private: its factory."""
     return config._tmp_path_factory.getbasetemp()
-
-
-def skipped(why: str) -> pytest.skip.Exception:
-    """What skips a test, with the test as the place. Private: an argument."""
-    return pytest.skip.Exception(why, _use_item_location=True)

@@ -158,13 +158,10 @@ def pause(*_: Any, **__: Any) -> None:
 
 
 def post_mortem(error: BaseException) -> None:
-    """Look at where an exception was raised; does nothing if it is an interrupt, or where nobody can type.
+    """Look at where an exception was raised; does nothing if another rank is at fault, or where nobody can type."""
+    from distlab.rank.log import is_at_fault
 
-    Nor does it if the rank only waited for another one, which is at fault.
-    """
-    from distlab.rank.log import describe_failure
-
-    if isinstance(error, KeyboardInterrupt) or describe_failure(error).consequence:
+    if not is_at_fault(error):
         return
     with contextlib.suppress(RuntimeError):
         PERSON.meet()

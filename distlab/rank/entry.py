@@ -102,7 +102,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
         fn, args, kwargs = payload.loads(header, buffers)
         lend_names(fn)
         value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
+    except BaseException as error:
         restore_builtins()
         return [Reply(failure=describe_failure(error))]
     restore_builtins()

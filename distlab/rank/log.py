@@ -297,6 +297,11 @@ def describe_failure(error: BaseException) -> Failure:
     return Failure(LOG.rank, kind, message, tuple(lines), whole, consequence=waited, communicated=communicated)
 
 
+def is_at_fault(error: BaseException) -> bool:
+    """Whether this rank raises by itself: it was not interrupted, and not freed from a wait for another one before."""
+    return not (LOG.closed or isinstance(error, KeyboardInterrupt) or describe_failure(error).consequence)
+
+
 def members_of(name: str) -> tuple[tuple[int, ...], bool]:
     """Ranks of the group with this name, and whether it was given a shorter timeout than the cluster's."""
     for group, its_name in private.group_names():

@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,41 +55,29 @@ class Plan:
     markers: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Failed:
-    """How a test has failed on a rank.
-
-    Attributes:
-        report: pytest's, for its hook pytest_report_from_serializable.
-        error: the exception as bytes; empty if it cannot be sent.
-        consequence: whether the rank waited for another one, which may be the culprit.
-        first: whether its fixtures failed afterwards, too, so that it did not fail when it was freed.
-    """
-
-    rank: int
-    report: dict[str, Any]
-    error: bytes
-    consequence: bool
-    first: bool = False
-
-
-def run(rank: int, world_size: int, plan: Plan) -> tuple[str, str]:
-    """Run a test: raises what it raised, else how it ended ("passed", "skipped", "xfailed"), and why."""
+def run(rank: int, world_size: int, plan: Plan) -> None:
+    """Run a test: raises what it raised, and what skips it."""
     if RankPytest.here is None:
         RankPytest.here = RankPytest(rank, world_size, plan)
-    return RankPytest.here.run(plan)
+    RankPytest.here.run(plan)
 
 
-def last_failure(rank: int, world_size: int) -> Failed | None:
-    """How the last test has failed here; None if it has not, or if this is a new process."""
-    return RankPytest.here and RankPytest.here.failed
+def last_report(rank: int, world_size: int) -> dict[str, Any] | None:
+    """What pytest says of the last test, as `RankPytest.report`; None in a new process, too."""
+    return RankPytest.here and RankPytest.here.report
+
+
+def last_error(rank: int, world_size: int) -> BaseException:
+    """What the last test has raised here."""
+    return RankPytest.here.error
 
 
 class RankPytest:
     """pytest on this rank, and a plugin in it.
 
     Attributes:
-        failed: how the last test has failed.
+        error: what the last test has raised; None if it has passed.
+        report: pytest's of it, for its hook pytest_report_from_serializable; None if this rank is not at fault.
     """
 
     here: RankPytest | None = None
@@ -132,7 +120,8 @@ class RankPytest:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
         report = yield
-        self._note(report, call.excinfo and call.excinfo.value)
+        if call.excinfo:
+            self._note(report, call.excinfo.value)
         return report
 
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -149,32 +138,23 @@ class RankPytest:
 
     # --- a test ---
 
-    def run(self, plan: Plan) -> tuple[str, str]:
-        self._plan, self.failed, self._error, self._end = plan, None, None, ("passed", "")
+    def run(self, plan: Plan) -> None:
+        self._plan, self.error, self.report = plan, None, None
         with _restored():
             for item in run_only(self._session, f"{plan.path}::{plan.name}"):
                 sys.modules.pop(item.module.__name__, None)
-        if self._error is not None:
-            raise self._error
-        return self._end
+        if self.error is not None:
+            raise self.error
 
-    def _note(self, report: Any, error: BaseException | None) -> None:
-        """Remember how a phase of the test has ended, if it is the first one that has not passed."""
-        if error is None or self._error is not None:
-            if error is not None:
-                self.failed = replace(self.failed, first=True)
-            return
-        if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)):
-            self._end = "skipped" if isinstance(error, pytest.skip.Exception) else "xfailed", str(error)
-            return
-        from distlab.rank.log import describe_failure  # with torch, which the process that finds the tests does without
+    def _note(self, report: Any, error: BaseException) -> None:
+        """Remember what a phase of the test has raised, if it is the first one that has."""
+        from distlab.rank.log import is_at_fault  # with torch, which the process that finds the tests does without
 
-        self._error, sent = error, b""
-        with contextlib.suppress(Exception):  # whatever its own pickling raises
-            sent = payload.dumps(error)[0]
-        config = self._session.config
-        written = config.hook.pytest_report_to_serializable(config=config, report=report)
-        self.failed = Failed(self._rank, written, sent, describe_failure(error).consequence)
+        if self.error is None or isinstance(self.error, pytest.skip.Exception):
+            self.error = error
+            if is_at_fault(error):
+                config = self._session.config
+                self.report = config.hook.pytest_report_to_serializable(config=config, report=report)
 
 
 def _without_own_frames(traceback: Any) -> None:

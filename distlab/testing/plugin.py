@@ -65,9 +65,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
-    """What failed on a rank is shown as the pytest of that rank describes it."""
+    """How a test has ended on a rank is shown as the pytest of that rank describes it."""
     report = yield
-    if report.failed and call.excinfo and RANKS in item.config.stash:
+    if item.get_closest_marker("ranks") and call.excinfo and RANKS in item.config.stash:
         item.config.stash[RANKS].describe(report, call.excinfo)
     return report
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
 import pytest
 
 from distlab.client.cluster import Cluster
-from distlab.compat.pytest import base_folder, skipped
-from distlab.errors import ArgumentError, DistlabError, RankError, RanksFailed
+from distlab.compat.pytest import base_folder
+from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
 from distlab.testing import on_rank
 from distlab.text import one_of, whole_number
-from distlab.wire import payload
 
 CALL = {"timeout": 60.0, "check": False, "fresh": False}  # what is not the cluster's, in a mark
 KEYWORDS = list(dict.fromkeys([*CALL, *list(signature(Cluster).parameters)[1:]]))
@@ -31,7 +29,7 @@ class Ranks:
         self._config = config
         self._cluster: Cluster | None = None
         self._kind: Any = None  # how many ranks the cluster has, and its options
-        self._failed: Sequence[on_rank.Failed] = ()  # of the last test: on which ranks, and how
+        self._reports: list[Any] = []  # of the last test: each rank that is at fault, and its pytest's report
         self._words = ""  # what the engine has said of it
 
     def stop(self) -> None:
@@ -43,20 +41,15 @@ class Ranks:
     def run(self, item: pytest.Item) -> None:
         """Run a test: returns if it has passed on every rank, else raises as it would in this process."""
         n, options, call = self._asked(item)
-        self._failed, self._words = (), ""
+        self._reports, self._words = [], ""
         try:
             cluster = self._ready(n, options, call["fresh"])
-            ends = cluster.run(on_rank.run, self._plan(item), timeout=call["timeout"], check=call["check"])
+            cluster.run(on_rank.run, self._plan(item), timeout=call["timeout"], check=call["check"])
         except RanksFailed as error:
             raise self._culprit(error) from None
         except BaseException:
             self.stop()
             raise
-        for how, why in ends:
-            if how == "skipped":
-                raise skipped(why)
-            if how == "xfailed":
-                raise pytest.xfail.Exception(why)
 
     def _asked(self, item: pytest.Item) -> tuple[int, dict[str, Any], dict[str, Any]]:
         """How many ranks, the options of the cluster, and those of the call, from a test's mark."""
@@ -104,27 +97,31 @@ class Ranks:
         """What the test fails with: the exception of a rank that is at fault, or else that of the whole run."""
         error.args = (REBUILT.sub("", str(error)),)
         self._words = str(error)
-        answers = self._cluster.call(on_rank.last_failure)
-        failed = [one for one in answers if one is not None and not one.consequence]
-        self._failed = failed if isinstance(error, RankError) else [one for one in failed if one.first]
-        sent = self._failed[0].error if self._failed else b""
+        if isinstance(error, RankDied):
+            return error
+        sent, report = self._cluster.call(on_rank.last_report), self._config.hook.pytest_report_from_serializable
+        reports = [(rank, report(config=self._config, data=one)) for rank, one in enumerate(sent) if one]
+        if not reports:
+            return error
+        self._reports = sorted(reports, key=lambda one: one[1].skipped)  # what failed comes first
+        rank, first = self._reports[0]
+        if first.skipped:
+            return pytest.skip.Exception()  # its class says that it is Python's, so that it cannot be pickled
         try:
-            return payload.loads(sent, ()) if sent else error
-        except Exception:  # whatever its own unpickling raises
+            return self._cluster.call(on_rank.last_error, ranks=[rank])[0]
+        except Exception:  # whatever its own pickling and unpickling raise
             return error
 
     def describe(self, report: pytest.TestReport, found: pytest.ExceptionInfo) -> None:
-        """Have a failed report say what the ranks' own reports say."""
-        failed, self._failed = self._failed, ()
-        if not failed:
-            if isinstance(found.value, DistlabError):
-                report.longrepr = found.getrepr(style="value")
-            return
-        hook = self._config.hook.pytest_report_from_serializable
-        reports = [hook(config=self._config, data=one.report) for one in failed]
-        report.longrepr = reports[0].longrepr
-        if crash := getattr(report.longrepr, "reprcrash", None):
-            crash.message = f"rank {failed[0].rank}: {crash.message}"
-        report.longrepr.addsection("ranks", self._words)
-        for one, other in zip(failed, reports, strict=True):
-            report.sections += [(f"{name}, rank {one.rank}", text) for name, text in other.sections]
+        """Have the report of a test that has not passed say what the ranks' own reports say."""
+        reports, self._reports = self._reports, []
+        for rank, one in reports:
+            report.sections += [(f"{name}, rank {rank}", text) for name, text in one.sections]
+        if reports:
+            rank, first = reports[0]
+            report.longrepr = first.longrepr
+            if crash := getattr(first.longrepr, "reprcrash", None):  # none where the test was skipped
+                crash.message = f"rank {rank}: {crash.message}"
+                first.longrepr.addsection("ranks", self._words)
+        elif isinstance(found.value, DistlabError):
+            report.longrepr = found.getrepr(style="value")

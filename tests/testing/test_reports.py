@@ -94,6 +94,36 @@ def test_skips():
     pytest.skip("not today")
 
 @ranks(2)
+def test_skips_on_one_rank(rank):
+    if rank == 0:
+        pytest.skip("not here")
+    dist.barrier()
+
+@ranks(2)
+def test_skips_beside_a_failure(rank):
+    if rank == 0:
+        pytest.skip("not here")
+    raise ValueError("but here")
+
+@pytest.fixture
+def ends_badly():
+    yield
+    raise ValueError("in the end")
+
+@ranks(2)
+def test_skips_and_ends_badly(ends_badly):
+    pytest.skip("not today")
+
+@ranks(2)
+def test_fails_when_it_is_freed(rank):
+    if rank == 1:
+        raise ValueError("at fault")
+    try:
+        dist.barrier()
+    except RuntimeError:
+        raise KeyError("afterwards")
+
+@ranks(2)
 @pytest.mark.skipif(True, reason="never")
 def test_skipped():
     raise AssertionError
@@ -181,7 +211,10 @@ ENDS = {
         *("test_fixtures", "test_environment", "test_after_a_death", "test_virtual_clock", "test_processes"),
         *("test_the_same_processes", "test_fresh_processes", "test_method[one]", "test_method[object]", "test_plain"),
     ],
-    "skipped": ["test_skips", "test_skipped", "test_expected_exception", "test_expected_deadlock", "test_xfails"],
+    "skipped": [
+        *("test_skips", "test_skips_on_one_rank", "test_skipped", "test_expected_exception", "test_expected_deadlock"),
+        *("test_xfails",),
+    ],
     "error": ["test_without_mark"],
 }
 SAYS = {
@@ -192,7 +225,11 @@ SAYS = {
     "test_too_long": ["RankTimeout: rank 1 did not come back within 1 s", "while rank:"],
     "test_mismatch": ["MismatchError: The ranks' all_reduce calls do not match: rank 0 has float32[1]"],
     "test_teardown": ["rank 1: AssertionError: at the end"],
-    "test_skips": ["not today"],
+    "test_skips": ["not today", "test_project.py:"],
+    "test_skips_on_one_rank": ["not here"],
+    "test_skips_beside_a_failure": ["rank 1: ValueError: but here"],
+    "test_skips_and_ends_badly": ["rank 0: ValueError: in the end"],
+    "test_fails_when_it_is_freed": ["rank 1: ValueError: at fault"],
     "test_that_passes": ["XPASS(strict)"],
     "test_breakpoint": ["breakpoint() needs somebody who types", "pytest with -s"],
     "test_without_mark": ["mark this one with @pytest.mark.ranks(2)"],
