@@ -20,7 +20,6 @@ from distlab import simulated
 from distlab.compat.pytest import run_only, started
 from distlab.rank import debugger
 from distlab.wire import payload
-from distlab.wire.messages import PACKAGE
 
 # plugins that have nothing to do on a rank: the process that finds the tests has them
 ELSEWHERE = ("debugging", "faulthandler", "junitxml", "skipping", "xdist", "timeout", "pytest_cov", "nbval", "distlab")
@@ -109,14 +108,6 @@ class RankPytest:
     def tmp_path(self) -> Path | None:
         return self._plan.tmp_path
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
-        try:
-            return (yield)
-        except BaseException as error:
-            _without_own_frames(error.__traceback__)
-            raise
-
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
         report = yield
@@ -140,6 +131,9 @@ class RankPytest:
 
     def run(self, plan: Plan) -> None:
         self._plan, self.error, self.report = plan, None, None
+        for name, module in list(sys.modules.items()):
+            if name.startswith("distlab."):  # its lines in a traceback explain nothing
+                module.__tracebackhide__ = True
         with _restored():
             for item in run_only(self._session, f"{plan.path}::{plan.name}"):
                 sys.modules.pop(item.module.__name__, None)
@@ -155,14 +149,6 @@ class RankPytest:
             if is_at_fault(error):
                 config = self._session.config
                 self.report = config.hook.pytest_report_to_serializable(config=config, report=report)
-
-
-def _without_own_frames(traceback: Any) -> None:
-    """Take what is distlab's out of a traceback: it explains nothing."""
-    while traceback is not None:
-        while traceback.tb_next and traceback.tb_next.tb_frame.f_code.co_filename.startswith(PACKAGE + os.sep):
-            traceback.tb_next = traceback.tb_next.tb_next
-        traceback = traceback.tb_next
 
 
 @contextlib.contextmanager
