@@ -15,8 +15,7 @@ from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
 from distlab.testing import on_rank
 from distlab.text import one_of, whole_number
 
-CALL = {"timeout": 60.0, "check": False, "fresh": False}  # what is not the cluster's, in a mark
-KEYWORDS = list(dict.fromkeys([*CALL, *list(signature(Cluster).parameters)[1:]]))
+KEYWORDS = list(dict.fromkeys(["timeout", "check", "fresh", *list(signature(Cluster).parameters)[1:]]))
 EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
 REBUILT = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")  # what a notebook goes on with
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
@@ -40,19 +39,6 @@ class Ranks:
 
     def run(self, item: pytest.Item) -> None:
         """Run a test: returns if it has passed on every rank, else raises as it would in this process."""
-        n, options, call = self._asked(item)
-        self._reports, self._words = [], ""
-        try:
-            cluster = self._ready(n, options, call["fresh"])
-            cluster.run(on_rank.run, self._plan(item), timeout=call["timeout"], check=call["check"])
-        except RanksFailed as error:
-            raise self._culprit(error) from None
-        except BaseException:
-            self.stop()
-            raise
-
-    def _asked(self, item: pytest.Item) -> tuple[int, dict[str, Any], dict[str, Any]]:
-        """How many ranks, the options of the cluster, and those of the call, from a test's mark."""
         mark = item.get_closest_marker("ranks")
         if len(mark.args) != 1:
             raise ArgumentError(f"the mark ranks must have one number of ranks, got {mark.args}. {EXAMPLE}")
@@ -61,8 +47,25 @@ class Ranks:
             one_of("a keyword of the mark ranks", name, KEYWORDS, EXAMPLE)
         n = self._config.getoption("ranks")
         n = mark.args[0] if n is None else whole_number("--ranks", n, 1, advice="For example: pytest --ranks 2.")
-        options = {name: value for name, value in mark.kwargs.items() if name not in CALL}
-        return n, options, {name: mark.kwargs.get(name, usual) for name, usual in CALL.items()}
+        try:
+            self._run(item, n, **mark.kwargs)
+        except RanksFailed as error:
+            raise self._culprit(error) from None
+        except BaseException:
+            self.stop()
+            raise
+
+    def _run(
+        self, item: pytest.Item, n: int, timeout: float = 60.0, check: bool = False, fresh: bool = False, **options: Any
+    ) -> None:
+        """Run a test with the arguments of its mark: in a new process group, in new processes if that must be."""
+        if fresh or self._cluster is not Cluster.current or self._kind != (n, options):
+            self._cluster, self._kind = None, (n, options)
+        if self._cluster is None:
+            self._cluster = Cluster(n, **{"preload": ["distlab.testing.on_rank"], **options})
+        else:
+            self._cluster.ranks.rebuild()
+        self._cluster.run(on_rank.run, self._plan(item), timeout=timeout, check=check)
 
     def _plan(self, item: pytest.Item) -> on_rank.Plan:
         config = self._config
@@ -80,18 +83,6 @@ class Ranks:
             markers=tuple(config.getini("markers")),
             pauses="breakpoint" if config.getoption("usepdb") or "breakpoint(" in item.path.read_text() else "",
         )
-
-    def _ready(self, n: int, options: dict[str, Any], fresh: bool) -> Cluster:
-        """The cluster, with a new process group, and with new processes if they must be."""
-        if self._cluster is not Cluster.current or self._kind != (n, options):
-            self._cluster, self._kind = None, (n, options)
-        if self._cluster is None:
-            self._cluster = Cluster(n, **{"preload": ["distlab.testing.on_rank"], **options})
-        elif fresh:
-            self._cluster.restart()
-        else:
-            self._cluster.ranks.rebuild()
-        return self._cluster
 
     def _culprit(self, error: RanksFailed) -> BaseException:
         """What the test fails with: the exception of a rank that is at fault, or else that of the whole run."""
