@@ -51,24 +51,13 @@ def _ranks(config: pytest.Config) -> Ranks:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Where a test runs on ranks, --pdb looks at them, and not at this process."""
-    manager, here = item.config.pluginmanager, None
-    if item.get_closest_marker("ranks"):
-        here = manager.unregister(name="pdbinvoke") if manager.has_plugin("pdbinvoke") else None
-    try:
-        return (yield)
-    finally:
-        if here is not None:
-            manager.register(here, "pdbinvoke")
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
     """How a test has ended on a rank is shown as the pytest of that rank describes it."""
     report = yield
     if item.get_closest_marker("ranks") and call.excinfo and RANKS in item.config.stash:
         item.config.stash[RANKS].describe(report, call.excinfo)
+        if item.config.getoption("usepdb"):  # which has looked at the rank, and does not look at this process
+            call.excinfo = None
     return report
 
 
