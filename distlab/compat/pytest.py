@@ -3,6 +3,7 @@
 Runs in pytest's process, and on the ranks of its tests.
 """
 
+import contextlib
 import io
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 
 import pytest
 from _pytest import runner
-from _pytest.terminal import TerminalReporter
 
 
 def started(options: dict[str, Any], path: str, without: Iterable[str], plugin: Any) -> pytest.Session:
@@ -23,9 +23,8 @@ def started(options: dict[str, Any], path: str, without: Iterable[str], plugin: 
     for name in filter(config.pluginmanager.has_plugin, without):
         config.pluginmanager.unregister(name=name)
     config.pluginmanager.register(plugin, "distlab-rank")
-    config._do_configure()
-    config.pluginmanager.unregister(name="terminalreporter")
-    config.pluginmanager.register(TerminalReporter(config, io.StringIO()), "terminalreporter")
+    with contextlib.redirect_stdout(io.StringIO()):  # to which it reports
+        config._do_configure()
     session = pytest.Session.from_config(config)
     config.hook.pytest_sessionstart(session=session)
     return session

@@ -40,7 +40,6 @@ class Plan:
         tmp_path: the folder that the test's ranks share; None if it does not ask for it.
         base: a folder for the ranks' own temporary ones.
         pauses: "breakpoint" if the debugger may be opened: Cluster.run looks for that word in what it sends.
-        markers: all that are known where the test was found.
     """
 
     path: str
@@ -51,7 +50,6 @@ class Plan:
     tmp_path: Path | None
     base: Path
     pauses: str
-    markers: tuple[str, ...]
 
 
 def run(rank: int, world_size: int, plan: Plan) -> None:
@@ -114,10 +112,6 @@ class RankPytest:
         if call.excinfo:
             self._note(report, call.excinfo.value)
         return report
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        for marker in self._plan.markers:
-            config.addinivalue_line("markers", marker)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

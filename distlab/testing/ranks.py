@@ -72,6 +72,8 @@ class Ranks:
         options = {name: value for name, value in vars(config.option).items() if isinstance(value, PLAIN)}
         del options["file_or_dir"]
         options |= {"rootdir": str(config.rootpath), "inifilename": config.inipath and str(config.inipath)}
+        markers = "markers=" + "\n".join(config.getini("markers"))  # those of plugins that ranks do without, too
+        options["override_ini"] = [*(options["override_ini"] or ()), markers]
         return on_rank.Plan(
             path=str(item.path),
             name=item.nodeid.partition("::")[2],
@@ -80,7 +82,6 @@ class Ranks:
             sys_path=tuple(sys.path),
             tmp_path=item.funcargs.get("tmp_path"),
             base=base_folder(config),
-            markers=tuple(config.getini("markers")),
             pauses="breakpoint" if config.getoption("usepdb") or "breakpoint(" in item.path.read_text() else "",
         )
 
