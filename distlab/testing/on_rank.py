@@ -6,13 +6,13 @@ workers; the others use it. Its module is imported for each test anew, so that n
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -54,6 +54,7 @@ class Plan:
 
 def run(rank: int, world_size: int, plan: Plan) -> None:
     """Run a test: raises what it raised, and what skips it."""
+    os.chdir(plan.folder)
     if RankPytest.here is None:
         RankPytest.here = RankPytest(rank, world_size, plan)
     RankPytest.here.run(plan)
@@ -82,7 +83,6 @@ class RankPytest:
     def __init__(self, rank: int, world_size: int, plan: Plan):
         self._rank, self._world_size, self._plan = rank, world_size, plan
         sys.path[:] = plan.sys_path
-        os.chdir(plan.folder)
         options = plan.options | dict.fromkeys(OFF, False) | {"basetemp": plan.base / f"rank{rank}"}
         options |= {"capture": "no", "color": "no", "logger_disable": [TORCH_ERRORS]}
         options["pythonwarnings"] = [*(plan.options["pythonwarnings"] or ()), IMPORTED]
@@ -128,7 +128,7 @@ class RankPytest:
         for name, module in list(sys.modules.items()):
             if name.startswith("distlab."):  # its lines in a traceback explain nothing
                 module.__tracebackhide__ = True
-        with _restored():
+        with mock.patch.dict(os.environ), mock.patch.dict(payload.namespace_of_cells()):  # as before at the end
             for item in run_only(self._session, f"{plan.path}::{plan.name}"):
                 sys.modules.pop(item.module.__name__, None)
         if self.error is not None:
@@ -143,17 +143,3 @@ class RankPytest:
             if is_at_fault(error):
                 config = self._session.config
                 self.report = config.hook.pytest_report_to_serializable(config=config, report=report)
-
-
-@contextlib.contextmanager
-def _restored() -> Iterator[None]:
-    """Afterwards, what a test may have changed is as before."""
-    folder, environment, names = os.getcwd(), dict(os.environ), set(payload.namespace_of_cells())
-    try:
-        yield
-    finally:
-        for name in set(payload.namespace_of_cells()) - names:
-            del payload.namespace_of_cells()[name]
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(environment)
