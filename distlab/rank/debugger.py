@@ -32,7 +32,7 @@ class Person(io.StringIO):
         send: sends the notebook a message.
         was_here: whether a line has come since the cell began.
         asked: whether the rank waits for one.
-        is_open: whether the debugger has stopped somewhere.
+        is_open: whether the rank has come to a breakpoint in this cell.
         after_failure: whether a cell that raises opens the debugger.
     """
 
@@ -40,7 +40,7 @@ class Person(io.StringIO):
         super().__init__()
         self.send: Callable[[Answer], None] = lambda _: None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.asked = self.is_open = self.after_failure = self.was_here = self._meets = self._gone = False
+        self.was_here = self.asked = self.is_open = self.after_failure = self._gone = False
 
     def type(self, line: str | None) -> None:
         """A line has come; None where nobody can type, or the person has left. Runs on: the watchdog's thread."""
@@ -67,15 +67,15 @@ class Person(io.StringIO):
         """Make sure that somebody is there."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("breakpoint() must be called on a rank's main thread: this one serves a remote call")
-        if not self._meets and self.ask() is None:
+        if not self.is_open and self.ask() is None:
             raise RuntimeError(NOBODY)
-        self._meets = True
+        self.is_open = True
 
     def leave(self) -> None:
         """A cell or a call has ended, and no line of what follows is traced."""
-        if self._meets:
+        if self.is_open:
             sys.settrace(None)
-        self.was_here = self.is_open = self._meets = self._gone = False
+        self.was_here = self.is_open = self._gone = False
         while not self._lines.empty():
             self._lines.get()
 
@@ -85,8 +85,6 @@ PERSON = Person()
 
 class Debugger(pdb.Pdb):
     """Python's debugger, with the notebook's numbers of lines."""
-
-    _stopped = False
 
     def __init__(self) -> None:
         super().__init__(stdin=PERSON, stdout=PERSON, skip=["distlab.*", "IPython.*"], nosigint=True, readrc=False)
@@ -109,13 +107,8 @@ class Debugger(pdb.Pdb):
     def user_return(self, frame: FrameType, return_value: Any) -> None:
         if frame.f_code.co_name != "<module>":
             super().user_return(frame, return_value)
-        elif not self._stopped:  # breakpoint() is the statement
+        elif not self.lastcmd:  # nobody has typed a command: breakpoint() is the statement
             self.interaction(frame, None)
-
-    def interaction(self, *where: Any) -> None:
-        self._stopped = PERSON.is_open = True
-        super().interaction(*where)
-        PERSON.is_open = False
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
         frame, number = frame_lineno
