@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distlab import text
-from distlab.client import display, waiting
+from distlab.client import display, turns, waiting
 from distlab.client.ranks import Ranks
-from distlab.client.turns import Turns
 from distlab.client.waiting import Replies
 from distlab.compat.ipython import somebody_watches
 from distlab.diagnosis import failures, proof, report
@@ -92,7 +91,7 @@ class Cell:
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
-        self._turns: Turns | None = None  # once a rank has come to a breakpoint
+        self._turn = -1  # the rank at a breakpoint to which the person has typed
         self._died: dict[int, str] = {}  # how each of its ranks that have died did so, in words
 
     # --- waiting ---
@@ -126,8 +125,7 @@ class Cell:
         if not done:
             if not self._watch.needs:
                 self._watch.states = self._watch.ask(True)
-            if self._turns is not None:
-                self._turns.leave()
+            turns.leave(self._ranks.channel)
             # a rank that had just died never replies to what it was sent
             self._died |= {rank: self._ranks.note_death(rank) for rank in {*late} & {*self._ranks.unnoted_deaths()}}
             replaced = self._ranks.bring_back(self._sent, self._watch.states)
@@ -144,10 +142,10 @@ class Cell:
                 if self._result.wait(min(seconds.TICK, limit - duration)):
                     return True
             self._ranks.check()
+            self._ranks.channel.hear(0)
             while self._ranks.channel.asks:
                 began = time.monotonic()
-                self._turns = self._turns or Turns(self._ranks.channel)
-                self._turns.take()
+                self._turn = turns.take(self._ranks.channel, self._turn)
                 self._began += time.monotonic() - began
             duration = time.monotonic() - self._began
             if (died := self._ranks.unnoted_deaths()) or any(map(_has_failed, self._sent.so_far().values())):

@@ -76,8 +76,9 @@ class Person(io.StringIO):
         if self.is_open:
             sys.settrace(None)
         self.was_here = self.is_open = self._gone = False
-        while not self._lines.empty():
-            self._lines.get()
+        self._lines = queue.SimpleQueue()
+        self.seek(0)
+        self.truncate()
 
 
 PERSON = Person()

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Iterable
 
+from distlab.compat.ipython import can_type
 from distlab.wire import seconds
 from distlab.wire.messages import STATUS, TYPED, Answer, Query, from_json, to_json
 from distlab.wire.rendezvous import listen
@@ -49,7 +50,8 @@ class ControlChannel:
         listener: the socket to which ranks connect.
         ends: the connection to each rank.
         texts: what functions of remote calls have printed, by rank, until `printed` returns it.
-        asks: what the debuggers of ranks have written that wait for a line.
+        asks: what the debuggers of ranks have written that wait for a line; one that has written nothing only wants to
+            know whether somebody can type, and is answered at once.
     """
 
     def __init__(self, address: str = "127.0.0.1") -> None:
@@ -124,7 +126,9 @@ class ControlChannel:
             if answer.printed:
                 self.texts[rank] = self.texts.get(rank, "") + answer.printed
             self.unwaited |= answer.unwaited
-            if answer.asks is not None:
+            if answer.asks == "":
+                self.type(rank, "" if can_type() else None)
+            elif answer.asks is not None:
                 self.asks[rank] = answer.asks
         return answers
 

@@ -182,6 +182,7 @@ def test_who_leaves_is_told_where_the_ranks_were(notebook):
     assert "Interrupted: Ranks 0-1 had not finished." in shown
     assert "rank 1  at a breakpoint" in shown
     assert "Variables are kept" in shown
+    assert "rank 1: 4" in notebook.run(STOP, ["c"])
 
 
 def test_a_front_end_without_input_is_told_at_once(notebook):

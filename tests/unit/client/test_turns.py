@@ -1,14 +1,14 @@
 """Turns: whose debugger the person types to."""
 
 from distlab.client import turns
-from distlab.wire.messages import Answer
+from distlab.wire.messages import COMMUNICATING, Answer, RankStatus
 
 
 class Channel:
-    """That to two ranks; the second stops while the person types to the first."""
+    """That to two ranks; the second stops while the person types to the first, which then waits for it."""
 
     def __init__(self):
-        self.asks, self.typed, self.arriving = {1: "> line 4\n(rank 1) "}, [], [{2: ""}, {2: "> line 4\n(rank 2) "}]
+        self.asks, self.typed, self.arriving = {1: "> line 4\n(rank 1) "}, [], [{}, {2: "> line 4\n(rank 2) "}]
         self.ends = {1: None, 2: None}
 
     def hear(self, limit):
@@ -19,18 +19,16 @@ class Channel:
         self.typed.append((rank, line))
 
     def ask(self, ranks):
-        return {rank: Answer(0) for rank in ranks}
+        return {rank: Answer(0, RankStatus(rank, COMMUNICATING)) if self.typed else Answer(0) for rank in ranks}
 
 
 def test_a_rank_that_has_come_meanwhile_can_be_chosen(monkeypatch, capsys):
-    lines, prompts = ["rank 2", "c"], []
-    monkeypatch.setattr(turns, "can_type", lambda: True)
+    lines, prompts = ["rank 2", "c", "rank 3", "c"], []
     monkeypatch.setattr("builtins.input", lambda prompt: prompts.append(prompt) or lines.pop(0))
-    channel = Channel()
-    whose = turns.Turns(channel)
-    whose.take()
-    whose._expect = lambda ranks: None  # nobody is left to ask again
-    whose.take()
-    assert prompts == ["(rank 1) ", "(rank 2) "]
-    assert channel.typed == [(2, ""), (2, "c\n")]
-    assert "is not at a breakpoint" not in capsys.readouterr().out
+    channel, turn = Channel(), -1
+    for last in (2, 2, 1, 1):
+        turn = turns.take(channel, turn)
+        assert turn == last
+    assert prompts == ["(rank 1) ", "(rank 2) ", "(rank 1) ", "(rank 1) "]
+    assert channel.typed == [(2, "c\n"), (1, "c\n")]
+    assert capsys.readouterr().out.endswith("rank 3 is not at a breakpoint: rank 1 can be chosen\n")

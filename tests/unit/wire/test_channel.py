@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distlab.wire.channel import HELLO_BYTES, ControlChannel, hello
-from distlab.wire.messages import STATUS, VARIABLES, Answer, Query, from_json, to_json
+from distlab.wire.messages import STATUS, TYPED, VARIABLES, Answer, Query, from_json, to_json
 
 LONG = 10.0  # seconds for a rank that will answer
 
@@ -118,3 +118,16 @@ def test_closing_ends_every_connection(channel):
     assert is_closed(rank)
     with pytest.raises(ConnectionRefusedError):
         connect(channel, b"")
+
+
+@pytest.mark.parametrize(("somebody", "line"), [(True, ""), (False, None)])
+def test_a_rank_at_a_breakpoint_learns_whether_somebody_can_type(channel, monkeypatch, somebody, line):
+    """At once; no person is asked before it has something to show."""
+    monkeypatch.setattr("distlab.wire.channel.can_type", lambda: somebody)
+    with connect(channel, hello(channel.address[2], 0) + to_json(Answer(0, asks="")).encode() + b"\n") as end:
+        while not channel.ends:
+            channel.hear(LONG)
+        channel.hear(0)
+        with end.makefile("rb") as lines:
+            assert from_json(next(lines)) == Query(0, TYPED, line)
+        assert channel.asks == {}
