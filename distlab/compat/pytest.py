@@ -13,13 +13,13 @@ import pytest
 from _pytest import runner
 
 
-def started(options: dict[str, Any], path: str, without: Iterable[str], plugin: Any) -> pytest.Session:
+def started(options: dict[str, Any], node: str, without: Iterable[str], plugin: Any) -> pytest.Session:
     """pytest in a process that another pytest has started, as pytest-xdist does it. Private: how it is configured.
 
     Args:
         without: plugins that do nothing here; their options are known, which may stand in a file.
     """
-    config = pytest.Config.fromdictargs(options, [path])
+    config = pytest.Config.fromdictargs(options, [node])
     for name in filter(config.pluginmanager.has_plugin, without):
         config.pluginmanager.unregister(name=name)
     config.pluginmanager.register(plugin, "distlab-rank")

@@ -33,22 +33,19 @@ class Plan:
     """What a rank needs to know of a test.
 
     Attributes:
-        path: of its file. name: what comes after it in the test's id.
+        node: the path of its file, and what comes after it in the test's id.
         options: pytest's, by name.
         folder: where pytest was started.
         sys_path: where modules are found.
         tmp_path: the folder that the test's ranks share; None if it does not ask for it.
-        base: a folder for the ranks' own temporary ones.
         pauses: "breakpoint" if the debugger may be opened: Cluster.run looks for that word in what it sends.
     """
 
-    path: str
-    name: str
+    node: str
     options: dict[str, Any]
     folder: str
     sys_path: tuple[str, ...]
     tmp_path: Path | None
-    base: Path
     pauses: str
 
 
@@ -83,10 +80,10 @@ class RankPytest:
     def __init__(self, rank: int, world_size: int, plan: Plan):
         self._rank, self._world_size, self._plan = rank, world_size, plan
         sys.path[:] = plan.sys_path
-        options = plan.options | dict.fromkeys(OFF, False) | {"basetemp": plan.base / f"rank{rank}"}
+        options = plan.options | dict.fromkeys(OFF, False) | {"basetemp": plan.options["basetemp"] / f"rank{rank}"}
         options |= {"capture": "no", "color": "no", "logger_disable": [TORCH_ERRORS]}
         options["pythonwarnings"] = [*(plan.options["pythonwarnings"] or ()), IMPORTED]
-        self._session = started(options, plan.path, ELSEWHERE, self)
+        self._session = started(options, plan.node, ELSEWHERE, self)
 
     # --- hooks and fixtures ---
 
@@ -129,7 +126,7 @@ class RankPytest:
             if name.startswith("distlab."):  # its lines in a traceback explain nothing
                 module.__tracebackhide__ = True
         with mock.patch.dict(os.environ), mock.patch.dict(payload.namespace_of_cells()):  # as before at the end
-            for item in run_only(self._session, f"{plan.path}::{plan.name}"):
+            for item in run_only(self._session, plan.node):
                 sys.modules.pop(item.module.__name__, None)
         if self.error is not None:
             raise self.error

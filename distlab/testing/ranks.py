@@ -73,15 +73,13 @@ class Ranks:
         del options["file_or_dir"]
         options |= {"rootdir": str(config.rootpath), "inifilename": config.inipath and str(config.inipath)}
         markers = "markers=" + "\n".join(config.getini("markers"))  # those of plugins that ranks do without, too
-        options["override_ini"] = [*(options["override_ini"] or ()), markers]
+        options |= {"basetemp": base_folder(config), "override_ini": [*(options["override_ini"] or ()), markers]}
         return on_rank.Plan(
-            path=str(item.path),
-            name=item.nodeid.partition("::")[2],
+            node=f"{item.path}::{item.nodeid.partition('::')[2]}",
             options=options,
             folder=str(config.invocation_params.dir),
             sys_path=tuple(sys.path),
             tmp_path=item.funcargs.get("tmp_path"),
-            base=base_folder(config),
             pauses="breakpoint" if config.getoption("usepdb") or "breakpoint(" in item.path.read_text() else "",
         )
 
