@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest import runner
+from _pytest import assertion, runner
 
 
 def started(options: dict[str, Any], node: str, without: Iterable[str], plugin: Any) -> pytest.Session:
@@ -39,7 +39,8 @@ def run_only(session: pytest.Session, node: str) -> list[pytest.Item]:
     try:
         session.config.hook.pytest_collection(session=session)
         for item in session.items[:1]:
-            runner.runtestprotocol(item, log=False, nextitem=None)
+            with contextlib.contextmanager(assertion.pytest_runtest_protocol)(item):  # how an assert compares values
+                runner.runtestprotocol(item, log=False, nextitem=None)
     finally:
         session._setupstate.teardown_exact(None)
     return session.items

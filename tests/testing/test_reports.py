@@ -271,6 +271,10 @@ def test_what_is_said(run, name):
     assert "process group is rebuilt" not in outcome.text
 
 
+def test_values_are_compared(run):
+    assert "{'a': [1, 2, 1]} != {'a': [1, 2, 0]}" in run.output
+
+
 def test_logs_are_shown_by_rank(run):
     assert "Captured log call, rank 2" in run.output
     assert "logged by 2" in run.output
