@@ -80,10 +80,10 @@ class Cell:
         if options.check:
             view.apply_async(entry.begin_checks, *ranks.checks())
         if options.pauses:
-            view.apply_async(entry.begin_pauses, options.debug, options.lines)
+            view.apply_async(entry.set_pauses, seconds.PAUSE, options.debug, options.lines)
         self._result = send(view)
         if options.pauses:
-            view.apply_async(entry.end_pauses)
+            view.apply_async(entry.set_pauses, ranks.plan.timeout, False, {})
         if options.check:
             view.apply_async(entry.end_checks)
         self._sent = Replies(self._result, targets)

@@ -16,8 +16,6 @@ from distlab.wire.messages import Failure
 from distlab.wire.payload import Recorded, Reply, lend_names, namespace_of_cells
 from distlab.wire.rendezvous import Joined, Meeting
 
-PAUSE = timedelta(days=1)  # longer than anybody looks at a breakpoint
-
 
 def join(rank: int, meeting: Meeting, is_new: bool, whole: bool) -> Joined:
     """Join the group that meets at `meeting`, a new process for the first time; see group.py. Runs on: every rank."""
@@ -47,10 +45,11 @@ def end_checks() -> None:
     checks.end()
 
 
-def begin_pauses(after_failure: bool, lines: dict[str, list[str]]) -> None:
-    """A person may stop this rank at a breakpoint: calls of its groups wait for as long as that takes.
+def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -> None:
+    """Before and after a cell in which a person may stop this rank at a breakpoint.
 
     Args:
+        limit: seconds that calls of its groups wait from now on.
         after_failure: whether a cell that raises opens the debugger.
         lines: of files that only the notebook has.
     """
@@ -59,16 +58,7 @@ def begin_pauses(after_failure: bool, lines: dict[str, list[str]]) -> None:
 
     PERSON.after_failure = after_failure
     linecache.cache.update({name: (1, None, text, name) for name, text in lines.items()})
-    set_timeouts(PAUSE)
-
-
-def end_pauses() -> None:
-    """From now on the timeouts of the groups are the cluster's again."""
-    from distlab.compat.torch import default_timeout, set_timeouts
-    from distlab.rank.debugger import PERSON
-
-    PERSON.after_failure = False
-    set_timeouts(default_timeout())
+    set_timeouts(timedelta(seconds=limit))
 
 
 def start_recording() -> None:

@@ -15,6 +15,7 @@ LIVE_AFTER = 1.0  # before the newest lines of a cell are shown while it runs
 PICTURE_AFTER = 2.0  # before the ranks are drawn while it runs
 OUTPUT = 60.0  # for what ranks have written, which may be much, to arrive
 LAST_FAILURE = 10.0  # for a rank to describe the exception of a %%px cell, or for its end to be reported
+PAUSE = 86400.0  # for a call of a group where a person may stop ranks: longer than anybody looks at a breakpoint
 
 # a question over the control channel
 ANSWER = 0.25  # a rank that does not answer is stopped, or compiled code holds Python's lock
