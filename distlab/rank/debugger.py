@@ -155,10 +155,9 @@ def post_mortem(error: BaseException) -> None:
     """Look at where an exception was raised; does nothing if another rank is at fault, or where nobody can type."""
     from distlab.rank.log import is_at_fault
 
-    if not is_at_fault(error):
-        return
-    with contextlib.suppress(RuntimeError):
-        PERSON.meet()
-        debugger = Debugger()
-        debugger.reset()
-        debugger.interaction(None, error.__traceback__)
+    if is_at_fault(error):
+        with contextlib.suppress(RuntimeError):
+            PERSON.meet()
+            debugger = Debugger()
+            debugger.reset()
+            debugger.interaction(None, error.__traceback__)
