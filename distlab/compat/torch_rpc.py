@@ -4,7 +4,6 @@ Runs on every rank, where torch has imported its rpc already.
 """
 
 import sys
-import warnings
 from typing import Any
 
 import torch
@@ -49,12 +48,8 @@ def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -
     """
     asked = {"num_worker_threads": given.num_worker_threads, "rpc_timeout": given.rpc_timeout}
     options = rpc.TensorPipeRpcBackendOptions(**asked, _transports=["uv"], _channels=["basic"])
-    rpc.api._all_gather_sequence_id.clear()  # on ranks that are new and on others alike
-    rpc.api._all_gather_sequence_id_to_states.clear()
     autograd._init(worker)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "You are using a Backend")  # torch's own use of its own group
-        rpc._init_rpc_backend(rpc.BackendType.TENSORPIPE, store, name, worker, workers, options)
+    rpc.api._init_rpc_states(rpc.TensorPipeAgent(store, name, worker, workers, options, {}, []))
 
 
 def passed_on_as_by_owner(reduced: tuple[Any, Any]) -> tuple[Any, Any]:

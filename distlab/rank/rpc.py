@@ -27,7 +27,6 @@ from distlab.wire.messages import OTHER
 RREFS_OF_PROCESS = 10_000  # numbers of RRefs reserved for a process that this one replaces
 FREED = "EOF: freed while it waited for other workers."
 NUMBERS = "Use rank=rank, world_size=world_size."
-MEETINGS = ("init_rpc", "shutdown")  # functions that wait for every worker to call them
 END_SECONDS = 2.0  # for served functions to end when the agent is taken down
 INTERRUPT_SECONDS = 0.2  # of those, before the functions are interrupted
 

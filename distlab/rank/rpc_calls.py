@@ -23,7 +23,7 @@ from torch.distributed import autograd, rpc
 from distlab.compat import torch_rpc as private
 from distlab.rank.log import LOG, Note, describe_failure, waits
 from distlab.rank.recording import ended
-from distlab.rank.rpc import AGENT, MEETINGS, Served, init_rpc, shutdown
+from distlab.rank.rpc import AGENT, Served, init_rpc, shutdown
 from distlab.text import rank_list, refuse
 from distlab.wire.messages import REMOTE, SERVED, from_json, line_of, to_json
 from distlab.wire.payload import lend_names, namespace_of_cells
@@ -39,12 +39,6 @@ _sending = threading.local()  # .trace: what a trace records about the call whos
 
 
 # --- the caller's side ---
-
-
-def _in_a_meeting() -> bool:
-    """Whether this thread is in init_rpc or shutdown, whose own calls are not the learner's."""
-    note = LOG.now.get(threading.get_ident())
-    return note is not None and note.op in MEETINGS
 
 
 def _note(op: str, function: str, callees: Iterable[int], has_limit: bool = False) -> Note:
@@ -73,8 +67,6 @@ def _invoke(
     original: Callable[..., Any], to: Any, func: Any, rpc_type: Any, args: Any, kwargs: Any, rpc_timeout: float
 ) -> Any:
     """torch's _invoke_rpc, whose Future remembers the note of the call."""
-    if _in_a_meeting():
-        return original(to, func, rpc_type, args, kwargs, rpc_timeout)
     callee, op = rank_of(to), f"rpc_{rpc_type.value}"
     note = _note(op, name_of(func, args), [callee], rpc_timeout != private.UNSET)
     private.use_plain_optimizers()
@@ -95,7 +87,7 @@ def _invoke(
 def _request(_: Any, func: Any, args: Any, kwargs: Any) -> Request:
     """What is sent for a call of a Python function, instead of torch's PythonUDF."""
     number = 0
-    if LOG.tracer is not None and not _in_a_meeting():
+    if LOG.tracer is not None:
         number = next(_numbers)
         trace = getattr(_sending, "trace", None)
         if trace is None:  # for a call that makes an RRef, only the time when it was sent is known
