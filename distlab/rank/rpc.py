@@ -21,7 +21,7 @@ from torch.distributed import rpc
 from distlab.compat import torch_rpc as private
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.waits import wait_until
-from distlab.text import refuse, whole_number
+from distlab.text import grouped, rank_list, refuse, whole_number
 from distlab.wire.messages import OTHER
 
 RREFS_OF_PROCESS = 10_000  # numbers of RRefs reserved for a process that this one replaces
@@ -137,19 +137,16 @@ def _introduce(name: str, number: int, workers: int) -> Any:
     Returns:
         by worker id: the cluster's rank of every worker, its name, and the generation of its last agent.
     """
-    keys, store = [f"worker{i}" for i in range(workers)], private.default_store()
-    turn = store.add(f"rpc/{workers}/{number}", 1)  # a worker of each number comes to each meeting of this many workers
-    before, AGENT.store = (dist.PrefixStore(f"rpc/{workers}/{i}", store) for i in (turn - 1, turn))
-    if turn > 1 and not before.check(keys):  # the meeting before is still waiting, and a worker of this number is there
-        owner, *_ = json.loads(before.get(keys[number]))
-        refuse("rank", f"different on every worker, and rank {owner} has this one", number, NUMBERS)
-    AGENT.store.set(keys[number], json.dumps((LOG.rank, name, AGENT.generation)))
+    store, keys = private.default_store(), [f"worker{place}" for place in range(workers)]
+    turn, place = divmod(store.add(f"rpc/{workers}", 1) - 1, workers)  # they meet when this many have come
+    AGENT.store = dist.PrefixStore(f"rpc/{workers}/{turn}", store)
+    AGENT.store.set(keys[place], json.dumps((number, LOG.rank, name, AGENT.generation)))
     _until(lambda: AGENT.store.check(keys))
-    ranks, names, generations = zip(*(json.loads(AGENT.store.get(key)) for key in keys), strict=True)
-    for one, other in itertools.combinations(range(workers), 2):
-        if names[one] == names[other]:
-            whose = f"that of ranks {ranks[one]} and {ranks[other]}"
-            refuse("name", "different on every worker", names[one], f'It is {whose}: use f"worker{{rank}}".')
+    numbers, ranks, names, generations = zip(*sorted(json.loads(AGENT.store.get(key)) for key in keys), strict=True)
+    for what, values, advice in (("rank", numbers, NUMBERS), ("name", names, 'Use f"worker{rank}".')):
+        for value, those in grouped(zip(values, ranks, strict=True)).items():
+            if len(those) > 1:
+                refuse(what, "different on every worker", value, f"It is that of {rank_list(those)}. {advice}")
     return ranks, names, generations
 
 

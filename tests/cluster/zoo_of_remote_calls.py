@@ -159,7 +159,7 @@ def a_worker_that_is_not_there(rank, n):
 
 @breaks_remotely(3, error="RankError")
 def one_name_for_two_workers(rank, n):
-    """name must be different on every worker, got 'w'. It is that of ranks 0 and 1"""
+    """name must be different on every worker, got 'w'. It is that of ranks 0-1. Use f"worker{rank}"."""
     rpc.shutdown()
     rpc.init_rpc("w" if rank < 2 else "v", rank=rank, world_size=n)
 

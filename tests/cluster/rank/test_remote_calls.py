@@ -121,7 +121,8 @@ def test_a_number_that_two_workers_have_is_refused(cluster):
     def start_as_first(rank, world_size):
         rpc.init_rpc(f"worker{rank}", rank=0, world_size=world_size)
 
-    assert "rank must be different on every worker, and rank " in str(raised(RankError, cluster.run, start_as_first))
+    words = "rank must be different on every worker, got 0. It is that of ranks 0-3. Use rank=rank"
+    assert words in str(raised(RankError, cluster.run, start_as_first))
 
 
 def test_interrupting_frees_who_waits_and_who_serves(calling, python_handles_sigint):
