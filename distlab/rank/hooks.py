@@ -225,12 +225,7 @@ def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
     if note.freed_with:
         make = functools.partial(_wait_in_python, work, note.freed_with, make)
     with waits(note):
-        try:
-            outcome = make() if LOG.tracer is None else LOG.tracer.wait(note, work, make)
-        except RuntimeError as error:
-            if note.readable is None:
-                raise
-            raise note.readable(error) from None
+        outcome = make() if LOG.tracer is None else LOG.tracer.wait(note, work, make)
     if type(work) is dist.Work and note.method == "recv_anysource" and not note.done:
         LOG.received_from(note, private.sender_of(work))
     LOG.has_ended(note)

@@ -248,7 +248,10 @@ LOG = Log()
 
 
 class waits:
-    """Inside this, the thread waits in the call of a note; afterwards, in what it waited in before."""
+    """Inside this, the thread waits in the call of a note; afterwards, in what it waited in before.
+
+    An error of the call leaves it in the form that a learner can read, if the note has one.
+    """
 
     def __init__(self, note: Note):
         self._note = note
@@ -260,9 +263,11 @@ class waits:
         LOG.total += 1
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, _: Any, error: BaseException | None, *__: Any) -> None:
         LOG.total += 1
         LOG.now[self._thread] = self._outer
+        if self._note.readable and isinstance(error, RuntimeError):
+            raise self._note.readable(error) from None
 
 
 def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:

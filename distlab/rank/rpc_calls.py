@@ -141,13 +141,11 @@ def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _wait(note: Note, peer: int | None, make: Callable[[], Any]) -> Any:
-    """Make a wait for other ranks, noted and traced; its error is readable."""
+    """Make a wait for other ranks, noted and traced."""
     trace = LOG.tracer and LOG.tracer.remote(REMOTE, note.op, 0, peer, blocking=True)
     with waits(note):
         try:
             return make()
-        except RuntimeError as error:
-            raise _readable(note, error) from None
         finally:
             if trace:
                 ended(trace, trace.start)
