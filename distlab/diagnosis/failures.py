@@ -1,6 +1,7 @@
 """What failed on the ranks of a cell, as one error with a message that a learner can act on: pure functions.
 
-Runs on the notebook's kernel, called by cell.py and ranks.py; no process is started, ended or asked here.
+Runs on the notebook's kernel, called by cell.py and ranks.py, and `where` on ranks, by rpc_calls.py; no process is
+started, ended or asked here.
 """
 
 import linecache
@@ -108,7 +109,7 @@ def rank_error(
         parts = [*raised_words(consequences)]
     elif consequences:
         alike = grouped((f.lines, f.rank) for f in consequences)
-        lines = "\n".join(_where(ranks, lines) for lines, ranks in alike.items())
+        lines = "\n".join(where(ranks, lines) for lines, ranks in alike.items())
         waited = f"{rank_list([f.rank for f in consequences])} waited in communication and could not go on"
         parts.append(f"{waited}:\n{lines}" if lines else f"{waited}.")
     if finished:
@@ -123,7 +124,7 @@ def raised_words(raised: Sequence[Failure]) -> Iterator[str]:
     """What ranks raised, each with the learner's lines; those that read the same together."""
     for (kind, message, lines), ranks in grouped(((f.kind, f.message, f.lines), f.rank) for f in raised).items():
         what = f"{kind}: {message}" if message else kind
-        yield f"{rank_list(ranks)} raised {what}\n{_where(ranks, lines)}".rstrip()
+        yield f"{rank_list(ranks)} raised {what}\n{where(ranks, lines)}".rstrip()
 
 
 def destroyed(states: Mapping[int, RankStatus]) -> str:
@@ -131,7 +132,7 @@ def destroyed(states: Mapping[int, RankStatus]) -> str:
     calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed}
     if not calls:
         return ""
-    rows = [_where([rank], [with_text(call.lines[-1])]) for rank, call in calls.items()]
+    rows = [where([rank], [with_text(call.lines[-1])]) for rank, call in calls.items()]
     return "\n".join([f"{rank_list([*calls])} destroyed the process group", *rows])
 
 
@@ -140,7 +141,7 @@ def _advice(failed: Failure) -> str:
     return next((advice for pattern, advice in ADVICE.items() if re.search(pattern, text)), "")
 
 
-def _where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
+def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
     """The learner's lines, outermost first, with the ranks beside the first one."""
     label = rank_list(ranks)
     rows = []

@@ -21,6 +21,7 @@ import cloudpickle
 from torch.distributed import autograd, rpc
 
 from distlab.compat import torch_rpc as private
+from distlab.diagnosis.failures import where
 from distlab.rank.log import LOG, Note, describe_failure, waits
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, Served, init_rpc, shutdown
@@ -194,13 +195,10 @@ def _raise_here(_: Any, result: Any) -> None:
     if not isinstance(result, rpc.internal.RemoteException):
         return
     failure = from_json(result.msg)
-    rows = [": ".join(filter(None, [failure.kind, failure.message]))]
-    for line in failure.lines:
-        if not line.text and line.file:  # a function of this rank, which travelled
-            line = line_of(line.file, line.number, line.place)
-        place = f" in {line.place}" if line.place else ""
-        rows.append(f"  rank {failure.rank}   line {line.number}{place}   {line.text}".rstrip())
-    raise RuntimeError("\n".join(rows))
+    what = ": ".join(filter(None, [failure.kind, failure.message]))
+    # a line without a text is of a function of this rank, which travelled
+    lines = [line if line.text else line_of(line.file, line.number, line.place) for line in failure.lines]
+    raise RuntimeError(f"{what}\n{where([failure.rank], lines)}".rstrip())
 
 
 def _collect_prints() -> None:
