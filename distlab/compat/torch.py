@@ -86,13 +86,6 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
     return getattr(group, "timeout", default_timeout())
 
 
-def collectives_begun(group: dist.ProcessGroup) -> int | None:
-    """How many collectives a group has begun, including those made in C++; None if the backend does not count."""
-    with contextlib.suppress(RuntimeError, AttributeError):  # as of a group in Python, or the mark of one without us
-        return group._get_sequence_number_for_group()
-    return None
-
-
 def quiet_loggers() -> None:
     """Silence tracebacks of what is raised anyway, and lines on what gloo lacks, with a process number and a time.
 
@@ -110,8 +103,11 @@ def functional_operators() -> list[tuple[str, Any]]:
 
 def functional_count(name: Any) -> int | None:
     """How many collectives the group of this name has begun in C++; None for a group in Python, or one that is gone."""
-    groups = [group for group, its_name in group_names() if its_name == name and type(group) is dist.ProcessGroup]
-    return collectives_begun(groups[0]) if groups else None
+    for group, its_name in group_names():
+        if its_name == name and type(group) is dist.ProcessGroup:
+            with contextlib.suppress(RuntimeError):  # its backend does not count
+                return group._get_sequence_number_for_group()
+    return None
 
 
 def key_of(storage: torch.UntypedStorage) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
-from distlab.wire.messages import COLLECTIVE, FUNCTIONAL, MESSAGE, Answer, CallRecord, RankStatus
+from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, RankStatus
 
 
 def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> RankStatus:
@@ -77,9 +77,10 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
     call = state.call
     if call is None or call.own_limit or not call.members:  # a group that was destroyed has no members
         return None
-    of_kind = {MESSAGE: _need_of_message, COLLECTIVE: _need_of_collective, FUNCTIONAL: _need_of_functional}
-    if call.kind in of_kind:
-        return of_kind[call.kind](state, states)
+    if call.kind == MESSAGE:
+        return _need_of_message(state, states)
+    if call.kind == COLLECTIVE:
+        return _need_of_collective(state, states)
     if call.kind in (messages.REMOTE, messages.WAITING):  # their own statuses decide whether those can act
         return Need(tuple(rank for rank in call.members if rank in states))
     others = [s for r, s in states.items() if r in call.members and r != state.rank]
@@ -89,16 +90,6 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
         return Need(elsewhere)
     ends = call.op in ("new_group", "init_rpc", "shutdown")  # once all have called it
     return None if ends else Need(clash=f"Every rank waits in {call.op} for the others.")
-
-
-def _need_of_functional(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
-    """The members of a group that have begun fewer of its collectives; of several such groups, any may be meant."""
-    begun = {(rank, one.group): one.sequence for rank, other in states.items() for one in other.begun}
-    missing = set()
-    for own in states[state.rank].begun:
-        others = [r for r in own.members if r in states and r != state.rank]
-        missing |= {r for r in others if begun.get((r, own.group), 0) < own.sequence}
-    return Need(tuple(sorted(missing))) if missing else None
 
 
 def _need_of_new_group(state: RankStatus, others: Sequence[RankStatus]) -> Need | None:

@@ -70,7 +70,6 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         sleeping=doing == messages.COMPUTING and thread == main and _sleeps(_lines(main)),
         paused=PERSON.asked,
         importing=imports,
-        begun=tuple(_begun()),
         groups=dist.get_pg_count(),
         history=() if doing == messages.COMPUTING else _history(),
         traffic=tuple(_traffic()),
@@ -102,14 +101,11 @@ def _thread(thread: int, note: Note | None, **served: Any) -> RankStatus:
 def _what_is_known(thread: int, op: str) -> CallRecord:
     """Who takes part in a wait that no call of a group explains, and whether it may end by itself.
 
-    All may, except new_group, which is counted, what C++ sends for a model in training, and functional collectives,
-    which C++ counts.
+    All may, except new_group, which is counted, and what C++ sends for a model in training.
     """
     everyone = tuple(range(LOG.world_size))
     may_end = any(members_of(name)[1] for _, name in private.group_names())
     for frame in frames(thread):
-        if place(frame) == (private.FUNCTIONAL_MODULE, "wait_tensor"):
-            return CallRecord(op, messages.FUNCTIONAL, everyone, may_end)
         if op == "new_group" and place(frame) == (C10D, op):
             ranks, limit = frame.f_locals.get("ranks"), frame.f_locals.get("timeout")
             members = everyone if ranks is None else tuple(sorted(ranks))
@@ -118,14 +114,6 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
             return CallRecord(op, messages.OTHER, members, limit is not None, sequence=count)
     in_training = op in ("backward", "DistributedDataParallel") and os.path.isdir("/proc/self/task")
     return CallRecord(op, messages.OTHER, everyone, may_end or not in_training)
-
-
-def _begun() -> Iterator[CallRecord]:
-    """The newest collective of each group, by its number; C++ also counts those that it makes."""
-    for group, name in private.group_names():
-        if (count := private.collectives_begun(group)) is not None:
-            members = tuple(dist.get_process_group_ranks(group))
-            yield CallRecord("", messages.FUNCTIONAL, members, group=name, sequence=count)
 
 
 def _history() -> tuple[CallRecord, ...]:

@@ -17,8 +17,8 @@ from distlab.wire import orders
 # what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
 ONE_LINE = "# %px"  # the last line of what %px sends: it has no first line that only the notebook knows, as %%px has
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
-# kinds of calls: functional collectives, and others such as new_group and backward, are made or waited for in C++
-MESSAGE, COLLECTIVE, FUNCTIONAL, REMOTE, OTHER = "message", "collective", "functional", "remote", "other"
+# kinds of calls: others, such as new_group and backward, are made or waited for in C++
+MESSAGE, COLLECTIVE, REMOTE, OTHER = "message", "collective", "remote", "other"
 SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
 WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.waiting
 # what the notebook may want from a rank's watchdog: four questions and four orders
@@ -128,7 +128,6 @@ class RankStatus:
         call: the call that it waits in.
         lines: the learner's, outermost first.
         idle: whether its main thread is.
-        begun: the newest collective of each group, including those made in C++, about which only C++ knows more.
         groups: how many groups were made.
         history: the newest collectives that Python called.
         traffic: the newest message of each group, direction, peer and tag.
@@ -152,7 +151,6 @@ class RankStatus:
     call: CallRecord | None = None
     lines: tuple[Line, ...] = ()
     idle: bool = False
-    begun: tuple[CallRecord, ...] = ()
     groups: int = 0
     history: tuple[CallRecord, ...] = ()
     traffic: tuple[CallRecord, ...] = ()

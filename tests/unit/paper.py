@@ -13,7 +13,7 @@ DOES = {
     "finishes": messages.IDLE,
 }
 MESSAGES = ("send", "isend", "recv", "irecv")
-IN_C = ("init_rpc", "backward", "DistributedDataParallel", "init_process_group", "full_tensor")
+IN_C = ("init_rpc", "backward", "DistributedDataParallel", "init_process_group")
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
@@ -29,7 +29,7 @@ class Paper:
     A rank waits in what it calls, but not in isend, irecv, and a collective with `async`; "1 waits" then waits for the
     first of these. Further options: own_limit, for a call that ends by itself; group=b:0,2 for a group, its name b, of
     ranks 0 and 2; dropped, of an isend; gone, of a call whose group was destroyed; root and reduce_op, of a
-    collective; members and local, of new_group. "0 has_begun 3" counts collectives that C++ makes.
+    collective; members and local, of new_group.
     "0 calls 1 add" waits for a remote call; in "1 for 0 add recv 2" rank 1 serves it and waits in recv, in
     "1 for 0 add" it computes. A rank has one thread for that.
     """
@@ -62,8 +62,7 @@ class Paper:
         group = options.get("group", "0")
         members = ranks_of(group.partition(":")[2]) if ":" in group else tuple(self._statuses)
         members = () if "gone" in words else members
-        kind = messages.FUNCTIONAL if what == "full_tensor" else messages.OTHER
-        call = CallRecord(what, kind, members, "own_limit" in words)
+        call = CallRecord(what, messages.OTHER, members, "own_limit" in words)
         if what == "for":
             self._serve(rank, int(words[0]), words[1], words[2:], options)
         elif what == "calls":
@@ -72,9 +71,6 @@ class Paper:
             self._change(rank, doing=DOES[what], call=None)
         elif what == "waits":
             self._wait(rank, self._begun[rank][0])
-        elif what == "has_begun":
-            begun = CallRecord("", messages.FUNCTIONAL, members, group=group, sequence=int(words[0]))
-            self._change(rank, begun=(*self._statuses[rank].begun, begun))
         elif what in IN_C:
             self._wait(rank, call)
         elif what == "new_group":

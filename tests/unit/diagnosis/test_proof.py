@@ -37,7 +37,6 @@ CAN_GO_ON = {
     "a collective of a group that a rank has destroyed since": "2 ranks; 0 all_reduce gone; 0 finishes; 1 all_reduce",
     "new_group on all ranks": "2 ranks; 0-1 new_group",
     "new_group on its members alone": "3 ranks; 0-1 new_group members=0,1 local",
-    "a functional collective that all have begun": "2 ranks; 0-1 has_begun 3; 0 full_tensor",
     # remote calls
     "a function that computes for another rank": "2 ranks; 0 calls 1 add; 1 for 0 add",
     "a function that may send": "3 ranks; 0 recv 2; 1 for 2 add",
@@ -75,10 +74,6 @@ DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that
     "3 ranks; 0 new_group members=0,1; 1 new_group members=0-2": "0<! 1<2",  # two groups under one number
     # a group that its members make alone, which is not counted, needs them only
     "3 ranks; 0 new_group members=0,1 local": "0<1",
-    # a functional collective of a group
-    "3 ranks; 0-2 has_begun 3; 0 has_begun 1 group=b:0,2; 2 has_begun 0 group=b:0,2; 0 full_tensor": "0<2",
-    # any of two functional collectives
-    "3 ranks; 0 has_begun 1 group=b:0,1; 0 has_begun 1 group=c:0,2; 0 full_tensor": "0<1,2",
     "2 ranks; 0 DistributedDataParallel": "0<1",  # a model that one rank wraps
     # remote calls
     "3 ranks; 0,2 calls 1 add; 1 for 0 add calls 2 twice; 2 for 1 twice calls 1 add": "0<1 2<1",
