@@ -21,7 +21,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord, Failure, is_learners, line_of
+from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, Failure, is_learners, line_of
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
@@ -138,7 +138,7 @@ class Log:
         checker: a checks.Checker while a cell is checked.
         tracer: a recording.Recording while a trace is recorded.
         simulator: backend.Futures on a simulated cluster, which notes waits for Futures.
-        report_left: tells the notebook that a cell has left calls that nobody can wait for.
+        send: sends the notebook a message.
         generation: how often the groups were built; their names repeat.
         cells: how many cells and calls of the notebook have ended.
         unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
@@ -147,7 +147,7 @@ class Log:
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 1
         self.total = self.freed = self.cells = self.generation = 0
-        self.report_left: Callable[[], None] = lambda: None
+        self.send: Callable[[Answer], None] = lambda _: None
         self.checker: Any = None
         self.tracer: Any = None
         self.simulator: Any = None
@@ -224,7 +224,7 @@ class Log:
         """Note that a cell, or a call of the notebook, has ended; report what nobody can wait for any more."""
         self.cells += 1
         if self.unwaited and self.left():
-            self.report_left()
+            self.send(Answer(0, unwaited=True))
 
     def kept(self) -> list[Note]:
         """The calls of earlier cells that have not ended, and that somebody may still wait for."""

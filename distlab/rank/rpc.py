@@ -67,7 +67,6 @@ class Agent:
         generation: of the set of processes that had an agent last; None before the first.
         is_first: whether no worker's process has had an agent before.
         serving: what runs for other ranks, by thread.
-        report: receives what a served function has printed.
         abandoned: agents that did not end.
     """
 
@@ -76,7 +75,6 @@ class Agent:
     generation: int | None = None
     is_first: bool = True
     serving: dict[int, Served] = field(default_factory=dict)
-    report: Callable[[str], None] = print
     abandoned: list[Any] = field(default_factory=list)
 
 

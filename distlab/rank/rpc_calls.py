@@ -26,10 +26,11 @@ from distlab.rank.log import LOG, Note, describe_failure, waits
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, Served, init_rpc, shutdown
 from distlab.text import rank_list, refuse
-from distlab.wire.messages import REMOTE, SERVED, from_json, line_of, to_json
+from distlab.wire.messages import REMOTE, SERVED, Answer, from_json, line_of, to_json
 from distlab.wire.payload import lend_names, namespace_of_cells
 
 CODE = (types.FunctionType, type, types.ModuleType)  # what comes along with a function of a cell that uses it
+MOST_PRINTED = 100_000  # characters of what a served function has printed
 ENDING = "EOF: RPC is being ended on this rank."
 
 CPP = re.compile(r"\n\s*\n?At:\n.*|\nException raised from.*| \(this error originated at [^)]*\)", re.DOTALL)
@@ -176,7 +177,7 @@ def _serve(_: Any, request: Any) -> Any:
         return _failed(error)
     finally:
         if served.printed:
-            AGENT.report("".join(served.printed))
+            LOG.send(Answer(0, printed="".join(served.printed)[:MOST_PRINTED]))
         if trace:
             ended(trace)
         LOG.total += 1

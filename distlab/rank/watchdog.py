@@ -35,7 +35,6 @@ from typing import Any
 from distlab.rank import around_cells, status
 from distlab.rank.debugger import PERSON
 from distlab.rank.log import LOG
-from distlab.rank.rpc import AGENT
 from distlab.wire import messages
 from distlab.wire.channel import hello, receive
 from distlab.wire.messages import Answer, from_json, to_json
@@ -43,7 +42,6 @@ from distlab.wire.rendezvous import used_megabytes
 
 # what the main thread gets from this one: a signal that a learner's program does not use, if the system has one
 INTERRUPT = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-MOST_PRINTED = 100_000  # characters of what a served function has printed
 PATIENCE_SECONDS = 0.1  # for a freed call to come back before the connection to the store goes, too
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
 
@@ -53,9 +51,7 @@ def watch(thread: Watchdog) -> None:
 
     Runs on: a rank, on its main thread, when its group is built.
     """
-    LOG.report_left = lambda: thread.send(Answer(0, unwaited=True))
-    PERSON.send = thread.send
-    AGENT.report = lambda printed: thread.send(Answer(0, printed=printed[:MOST_PRINTED]))
+    LOG.send = PERSON.send = thread.send
     around_cells.keep({INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}, LOG.end_cell)
     thread.start()
 
