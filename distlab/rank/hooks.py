@@ -221,7 +221,7 @@ def waiting(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) 
 
 
 def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
-    """Make the wait for the call of a note, by this Work or Future of it."""
+    """Make the wait for the call of a note, by its Work, Future or result."""
     if note.freed_with:
         make = functools.partial(_wait_in_python, work, note.freed_with, make)
     with waits(note):
@@ -282,13 +282,9 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
 
 def wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any:
     """The operator that waits for the collective that made a tensor; the second time it returns at once."""
+    make = functools.partial(original, operator, tensor)
     note = LOG.results.pop(private.key_of(tensor.untyped_storage()), None) if LOG.results else None
-    if note is None:
-        return original(operator, tensor)
-    with waits(note):
-        waited = original(operator, tensor)
-    note.done = True
-    return waited
+    return make() if note is None else _wait(tensor, note, make)
 
 
 def _note_of_operator(name: str, group: str, args: tuple) -> Note:
