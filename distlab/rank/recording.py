@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from distlab.compat.torch import flight_record, profiled_range, profiling, sender_of
 from distlab.rank.log import IMMEDIATE, LOG, ROOTED, Note, members_of
-from distlab.wire.messages import REMOTE
+from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.payload import GroupKey, Recorded, RecordedCall, TorchRow
 
 MAIN = "distlab main"  # a range of the profiler's that tells the thread of the cells
@@ -35,9 +35,8 @@ class Recording:
     def __init__(self, profiler: profile) -> None:
         self.profiler = profiler
         self.began = time_ns()
-        self.calls: dict[Note, RecordedCall] = {}  # those that may be waited for
+        self.calls: dict[Any, RecordedCall] = {}  # by note; those that are not waited for by a note, by another key
         self._main = threading.get_ident()
-        self._remote: list[RecordedCall] = []
         self._groups: dict[tuple[str, int], GroupKey] = {}  # by name and generation
 
     def call(self, note: Note, make: Callable[[], Any]) -> Any:
@@ -61,12 +60,14 @@ class Recording:
             if call.blocking or call.elsewhere:
                 call.end = call.posted
 
-    def remote(self, method: str, op: str, number: int, peer: int | None = None, blocking=False) -> RecordedCall:
+    def remote(
+        self, method: str, op: str, number: int, peer: int | None = None, blocking=False, note: Note | None = None
+    ) -> RecordedCall:
         """Record a remote call that begins now, REMOTE or SERVED; the caller of this knows when it ends."""
         call = RecordedCall(op, method, ("", 0, ()), 0, peer, sequence=number, blocking=blocking)
         call.elsewhere = threading.get_ident() != self._main
         call.start = call.posted = time_ns()
-        self._remote.append(call)
+        self.calls[note or object()] = call
         return call
 
     def wait(self, note: Note, work: Any, make: Callable[[], Any]) -> Any:
@@ -94,12 +95,12 @@ class Recording:
     def calls_by_python(self) -> list[RecordedCall]:
         """What was noted, without what is still under way."""
         for note, call in self.calls.items():
-            if call.method == REMOTE:
+            if call.method in (REMOTE, SERVED):
                 continue
             # a message that was received from anybody was not counted as its sender's
             from_anybody = note.method != "send" and (False, note.group, -1, note.tag) in LOG.traffic
             call.sequence = 0 if from_anybody else note.sequence
-        return [call for call in {id(c): c for c in (*self.calls.values(), *self._remote)}.values() if call.posted]
+        return [call for call in self.calls.values() if call.posted]
 
     def calls_by_cpp(self, by_python: Sequence[RecordedCall]) -> Iterator[RecordedCall]:
         """The collectives in torch's flight recorder that Python did not call.

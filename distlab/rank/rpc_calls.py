@@ -73,7 +73,7 @@ def _invoke(
     note = _note(op, name_of(func, args), [callee], rpc_timeout != private.UNSET)
     private.use_plain_optimizers()
     tracer = LOG.tracer
-    trace = tracer and tracer.remote(REMOTE, f"{op} {note.words}", 0, callee, blocking=op == "rpc_sync")
+    trace = tracer and tracer.remote(REMOTE, f"{op} {note.words}", 0, callee, op == "rpc_sync", note)
     _sending.trace = trace
     future = original(to, func, rpc_type, args, kwargs, rpc_timeout)
     _sending.trace = None
@@ -81,7 +81,6 @@ def _invoke(
     LOG.tie(future, note)
     if trace:
         trace.posted = time.time_ns()
-        tracer.calls[note] = trace
         future.add_done_callback(lambda _: ended(trace))
     return future
 
