@@ -130,12 +130,23 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
     if not peers:
         return Need(clash=f"Rank {state.rank} waits for a message from any other rank, but its group has none.")
     if not served(sent):
-        return Need(peers)
+        return Need(peers, _wrong_tag(state, states))
     if call.is_send or served(kept):
         return None
     whose = rank_list([r for r in (members if peer is None else peers) if kept[r] < sent[r]]).capitalize()
     lost = f"{whose} dropped the Work of its isend, and the message to rank {state.rank} with it"
     return Need(clash=f"{lost}: keep the Work and call its wait().")
+
+
+def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
+    """A sentence about a send whose receiver waits for another tag; "" for anything else."""
+    sent = state.call
+    got = states[sent.peer].call if sent.is_send else None
+    if got is None or got.kind != MESSAGE or got.is_send or got.peer not in (state.rank, None):
+        return ""
+    if got.group != sent.group or got.tag == sent.tag:
+        return ""
+    return f"Rank {state.rank} sends with tag {sent.tag}, but rank {sent.peer} waits for tag {got.tag}."
 
 
 def messages_begun(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None, dropped: bool = False) -> int:

@@ -44,8 +44,6 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
     waiting = [states[rank] for rank in sorted(needs)]
     if any(state.call.kind == messages.REMOTE for state in waiting):
         return _remote(waiting, states)
-    if tags := [words for state in waiting if (words := _wrong_tag(state, states))]:
-        return " ".join(tags[:2])
     finished = {rank: [r for r in need.ranks if states[r].doing == messages.IDLE] for rank, need in needs.items()}
     if not any(finished.values()):
         return _circle(needs, states)
@@ -108,17 +106,6 @@ def _unserved(caller: RankStatus, call: CallRecord, callee: RankStatus, served: 
             threads = "only thread for calls is" if one else f"{busy.threads} threads for calls are all"
             return f", but rank {busy.rank}'s {threads} waiting"
     return ", which returned a Future that nobody completes" if call.function else ""
-
-
-def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
-    """A sentence about a send whose receiver waits for another tag; "" for anything else."""
-    sent = state.call
-    got = states[sent.peer].call if sent.is_send and sent.peer in states else None
-    if got is None or got.kind != messages.MESSAGE or got.is_send or got.peer not in (state.rank, None):
-        return ""
-    if got.group != sent.group or got.tag == sent.tag:
-        return ""
-    return f"Rank {state.rank} sends with tag {sent.tag}, but rank {sent.peer} waits for tag {got.tag}."
 
 
 def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]) -> str:
