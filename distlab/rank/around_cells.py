@@ -43,6 +43,7 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
     Args:
         at_end: called when a cell or a call has ended, before the notebook knows of it.
     """
+    _first_environment.update({name: os.environ.get(name) for name in VARIABLES})
     streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     sender = sys.stdout.pub_thread  # the thread that sends what is written; close() takes it away
 
@@ -109,11 +110,6 @@ def _print_page(shell: Any, text: Any, *_: Any, **__: Any) -> None:
     """What `name?` shows, as output: a rank has no pager. The file of a cell's function differs on each rank."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text["text/plain"] if isinstance(text, dict) else text)
     print(re.sub(r"^File: .*ipykernel.*\n", "", text, flags=re.MULTILINE))
-
-
-def remember_environment() -> None:
-    """Remember the variables that a group is built from as they are now. Runs on: a rank that joins."""
-    _first_environment.update({name: os.environ.get(name) for name in VARIABLES})
 
 
 def restore_environment() -> None:

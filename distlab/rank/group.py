@@ -36,7 +36,6 @@ def join(rank: int, meeting: Meeting) -> Joined:
     if meeting.hosts and INTERFACES[0] not in os.environ:
         os.environ.update(dict.fromkeys(INTERFACES, interface_of(address_towards(meeting.channel[0]))))
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
-    around_cells.remember_environment()
     LOG.rank, LOG.world_size = rank, meeting.world_size
     private.quiet_loggers()
     private.leave_all_groups()  # those of an earlier notebook, which has detached from this engine
