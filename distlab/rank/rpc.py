@@ -36,13 +36,11 @@ class Worker:
     """This rank as a worker of RPC.
 
     Attributes:
-        name: its own.
         ranks: the cluster's ranks of all workers, by worker id.
         names: of all workers, by worker id.
         threads: how many calls it serves at a time.
     """
 
-    name: str
     ranks: tuple[int, ...]
     names: tuple[str, ...]
     threads: int
@@ -64,7 +62,7 @@ class Agent:
     Attributes:
         worker: None while there is no agent.
         store: where the workers of this agent meet, and no others.
-        generation: of the set of processes that had an agent last; None before the first.
+        generation: of the set of processes that had an agent last; -1 before the first.
         is_first: whether no worker's process has had an agent before.
         serving: what runs for other ranks, by thread.
         abandoned: agents that did not end.
@@ -72,7 +70,7 @@ class Agent:
 
     worker: Worker | None = None
     store: dist.Store | None = None
-    generation: int | None = None
+    generation: int = -1
     is_first: bool = True
     serving: dict[int, Served] = field(default_factory=dict)
     abandoned: list[Any] = field(default_factory=list)
@@ -107,21 +105,21 @@ def init_rpc(
     number = whole_number("rank", LOG.rank if rank == -1 else rank, 0, workers - 1, NUMBERS)
     if AGENT.worker is not None:
         advice = "Call rpc.shutdown() on every rank first."
-        raise RuntimeError(f'RPC is already running on rank {LOG.rank}, as "{AGENT.worker.name}". {advice}')
+        raise RuntimeError(f'RPC is already running on rank {LOG.rank}, as "{rpc.get_worker_info().name}". {advice}')
     if dist.get_backend() == "simulated":
         rest = "only what process groups send is simulated. Make a Cluster without a network."
         raise RuntimeError(f"There are no remote calls on a simulated network: {rest}")
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
     with waits(Note("init_rpc", OTHER, range(LOG.world_size), freed_with=FREED)):
         ranks, names, generations = _introduce(name, number, workers)
-        known = [generation for generation in generations if generation is not None]
-        generation = max(known, default=-1) + (None in generations)
+        latest = max(generations)
         private.use_plain_optimizers()
-        worker = Worker(name, ranks, names, options.num_worker_threads)
-        AGENT.worker, AGENT.is_first = worker, not known  # others may call it at once
+        worker = Worker(ranks, names, options.num_worker_threads)
+        AGENT.worker, AGENT.is_first = worker, latest < 0  # others may call it at once
         try:
             private.start(AGENT.store, name, number, workers, options)
-            if AGENT.generation is None:  # owners remember the numbers of RRefs from the process that this one replaces
+            generation = latest + (-1 in generations)
+            if AGENT.generation < 0:  # owners remember the numbers of RRefs from the process that this one replaces
                 for _ in range(generation * RREFS_OF_PROCESS):
                     rpc.PyRRef(None)
             AGENT.generation = generation
