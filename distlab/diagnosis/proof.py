@@ -167,10 +167,8 @@ def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> 
     missing = tuple(r for r in others if max(begun[r], default=0) < call.sequence)
     same = {r: calls[call.sequence] for r, calls in begun.items() if call.sequence in calls}
     same = {r: theirs for r, theirs in same.items() if theirs.members}  # no group is left where a rank has destroyed it
-    differ = disagreement({state.rank: call, **same})
-    if differ:
-        return Need(missing, clash=differ[:1].upper() + differ[1:])
-    return Need(missing) if missing else None
+    clash = disagreement({state.rank: call, **same})
+    return Need(missing, clash) if missing or clash else None
 
 
 def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus]) -> str:
@@ -195,7 +193,7 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
     if len({call.collective for call in calls.values()}) > 1:
         differ = len({call.op for call in calls.values()}) > 1  # full_tensor may be one collective or the other
         names = {rank: call.op if differ else f"{call.op} ({call.collective})" for rank, call in calls.items()}
-        return f"the ranks do not call the same collective: {_by_value(names, ('calls', 'call'))}."
+        return f"The ranks do not call the same collective: {_by_value(names, ('calls', 'call'))}."
     aspects: list[Callable[[CallRecord], str]] = [
         lambda call: f"op={call.reduce_op}" if call.reduce_op else "",
         lambda call: f"the root {call.root}" if call.root is not None else "",
@@ -205,7 +203,7 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
         values = {rank: aspect(call) for rank, call in calls.items()}
         if len(set(values.values())) > 1:
             op = next(iter(calls.values())).op
-            return f"the ranks' {op} calls do not match: {_by_value(values, ('has', 'have'))}."
+            return f"The ranks' {op} calls do not match: {_by_value(values, ('has', 'have'))}."
     return _splits_disagree(calls)
 
 
@@ -223,7 +221,7 @@ def _splits_disagree(calls: Mapping[int, CallRecord]) -> str:
             expected = (calls[other].receives or ())[own : own + 1] if other in calls else ()
             if expected and expected[0] != sent:
                 ends = f"rank {rank} sends {sent} elements to rank {other}, which expects {expected[0]} elements"
-                return f"the ranks' {call.op} calls do not match: {ends}."
+                return f"The ranks' {call.op} calls do not match: {ends}."
     return ""
 
 

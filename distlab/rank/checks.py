@@ -166,11 +166,10 @@ class Checker:
             for key in (*keys, *readers):
                 self._store.delete_key(key)
         if is_collective:
-            differ = disagreement(dict(zip(members, said, strict=True)))
-            words = differ[:1].upper() + differ[1:]
-        else:
-            differ, (_, source, own, _) = misfit(said[0], call.record), lane
+            words = disagreement(dict(zip(members, said, strict=True)))
+        elif words := misfit(said[0], call.record):
+            _, source, own, _ = lane
             ends = f"from rank {members[source]} to rank {members[own]}"
-            words = f"The two ends of a message {ends} do not match: {differ}."
-        if differ:
+            words = f"The two ends of a message {ends} do not match: {words}."
+        if words:
             raise MismatchError(words)

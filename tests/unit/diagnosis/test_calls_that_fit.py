@@ -36,7 +36,7 @@ def test_calls_that_fit_do_not_disagree(calls):
 )
 def test_tensors_that_differ(tensors, words):
     """Also a scalar, or none at all; the zoo has shapes, dtypes, roots, reduce ops and splits."""
-    words = f"the ranks' all_reduce calls do not match: rank 2 has {words}, ranks 0-1 have float32[4]."
+    words = f"The ranks' all_reduce calls do not match: rank 2 has {words}, ranks 0-1 have float32[4]."
     assert disagreement({0: call(), 1: call(), 2: call(tensors=tensors)}) == words
 
 
