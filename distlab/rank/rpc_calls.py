@@ -243,14 +243,13 @@ class Pickler(cloudpickle.Pickler):
             return NotImplemented  # by its name
         if not isinstance(obj, types.FunctionType):
             return super().reducer_override(obj)
-        main = namespace_of_cells()
-        of_cell = obj.__globals__ is main
-        if of_cell:
-            self.globals_ref[id(main)] = _Namespace()
         reduced = super().reducer_override(obj)
         if not isinstance(reduced, tuple):  # one that can be imported
             return reduced
+        main = namespace_of_cells()
+        of_cell = obj.__globals__ is main
         make, arguments, (state, slots), items, pairs, set_state = reduced
+        make = _make_of_cell if of_cell else make
         come = {  # if it came by value itself: the callee lends it what this rank lent it
             name: value
             for name, value in slots["__globals__"].items()
@@ -260,11 +259,9 @@ class Pickler(cloudpickle.Pickler):
         return make, arguments, (state, slots, come, set_state), items, pairs, _complete
 
 
-class _Namespace:
-    """Stands for the __main__ of the rank that unpickles it."""
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple]:
-        return namespace_of_cells, ()
+def _make_of_cell(code: types.CodeType, _: dict[str, Any], *more: Any) -> types.FunctionType:
+    """A function of a cell, among the names of the rank that unpickles it."""
+    return types.FunctionType(code, namespace_of_cells(), *more)
 
 
 def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
