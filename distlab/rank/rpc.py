@@ -31,21 +31,6 @@ END_SECONDS = 2.0  # for served functions to end when the agent is taken down
 INTERRUPT_SECONDS = 0.2  # of those, before the functions are interrupted
 
 
-@dataclass(frozen=True)
-class Worker:
-    """This rank as a worker of RPC.
-
-    Attributes:
-        ranks: the cluster's ranks of all workers, by worker id.
-        names: of all workers, by worker id.
-        threads: how many calls it serves at a time.
-    """
-
-    ranks: tuple[int, ...]
-    names: tuple[str, ...]
-    threads: int
-
-
 @dataclass
 class Served:
     """A function that a thread of this rank runs for another rank."""
@@ -60,7 +45,8 @@ class Agent:
     """What this rank knows of its agent; one object a process, `AGENT`.
 
     Attributes:
-        worker: None while there is no agent.
+        workers: the cluster's rank of each worker by name, in the order of their ids; empty while there is no agent.
+        threads: how many calls it serves at a time.
         store: where the workers of this agent meet, and no others.
         generation: of the set of processes that had an agent last; -1 before the first.
         is_first: whether no worker's process has had an agent before.
@@ -68,7 +54,8 @@ class Agent:
         abandoned: agents that did not end.
     """
 
-    worker: Worker | None = None
+    workers: dict[str, int] = field(default_factory=dict)
+    threads: int = 0
     store: dist.Store | None = None
     generation: int = -1
     is_first: bool = True
@@ -101,9 +88,9 @@ def init_rpc(
         ArgumentError: a number or a name that two workers have.
         RuntimeError: RPC runs on this rank already.
     """
-    workers = world_size or LOG.world_size
-    number = whole_number("rank", LOG.rank if rank == -1 else rank, 0, workers - 1, NUMBERS)
-    if AGENT.worker is not None:
+    size = world_size or LOG.world_size
+    number = whole_number("rank", LOG.rank if rank == -1 else rank, 0, size - 1, NUMBERS)
+    if AGENT.workers:
         advice = "Call rpc.shutdown() on every rank first."
         raise RuntimeError(f'RPC is already running on rank {LOG.rank}, as "{rpc.get_worker_info().name}". {advice}')
     if dist.get_backend() == "simulated":
@@ -111,31 +98,31 @@ def init_rpc(
         raise RuntimeError(f"There are no remote calls on a simulated network: {rest}")
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
     with waits(Note("init_rpc", OTHER, range(LOG.world_size), freed_with=FREED)):
-        ranks, names, generations = _introduce(name, number, workers)
+        AGENT.workers, generations = _introduce(name, number, size)  # others may call it as soon as it starts
         latest = max(generations)
         private.use_plain_optimizers()
-        worker = Worker(ranks, names, options.num_worker_threads)
-        AGENT.worker, AGENT.is_first = worker, latest < 0  # others may call it at once
+        AGENT.threads, AGENT.is_first = options.num_worker_threads, latest < 0
         try:
-            private.start(AGENT.store, name, number, workers, options)
+            private.start(AGENT.store, name, number, size, options)
             generation = latest + (-1 in generations)
             if AGENT.generation < 0:  # owners remember the numbers of RRefs from the process that this one replaces
                 for _ in range(generation * RREFS_OF_PROCESS):
                     rpc.PyRRef(None)
             AGENT.generation = generation
         finally:
-            AGENT.worker = worker if private.there() else None
+            if not private.there():
+                AGENT.workers = {}
 
 
-def _introduce(name: str, number: int, workers: int) -> Any:
+def _introduce(name: str, number: int, size: int) -> Any:
     """Meet the other workers, and refuse a number or a name that two have.
 
     Returns:
-        by worker id: the cluster's rank of every worker, its name, and the generation of its last agent.
+        the cluster's rank of every worker by name, and the generations of their last agents.
     """
-    store, keys = private.default_store(), [f"worker{place}" for place in range(workers)]
-    turn, place = divmod(store.add(f"rpc/{workers}", 1) - 1, workers)  # they meet when this many have come
-    AGENT.store = dist.PrefixStore(f"rpc/{workers}/{turn}", store)
+    store, keys = private.default_store(), [f"worker{place}" for place in range(size)]
+    turn, place = divmod(store.add(f"rpc/{size}", 1) - 1, size)  # they meet when this many have come
+    AGENT.store = dist.PrefixStore(f"rpc/{size}/{turn}", store)
     AGENT.store.set(keys[place], json.dumps((number, LOG.rank, name, AGENT.generation)))
     _until(lambda: AGENT.store.check(keys))
     numbers, ranks, names, generations = zip(*sorted(json.loads(AGENT.store.get(key)) for key in keys), strict=True)
@@ -143,7 +130,7 @@ def _introduce(name: str, number: int, workers: int) -> Any:
         for value, those in grouped(zip(values, ranks, strict=True)).items():
             if len(those) > 1:
                 refuse(what, "different on every worker", value, f"It is that of {rank_list(those)}. {advice}")
-    return ranks, names, generations
+    return dict(zip(names, ranks, strict=True)), generations
 
 
 def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
@@ -157,13 +144,11 @@ def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
         graceful: whether to wait for the others.
         timeout: seconds of that wait; 0 for no limit.
     """
-    worker = AGENT.worker
-    together = graceful and worker is not None
-    ranks = worker.ranks if together else ()
+    ranks = [*AGENT.workers.values()] if graceful else []
     deadline = time.monotonic() + (timeout or math.inf)
     with waits(Note("shutdown", OTHER, ranks, has_limit=timeout > 0, freed_with=FREED)):
         try:
-            if together:
+            if ranks:
                 _end_together(deadline)
             _until(lambda: private.threads_at_work() == 0, deadline)
         finally:
@@ -189,7 +174,7 @@ def _end_together(deadline: float) -> None:
 
 def _all_come(store: dist.Store, key: str, deadline: float) -> None:
     store.add(key, 1)
-    _until(lambda: store.add(key, 0) == len(AGENT.worker.ranks), deadline)
+    _until(lambda: store.add(key, 0) == len(AGENT.workers), deadline)
 
 
 def _until(holds: Callable[[], bool], deadline: float = math.inf) -> None:
@@ -206,7 +191,7 @@ def leave(shut: Callable[[], Any]) -> bool:
     Args:
         shut: shuts every connection of this rank down.
     """
-    AGENT.worker = None
+    AGENT.workers = {}
     if not private.there():
         return False
     LOG.freed += 1
@@ -221,7 +206,7 @@ def _take_down() -> None:
 
     C++ would wait for them forever.
     """
-    AGENT.worker = None
+    AGENT.workers = {}
     began, interrupted = time.monotonic(), set()
     while private.threads_at_work() and (waited := time.monotonic() - began) < END_SECONDS:
         time.sleep(0.005)

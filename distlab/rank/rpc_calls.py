@@ -100,14 +100,16 @@ def _request(_: Any, func: Any, args: Any, kwargs: Any) -> Request:
 
 def rank_of(to: Any) -> int:
     """The cluster's rank of a WorkerInfo, a name or a worker id; refused if there is no such worker."""
-    if AGENT.worker is None:
+    workers = AGENT.workers
+    if not workers:
         raise RuntimeError(ENDING)
-    ranks, names = AGENT.worker.ranks, AGENT.worker.names
-    number = names.index(to) if to in names else getattr(to, "id", to)
-    if not isinstance(number, int) or number not in range(len(ranks)):
+    names, name = [*workers], getattr(to, "name", to)
+    if isinstance(name, int) and name in range(len(names)):
+        name = names[name]
+    if name not in names:
         known = ", ".join(map(repr, names))
         refuse("to", f"the name, WorkerInfo or id of a worker ({known})", to, "Use a name that init_rpc was given.")
-    return ranks[number]
+    return workers[name]
 
 
 def name_of(func: Any, args: Any) -> str:
@@ -129,7 +131,7 @@ def _collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
 
 def _to_here(original: Callable[..., Any], rref: Any, timeout: float = private.UNSET) -> Any:
     """RRef.to_here, which waits for the owner."""
-    if AGENT.worker is None:
+    if not AGENT.workers:
         raise RuntimeError("This RRef belongs to an RPC agent that has ended: make a new one with rpc.remote.")
     note = _note("to_here", "", [rank_of(rref.owner())], timeout != private.UNSET)
     return _wait(note, *note.ranks, functools.partial(original, rref, timeout))
@@ -137,7 +139,7 @@ def _to_here(original: Callable[..., Any], rref: Any, timeout: float = private.U
 
 def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A backward pass through remote calls, which may wait for all other ranks."""
-    ranks = [rank for rank in (AGENT.worker.ranks if AGENT.worker else ()) if rank != LOG.rank]
+    ranks = [rank for rank in AGENT.workers.values() if rank != LOG.rank]
     return _wait(_note("dist_autograd.backward", "", ranks), None, functools.partial(original, *args, **kwargs))
 
 
@@ -169,7 +171,7 @@ def _serve(_: Any, request: Any) -> Any:
     _collect_prints()
     LOG.total += 1
     try:
-        if AGENT.worker is None:  # the agent is being taken down, and this call was waiting for a thread
+        if not AGENT.workers:  # the agent is being taken down, and this call was waiting for a thread
             raise RuntimeError(ENDING)
         return request.func(*request.args, **request.kwargs)
     except BaseException as error:  # an interrupt of the rank is meant for this thread, too
