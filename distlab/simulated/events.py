@@ -75,4 +75,5 @@ class Align:
     number: tuple[int, int]
 
 
-Event = Compute | PointToPoint | Collective | Callback | Wait | Align
+Begun = PointToPoint | Collective | Callback  # what can be waited for
+Event = Begun | Compute | Wait | Align

@@ -27,13 +27,13 @@ same program gives the same times, to the bit, on every run.
 import heapq
 import itertools
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from distlab.simulated import collectives
-from distlab.simulated.events import Align, Callback, Collective, Compute, Event, PointToPoint, Wait
+from distlab.simulated.events import Align, Begun, Callback, Collective, Compute, Event, PointToPoint, Wait
 from distlab.simulated.network import Network
 
 
@@ -88,7 +88,7 @@ class Result:
     """
 
     clocks: list[float]
-    unfinished: list[list[tuple[PointToPoint | Collective | Callback, float]]]
+    unfinished: list[list[tuple[Begun, float]]]
     operations: list[Operation] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
@@ -98,7 +98,7 @@ def simulate(
     programs: Sequence[Sequence[Event]],
     network: Network,
     clocks: Sequence[float] | None = None,
-    unfinished: Sequence[Sequence[tuple[Event, float]]] = (),
+    unfinished: Sequence[Sequence[tuple[Begun, float]]] = (),
 ) -> Result:
     """Run the events of each rank, in their order, on the network.
 
@@ -127,14 +127,13 @@ class _Moment:
 
 
 LONG_AGO = _Moment(0.0)
-# What goes on in virtual time. It yields what it waits for, a time with its order in the queue or a moment, and gets
-# the time of that; a moment may have come before it.
-Process = Generator["tuple[float, Any] | _Moment", float, None]
+# What goes on in virtual time. It yields the moments that it waits for, and gets the time of each, which may be past.
+Process = Generator[_Moment, float, Any]
 
 
 @dataclass(eq=False)
 class _Exchange:
-    """One message, by its sides (True is the one that sends): since when it may leave for each, and when each ends."""
+    """One message, by its sides (True is the one that sends): since when each is there, and when each ends."""
 
     begun: dict[bool, tuple[PointToPoint, float]] = field(default_factory=dict)
     ends: dict[bool, _Moment] = field(default_factory=lambda: {True: _Moment(), False: _Moment()})
@@ -146,11 +145,12 @@ class _Run:
     def __init__(self, programs: Sequence[Sequence[Event]], network: Network, clocks: Sequence[float], unfinished: Any):
         self.network, self.found = network, Result(list(clocks), [[] for _ in programs])
         self.clocks, self.free = self.found.clocks, Counter()  # when each port is free
-        self.queue: list[tuple[float, Any, int, Callable[[float], None]]] = []
+        self.queue: list[tuple[float, Any, int, _Moment]] = []
         self.scheduled = itertools.count()
-        self.begun: dict[tuple[int, int], tuple[Event, float]] = {}  # (rank, op) -> what, and when
+        self.begun: dict[tuple[int, int], tuple[Begun, float]] = {}  # (rank, op) -> what, and when
         self.ends: defaultdict[tuple[int, int], _Moment] = defaultdict(lambda: LONG_AGO)  # what is not of these events
-        self.turns: dict[tuple[int, int], _Moment] = {}  # (rank, op) of a collective -> end of its group's one before
+        # (rank, op) of a collective -> end of its group's one before
+        self.turns: defaultdict[tuple[int, int], _Moment] = defaultdict(lambda: LONG_AGO)
         self.latest: dict[tuple[int, int], int] = {}  # (rank, op) of a callback -> what it began last, or follows
         self.posted: defaultdict[Hashable, deque[_Exchange]] = defaultdict(deque)  # one side of which has not begun
         self.aligning: defaultdict[tuple[int, int], list[tuple[int, _Moment]]] = defaultdict(list)
@@ -158,41 +158,40 @@ class _Run:
             begun = unfinished[rank] if unfinished else ()
             self._expect(rank, [*(event for event, _ in begun), *events])
             for event, since in begun:
-                self._at(since, (0, rank), partial(self._call, rank, event))
+                self._at(since, (0, rank)).waiting.append(partial(self._call, rank, event))
             self._go_on(self._program(rank, events, clocks[rank]))
 
     def result(self) -> Result:
         while self.queue or self._release():
-            now, _, _, happen = heapq.heappop(self.queue)
-            happen(now)
+            now, _, _, moment = heapq.heappop(self.queue)
+            moment.come(now)
         # callbacks at last, because what they wait for must have begun before
         ordered = sorted(self.begun.items(), key=lambda item: (isinstance(item[1][0], Callback), item[0]))
         for (rank, _), begun in ordered:
             self.found.unfinished[rank].append(begun)
         return self.found
 
-    def _at(self, when: float, order: Any, happen: Callable[[float], None]) -> None:
-        """Let something happen; things that happen at the same moment go by `order`, then as they were scheduled."""
-        heapq.heappush(self.queue, (when, order, next(self.scheduled), happen))
+    def _at(self, when: float, order: Any, moment: _Moment | None = None) -> _Moment:
+        """A moment that comes then; those of the same time come by `order`, then as they were scheduled."""
+        moment = moment or _Moment()
+        heapq.heappush(self.queue, (when, order, next(self.scheduled), moment))
+        return moment
 
     def _go_on(self, process: Process, now: float | None = None) -> None:
         """Let a process go on to what it waits for next."""
         try:
-            wanted = process.send(now)
-            while isinstance(wanted, _Moment) and wanted.time is not None:
-                wanted = process.send(wanted.time)
+            moment = process.send(now)
+            while moment.time is not None:
+                moment = process.send(moment.time)
         except StopIteration:
             return
-        if isinstance(wanted, _Moment):
-            wanted.waiting.append(partial(self._go_on, process))
-        else:
-            self._at(*wanted, partial(self._go_on, process))
+        moment.waiting.append(partial(self._go_on, process))
 
     def _release(self) -> bool:
         """When nothing else can happen, let the ranks of the next alignment go on, at the latest clock of all."""
         if self.aligning:
             for rank, moment in self.aligning.pop(min(self.aligning)):
-                self._at(max(self.clocks), (1, rank), moment.come)
+                self._at(max(self.clocks), (1, rank), moment)
         return bool(self.queue)
 
     # --- what a rank does ---
@@ -205,54 +204,54 @@ class _Run:
             self.turns[rank, one.op] = before.get(one.group, LONG_AGO)
             before[one.group] = self.ends[rank, one.op]
 
-    def _program(self, rank: int, events: Sequence[Event], now: float, callback: Callback | None = None) -> Process:
-        """What a rank does in one order: its own program, or a callback from the end of its operation on."""
-        if callback is not None:
-            self.begun[rank, callback.op] = callback, now
-            self.latest[rank, callback.op] = callback.after
-        now = max(now, (yield (now, (1, rank)) if callback is None else self.ends[rank, callback.after]))
-        for place, event in enumerate(events):
-            since = now
-            if callback is None:
-                self.clocks[rank] = now
+    def _program(self, rank: int, events: Sequence[Event], now: float) -> Process:
+        """A rank's own program, which moves its clock."""
+        now = yield self._at(now, (1, rank))
+        for event in events:
+            self.clocks[rank] = since = now
+            now = yield from self._do(rank, event, now)
             if isinstance(event, Compute):
-                now = yield now + event.seconds * self.network.stragglers.get(rank, 1.0), (1, rank)
-                if callback is None:
-                    self.found.spans.append(Span(rank, since, now, None))
+                self.found.spans.append(Span(rank, since, now, None))
             elif isinstance(event, Wait):
-                if callback is not None:
-                    self.begun[rank, callback.op] = replace(callback, events=list(events[place:])), now
-                now = max(now, (yield self.ends[rank, event.op]))
-                if callback is None:
-                    self.found.spans.append(Span(rank, since, now, self.latest.get((rank, event.op), event.op)))
-            elif isinstance(event, Align):
-                self.aligning[event.number].append((rank, aligned := _Moment()))
-                now = yield aligned
-            else:
-                if callback is not None:
-                    self.latest[rank, callback.op] = event.op
-                self._call(rank, event, now)
-        if callback is None:
-            self.clocks[rank] = now
-        else:
-            self._end(rank, callback.op, now)
+                self.found.spans.append(Span(rank, since, now, self.latest.get((rank, event.op), event.op)))
+        self.clocks[rank] = now
 
-    def _call(self, rank: int, event: PointToPoint | Collective | Callback, now: float) -> None:
+    def _callback(self, rank: int, callback: Callback, now: float) -> Process:
+        """What follows the end of an operation, beside the rank's program."""
+        key = rank, callback.op
+        self.begun[key], self.latest[key] = (callback, now), callback.after
+        now = max(now, (yield self.ends[rank, callback.after]))
+        for place, event in enumerate(callback.events):
+            self.begun[key] = replace(callback, events=callback.events[place:]), now
+            if isinstance(event, Begun):
+                self.latest[key] = event.op
+            now = yield from self._do(rank, event, now)
+        self._end(rank, callback.op, now)
+
+    def _do(self, rank: int, event: Event, now: float) -> Process:
+        """One event of a rank; returns when it goes on to the next one."""
+        if isinstance(event, Compute):
+            return (yield self._at(now + event.seconds * self.network.stragglers.get(rank, 1.0), (1, rank)))
+        if isinstance(event, Wait):
+            return max(now, (yield self.ends[rank, event.op]))
+        if isinstance(event, Align):
+            self.aligning[event.number].append((rank, aligned := _Moment()))
+            return (yield aligned)
+        self._call(rank, event, now)
+        return now
+
+    def _call(self, rank: int, event: Begun, now: float) -> None:
         """The rank begins an operation, or a callback that follows one."""
-        if isinstance(event, Callback):
-            self._go_on(self._program(rank, event.events, now, event))
-        else:
-            self._go_on(self._operation(rank, event, now))
+        begin = self._callback if isinstance(event, Callback) else self._operation
+        self._go_on(begin(rank, event, now))
 
     def _operation(self, rank: int, event: PointToPoint | Collective, now: float) -> Process:
         """A message, or all steps of one member of a collective when its turn has come."""
         self.begun[rank, event.op] = event, now
-        steps: Iterable[Sequence[PointToPoint]] = [[event]]
-        if isinstance(event, Collective):
-            now = max(now, (yield self.turns[rank, event.op]))
-            self.begun[rank, event.op] = event, now
-            steps = collectives.messages(event, rank, self.network)
-        for step in steps:
+        now = max(now, (yield self.turns[rank, event.op]))
+        self.begun[rank, event.op] = event, now
+        is_message = isinstance(event, PointToPoint)
+        for step in [[event]] if is_message else collectives.messages(event, rank, self.network):
             ends = [self._post(rank, message, now) for message in step]
             for end in ends:
                 now = max(now, (yield end))
@@ -276,35 +275,34 @@ class _Run:
         else:
             exchange = _Exchange()
             waiting.append(exchange)
-        handshake = self.network.handshake and not message.sends
-        back, *_ = self.network.path(dst, src)
-        exchange.begun[message.sends] = message, now + (back.latency if handshake else 0.0)
+        exchange.begun[message.sends] = message, now
         if len(exchange.begun) == 2:
-            self._go_on(self._travel(src, dst, exchange, max(since for _, since in exchange.begun.values())))
+            self._go_on(self._travel(src, dst, exchange))
         return exchange.ends[message.sends]
 
-    def _travel(self, src: int, dst: int, exchange: _Exchange, when: float) -> Process:
+    def _travel(self, src: int, dst: int, exchange: _Exchange) -> Process:
         """A message comes to its sender's port, through it, over the link, and through its receiver's port."""
-        link, out, into = self.network.path(src, dst)
-        (message, _), (received, _) = exchange.begun[True], exchange.begun[False]
+        (link, out, into), handshake = self.network.path(src, dst), self.network.handshake
+        (message, sends), (received, receives) = exchange.begun[True], exchange.begun[False]
         seconds = message.num_bytes * (1 / link.bandwidth)
-        begin = max((yield when, (4, src, dst)), self.free[out])
+        may_leave = max(sends, receives + (link.latency if handshake else 0.0))
+        begin = max((yield self._at(may_leave, (4, src, dst))), self.free[out])
         left = self.free[out] = begin + seconds
-        if self.network.handshake:
-            self._at(left, (2, src, dst), exchange.ends[True].come)
-        arrived = max((yield begin + link.latency, (3, src, dst)), self.free[into])
+        if handshake:
+            self._at(left, (2, src, dst), exchange.ends[True])
+        arrived = max((yield self._at(begin + link.latency, (3, src, dst))), self.free[into])
         end = self.free[into] = arrived + seconds
         self.found.transfers.append(Transfer(src, dst, message.num_bytes, begin, end, message.op, received.op))
-        now = yield end, (2, dst, src)
+        now = yield self._at(end, (2, dst, src))
         exchange.ends[False].come(now)
-        if not self.network.handshake:
+        if not handshake:
             exchange.ends[True].come(now)
 
 
-def _operations(events: Sequence[Event]) -> Iterator[PointToPoint | Collective | Callback]:
+def _operations(events: Sequence[Event]) -> Iterator[Begun]:
     """All operations, including those that callbacks begin."""
     for event in events:
-        if isinstance(event, (PointToPoint, Collective, Callback)):
+        if isinstance(event, Begun):
             yield event
         if isinstance(event, Callback):
             yield from _operations(event.events)
