@@ -23,7 +23,7 @@ from distlab.simulated.simulation import Result, simulate
 
 
 class Program:
-    """A sequence of notes: the rank's own program, or the callback with the number `op`."""
+    """A sequence of notes: the rank's own program, the callback with the number `op`, or what does not count."""
 
     def __init__(self, op: int = 0):
         self.op = op
@@ -36,10 +36,9 @@ class Program:
 
 
 class _Thread(threading.local):
-    """What each thread makes notes for: a callback that it runs; it makes none while it is `quiet`."""
+    """What each thread makes notes for, if not for the rank's own program: a callback that it runs."""
 
-    callback: Program | None = None
-    quiet = False
+    program: Program | None = None
 
 
 class Notes:
@@ -62,14 +61,13 @@ class Notes:
     @property
     def here(self) -> Program:
         """The program that this thread notes for."""
-        return self.thread.callback or self.program
+        return self.thread.program or self.program
 
     def add(self, event: Event) -> None:
         """Note an event, after what the device has computed since the one before."""
-        if not self.thread.quiet:
-            with self.lock:
-                self.compute()
-                self.here.events.append(event)
+        with self.lock:
+            self.compute()
+            self.here.events.append(event)
 
     def then(self, after: int) -> Program:
         """Note that a callback follows an operation or callback; returns its program."""
@@ -80,18 +78,18 @@ class Notes:
         return callback
 
     @contextlib.contextmanager
-    def inside(self, callback: Program) -> Iterator[None]:
-        """Note what this thread does meanwhile for the callback."""
-        before, counts = self.thread.callback, self._counts()
-        self.thread.callback = callback
+    def inside(self, program: Program) -> Iterator[None]:
+        """Note what this thread does meanwhile for a callback, or for nothing."""
+        before, counts = self.thread.program, self._counts()
+        self.thread.program = program
         try:
-            with contextlib.nullcontext() if counts else self.count_flops():
+            with contextlib.nullcontext() if counts or self.device is None else CountFlops():
                 yield
             self.compute()
         finally:
-            self.thread.callback = before
-            with contextlib.suppress(ValueError):  # the notes were cleared meanwhile
-                self.callbacks.remove(callback)
+            self.thread.program = before
+            with contextlib.suppress(ValueError):  # no callback, or the notes were cleared meanwhile
+                self.callbacks.remove(program)
 
     def cut(self) -> list[Event]:
         """Begin new notes and return the old ones. What callbacks still do goes into the new ones, as new callbacks."""
@@ -106,18 +104,14 @@ class Notes:
     def compute(self) -> None:
         """Note what the device has computed since the last event; the program's own threads do not count."""
         program = self.here
-        if self.device is not None and program.flops and not self.thread.quiet and self._counts():
+        if self.device is not None and program.flops and self._counts():
             with self.lock:
                 program.events.append(Compute(self.device.seconds(program.flops)))
             program.flops = 0
 
     def _counts(self) -> bool:
         """Whether what this thread computes counts; current_thread() would make a Thread for one of C++."""
-        return self.thread.callback is not None or threading.get_ident() == threading.main_thread().ident
-
-    def count_flops(self) -> Any:
-        """A context manager that counts what this thread computes, where computing takes time."""
-        return contextlib.nullcontext() if self.device is None else CountFlops()
+        return self.thread.program is not None or threading.get_ident() == threading.main_thread().ident
 
 
 class CountFlops(TorchDispatchMode):
@@ -149,7 +143,8 @@ def use(network: Network | None) -> None:
     NOTES.counting.close()
     NOTES.clear()
     NOTES.network, NOTES.device = network, network and network.device
-    NOTES.counting.enter_context(NOTES.count_flops())  # on this thread, as long as the network is used
+    if NOTES.device is not None:
+        NOTES.counting.enter_context(CountFlops())  # on this thread, as long as the network is used
 
 
 def align(number: tuple[int, int]) -> None:
@@ -170,16 +165,14 @@ def compute(seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def apart() -> Iterator[list[Event]]:
-    """Keep what this rank does meanwhile out of its notes; the list has the events at the end. Runs on: a rank."""
-    before, device, events = NOTES.cut(), NOTES.device, []
-    NOTES.device = None
+def apart() -> Iterator[Program]:
+    """Note what this rank does meanwhile in a program apart, in which computing takes no time. Runs on: a rank."""
+    before = NOTES.program, NOTES.device
+    NOTES.program, NOTES.device = Program(), None
     try:
-        yield events
+        yield NOTES.program
     finally:
-        events += NOTES.cut()
-        NOTES.device, NOTES.program.flops = device, 0
-        NOTES.program.events[:0] = before
+        NOTES.program, NOTES.device = before
 
 
 def settle() -> Result:
@@ -218,8 +211,7 @@ def _exchange(events: list[Event], unfinished: Sequence[Any], start: float, grou
 
     Ranks that are not in the group have done nothing. Only the group's first rank gets what happened.
     """
-    NOTES.thread.quiet = True
-    try:
+    with NOTES.inside(Program()):
         members, whole, latest = dist.get_process_group_ranks(group), None, None
         gathered = [None] * len(members) if dist.get_rank(group) == 0 else None
         dist.gather_object((events, unfinished, start, NOTES.aligned), gathered, group=group, group_dst=0)
@@ -231,7 +223,5 @@ def _exchange(events: list[Event], unfinished: Sequence[Any], start: float, grou
             whole, latest = simulate(programs, NOTES.network, clocks, begun), max(aligned)
         answer = [whole and (Result(whole.clocks, whole.unfinished), latest)]
         dist.broadcast_object_list(answer, group=group, group_src=0)
-    finally:
-        NOTES.thread.quiet = False
     result, NOTES.aligned = answer[0]
     return whole or result

@@ -105,9 +105,9 @@ def call(rank: int, world_size: int, exercise: Exercise, case: int, fn: Callable
 
 def _tried(exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]) -> tuple[Any, list[Event]]:
     """What a trial of a function returns, and what this rank sent meanwhile; a trial with `events` may look at it."""
-    with notes.apart() as events:
-        more = {"events": notes.NOTES.here.events} if "events" in inspect.signature(exercise.trial).parameters else {}
-        return exercise.trial(fn, *given, **more), events
+    with notes.apart() as program:
+        more = {"events": program.events} if "events" in inspect.signature(exercise.trial).parameters else {}
+        return exercise.trial(fn, *given, **more), program.events
 
 
 def _pairs(expected: Any, actual: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
