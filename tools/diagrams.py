@@ -98,7 +98,7 @@ def draw_flows(
     radius, edge = 0.12, 0.048
     sums = [dst for dst in moved if after[dst][0].origin == "mixed"]
     slots = len(before[0])
-    lists = slots > 1 and before[1][0].origin == 1
+    lists = len(before[1]) > 1
     for src, dst in product(range(len(lanes)), moved):
         sources = list(range(len(lanes))) if dst in sums else sorted({cell.origin for cell in after[dst]})
         if src in sources:

@@ -33,15 +33,14 @@ class Cell:
     """One value in one slot of one rank.
 
     `origin` is the rank that the value came from, or "mixed" (made from several ranks' values), "shared" (several
-    ranks had this value), "unknown" (unspecified), "empty" (nothing there yet) or "absent" (no slot).
+    ranks had this value), "unknown" (unspecified) or "empty" (nothing there yet).
     """
 
     value: float | str | None = None
     origin: int | str = "empty"
 
 
-ABSENT = Cell(origin="absent")  # where another rank's longer row has a slot; not drawn
-Rows = Sequence[Sequence[Cell]]  # by rank, of equal length
+Rows = Sequence[Sequence[Cell]]  # by rank
 Values = Sequence[Sequence[float | str | None]]  # by rank
 
 
@@ -84,14 +83,12 @@ def flatten(values: Any) -> list[float | str | None]:
 def traced(before: Values, after: Values) -> tuple[Rows, Rows]:
     """Both as cells: a value has the colour of its rank, and afterwards of the one rank that had it before."""
     own = [[Cell() if value is None else Cell(value, rank) for value in row] for rank, row in enumerate(before)]
-    return pad(own), pad([[trace(value, before) for value in row] for row in after])
+    return shortened(own), shortened([[trace(value, before) for value in row] for row in after])
 
 
-def pad(rows: Rows) -> Rows:
-    """Rows of equal length: absent cells where another rank holds more, "…" where one holds more than are drawn."""
-    shown = [row if len(row) <= MOST_SLOTS else [*row[: MOST_SLOTS - 1], Cell("…", "unknown")] for row in rows]
-    length = max(1, *(len(row) for row in shown))
-    return [row + [ABSENT] * (length - len(row)) for row in shown]
+def shortened(rows: Rows) -> Rows:
+    """Rows as they are drawn: "…" is the last cell of one that holds more."""
+    return [row if len(row) <= MOST_SLOTS else [*row[: MOST_SLOTS - 1], Cell("…", "unknown")] for row in rows]
 
 
 def draw_panels(
@@ -111,24 +108,25 @@ def draw_panels(
     width = max([LANE] + [text_width(text, TEXT) + 0.16 for text in [*texts, *slots]])
     head = 0.64 if slots else 0.36
     left, high = text_width(f"rank {len(before) - 1}", TEXT) + 0.32, head + len(before) * PITCH
-    start = left + len(before[0]) * width
-    beside = (len(before[0]) + len(after[0])) * width <= WIDEST
+    slots_before, slots_after = (max(1, *map(len, rows)) for rows in (before, after))
+    start = left + slots_before * width
+    beside = (slots_before + slots_after) * width <= WIDEST
     x, y = (start + gap, 0.0) if beside else (left, high + 0.08)
-    wide = max(start, x + len(after[0]) * width) + 0.08
+    wide = max(start, x + slots_after * width) + 0.08
     figure, ax = canvas(wide, y + high - (PITCH - LANE), title, family)
     tops = [head + rank * PITCH for rank in range(len(before))]
     for down in sorted({0.0, y}):
         for rank, top in enumerate(tops):
             draw_lane(ax, 0, down + top, wide, LANE, rank_color(rank), f"rank {rank}")
-    for heading, rows, right, down in (("before", before, left, 0.0), ("after", after, x, y)):
-        draw_text(ax, right + len(rows[0]) * width / 2, down + 0.16, heading)
-        for slot, name in enumerate(slots[: len(rows[0])]):
+    panels = (("before", before, slots_before, left, 0.0), ("after", after, slots_after, x, y))
+    for heading, rows, longest, right, down in panels:
+        draw_text(ax, right + longest * width / 2, down + 0.16, heading)
+        for slot, name in enumerate(slots[:longest]):
             draw_text(ax, right + (slot + 0.5) * width, down + 0.46, name)
         for row, top in zip(rows, tops, strict=True):
             for slot, cell in enumerate(row):
                 corner = right + slot * width + INSET, down + top + INSET
-                if cell is not ABSENT:
-                    draw_cell(ax, *corner, width - 2 * INSET, LANE - 2 * INSET, cell)
+                draw_cell(ax, *corner, width - 2 * INSET, LANE - 2 * INSET, cell)
     return figure, ax, (start, x), [top + LANE / 2 for top in tops]
 
 
