@@ -30,7 +30,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from distlab.simulated import collectives
 from distlab.simulated.events import Align, Begun, Callback, Collective, Compute, Event, PointToPoint, Wait
@@ -131,12 +131,12 @@ LONG_AGO = _Moment(0.0)
 Process = Generator[_Moment, float, Any]
 
 
-@dataclass(eq=False)
-class _Exchange:
-    """One message, by its sides (True is the one that sends): since when each is there, and when each ends."""
+class _Half(NamedTuple):
+    """A message at its sender, or at its receiver: since when it is begun there, and when it ends there."""
 
-    begun: dict[bool, tuple[PointToPoint, float]] = field(default_factory=dict)
-    ends: dict[bool, _Moment] = field(default_factory=lambda: {True: _Moment(), False: _Moment()})
+    message: PointToPoint
+    since: float
+    end: _Moment
 
 
 class _Run:
@@ -152,7 +152,7 @@ class _Run:
         # (rank, op) of a collective -> end of its group's one before
         self.turns: defaultdict[tuple[int, int], _Moment] = defaultdict(lambda: LONG_AGO)
         self.latest: dict[tuple[int, int], int] = {}  # (rank, op) of a callback -> what it began last, or follows
-        self.posted: defaultdict[Hashable, deque[_Exchange]] = defaultdict(deque)  # one side of which has not begun
+        self.posted: defaultdict[Hashable, deque[_Half]] = defaultdict(deque)  # whose other half has not begun
         self.aligning: defaultdict[tuple[int, int], list[tuple[int, _Moment]]] = defaultdict(list)
         for rank, events in enumerate(programs):
             begun = unfinished[rank] if unfinished else ()
@@ -162,7 +162,10 @@ class _Run:
             self._go_on(self._program(rank, events, clocks[rank]))
 
     def result(self) -> Result:
-        while self.queue or self._release():
+        while self.queue or self.aligning:
+            if not self.queue:  # only now the ranks of the next alignment go on, at the latest clock of all
+                for rank, moment in self.aligning.pop(min(self.aligning)):
+                    self._at(max(self.clocks), (1, rank), moment)
             now, _, _, moment = heapq.heappop(self.queue)
             moment.come(now)
         # callbacks at last, because what they wait for must have begun before
@@ -186,13 +189,6 @@ class _Run:
         except StopIteration:
             return
         moment.waiting.append(partial(self._go_on, process))
-
-    def _release(self) -> bool:
-        """When nothing else can happen, let the ranks of the next alignment go on, at the latest clock of all."""
-        if self.aligning:
-            for rank, moment in self.aligning.pop(min(self.aligning)):
-                self._at(max(self.clocks), (1, rank), moment)
-        return bool(self.queue)
 
     # --- what a rank does ---
 
@@ -269,34 +265,31 @@ class _Run:
     def _post(self, rank: int, message: PointToPoint, now: float) -> _Moment:
         """A message's send or receive begins; when it ends."""
         src, dst = (rank, message.peer) if message.sends else (message.peer, rank)
-        waiting = self.posted[src, dst, message.channel]
-        if waiting and message.sends not in waiting[0].begun:
-            exchange = waiting.popleft()
+        half, waiting = _Half(message, now, _Moment()), self.posted[src, dst, message.channel]
+        if waiting and waiting[0].message.sends != message.sends:
+            recv, send = sorted((half, waiting.popleft()), key=lambda one: one.message.sends)
+            self._go_on(self._travel(src, dst, send, recv))
         else:
-            exchange = _Exchange()
-            waiting.append(exchange)
-        exchange.begun[message.sends] = message, now
-        if len(exchange.begun) == 2:
-            self._go_on(self._travel(src, dst, exchange))
-        return exchange.ends[message.sends]
+            waiting.append(half)
+        return half.end
 
-    def _travel(self, src: int, dst: int, exchange: _Exchange) -> Process:
+    def _travel(self, src: int, dst: int, send: _Half, recv: _Half) -> Process:
         """A message comes to its sender's port, through it, over the link, and through its receiver's port."""
         (link, out, into), handshake = self.network.path(src, dst), self.network.handshake
-        (message, sends), (received, receives) = exchange.begun[True], exchange.begun[False]
-        seconds = message.num_bytes * (1 / link.bandwidth)
-        may_leave = max(sends, receives + (link.latency if handshake else 0.0))
+        num_bytes = send.message.num_bytes
+        seconds = num_bytes * (1 / link.bandwidth)
+        may_leave = max(send.since, recv.since + (link.latency if handshake else 0.0))
         begin = max((yield self._at(may_leave, (4, src, dst))), self.free[out])
         left = self.free[out] = begin + seconds
         if handshake:
-            self._at(left, (2, src, dst), exchange.ends[True])
+            self._at(left, (2, src, dst), send.end)
         arrived = max((yield self._at(begin + link.latency, (3, src, dst))), self.free[into])
         end = self.free[into] = arrived + seconds
-        self.found.transfers.append(Transfer(src, dst, message.num_bytes, begin, end, message.op, received.op))
+        self.found.transfers.append(Transfer(src, dst, num_bytes, begin, end, send.message.op, recv.message.op))
         now = yield self._at(end, (2, dst, src))
-        exchange.ends[False].come(now)
+        recv.end.come(now)
         if not handshake:
-            exchange.ends[True].come(now)
+            send.end.come(now)
 
 
 def _operations(events: Sequence[Event]) -> Iterator[Begun]:
