@@ -102,7 +102,7 @@ class Recorder(TorchDispatchMode):
         if (kind := name.removesuffix("_").removesuffix("_out").removesuffix("_coalesced")) not in known:
             raise NotImplementedError(f"how long the functional collective {name} takes is not known here")
         call, sent = known[kind]
-        work = to.begin(name, (made,), call, 0, sent, sent)
+        work = to.begin(name, (made,), call, 0, sent)
         self._works |= {private.key_of(tensor.untyped_storage()): work for tensor in made}
         if kind == "shard_dim_alltoall":  # nothing waits for it later
             work.wait()

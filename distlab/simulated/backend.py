@@ -179,12 +179,12 @@ class Group(dist.ProcessGroup):
         work = self._of_gloo("recv_anysource", tensors, tag)
         return Work(work, 0, lambda src: self._note_message(False, src, tensors, tag))
 
-    def begin(self, method: str, args: tuple[Any, ...], name: str, root: int, sent: Sizes, received: Sizes) -> Work:
+    def begin(self, method: str, args: tuple[Any, ...], name: str, root: int, sent: Sizes) -> Work:
         """A collective: gloo's own, with a note."""
         work = self._of_gloo(method, *args)
         self._count += 1
         op = next(NOTES.numbers)
-        NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent, received))
+        NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent))
         work = Work(work, op)
         if sum(sent) <= SMALL_BYTES:
             self._small.append(work)
@@ -200,37 +200,32 @@ class Group(dist.ProcessGroup):
         return op
 
 
-def _collective(method: str, name: str, sizes: Callable[..., tuple[Sizes, Sizes]]) -> Callable[..., dist.Work]:
-    """A method of Group; `sizes` finds what is sent and received in its arguments."""
+def _collective(method: str, name: str, sizes: Callable[..., Sizes]) -> Callable[..., dist.Work]:
+    """A method of Group; `sizes` finds what is sent in its arguments."""
 
     def begin(self: Group, *args: Any, **opts: Any) -> dist.Work:
         args += tuple(opts.values())
-        return self.begin(method, args, name, getattr(args[-1], "rootRank", 0), *sizes(len(self._members), *args))
+        return self.begin(method, args, name, getattr(args[-1], "rootRank", 0), sizes(len(self._members), *args))
 
     return begin
 
 
-def _of_argument(place: int, n: int, *args: Any) -> tuple[Sizes, Sizes]:
+def _of_argument(place: int, n: int, *args: Any) -> Sizes:
     """All bytes of one argument, a tensor or a list of tensors."""
-    size = (_bytes([args[place]] if isinstance(args[place], Tensor) else args[place]),)
-    return size, size
+    return (_bytes([args[place]] if isinstance(args[place], Tensor) else args[place]),)
 
 
-def _of_elements(n: int, tensors: list[Tensor], *_: Any) -> tuple[Sizes, Sizes]:
+def _of_elements(n: int, tensors: list[Tensor], *_: Any) -> Sizes:
     """All bytes of the first argument, and those of an element."""
-    size = (_bytes(tensors), tensors[0].element_size())
-    return size, size
+    return _bytes(tensors), tensors[0].element_size()
 
 
-def _of_splits(n: int, output: Tensor, given: Tensor, to_get: list[int], to_send: list[int], *_: Any) -> Any:
-    return tuple(
-        tuple(rows * tensor[:1].nbytes for rows in splits) if splits else (tensor.nbytes // n,) * n
-        for tensor, splits in ((given, to_send), (output, to_get))
-    )
+def _of_splits(n: int, output: Tensor, given: Tensor, to_get: list[int], to_send: list[int], *_: Any) -> Sizes:
+    return tuple(rows * given[:1].nbytes for rows in to_send) if to_send else (given.nbytes // n,) * n
 
 
-def _of_lists(n: int, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> Any:
-    return tuple(tuple(tensor.nbytes for tensor in tensors) for tensors in (inputs, outputs))
+def _of_lists(n: int, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> Sizes:
+    return tuple(tensor.nbytes for tensor in inputs)
 
 
 def _bytes(tensors: list[Tensor]) -> int:
@@ -239,7 +234,7 @@ def _bytes(tensors: list[Tensor]) -> int:
 
 _FIRST, _SECOND = functools.partial(_of_argument, 0), functools.partial(_of_argument, 1)
 # collectives, how to find their sizes, and ProcessGroup's methods, some under two names: before torch 2.13, and since
-METHODS: Sequence[tuple[str, Callable[..., tuple[Sizes, Sizes]], Sequence[str]]] = (
+METHODS: Sequence[tuple[str, Callable[..., Sizes], Sequence[str]]] = (
     ("all_reduce", _of_elements, ("allreduce", "allreduce_coalesced")),
     ("broadcast", _FIRST, ("broadcast",)),
     ("reduce", _FIRST, ("reduce",)),
@@ -251,7 +246,7 @@ METHODS: Sequence[tuple[str, Callable[..., tuple[Sizes, Sizes]], Sequence[str]]]
     ("reduce_scatter", _FIRST, ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")),
     ("all_to_all", _of_lists, ("alltoall",)),
     ("all_to_all", _of_splits, ("alltoall_base", "all_to_all_single")),
-    ("barrier", lambda n, *_: ((0,), (0,)), ("barrier",)),
+    ("barrier", lambda n, *_: (0,), ("barrier",)),
 )
 for _name, _sizes, _methods in METHODS:
     for _method in _methods:

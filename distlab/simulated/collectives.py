@@ -19,9 +19,8 @@ def messages(event: Collective, rank: int, network: Network) -> Iterator[list[Po
     """What a rank receives and sends in a collective, step by step.
 
     Args:
-        event: its `sent` and `received` are bytes: for all_to_all, by member; for all_reduce, the whole buffer and one
-            element; for the others, one number: the whole buffer of broadcast and reduce, otherwise the share of one
-            member.
+        event: its `sent` are bytes: for all_to_all, by member; for all_reduce, the whole buffer and one element; for
+            the others, one number: the whole buffer of broadcast and reduce, otherwise the share of one member.
         network: chooses the algorithm.
     """
     members, me, channel = event.members, event.members.index(rank), (f"{event.group} {event.name}", event.count)
@@ -35,7 +34,7 @@ def _steps(event: Collective, me: int, n: int, network: Network) -> Iterable[Ste
     name, root, size = event.name, event.root, event.sent[0]
     if name == "all_to_all":
         turns = [((me + k) % n, (me - k) % n) for k in range(1, n)]
-        return [[(source, me, event.received[source]), (me, to, event.sent[to])] for to, source in turns]
+        return [[(source, me, 0), (me, to, event.sent[to])] for to, source in turns]  # only a sender knows the bytes
     if name == "all_reduce":
         return _all_reduce(algorithm(n, size, network), me, n, *event.sent)
     if name in ("all_gather", "reduce_scatter"):

@@ -33,7 +33,7 @@ class Collective:
 
     Args:
         root: the root's place among the members, if there is one.
-        sent, received: see collectives.messages.
+        sent: see collectives.messages.
     """
 
     op: int
@@ -43,7 +43,6 @@ class Collective:
     members: tuple[int, ...]
     root: int
     sent: tuple[int, ...]
-    received: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def sizes(name, n, num_bytes):
 
 
 def simulated(name, n, sent, network):
-    programs = [[Collective(1, name, "world", 1, tuple(range(n)), 0, sent, sent), Wait(1)] for _ in range(n)]
+    programs = [[Collective(1, name, "world", 1, tuple(range(n)), 0, sent), Wait(1)] for _ in range(n)]
     return max(simulate(programs, network).clocks)
 
 

@@ -32,7 +32,7 @@ def recv(op, peer, num_bytes=M):
 
 def collective(name, n, size, op=0, count=0, element=1, group="0"):
     sizes = {"all_to_all": (size,) * n, "all_reduce": (size, element)}.get(name, (size,))
-    return Collective(op, name, group, count, tuple(range(n)), 0, sizes, sizes)
+    return Collective(op, name, group, count, tuple(range(n)), 0, sizes)
 
 
 def seconds(name, n, size, **others):
