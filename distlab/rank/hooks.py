@@ -276,7 +276,8 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     if private.functional_count(group) == before:
         LOG.take_back(note)
     else:
-        LOG.results[private.key_of(result.untyped_storage())] = note
+        made = result if isinstance(result, list) else [result]
+        LOG.results.update((private.key_of(one.untyped_storage()), note) for one in made)
     return result
 
 
