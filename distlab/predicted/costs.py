@@ -29,42 +29,44 @@ class Costs:
     def __post_init__(self) -> None:
         self.link = functools.cache(self.link)  # thousands of calls have the same members
 
-    def seconds(self, node: Node, rank: int) -> float:
-        """How long a node of that rank takes, alone on its ports."""
+    def of(self, node: Node, rank: int) -> tuple[float, float | None, list[Hashable]]:
+        """How long a node of that rank takes, alone on its ports.
+
+        Also what it does to them, if it is a call: the share of that time in which its bytes go through, as the rest of
+        it is latency; and the rank's ports, that of its slowest link in one direction or both.
+        """
         if isinstance(node, Kernel):
-            return self.device.seconds(node.flops, node.num_bytes) * self._slowest_device
-        return self._seconds(node, *self.link(_ends(node, rank))[:2])
-
-    def load(self, call: Call, rank: int) -> float:
-        """The share of that time in which its bytes go through a port of the rank; the rest of it is latency."""
-        seconds, (_, per_byte, _) = self.seconds(call, rank), self.link(_ends(call, rank))
-        return self._seconds(call, 0.0, per_byte) / seconds if seconds else 0.0
-
-    def ports(self, call: Call, rank: int) -> list[Hashable]:
-        """What a call goes through at that rank: the port of its slowest link, in one direction or both."""
-        _, _, which = self.link(_ends(call, rank))
-        return [(which, way) for way, other in (("out", "recv"), ("in", "send")) if call.name != other]
+            return self.device.seconds(node.flops, node.num_bytes) * self._slowest_device, None, []
+        latency, per_byte, which = self.link(node.members if node.peer is None else (rank, node.peer))
+        messages, num_bytes = self._sent(node)
+        moving = num_bytes * per_byte
+        seconds = messages * latency + moving
+        ports = [(which, way) for way, other in (("out", "recv"), ("in", "send")) if node.name != other]
+        return seconds, moving / seconds if seconds else 0.0, ports
 
     @functools.cached_property
     def _slowest_device(self) -> float:
         """How many times longer the slowest of the ranks' devices needs than the usual one."""
         return 1 + self.device.spread * NormalDist().inv_cdf(self.ranks / (self.ranks + 1))
 
-    def _seconds(self, call: Call, latency: float, per_byte: float) -> float:
+    def _sent(self, call: Call) -> tuple[float, float]:
+        """How many messages of a call come one after another, and their bytes."""
         n, size = len(call.members), call.sent[0]
         if call.peer is not None:
-            return latency + size * per_byte
+            return 1, size
         if n == 1:
-            return 0.0
+            return 0, 0
         if call.name == "all_reduce":
-            return cost(algorithm(n, size, self.network), size, n, latency, per_byte)
+            name = algorithm(n, size, self.network)
+            return cost(name, size, n, 1.0, 0.0), cost(name, size, n, 0.0, 1.0)
         if call.name in ("all_gather", "reduce_scatter"):
-            return (n - 1) * (latency + size * per_byte)
+            return n - 1, (n - 1) * size
         if call.name == "all_to_all":
-            return sum(latency + part * per_byte for part in call.sent[1:])
+            return n - 1, sum(call.sent[1:])
         if call.name in ("gather", "scatter"):
-            return latency + (n - 1) * size * per_byte
-        return (n - 1).bit_length() * (latency + size * per_byte)
+            return 1, (n - 1) * size
+        depth = (n - 1).bit_length()
+        return depth, depth * size
 
     def link(self, members: tuple[int, ...]) -> tuple[float, float, str]:
         """Latency, seconds a byte, and the name of the slowest link between neighbours in a group."""
@@ -76,7 +78,3 @@ class Costs:
         sharing = max(network.hosts[host] / ranks for host, ranks in ranks_here.items())
         between = network.between.latency, sharing / network.between.bandwidth, "between"
         return max(inside, between, key=lambda link: link[1])
-
-
-def _ends(call: Call, rank: int) -> tuple[int, ...]:
-    return call.members if call.peer is None else (rank, call.peer)

@@ -170,16 +170,8 @@ def _prediction(run: Run, outcomes: Outcomes, network: Network, device: Device, 
         raise ArgumentError(f"{roles_are}. Where all ranks do the same, call predict(..., roles=[0]).")
     if not all(recording.steps for recording in outcomes):
         raise ArgumentError("program must take a step: call a module, and an optimizer's step(). " + EXAMPLE)
-    known = sorted(recording.rank for recording in outcomes)
-
-    def role_of(rank: int) -> int:
-        return max((one for one in known if one <= rank), default=known[0])
-
-    prediction = Prediction(run.world_size, network, device, outcomes, role_of, tokens)
-    try:
-        prediction.times  # noqa: B018 - so that what cannot be timed is said here
-    except ValueError as error:
-        raise ArgumentError(f"program must end: {error}.") from None
+    prediction = Prediction(run.world_size, network, device, outcomes, tokens)
+    prediction.times  # noqa: B018 - so that what cannot be timed is said here
     return prediction
 
 

@@ -5,7 +5,7 @@ Runs on the notebook's kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,13 +39,12 @@ class Prediction(ShownAsTable):
     network: Network
     device: Device
     recordings: Sequence[Recording]
-    roles: Callable[[int], int]
     tokens: int | None = None
 
     @cached_property
     def times(self) -> list[Times]:
         """Begin and end of each node of each recording, in seconds."""
-        return times_of(self.recordings, Costs(self.network, self.device, self.ranks), self.roles)
+        return times_of(self.recordings, Costs(self.network, self.device, self.ranks))
 
     @property
     def seconds(self) -> float:

@@ -12,129 +12,132 @@ The model:
 - A rank that is not recorded does what the recorded one of its role does, at the same time.
 """
 
+import bisect
 import heapq
 import itertools
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 
+from distlab.errors import ArgumentError
 from distlab.predicted.costs import Costs
-from distlab.predicted.nodes import Call, Node, Recording
+from distlab.predicted.nodes import Kernel, Node, Recording
 
 Times = list[tuple[float, float]]  # (begin, end) of each node
-Place = tuple[int, int]  # number of a recording, and of a node in it
 
 
 @dataclass(eq=False)
 class _Job:
-    """A kernel, or a call of all its members, under way.
+    """A kernel, or a call of all its members.
 
     Attributes:
-        places: its nodes.
-        uses: what it shares with other jobs: devices (None) and ports, each with the number of its recording.
-        load: the share of a port's bandwidth that a call takes at full speed; None for a kernel.
+        missing: how many jobs have to end before it begins, and how many ranks would have to call it that never do.
         left: seconds at full speed, as of the time `since`.
+        load: the share of a port's bandwidth that a call takes at full speed; None for a kernel.
+        uses: what it shares with other jobs: devices (None) and ports, each with the number of its recording.
+        following: jobs that wait for its end.
     """
 
-    places: list[Place]
-    uses: list[tuple[int, Hashable]]
-    load: float | None
-    left: float
-    since: float
+    missing: int
+    left: float = math.inf
+    load: float | None = None
+    uses: list[tuple[int, Hashable]] = field(default_factory=list)
+    following: list["_Job"] = field(default_factory=list)
     speed: float = 0.0
+    since: float = 0.0
+    begin: float = 0.0
     end: float = 0.0
 
 
-def times_of(recordings: Sequence[Recording], costs: Costs, role_of: Callable[[int], int]) -> list[Times]:
+def times_of(recordings: Sequence[Recording], costs: Costs) -> list[Times]:
     """Begin and end of each node, by recording, in seconds; what comes before the first step takes no time.
 
-    Args:
-        role_of: the recorded rank that does what a rank does.
+    Raises:
+        ArgumentError: ranks wait for each other forever.
     """
-    run = _Run(recordings, costs, role_of)
-    run.go()
-    return [[run.times[number, node] for node in range(len(one.nodes))] for number, one in enumerate(recordings)]
+    jobs = _jobs(recordings, costs)
+    _Run(costs.device.contention).go(dict.fromkeys(itertools.chain(*jobs)))
+    both = (zip(one.nodes, own, strict=True) for one, own in zip(recordings, jobs, strict=True))
+    waiting = [next((node for node, job in pairs if job.missing), None) for pairs in both]
+    names = ", ".join(dict.fromkeys(map(_words, filter(None, waiting))))
+    if names:
+        why = f"not every rank calls {names}: on real machines this program would hang"
+        raise ArgumentError(f"program must end: {why}.")
+    return [[(job.begin, job.end) for job in own] for own in jobs]
+
+
+def _jobs(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
+    """The job of each node, by recording; a call that several recorded ranks make together is one job."""
+    recorded = sorted(recording.rank for recording in recordings)
+    common: dict[Hashable, _Job] = {}
+    jobs: list[list[_Job]] = []
+    for number, recording in enumerate(recordings):
+        own: list[_Job] = []
+        last: dict[Hashable, int] = {}
+        counts: Counter[Hashable] = Counter()
+        for place, node in enumerate(recording.nodes):
+            key, ranks = _meeting(node, recording.rank, recorded)
+            counts[key] += 1
+            job = common.setdefault((key, counts[key]), _Job(ranks)) if ranks > 1 else _Job(1)
+            job.missing -= 1
+            for before in {*node.after, last.get(node.stream, -1)} - {-1}:
+                job.missing += 1
+                own[before].following.append(job)
+            seconds, job.load, ports = costs.of(node, recording.rank)
+            job.left = min(job.left, seconds if place >= recording.steps[0][0] else 0.0)
+            job.uses += [(number, use) for use in (None, *ports)]
+            last[node.stream] = place
+            own.append(job)
+        jobs.append(own)
+    return jobs
+
+
+def _meeting(node: Node, rank: int, recorded: Sequence[int]) -> tuple[Hashable, int]:
+    """What a node has in common with those of other recorded ranks that it meets, and how many ranks meet."""
+    if isinstance(node, Kernel):
+        return None, 1
+    if node.peer is None:
+        return (node.stream, node.members), len({*recorded}.intersection(node.members))
+    role = recorded[max(0, bisect.bisect(recorded, node.peer) - 1)]
+    ends = (rank, role) if node.name == "send" else (role, rank)
+    return ("message", *ends), len({*ends})
 
 
 class _Run:
-    """The recorded ranks, from one end of a node to the next."""
+    """Jobs under way, from one end to the next."""
 
-    def __init__(self, recordings: Sequence[Recording], costs: Costs, role_of: Callable[[int], int]):
-        self._recordings, self._costs = recordings, costs
-        self._left: dict[Place, int] = {}  # of what a node waits for, how many have not ended
-        self._after: defaultdict[Place, list[Place]] = defaultdict(list)
-        for number, recording in enumerate(recordings):
-            self._expect(number, recording)
-        self._meetings = _meetings(recordings, role_of)
-        self._gathered: defaultdict[Hashable, list[Place]] = defaultdict(list)
+    def __init__(self, contention: float):
+        self._contention = contention
         self._using: defaultdict[tuple[int, Hashable], dict[_Job, None]] = defaultdict(dict)
         self._now, self._number = 0.0, itertools.count()
         self._ends: list[tuple[float, int, _Job]] = []
-        self.times: dict[Place, tuple[float, float]] = {}
 
-    def _expect(self, number: int, recording: Recording) -> None:
-        """Note what each node of a recording waits for."""
-        last: dict[Hashable, int] = {}
-        for place, node in enumerate(recording.nodes):
-            before = {*node.after, last.get(node.stream, -1)} - {-1}
-            last[node.stream] = place
-            self._left[number, place] = len(before)
-            for one in before:
-                self._after[number, one].append((number, place))
-
-    def go(self) -> None:
-        """Find all times."""
-        for place in [place for place, count in self._left.items() if count == 0]:
-            self._come(place)
+    def go(self, jobs: Iterable[_Job]) -> None:
+        """Find when each job begins and ends; those that never begin stay `missing` something."""
+        for job in [job for job in jobs if not job.missing]:
+            self._begin(job)
         while self._ends:
             end, _, job = heapq.heappop(self._ends)
-            if job.end == end:  # or its speed has changed since
+            if job.end == end and job.speed:  # or its speed has changed since, or it has ended
                 self._now = end
                 self._end(job)
-        waiting = [self._node(place) for places in self._gathered.values() for place in places]
-        if waiting:
-            names = ", ".join(dict.fromkeys(map(_words, waiting)))
-            raise ValueError(f"not every rank calls {names}: on real machines this program would hang")
 
-    def _node(self, place: Place) -> Node:
-        return self._recordings[place[0]].nodes[place[1]]
-
-    def _come(self, place: Place) -> None:
-        """All that a node waits for on its rank has ended."""
-        key, needed = self._meetings.get(place, (place, 1))
-        self._gathered[key].append(place)
-        if len(self._gathered[key]) == needed:
-            self._begin(self._gathered.pop(key))
-
-    def _begin(self, places: list[Place]) -> None:
-        number, first = places[0]
-        recording, node = self._recordings[number], self._node(places[0])
-        timed = first >= recording.steps[0][0]
-        seconds = self._costs.seconds(node, recording.rank) if timed else 0.0
-        load = self._costs.load(node, recording.rank) if isinstance(node, Call) else None
-        uses = [(one, port) for one, at in places for port in self._uses(self._recordings[one], at)]
-        job = _Job(places, uses, load, seconds, self._now)
-        self.times.update((place, (self._now, self._now)) for place in places)
-        for use in uses:
+    def _begin(self, job: _Job) -> None:
+        job.begin = job.since = self._now
+        for use in job.uses:
             self._using[use][job] = None
         self._change(job)
 
-    def _uses(self, recording: Recording, place: int) -> list[Hashable]:
-        """The device, and the ports of its rank that a node of a recording uses."""
-        node = recording.nodes[place]
-        return [None, *(self._costs.ports(node, recording.rank) if isinstance(node, Call) else ())]
-
     def _end(self, job: _Job) -> None:
+        job.speed = 0.0
         for use in job.uses:
             del self._using[use][job]
-        job.end = -1.0
         self._change(job)
-        for place in job.places:
-            self.times[place] = self.times[place][0], self._now
-        for following in (one for place in job.places for one in self._after[place]):
-            self._left[following] -= 1
-            if self._left[following] == 0:
-                self._come(following)
+        for following in job.following:
+            following.missing -= 1
+            if not following.missing:
+                self._begin(following)
 
     def _change(self, job: _Job) -> None:
         """A job has begun or ended: it, and those that share something with it, have another speed from now on."""
@@ -148,30 +151,9 @@ class _Run:
     def _speed(self, job: _Job) -> float:
         if job.load is None:
             slowed = any(one.load is not None for one in self._using[job.uses[0]])
-            return 1 - self._costs.device.contention if slowed else 1.0
+            return 1 - self._contention if slowed else 1.0
         loads = [sum(one.load for one in self._using[use]) for use in job.uses if use[1] is not None]
         return 1 / max(1.0, *loads)
-
-
-def _meetings(recordings: Sequence[Recording], role_of: Callable[[int], int]) -> dict[Place, tuple[Hashable, int]]:
-    """Of each call that recorded ranks make together: what it has in common with the others', and how many they are."""
-    recorded = {recording.rank for recording in recordings}
-    found: dict[Place, tuple[Hashable, int]] = {}
-    for number, recording in enumerate(recordings):
-        counts: Counter[Hashable] = Counter()
-        for place, node in enumerate(recording.nodes):
-            if not isinstance(node, Call):
-                continue
-            if node.peer is None:
-                key, needed = (node.stream, node.members), len(recorded.intersection(node.members))
-            else:
-                ends = recording.rank, role_of(node.peer)
-                key = "message", *(ends if node.name == "send" else reversed(ends))
-                needed = 2 if ends[1] in recorded and ends[1] != ends[0] else 1
-            counts[key] += 1
-            if needed > 1:
-                found[number, place] = (key, counts[key]), needed
-    return found
 
 
 def _words(node: Node) -> str:

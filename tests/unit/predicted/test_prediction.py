@@ -22,7 +22,7 @@ def prediction(**options):
     peak = {"parameters": 1 << 30, "activations": 3 << 30}
     recording = Recording(0, timeline.nodes, [(0, ends[0]), (ends[0], ends[1])], peak)
     device = Device("1 FLOP/s", **options)
-    return Prediction(2, Network(0, "1 B/s"), device, [recording], lambda rank: 0, tokens=70)
+    return Prediction(2, Network(0, "1 B/s"), device, [recording], tokens=70)
 
 
 def test_a_step_is_cut_into_what_its_device_does():

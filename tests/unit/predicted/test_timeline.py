@@ -20,8 +20,8 @@ def recording(timeline, rank=0):
     return Recording(rank, timeline.nodes, [(0, len(timeline.nodes))])
 
 
-def times(*recordings, role_of=lambda rank: rank):
-    return times_of(recordings, COSTS, role_of)
+def times(*recordings):
+    return times_of(recordings, COSTS)
 
 
 def test_a_collective_overlaps_what_does_not_wait_for_it():
@@ -63,7 +63,7 @@ def test_messages_inside_of_a_host_and_between_hosts_do_not_share_a_port():
     timeline.call("inside", "all_gather", (0, 1), (4,))
     timeline.call("between", "all_gather", (0, 2), (2,))
     costs = Costs(network, Device("1 FLOP/s"))
-    assert times_of([recording(timeline)], costs, lambda rank: rank) == [[(0, 2), (0, 2)]]
+    assert times_of([recording(timeline)], costs) == [[(0, 2), (0, 2)]]
 
 
 def test_a_port_is_free_for_others_during_a_latency():
@@ -72,7 +72,7 @@ def test_a_port_is_free_for_others_during_a_latency():
     for group in "ab":
         timeline.call(group, "all_gather", PAIR, (1,))
     costs = Costs(Network(1, "1 B/s"), Device("1 FLOP/s"))
-    assert times_of([recording(timeline)], costs, lambda rank: rank) == [[(0, 2), (0, 2)]]
+    assert times_of([recording(timeline)], costs) == [[(0, 2), (0, 2)]]
 
 
 def test_an_event_is_what_a_stream_had_begun_when_it_was_recorded():
@@ -111,7 +111,7 @@ def test_a_rank_that_is_not_recorded_does_what_its_role_does():
     """Rank 0 sends to rank 3, which does what rank 1 does."""
     first = pipeline(0, 3)
     first.nodes[-1] = Call(("world", "send", 3), first.nodes[-1].after, "send", PAIR, (2,), 3)
-    assert times(first, pipeline(1, 1), role_of=lambda rank: rank % 2)[1] == [(3, 5), (5, 6)]
+    assert times(first, pipeline(1, 1))[1] == [(3, 5), (5, 6)]
 
 
 def test_a_collective_of_several_roles_begins_when_the_last_has_come():
@@ -137,4 +137,4 @@ def test_messages_that_travel_slow_what_computes():
     timeline.call("world", "all_gather", PAIR, (4,))
     kernel(timeline, 5)
     costs = Costs(Network(0, "1 B/s"), Device("1 FLOP/s", contention=0.5))
-    assert times_of([recording(timeline)], costs, lambda rank: rank) == [[(0, 4), (0, 7)]]
+    assert times_of([recording(timeline)], costs) == [[(0, 4), (0, 7)]]
