@@ -27,16 +27,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, dataloader
 
 Function = Callable[..., Any]
-DTensorShapes = ShardingPropagator  # learns the shape of a result: it tries the operator on tensors of the whole shape
 # of a mesh, which DTensor asks at every operator: they look at no data
 QUICK = {"__eq__", "__hash__", "size", "get_coordinate", "_is_current_rank_part_of_mesh"}
-
-
-def change_methods(kind: type, change: Callable[[Function], Function]) -> None:
-    """Change every method that a class defines in Python, but for the quick ones."""
-    for name, function in list(vars(kind).items()):
-        if inspect.isfunction(function) and name not in QUICK:
-            setattr(kind, name, change(function))
 
 
 def adapt(backend: str) -> None:
@@ -45,7 +37,10 @@ def adapt(backend: str) -> None:
     Args:
         backend: of all groups, whatever a program calls it.
     """
-    change_methods(device_mesh.DeviceMesh, _with_data)
+    for kind in (device_mesh.DeviceMesh, ShardingPropagator):  # which tries an operator to learn its result's shape
+        for name, method in list(vars(kind).items()):
+            if inspect.isfunction(method) and name not in QUICK:
+                setattr(kind, name, _with_data(method))
     DataLoader.__iter__ = _with_data(DataLoader.__iter__)
     dataloader._BaseDataLoaderIter.__next__ = _with_data(dataloader._BaseDataLoaderIter.__next__)
     for function in (device_mesh.init_device_mesh, _fsdp_init._get_post_forward_mesh_info):

@@ -50,7 +50,6 @@ class Recorder(TorchDispatchMode):
         self.journal = memory.Journal(self.timeline)
         self._works: dict[int, group.Done] = {}  # of functional collectives, by the storage of their result
         self._begin: int | None = None  # of the step that has begun
-        self.quiet = False
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
@@ -60,8 +59,6 @@ class Recorder(TorchDispatchMode):
         if fake.ddp_asks(operator, sys._getframe(1)):
             return 1
         value = operator(*args, **(kwargs or {}))
-        if self.quiet:
-            return value
         made = list(fake.tensors_in(value))
         for tensor in made:
             if fake.device_of(tensor).type == "cuda":
@@ -135,15 +132,6 @@ class Recorder(TorchDispatchMode):
         self._begin = None
 
     @contextlib.contextmanager
-    def quietly(self) -> Iterator[None]:
-        """Note nothing meanwhile: DTensor tries an operator on the whole tensor to learn its shape."""
-        before, self.quiet = self.quiet, True
-        try:
-            yield
-        finally:
-            self.quiet = before
-
-    @contextlib.contextmanager
     def hooks(self) -> Iterator[None]:
         """Hear of modules, optimizers and storages."""
         resize = torch.UntypedStorage.resize_
@@ -154,7 +142,6 @@ class Recorder(TorchDispatchMode):
             return value
 
         torch.UntypedStorage.resize_ = resized
-        changed.change_methods(changed.DTensorShapes, self.quietly())
         register_module_forward_pre_hook(self.before_module)
         register_optimizer_step_pre_hook(self.before_optimizer)
         register_optimizer_step_post_hook(self.after_optimizer)
