@@ -84,22 +84,19 @@ class Recorder(TorchDispatchMode):
         if name == "wait_tensor":
             work = self._works.pop(private.key_of(tensors[0].untyped_storage()), None)
             return None if work is None else work.wait()
-        to = fake.group_named(arguments["group_name"])
-        size, n = sum(tensor.nbytes for tensor in tensors), to.size()
-        splits = arguments.get("input_split_sizes") or [1] * n
-        parts = tuple(size * split // max(sum(splits), 1) for split in splits)
+        splits = arguments.get("input_split_sizes")
         known = {
-            "all_reduce": ("all_reduce", (size, tensors[0].element_size())),
-            "all_gather_into_tensor": ("all_gather", (size,)),
-            "reduce_scatter_tensor": ("reduce_scatter", (size // n,)),
-            "all_to_all_single": ("all_to_all", parts),
-            "shard_dim_alltoall": ("all_to_all", parts),
-            "broadcast": ("broadcast", (size,)),
+            "all_reduce": ("allreduce", tensors),
+            "all_gather_into_tensor": ("allgather_coalesced", made, tensors),
+            "reduce_scatter_tensor": ("reduce_scatter", made, tensors),
+            "all_to_all_single": ("alltoall_base", made[0], tensors[0], None, splits),
+            "shard_dim_alltoall": ("alltoall_base", made[0], tensors[0], None, None),
+            "broadcast": ("broadcast", tensors),
         }
         if (kind := name.removesuffix("_").removesuffix("_out").removesuffix("_coalesced")) not in known:
             raise NotImplementedError(f"how long the functional collective {name} takes is not known here")
-        call, sent = known[kind]
-        work = to.begin(name, (made,), call, 0, sent)
+        method, *given = known[kind]
+        work = getattr(fake.group_named(arguments["group_name"]), method)(*given)
         self._works |= {private.key_of(tensor.untyped_storage()): work for tensor in made}
         if kind == "shard_dim_alltoall":  # nothing waits for it later
             work.wait()
