@@ -48,8 +48,7 @@ def adapt(backend: str) -> None:
     _replace(c10d._new_process_group_helper, _with_backend(c10d._new_process_group_helper, backend))
     _fsdp_param._chunk_with_empty = _Chunks
     dist._verify_params_across_processes = lambda *_: None
-    dist.Reducer._rebuild_buckets = lambda *_: False
-    DistributedDataParallel._ddp_init_helper = _with_final_buckets(DistributedDataParallel._ddp_init_helper)
+    dist.Reducer = _Reducer
     if hasattr(pipeline_stage, "InferenceMode"):
         schedules._PipelineSchedule._warmup_p2p = _without_vote
     dtensor.local_tensor_mode = lambda: True  # or else an all_to_all on a CPU is an all_gather, as gloo has none
@@ -104,24 +103,18 @@ def _with_backend(new_group: Function, backend: str) -> Function:
     return call
 
 
-def _with_final_buckets(init_helper: Function) -> Function:
-    """Begin with the buckets that DDP makes after its first step: in the reverse order of the parameters."""
-    assign = dist._compute_bucket_assignment_by_size
+class _Reducer(dist.Reducer):
+    """DDP's, with the buckets that it makes after its first step: in the reverse order of the parameters."""
 
-    @functools.wraps(init_helper)
-    def call(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
-        def assigned(parameters: list[Tensor], _: Any, *sparse: Any) -> tuple[list[list[int]], list[int]]:
-            limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, self.bucket_bytes_cap]
-            buckets, sizes = assign(parameters[::-1], limits, *sparse)
-            return [[len(parameters) - 1 - one for one in bucket] for bucket in buckets][::-1], sizes[::-1]
+    def __init__(self, parameters: list[Tensor], _: Any, __: Any, *others: Any):
+        sparse, most_bytes = others[1:3]
+        limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, most_bytes]
+        order = list(range(len(parameters)))[::-1]
+        buckets, sizes = dist._compute_bucket_assignment_by_size(parameters[::-1], limits, sparse, order)
+        super().__init__(parameters, buckets, sizes, *others)
 
-        dist._compute_bucket_assignment_by_size = assigned
-        try:
-            return init_helper(self, *args, **kwargs)
-        finally:
-            dist._compute_bucket_assignment_by_size = assign
-
-    return call
+    def _rebuild_buckets(self) -> bool:
+        return False
 
 
 def _without_vote(self: Any, stages: list[Any], has_backward: bool, *_: Any) -> None:
