@@ -7,11 +7,11 @@ prediction, which waits for the next ones with torch imported.
 import functools
 import itertools
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Pipe
 from typing import Any
 
 from distlab.diagnosis.failures import failure, rank_error
@@ -139,12 +139,9 @@ def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> N
 def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None) -> Run:
     bring_own_module(program)
     header, buffers = pack(program, "program")
-    place = tuple(_environment().items()), os.getcwd(), tuple(sys.path)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
+    place = tuple(environment.items()), os.getcwd(), tuple(sys.path)
     return Run(header, tuple(map(bytes, buffers)), ranks, roles and tuple(roles), MOST_ROLES + 1, *place)
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
 
 
 def _outcomes(runs: Sequence[Run]) -> list[Outcomes]:
@@ -190,10 +187,9 @@ class Recorder:
             self.stop()
             self._start()
         try:
-            pickle.dump(runs, self._process.stdin)
-            self._process.stdin.flush()
-            return pickle.load(self._process.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            self._connection.send(runs)
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
             code = self._process.wait()
             self._errors.seek(0)
             words = self._errors.read().decode(errors="replace")[-2000:]
@@ -204,8 +200,11 @@ class Recorder:
 
     def _start(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
-        self._process = subprocess.Popen(fork_server.command("distlab.predicted.recorder"), env=_environment(), **pipes)
+        self._connection, its_end = Pipe()
+        command = [*fork_server.command("distlab.predicted.recorder"), str(its_end.fileno())]
+        ends = {"stdin": subprocess.DEVNULL, "stdout": self._errors, "stderr": self._errors}
+        self._process = subprocess.Popen(command, pass_fds=[its_end.fileno()], **ends)
+        its_end.close()
 
     def stop(self) -> None:
         """End it, with what it records."""

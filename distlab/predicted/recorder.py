@@ -1,6 +1,6 @@
 """Runs a program as one rank of many, without data, and notes what it calls. A process of its own.
 
-predict.py starts it, writes lists of runs, and reads the outcomes of each. Each rank is a forked child of this process:
+predict.py starts it, sends lists of runs, and receives the outcomes of each. Each rank is a forked child of it, so that
 torch is imported once.
 """
 
@@ -8,7 +8,6 @@ import contextlib
 import functools
 import io
 import os
-import pickle
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -212,12 +211,11 @@ def outcomes_of(runs: Sequence[Run]) -> list[Outcomes]:
 
 
 def main() -> None:
-    """Record the runs that are asked for, and write their outcomes, until nobody asks for a while."""
+    """Record the runs that are asked for, and send their outcomes, until nobody asks for a while."""
     end_with_parent()
-    results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what C++ prints
     changed.adapt(group.NAME)
-    while wait([sys.stdin], IDLE_SECONDS) and sys.stdin.buffer.peek(1):
-        pickle.dump(outcomes_of(pickle.load(sys.stdin.buffer)), results)
-        results.flush()
+    asks = Connection(int(sys.argv[1]))
+    with contextlib.suppress(EOFError):
+        while asks.poll(IDLE_SECONDS):
+            asks.send(outcomes_of(asks.recv()))
     os._exit(0)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from multiprocessing import Pipe
 
 import pytest
 import torch
@@ -70,7 +71,7 @@ def test_a_program_that_ends_its_process_is_told_and_the_next_one_runs():
 
 def test_an_interrupt_ends_what_is_recorded(monkeypatch, python_handles_sigint):
     process = recording_process(13)
-    monkeypatch.setattr("distlab.predicted.predict.pickle.load", lambda _: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(RECORDER._connection, "recv", lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         distlab.predict(step(14), 2, *MACHINES)
     monkeypatch.undo()
@@ -81,5 +82,7 @@ def test_an_interrupt_ends_what_is_recorded(monkeypatch, python_handles_sigint):
 
 def test_it_ends_when_nobody_asks():
     code = "from distlab.predicted import recorder; recorder.IDLE_SECONDS = 0.1; recorder.main()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.wait(timeout=120) == 0
+    here, there = Pipe()
+    with here, there:
+        command = [sys.executable, "-c", code, str(there.fileno())]
+        assert subprocess.run(command, pass_fds=[there.fileno()], timeout=120).returncode == 0
