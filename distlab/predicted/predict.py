@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Pipe
 from typing import Any
 
+from distlab import text
 from distlab.diagnosis.failures import failure, rank_error
 from distlab.errors import ArgumentError, ClusterError, RankError
 from distlab.launch import fork_server
 from distlab.predicted.nodes import Outcomes, Run
 from distlab.predicted.prediction import Case, Prediction, Predictions
 from distlab.simulated.network import Device, Network
-from distlab.text import instance, refuse, whole_number
 from distlab.wire.messages import Failure
 from distlab.wire.payload import bring_own_module, pack
 
@@ -68,7 +68,7 @@ def predict(
     """
     _check(program, ranks, network, device, roles)
     if tokens is not None:
-        whole_number("tokens", tokens, 1)
+        text.whole_number("tokens", tokens, 1)
     run = _run_of(program, ranks, roles)
     return _prediction(run, _outcomes([run])[0], network, device, tokens)
 
@@ -101,9 +101,9 @@ def sweep(
     """
     for name, values in {"ranks": ranks, **choices}.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            refuse(name, "a list of values", values, SWEEP, wrong_type=True)
+            text.refuse(name, "a list of values", values, SWEEP, wrong_type=True)
     if tokens is not None and not callable(tokens):
-        refuse("tokens", "a function of the number of ranks and the choice", tokens, SWEEP, wrong_type=True)
+        text.refuse("tokens", "a function of the number of ranks and the choice", tokens, SWEEP, wrong_type=True)
     networks = {number: network(number) if callable(network) else network for number in ranks}
     for number in ranks:
         _check(program, number, networks[number], device, roles)
@@ -125,15 +125,13 @@ predict.sweep = sweep
 
 def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> None:
     if not callable(program):
-        refuse("program", "a function of (rank, world_size)", program, EXAMPLE, wrong_type=True)
-    whole_number("ranks", ranks, 1)
+        text.refuse("program", "a function of (rank, world_size)", program, EXAMPLE, wrong_type=True)
+    text.whole_number("ranks", ranks, 1)
     for name, value, kind in (("network", network, Network), ("device", device, Device)):
-        instance(name, value, kind, EXAMPLE)
+        text.instance(name, value, kind, EXAMPLE)
     network.check_size(ranks)
-    if roles is not None and not (isinstance(roles, Sequence) and roles and not isinstance(roles, str)):
-        refuse("roles", "a list of ranks", roles, "For example: roles=[0, 8].", wrong_type=True)
-    for rank in roles or ():
-        whole_number("roles", rank, 0, ranks - 1, "For example: roles=[0, 8].")
+    if roles is not None:
+        text.ranks("roles", roles, ranks, "For example: roles=[0, 8].")
 
 
 def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None) -> Run:
@@ -159,7 +157,7 @@ def _prediction(run: Run, outcomes: Outcomes, network: Network, device: Device, 
     """What the noted calls take on these machines."""
     failures = [failure(outcome) for outcome in outcomes if isinstance(outcome, Failure)]
     if failures:
-        del KEPT[run]  # what raised may have had another reason
+        KEPT.pop(run, None)  # what raised may have had another reason
         raise rank_error(failures, [one.rank for one in failures], False, "")
     sys.stdout.write("".join(outcome.printed for outcome in outcomes[:1]))
     if run.ranks is None and len(outcomes) > MOST_ROLES:

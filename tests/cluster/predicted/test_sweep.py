@@ -48,6 +48,11 @@ def test_a_sweep_finds_what_is_best_and_says_what_fails():
     assert sorted(labels) == sorted({case.name for case in found if case.prediction})
 
 
+def test_a_case_that_fails_twice_has_its_reason_twice():
+    found = distlab.predict.sweep(sharded, [8, 8], NETWORK, DEVICE, mesh=[(8, 8)])
+    assert [case.why.startswith("rank 0 raised ") for case in found] == [True, True]
+
+
 def test_on_other_machines_a_program_does_not_run_again(monkeypatch):
     program = functools.partial(sharded, batch=24)
     first = distlab.predict(program, 8, NETWORK, DEVICE)
