@@ -1,6 +1,6 @@
 """Streams and events of a device that is not there, which programs and torch's own FSDP2 get from torch.cpu.
 
-torch.cpu has a Stream and an Event, with all that CUDA's have, which do nothing; FSDP2 calls them on a CPU as on a GPU.
+torch.cpu has a Stream and an Event, which do nothing; FSDP2 calls them on a CPU as on a GPU.
 Runs in the recorder's process.
 """
 
@@ -85,12 +85,6 @@ def install(timeline: Timeline) -> None:
 
         def wait_stream(self, stream: Any) -> None:
             timeline.wait(self.number, timeline.ends(stream.number))
-
-        def query(self) -> bool:
-            return True
-
-        def synchronize(self) -> None:
-            torch.cpu.current_stream().wait_stream(self)
 
     replace_cpu_streams(Stream, Event)
     timeline.current = lambda: torch.cpu.current_stream().number
