@@ -74,6 +74,7 @@ class Cell:
         self._timeout = None if options.timeout is None else text.seconds("timeout", options.timeout)
         self._ranks, self._targets, self._options = ranks, targets, options
         ranks.ready(targets)
+        self._lost_before = set(ranks.lost)
         view = ranks.client.direct_view(targets)
         if ranks.plan.network is not None:
             view.apply_async(begin_cell, next(ranks.cells))
@@ -92,7 +93,6 @@ class Cell:
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
         self._turn = -1  # the rank at a breakpoint to which the person has typed
-        self._died: dict[int, str] = {}  # how each of its ranks that have died did so, in words
 
     # --- waiting ---
 
@@ -126,8 +126,7 @@ class Cell:
             if not self._watch.needs:
                 self._watch.states = self._watch.ask(True)
             turns.leave(self._ranks.channel)
-            # a rank that had just died never replies to what it was sent
-            self._died |= {rank: self._ranks.note_death(rank) for rank in {*late} & {*self._ranks.unnoted_deaths()}}
+            self._note_deaths()  # a rank that had just died never replies to what it was sent
             replaced = self._ranks.bring_back(self._sent, self._watch.states)
         duration = time.monotonic() - self._began
         self._show()
@@ -168,7 +167,7 @@ class Cell:
             display.show_live(self._place, doing, picture, self._result, self._targets)
 
     def _show(self) -> None:
-        whole = not self._sent.unfinished() and not any(map(_is_death, self._sent.so_far().values()))
+        whole = not self._sent.unfinished() and set(self._targets) <= set(self._ranks.client.ids)
         limit = seconds.OUTPUT if whole else seconds.AFTER_DEATH
         with waiting.allowed():
             display.show(self._result, self._targets, self._place, limit, self._ranks.printed())
@@ -177,36 +176,35 @@ class Cell:
 
     def _replies(self) -> list[Any]:
         """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed."""
-        raised = self._raised()
-        self._raise_if_dead()
-        if raised:
+        if any(map(_has_failed, self._sent.so_far().values())):
+            raised = self._raised()
+            self._raise_if_dead()
             self._raise_failed(raised)
         return self._result.get(return_exceptions=True)
 
+    def _note_deaths(self) -> None:
+        """Note which of its ranks have died as lost."""
+        for rank in set(self._targets) & set(self._ranks.unnoted_deaths()):
+            self._ranks.note_death(rank)
+
     def _raised(self) -> list[Failure]:
-        """What the ranks that have replied raised; ranks whose process ended are noted as lost instead."""
-        replies = self._sent.so_far()
-        exceptions = {r for r, reply in replies.items() if isinstance(reply, Exception) and not _is_death(reply)}
-        reached = sorted(exceptions & set(self._ranks.client.ids))  # mpiexec may have ended one since
+        """What the ranks that have replied raised; for one that has died, which is noted, ipyparallel has replied."""
+        self._note_deaths()
+        lost, replies = self._ranks.lost, self._sent.so_far()
+        failed = [rank for rank, reply in replies.items() if _has_failed(reply) and rank not in lost]
+        exceptions = {rank for rank in failed if isinstance(replies[rank], Exception)}
+        reached = exceptions & set(self._ranks.client.ids)  # one may have died since
         described = self._ranks.send(reached, entry.last_failure).within(seconds.LAST_FAILURE) if reached else {}
-        raised = []
-        for rank, reply in replies.items():
-            if _is_death(reply):
-                self._died[rank] = self._ranks.note_death(rank)
-            elif rank in exceptions:
-                raised.append(_failure_of_cell(rank, reply, described.get(rank)))
-            elif _has_failed(reply):
-                raised.append(failures.failure(reply[0].failure))
-        if raised and all(f.consequence for f in raised) and not self._died:
-            self._died = self._ranks.just_died()
+        raised = [_failure(rank, replies[rank], described.get(rank)) for rank in failed]
+        if raised and all(f.consequence for f in raised) and self._lost_before.issuperset(lost):
+            self._ranks.note_death_behind()
         return raised
 
     def _raise_if_dead(self, replaced: Mapping[int, str] | None = None) -> None:
-        """Raise RankDied if the process of a rank of this cell has ended by itself, not as one of `replaced`."""
+        """Raise RankDied if a process has ended since the cell was sent, by itself and not as one of `replaced`."""
         lost, replaced = self._ranks.lost, replaced or {}
-        died = lost if failures.WITH_ANOTHER in lost.values() else self._died
-        if died := {rank: how for rank, how in died.items() if rank not in replaced}:
-            survivors = [rank for rank in range(self._ranks.plan.n) if rank not in {*lost, *self._died}]
+        if died := {rank: how for rank, how in lost.items() if rank not in {*self._lost_before, *replaced}}:
+            survivors = [rank for rank in range(self._ranks.plan.n) if rank not in lost]
             how = self._ranks.plan.again, self._ranks.host_is_lost, self._ranks.last_lines
             seen = self._watch.states or self._ranks.states(survivors)
             ended = failures.gone_with_group(False, any(seen[rank].threads for rank in survivors if rank in seen))
@@ -282,16 +280,13 @@ class DeadlockWatch:
         return bool(self.needs)
 
 
-def _failure_of_cell(rank: int, reply: Any, described: Any) -> Failure:
-    """What a %%px cell raised on a rank: the rank's own description, else what ipyparallel knows about it."""
+def _failure(rank: int, reply: Any, described: Any) -> Failure:
+    """What a rank raised: its own description, for a %%px cell `described`, else what ipyparallel knows about it."""
+    if not isinstance(reply, Exception):
+        return failures.failure(reply[0].failure)
     if isinstance(described, Failure) and described.kind == getattr(reply, "ename", ""):
         return failures.failure(described)
     return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
-
-
-def _is_death(reply: Any) -> bool:
-    """Whether ipyparallel replied in place of an engine that has died."""
-    return type(reply).__name__ == "EngineError" or getattr(reply, "ename", "") == "EngineError"
 
 
 def _has_failed(reply: Any) -> bool:

@@ -274,13 +274,13 @@ class Ranks:
         there, ended = set(self.client.ids), self._processes.how_ended
         return [r for r, pid in enumerate(self.pids) if (r not in there or ended(r, pid)) and r not in self.lost]
 
-    def just_died(self) -> dict[int, str]:
-        """How ranks whose connections are lost have died, in words: one may have served a call, without a cell."""
-        deadline, died = time.monotonic() + seconds.DEATH, []
-        while not died and time.monotonic() < deadline:
-            died = [rank for rank, pid in enumerate(self.pids) if self._processes.how_ended(rank, pid)]
+    def note_death_behind(self) -> None:
+        """Note which ranks have died, where connections are lost: one may have served a call, without a cell."""
+        deadline = time.monotonic() + seconds.DEATH
+        while not (died := self.unnoted_deaths()) and time.monotonic() < deadline:
             time.sleep(0.01)
-        return {rank: self.note_death(rank) for rank in died}
+        for rank in died:
+            self.note_death(rank)
 
     def note_death(self, rank: int) -> str:
         """Remember that a rank has died; how, in words."""
