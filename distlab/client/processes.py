@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +103,10 @@ class Processes:
         wanted, cluster_id = self._plan.hosts, self.tag.rsplit("-", 1)[1]
         environment = local.environment(self._plan.threads, self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
-        self._server_plan = ServerPlan(environment, (*PRELOADED, *self._plan.preload))
         address, only_here = "127.0.0.1", wanted is None and self._plan.forks
+        forked = local.controller_arguments(address, self.folder) if only_here else ()
+        self._server_plan = ServerPlan(environment, (*PRELOADED, *self._plan.preload), forked)
         if only_here:  # before all else that takes time: importing torch takes longest
-            arguments = local.controller_arguments(address, self.folder)
-            self._server_plan = replace(self._server_plan, controller=arguments)
             self.servers.start(fork_server.command(), self._server_plan, os.path.join(self.folder, "log", "fork.log"))
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
@@ -175,17 +173,16 @@ class Processes:
 
     def _connections(self, cluster_id: str) -> dict[str, Any]:
         """How an engine and a client reach the controller, which writes it into files when it listens."""
-        found, deadline = {}, time.monotonic() + START_SECONDS
-        for kind in ("engine", "client"):
-            path = Path(self.folder, "security", f"ipcontroller-{cluster_id}-{kind}.json")
-            while kind not in found:
-                self._check_start()
-                if time.monotonic() > deadline:
-                    raise ClusterError(f"the controller was not there after {START_SECONDS:g} s.")
-                with waiting.allowed(), contextlib.suppress(OSError, json.JSONDecodeError):  # it is being written
-                    time.sleep(0.01)
-                    found[kind] = json.loads(path.read_text())
-        return found
+        folder = Path(self.folder, "security")
+        files = {kind: folder / f"ipcontroller-{cluster_id}-{kind}.json" for kind in ("engine", "client")}
+
+        def read() -> dict[str, Any] | None:
+            with contextlib.suppress(OSError, json.JSONDecodeError):  # they are being written
+                return {kind: json.loads(path.read_text()) for kind, path in files.items()}
+            return None
+
+        with waiting.allowed():
+            return self._wait(read)
 
     def _fork(self, engines: Iterable[int], threads: int) -> None:
         self.servers.order(ForkOrder, engines, {**self._connection, **local.thread_variables(threads)})
@@ -243,28 +240,27 @@ class Processes:
             reaper.end(reaper.find(self.tag))
             raise ClusterError("The controller process has ended, and with it the ranks: call cluster.restart().")
 
-    def _wait(self, condition: Callable[[], bool], old: Collection[tuple[int, int]] = ()) -> None:
-        """Wait for a change in the registered engines; `old` are engines and processes that may end meanwhile."""
+    def _wait(self, condition: Callable[[], Any], old: Collection[tuple[int, int]] = ()) -> Any:
+        """Wait until a condition holds, and return it; `old` are engines and processes that may end meanwhile."""
         began = asked = time.monotonic()
-        while not condition():
+        while not (value := condition()):
             self.check_controller()
-            if not old and time.monotonic() > asked + 1:
+            if self.client is not None and not old and time.monotonic() > asked + 1:
                 compat.ask_for_engines(self.client)
                 asked = time.monotonic()
             for rank, pid in self.servers.pids.items():
                 if (how := self.how_ended(rank, pid)) and (rank, pid) not in old:
                     raise ClusterError(f"rank {rank} {how} on starting.\n{self.servers.log_of(rank)[-500:]}".rstrip())
-            self._check_start()
+            lost = self._plan.forks and any(map(self.servers.why_lost, range(max(1, self._plan.n))))
+            if lost or any(program.poll() is not None for program in self.programs):
+                raise ClusterError("a process ended before all engines had registered.")
             if time.monotonic() > began + START_SECONDS:
-                raise ClusterError(f"only the engines {self.client.ids} had registered after {START_SECONDS:g} s.")
+                late = "the controller was not there"
+                if self.client is not None:
+                    late = f"only the engines {self.client.ids} had registered"
+                raise ClusterError(f"{late} after {START_SECONDS:g} s.")
             time.sleep(0.005)  # what is waited for wants the cores itself
-
-    def _check_start(self) -> None:
-        """ClusterError if something has ended without which no engine registers."""
-        self.check_controller()
-        lost = self._plan.forks and any(map(self.servers.why_lost, range(max(1, self._plan.n))))
-        if lost or any(program.poll() is not None for program in self.programs):
-            raise ClusterError("a process ended before all engines had registered.")
+        return value
 
     @property
     def can_fork(self) -> bool:
