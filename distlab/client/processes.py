@@ -52,7 +52,7 @@ class Processes:
         channel: over which ranks are asked what they are doing.
         servers: the fork servers, where they start the engines.
         programs: what starts them elsewhere: mpiexec, or a program for each.
-        changes: how often a process has ended; None where nothing reports each.
+        changed: whether a process may have ended since this was last set to False.
 
     If a process ends, or does not register in time, nothing is left running; the error has its last lines.
     """
@@ -64,9 +64,10 @@ class Processes:
         self.servers = Servers(self.host_of_rank or defaultdict(int), self._note_end)
         self.client: Any = None
         self.programs: list[Program] = []
-        self.changes = 0 if plan.forks else None
+        self.changed = True
         self._generation = 0
-        self._controller_ended = False  # it carries all messages
+        self._forked_controller_ended = False
+        self._controller: Program | None = None  # where no fork server forks it
         self._guard: subprocess.Popen | None = None
         self.tag = f"{os.getpid()}-{os.urandom(4).hex()}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
@@ -121,7 +122,7 @@ class Processes:
         self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
         if not only_here:
             command = fork_server.command(CONTROLLER_MODULE) + list(local.controller_arguments(address, self.folder))
-            self._start_program(command, environment, "controller", lambda: self._note_end(CONTROLLER))
+            self._controller = self._start_program(command, environment, "controller")
         self._start_engines(self._connections(cluster_id), address, environment)
         self._find_store(address)
 
@@ -137,10 +138,8 @@ class Processes:
         where = (*self.store, prefix, path, self.channel.address, self.host_of_rank)
         return Meeting(init_method, backend, world_size, timeout, *where)
 
-    def _start_program(
-        self, command: Sequence[str], environment: dict[str, str], name: str, when_ended: Callable[[], None]
-    ) -> Program:
-        program = Program(command, environment, os.path.join(self.folder, "log", f"{name}.log"), when_ended)
+    def _start_program(self, command: Sequence[str], environment: dict[str, str], name: str) -> Program:
+        program = Program(command, environment, os.path.join(self.folder, "log", f"{name}.log"))
         self._ends.callback(program.join)
         return program
 
@@ -162,7 +161,7 @@ class Processes:
                 mpi = (mpiexec.find(), *mpiexec.arguments(ranks, address, environment), "-n", str(n))
                 commands = [(*mpi, *ENGINE, "--mpi")]
             for number, command in enumerate(commands):
-                self.programs.append(self._start_program(command, environment, f"engine-{number}", self._note_change))
+                self.programs.append(self._start_program(command, environment, f"engine-{number}"))
         import ipyparallel  # now: it would slow a server that imports torch, and nobody waits for it here
 
         self.client = ipyparallel.Client(found["client"])
@@ -224,15 +223,16 @@ class Processes:
 
     def _note_end(self, engine: int) -> None:
         """Report to ipyparallel that an engine has ended. Runs on: the thread of its connection."""
-        self._note_change()
+        self.changed = True
         if engine == CONTROLLER:
-            self._controller_ended = True
+            self._forked_controller_ended = True
         elif self.client is not None:
             compat.forget_engine(self.client, engine)
 
-    def _note_change(self) -> None:
-        if self.changes is not None:
-            self.changes += 1
+    @property
+    def _controller_ended(self) -> bool:
+        """Whether the process has ended that carries all messages."""
+        return self._forked_controller_ended or (self._controller is not None and self._controller.poll() is not None)
 
     def check_controller(self) -> None:
         """ClusterError if the controller has ended; the ranks, which nothing can reach then, are ended, too."""

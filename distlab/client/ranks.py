@@ -56,7 +56,6 @@ class Ranks:
         self.broken = False
         self.cells = itertools.count(1)
         self.joined: list[Joined] = []
-        self._changes: int | None = 0  # of the processes, when we last looked for deaths
         self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now
         self._watchdog_failed = False  # whether that was shown
@@ -128,9 +127,7 @@ class Ranks:
 
     def ready(self, targets: Sequence[int]) -> None:
         """Before a cell: make sure that all ranks are there and the group is whole; no group while a host is lost."""
-        changes = self._processes.changes
-        if changes is None or changes != self._changes or len(self.client.ids) < self.plan.n:
-            self._changes = changes
+        if self._processes.changed or len(self.client.ids) < self.plan.n:
             self.note_deaths()
         if self.broken and (set(targets) & set(self.lost) or not self.host_is_lost):
             self.rebuild()
@@ -263,6 +260,7 @@ class Ranks:
     def note_deaths(self) -> None:
         """Notice which ranks have died since the last look, and print which ones will be replaced; nothing is sent."""
         self._processes.check_controller()
+        self._processes.changed = not self.plan.forks  # fork servers report each end, and nothing else does
         died = {rank: self.note_death(rank) for rank in self.unnoted_deaths()}
         if died:  # a cell that nobody is waiting for may be waiting for them
             self.free(engines_with_work(self.client) - set(self.lost))

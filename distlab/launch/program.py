@@ -3,34 +3,29 @@
 Runs on the notebook's kernel, called by processes.py.
 """
 
+import contextlib
 import os
 import subprocess
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 JOIN_SECONDS = 5.0
 
 
 class Program(subprocess.Popen):
-    """A program with additions to the environment, and a log of what it writes.
+    """A program with additions to the environment, and a log of what it writes."""
 
-    Args:
-        when_ended: called when it has ended. Runs on: a thread.
-    """
-
-    def __init__(self, command: Sequence[str], environment: dict[str, str], log: str, when_ended: Callable[[], None]):
+    def __init__(self, command: Sequence[str], environment: dict[str, str], log: str):
         self._log = Path(log)
         self._log.parent.mkdir(exist_ok=True)
         with self._log.open("wb") as output:
             ends = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
             super().__init__(command, env={**os.environ, **environment}, start_new_session=True, **ends)
-        self._thread = threading.Thread(target=lambda: (self.wait(), when_ended()), daemon=True)
-        self._thread.start()
 
     def join(self) -> None:
-        """Wait until its end has been reported."""
-        self._thread.join(JOIN_SECONDS)
+        """Wait until it has ended, but not for ever."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(JOIN_SECONDS)
 
     def output(self) -> str:
         """What it has written."""
