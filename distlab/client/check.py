@@ -20,7 +20,7 @@ from typing import Any
 from distlab.checking import Exercise, Limits, Question, all_exercises, numbers
 from distlab.client.cluster import Cluster, current_cluster
 from distlab.compat.ipython import start_folder
-from distlab.errors import DeadlockError, RankDied, RanksFailed, RankTimeout
+from distlab.errors import DeadlockError, RanksFailed, RankTimeout
 from distlab.plotting.units import Link, Table, count, format_bytes, format_seconds
 from distlab.simulated import trial
 from distlab.simulated.events import Collective
@@ -200,8 +200,6 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
                 run, race = _own_run(cluster, exercise, fn, outcomes)
             _leave(cluster)
     except RanksFailed as error:
-        if isinstance(error, RankDied):
-            cluster.ranks.rebuild()
         advice = exercise.texts("Stuck") if isinstance(error, (DeadlockError, RankTimeout)) else []
         return Verdict(exercise.name, False, words="\n".join([_raised(where, error, n), *advice]))
     finally:
