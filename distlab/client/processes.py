@@ -131,12 +131,13 @@ class Processes:
         self._own_store = None if self._plan.forks else serve(listen(address))
         self.store = self.servers.to(0).store if self._plan.forks else (address, self._own_store.port)
 
-    def next_meeting(self, init_method: str, backend: str, world_size: int, timeout: float) -> Meeting:
-        """Where the ranks of a new generation meet, whose keys no rank has used before."""
+    def next_meeting(self, plan: Plan) -> Meeting:
+        """Where the ranks of a new generation of a cluster meet, whose keys no rank has used before."""
         self._generation += 1
+        backend = plan.backend if plan.network is None else "simulated"
         prefix, path = f"distlab/{self._generation}", os.path.join(self.folder, f"group-{self._generation}")
         where = (*self.store, prefix, path, self.channel.address, self.host_of_rank)
-        return Meeting(init_method, backend, world_size, timeout, *where)
+        return Meeting(plan.init_method, backend, plan.n, plan.timeout, *where)
 
     def _start_program(self, command: Sequence[str], environment: dict[str, str], name: str) -> Program:
         program = Program(command, environment, os.path.join(self.folder, "log", f"{name}.log"))

@@ -79,8 +79,7 @@ class Ranks:
             if old is not None:
                 old.stop()
         self.client, self.channel = self._processes.client, self._processes.channel
-        backend = plan.backend if plan.network is None else "simulated"
-        meeting = self._processes.next_meeting(plan.init_method, backend, plan.n, plan.timeout)
+        meeting = self._processes.next_meeting(plan)
         from ipyparallel.error import KernelError  # imported by now: it would delay the start of the processes
 
         try:
