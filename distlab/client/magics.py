@@ -128,9 +128,7 @@ def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
     start = cursor - len(fragment)
     if (reply["cursor_start"], reply["cursor_end"]) == (start, cursor):
         found += [word for word in reply["matches"] if word not in found]
-    kinds = [{"start": start, "end": cursor, "text": word, "type": "rank"} for word in found]
-    metadata = {"_jupyter_types_experimental": kinds}
-    return {**reply, "matches": found, "cursor_start": start, "cursor_end": cursor, "metadata": metadata}
+    return {**reply, "matches": found, "cursor_start": start, "cursor_end": cursor, "metadata": {}}
 
 
 def _inspect(own: Callable[..., Any], code: str, cursor: int, detail_level: int = 0, *more: Any) -> Any:
