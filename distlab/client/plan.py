@@ -193,9 +193,7 @@ def check_network(network: Any, n: int, backend: str) -> Network | None:
         return None
     from distlab.simulated.network import Network  # others start sooner without it
 
-    if not isinstance(network, Network):
-        advice = 'Call Cluster(8, network=distlab.Network("5 us", "25 GB/s")).'
-        refuse("network", "a distlab.Network", network, advice, wrong_type=True)
+    text.instance("network", network, Network, 'Call Cluster(8, network=distlab.Network("5 us", "25 GB/s")).')
     if backend != "gloo":
         refuse("backend", "gloo on simulated machines", backend, "Leave backend out.")
     network.check_size(n)

@@ -214,7 +214,7 @@ def test_after_a_fault_the_clock_begins_anew_on_the_same_machines(cluster, progr
 
 @pytest.mark.parametrize(
     ("words", "network"),
-    [("a distlab.Network", "fast"), ("of 3 ranks", Network(hosts=[2, 2], inside=Link(0, 1), between=Link(0, 1)))],
+    [("a Network", "fast"), ("of 3 ranks", Network(hosts=[2, 2], inside=Link(0, 1), between=Link(0, 1)))],
 )
 def test_a_network_that_does_not_fit_is_refused(cluster, words, network):
     with pytest.raises(distlab.DistlabError, match=f"^network must be {words}, "), cluster.network(network):
