@@ -54,13 +54,13 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
-    from distlab.client.ahead import AHEAD
+    from distlab.client import ahead
     from distlab.client.cluster import Cluster
     from distlab.client.magics import install
 
     install(shell)
     if hasattr(shell, "kernel") and Cluster.current is None:
-        AHEAD.begin()
+        ahead.begin()
 
 
 def _offer_px() -> None:

@@ -6,13 +6,13 @@
 import contextlib
 import os
 import threading
-from typing import Any
 
 from distlab.client.plan import FORK, ControllerEndedError, Plan, check_launcher
 from distlab.client.processes import Processes
 from distlab.errors import ClusterError
 
 IDLE_SECONDS = 300.0  # after which processes end that no cluster has taken
+BEGUN: list["Ahead"] = []  # one at most
 
 
 def started(plan: Plan) -> Processes:
@@ -24,51 +24,47 @@ def started(plan: Plan) -> Processes:
 
 
 class Ahead:
-    """Processes without engines, started before a cluster is asked for, and ended if none is for a while.
+    """Processes without engines, started in a thread, which ends them if no cluster takes them for a while.
 
     Importing torch takes most of the time of a start, and a person needs some for the next cell.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._timer: threading.Timer | None = None
+        self._surroundings = _surroundings()
         self._processes: Processes | None = None
-        self._surroundings: Any = None
-
-    def begin(self) -> None:
-        """Start them in a thread, where a fork server starts ranks; once, until they are taken."""
-        if self._thread is None and check_launcher(None) == FORK:
-            self._surroundings = _surroundings()
-            self._thread = threading.Thread(target=self._start, name="distlab-ahead", daemon=True)
-            self._thread.start()
-            self._timer = threading.Timer(IDLE_SECONDS, self.take)
-            self._timer.daemon = True
-            self._timer.start()
+        self._wanted = threading.Event()
+        self._thread = threading.Thread(target=self._start, name="distlab-ahead", daemon=True)
+        self._thread.start()
 
     def _start(self) -> None:
-        with contextlib.suppress(ClusterError):  # whoever asks for a cluster starts one, and hears why it fails
+        with contextlib.suppress(ClusterError):  # whoever asks for a cluster starts one, and sees why it fails
             self._processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
+            if not self._wanted.wait(IDLE_SECONDS):
+                self._processes.stop()
+                self._processes = None
 
-    def take(self, plan: Plan | None = None) -> Processes | None:
+    def take(self, plan: Plan) -> Processes | None:
         """They, for a cluster with this plan; if they are of no use to it, they end, and it is None."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-            if thread is None:
-                return None
-            self._timer.cancel()  # it would end those of a later time
-            thread.join()
-            found, self._processes = self._processes, None
-        usable = plan is not None and (plan.engines, plan.hosts, plan.preload) == (FORK, None, ())
-        if found is None or (usable and found.can_fork and self._surroundings == _surroundings()):
+        self._wanted.set()
+        self._thread.join()
+        found, wanted = self._processes, (plan.engines, plan.hosts, plan.preload, _surroundings())
+        if found is None or (found.can_fork and wanted == (FORK, None, (), self._surroundings)):
             return found
         found.stop()
         return None
 
 
+def begin() -> None:
+    """Start processes for the next cluster, where a fork server starts ranks; once, until a cluster is asked for."""
+    if not BEGUN and check_launcher(None) == FORK:
+        BEGUN.append(Ahead())
+
+
+def take(plan: Plan) -> Processes | None:
+    """The processes that were started ahead, for a cluster with this plan; None if there are none of use to it."""
+    return BEGUN.pop().take(plan) if BEGUN else None
+
+
 def _surroundings() -> tuple[dict[str, str], str]:
     """What the ranks get from this process as it is now."""
     return dict(os.environ), os.getcwd()
-
-
-AHEAD = Ahead()

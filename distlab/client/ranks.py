@@ -16,7 +16,7 @@ from typing import Any
 
 from distlab import simulated
 from distlab.client import display, waiting
-from distlab.client.ahead import AHEAD, started
+from distlab.client.ahead import started, take
 from distlab.client.plan import Plan
 from distlab.client.processes import Processes
 from distlab.client.waiting import Patience, Replies
@@ -62,7 +62,7 @@ class Ranks:
         self._owner = os.getpid()
         self._processes: Processes | None = None
         with display.starting(plan.n, plan.backend):
-            self._processes = warm or AHEAD.take(plan)
+            self._processes = warm or take(plan)
             try:
                 self._build(list(range(plan.n)))
             except BaseException:

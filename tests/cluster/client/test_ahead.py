@@ -22,7 +22,7 @@ def kernel(nothing_left):
 
 def servers(book):
     """Process numbers of the fork servers, once what was started ahead is ready; their children have their names."""
-    book.run("ahead.AHEAD._thread and ahead.AHEAD._thread.join()")
+    book.run("import time\nwhile ahead.BEGUN and not ahead.BEGUN[0]._processes: time.sleep(0.01)")
     named = [one for one in processes_of(f"{book.pid}-") if "distlab.launch.fork_server" in " ".join(one.cmdline())]
     return {one.pid for one in named if one.ppid() == book.pid}
 
@@ -62,6 +62,6 @@ def test_they_end_when_nobody_comes(kernel):
     """After some idle time; a cluster then starts as always."""
     kernel.run("from distlab.client import ahead; ahead.IDLE_SECONDS = 1.0")
     kernel.run(LOADED)
-    kernel.run("ahead.AHEAD._timer.join()")  # its thread ends them
+    kernel.run("ahead.BEGUN[0]._thread.join()")  # which ends them
     assert processes_of(f"{kernel.pid}-") == []
     assert kernel.text("cluster = distlab.Cluster(2)") == "2 ranks are ready (gloo)."
