@@ -140,7 +140,6 @@ def show(result: Any, targets: Sequence[int], place: Place, patience: float, ser
         if "image/png" in (block[0].data or {}):  # which has no place for a label
             place.leave(_bundle([replace(block[0], text="", data=None)]))
         place.leave(_rich_bundle(block[0]) if block[0].data else _bundle(block))
-    place.erase()
 
 
 def show_live(place: Place, doing: str, picture: str, result: Any, targets: Sequence[int]) -> None:

@@ -68,7 +68,6 @@ class Processes:
         self._generation = 0
         self._forked_controller_ended = False
         self._controller: Program | None = None  # where no fork server forks it
-        self._guard: subprocess.Popen | None = None
         self.tag = f"{os.getpid()}-{os.urandom(4).hex()}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
         self._ends = contextlib.ExitStack()  # what to do when the processes have ended
