@@ -26,12 +26,12 @@ from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Servers
-from distlab.launch.program import Program
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, ServerPlan, SignalOrder
 from distlab.wire.rendezvous import Meeting, address_towards, listen, serve
 
 START_SECONDS = 60.0
+LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended
 ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
 CONTROLLER_MODULE = "distlab.launch.controller"
 ENGINE = (sys.executable, "-m", "ipyparallel.engine")
@@ -63,11 +63,10 @@ class Processes:
         # without hosts all are here, those that are added later too
         self.servers = Servers(self.host_of_rank or defaultdict(int), self._note_end)
         self.client: Any = None
-        self.programs: list[Program] = []
+        self.programs: list[subprocess.Popen] = []
         self.changed = True
         self._generation = 0
-        self._forked_controller_ended = False
-        self._controller: Program | None = None  # where no fork server forks it
+        self._controller: subprocess.Popen | None = None  # where no fork server forks it
         self.tag = f"{os.getpid()}-{os.urandom(4).hex()}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
         self._ends = contextlib.ExitStack()  # what to do when the processes have ended
@@ -138,10 +137,14 @@ class Processes:
         where = (*self.store, prefix, path, self.channel.address, self.host_of_rank)
         return Meeting(plan.init_method, backend, plan.n, plan.timeout, *where)
 
-    def _start_program(self, command: Sequence[str], environment: dict[str, str], name: str) -> Program:
-        program = Program(command, environment, os.path.join(self.folder, "log", f"{name}.log"))
-        self._ends.callback(program.join)
-        return program
+    def _start_program(self, command: Sequence[str], environment: dict[str, str], name: str) -> subprocess.Popen:
+        """Start what no fork server starts: a controller, mpiexec, an engine of its own; its log has what it writes."""
+        log = Path(self.folder, "log", f"{name}.log")
+        log.parent.mkdir(exist_ok=True)
+        with log.open("wb") as output:
+            ends = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+            program = subprocess.Popen(command, env={**os.environ, **environment}, start_new_session=True, **ends)
+        return self._ends.enter_context(program)
 
     def _start_engines(self, found: dict[str, Any], address: str, environment: dict[str, str]) -> None:
         """Start the engines, whose controller is at this address of this machine, and connect a client.
@@ -224,15 +227,14 @@ class Processes:
     def _note_end(self, engine: int) -> None:
         """Report to ipyparallel that an engine has ended. Runs on: the thread of its connection."""
         self.changed = True
-        if engine == CONTROLLER:
-            self._forked_controller_ended = True
-        elif self.client is not None:
+        if engine != CONTROLLER and self.client is not None:
             compat.forget_engine(self.client, engine)
 
     @property
     def _controller_ended(self) -> bool:
         """Whether the process has ended that carries all messages."""
-        return self._forked_controller_ended or (self._controller is not None and self._controller.poll() is not None)
+        forked = any(engine == CONTROLLER for c in self.servers.connections for engine, _ in [*c.ended])
+        return forked or (self._controller is not None and self._controller.poll() is not None)
 
     def check_controller(self) -> None:
         """ClusterError if the controller has ended; the ranks, which nothing can reach then, are ended, too."""
@@ -320,8 +322,9 @@ class Processes:
 
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others; `otherwise` if their logs do not say."""
-        self.programs[0].join()  # what they write may arrive later than the report of the end
-        first = mpiexec.first_to_end(self.programs[0].output())
+        with contextlib.suppress(subprocess.TimeoutExpired):  # mpiexec's processes may write after a rank has ended
+            self.programs[0].wait(LAST_WORDS_SECONDS)
+        first = mpiexec.first_to_end(Path(self.folder, "log", "engine-0.log").read_text(errors="replace"))
         return otherwise if first is None else first
 
     def stop(self) -> None:
