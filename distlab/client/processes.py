@@ -108,8 +108,7 @@ class Processes:
         if only_here:  # before all else that takes time: importing torch takes longest
             self.servers.start(fork_server.command(), self._server_plan, os.path.join(self.folder, "log", "fork.log"))
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
-        nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        self._guard = self._ends.enter_context(subprocess.Popen(command, cwd="/", start_new_session=True, **nothing))
+        self._guard = self._start_program(command, {}, "guard")
         self._ends.callback(self._guard.terminate)  # when all else has ended: this process may be killed before that
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with a host
             address = self._reach_all(wanted)
@@ -138,7 +137,7 @@ class Processes:
         return Meeting(plan.init_method, backend, plan.n, plan.timeout, *where)
 
     def _start_program(self, command: Sequence[str], environment: dict[str, str], name: str) -> subprocess.Popen:
-        """Start what no fork server starts: a controller, mpiexec, an engine of its own; its log has what it writes."""
+        """Start what no fork server starts, such as the guard or mpiexec; what it writes goes into a log."""
         log = Path(self.folder, "log", f"{name}.log")
         log.parent.mkdir(exist_ok=True)
         with log.open("wb") as output:
