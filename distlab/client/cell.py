@@ -77,7 +77,7 @@ class Cell:
         self._lost_before = set(ranks.lost)
         view = ranks.client.direct_view(targets)
         if ranks.plan.network is not None:
-            view.apply_async(begin_cell, next(ranks.cells))
+            view.apply_async(begin_cell, time.monotonic_ns())
         if options.check:
             view.apply_async(entry.begin_checks, *ranks.checks())
         if options.pauses:

@@ -65,7 +65,6 @@ class Processes:
         self.client: Any = None
         self.programs: list[subprocess.Popen] = []
         self.changed = True
-        self._generation = 0
         self._controller: subprocess.Popen | None = None  # where no fork server forks it
         self.tag = f"{os.getpid()}-{os.urandom(4).hex()}"
         self.folder = tempfile.mkdtemp(prefix="distlab-")
@@ -130,9 +129,9 @@ class Processes:
 
     def next_meeting(self, plan: Plan) -> Meeting:
         """Where the ranks of a new generation of a cluster meet, whose keys no rank has used before."""
-        self._generation += 1
+        generation = time.monotonic_ns()
         backend = plan.backend if plan.network is None else "simulated"
-        prefix, path = f"distlab/{self._generation}", os.path.join(self.folder, f"group-{self._generation}")
+        prefix, path = f"distlab/{generation}", os.path.join(self.folder, f"group-{generation}")
         where = (*self.store, prefix, path, self.channel.address, self.host_of_rank)
         return Meeting(plan.init_method, backend, plan.n, plan.timeout, *where)
 

@@ -4,7 +4,6 @@ Runs on the notebook's kernel, called by cluster.py; cell.py asks it to free ran
 """
 
 import contextlib
-import itertools
 import os
 import select
 import signal
@@ -44,7 +43,6 @@ class Ranks:
         lost: how ranks have died, in words, by rank.
         last_lines: the end of what they wrote, by rank.
         broken: whether the group must be rebuilt before use.
-        cells: numbers of the cells of a simulated cluster.
         joined: what each reported when it joined the group.
     """
 
@@ -54,7 +52,6 @@ class Ranks:
         self.lost: dict[int, str] = {}
         self.last_lines: dict[int, str] = {}
         self.broken = False
-        self.cells = itertools.count(1)
         self.joined: list[Joined] = []
         self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now

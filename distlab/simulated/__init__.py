@@ -29,7 +29,10 @@ def use(network: Network | None) -> None:
 
 
 def begin_cell(number: int) -> None:
-    """Note that a cell begins here, on all its ranks together. Runs on: every rank of the cell."""
+    """Note that a cell begins here, on all its ranks together; numbers rise from cell to cell.
+
+    Runs on: every rank of the cell.
+    """
     from distlab.simulated import notes
 
     notes.align((number, 0))

@@ -68,7 +68,7 @@ class Wait:
 class Align:
     """The rank goes on once everything before this has ended on all ranks, together with those that align there, too.
 
-    Its clock is then the latest of all. `number` counts the cells, and the alignments in each.
+    Its clock is then the latest of all. `number` is that of the cell, and of the alignment in it; both rise.
     """
 
     number: tuple[int, int]
