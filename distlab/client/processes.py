@@ -71,10 +71,11 @@ class Processes:
         self._ends = contextlib.ExitStack()  # what to do when the processes have ended
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
-            if plan.attached is None:
-                self._start()
-            else:
-                self._attach(plan.attached.client)
+            address = self._start() if plan.attached is None else self._attach(plan.attached.client)
+            self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
+            # that of the first host's fork server, or else served here; importing torch for it costs most
+            self._own_store = None if plan.forks else serve(listen(address))
+            self.store = self.servers.to(0).store if plan.forks else (address, self._own_store.port)
         except BaseException as error:
             logs, kind = self._last_lines(), ControllerEndedError if self._controller_ended else ClusterError
             self.stop()
@@ -83,8 +84,8 @@ class Processes:
             words = filter(None, (f"The ranks did not start: {error}", logs))
             raise kind("\n".join(words)) from error
 
-    def _attach(self, client: Any) -> None:
-        """Use engines that others started, and end none of them."""
+    def _attach(self, client: Any) -> str:
+        """Use engines that others started, and end none of them; returns the address of this machine for them."""
         self.client = client
         try:
             names = client.direct_view("all").apply_async(socket.gethostname).get(timeout=ATTACH_SECONDS)
@@ -92,12 +93,11 @@ class Processes:
             advice = "Each engine needs distlab, as installed here, and must be idle."
             raise HostError(f"The engines do not answer: {error}. {advice}") from error
         self.names = tuple(dict.fromkeys(names))
-        address = address_towards(compat.address_of_controller(client))
-        self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
         self.host_of_rank = tuple(map(self.names.index, names))
-        self._find_store(address)
+        return address_towards(compat.address_of_controller(client))
 
-    def _start(self) -> None:
+    def _start(self) -> str:
+        """Start all processes; returns the address of this machine for the engines."""
         wanted, cluster_id = self._plan.hosts, self.tag.rsplit("-", 1)[1]
         environment = local.environment(self._plan.threads, self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
@@ -115,17 +115,11 @@ class Processes:
             local.encrypt(self.folder)
         if not self._plan.forks:
             self._end_servers(range(len(self.servers.connections)))
-        self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
         if not only_here:
             command = fork_server.command(CONTROLLER_MODULE) + list(local.controller_arguments(address, self.folder))
             self._controller = self._start_program(command, environment, "controller")
         self._start_engines(self._connections(cluster_id), address, environment)
-        self._find_store(address)
-
-    def _find_store(self, address: str) -> None:
-        """The store is that of the first host's fork server, or else served here; importing torch for it costs most."""
-        self._own_store = None if self._plan.forks else serve(listen(address))
-        self.store = self.servers.to(0).store if self._plan.forks else (address, self._own_store.port)
+        return address
 
     def next_meeting(self, plan: Plan) -> Meeting:
         """Where the ranks of a new generation of a cluster meet, whose keys no rank has used before."""
@@ -297,8 +291,7 @@ class Processes:
         if wanted is None or wanted.job is not None:
             raise ClusterError("The process that forks the ranks is lost, and does not start again by itself.")
         self._reach(lost, self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS)
-        self._wait(lambda: self.servers.to(0).store, old=self.servers.pids.items())
-        self.store = self.servers.to(0).store
+        self.store = self._wait(lambda: self.servers.to(0).store, old=self.servers.pids.items())
 
     def how_ended(self, rank: int, pid: int) -> str:
         """How a process of an engine ended, in words; "" until that is known."""
