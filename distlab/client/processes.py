@@ -323,11 +323,9 @@ class Processes:
         if self.client is not None:
             self.client.close()
         self.servers.close()
-        # forks hold nothing that outlives them: no need to ask politely for long
-        patience = 0.2 if self._plan.forks else mpiexec.END_SECONDS
-        if self._plan.engines == hosts.SLURM_NAME:
-            patience = hosts.SLURM_END_SECONDS
-        reaper.end(reaper.find(self.tag), patience)
+        # others hold nothing that outlives them: no need to ask politely for long
+        patience = {mpiexec.NAME: mpiexec.END_SECONDS, hosts.SLURM_NAME: hosts.SLURM_END_SECONDS}
+        reaper.end(reaper.find(self.tag), patience.get(self._plan.engines, 0.2))
         for connection in self.servers.connections:
             connection.process.wait()
         self._ends.close()
