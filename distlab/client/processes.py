@@ -274,7 +274,7 @@ class Processes:
                 self._reach_again(sorted(lost))
             self.servers.order(SignalOrder, unwanted, signal.SIGKILL)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
-            self.channel.forget(unwanted)
+            self.channel.hear(0)  # that their connections have ended
             self._fork(ids, threads)
             self._wait(lambda: self.client.ids == all_ids, old=old)
         except HostError as error:

@@ -79,22 +79,16 @@ class ControlChannel:
         deadline = time.monotonic() + limit
         self._number += 1
         question = to_json(Query(self._number, want)).encode() + b"\n"
-        ranks, asked, answers = set(ranks), set(), {}
+        ranks, asked, answers, left = set(ranks), set(), {}, 0.0
         while True:
-            self._accept()
+            answers |= {rank: answer for rank, answer in self.hear(left) if answer.number == self._number}
             for rank in ranks & set(self.ends) - asked:
                 asked.add(rank)
                 with contextlib.suppress(OSError):  # a question is short: it fits, unless the rank does not read
                     self.ends[rank].send(question)
-            for rank in asked & set(self.ends) - set(answers):
-                for answer in self._receive(rank):
-                    if answer.number == self._number:
-                        answers[rank] = answer
             left = deadline - time.monotonic()
             if len(answers) == len(ranks) or left <= 0:
                 return dict(sorted(answers.items()))
-            waiting = [self.ends[rank] for rank in asked & set(self.ends) - set(answers)]
-            select.select([self.listener, *self._strangers, *waiting], [], [], left)
 
     def printed(self) -> dict[int, str]:
         """What functions of remote calls have printed since this was last called, by the rank that ran them."""
@@ -102,12 +96,11 @@ class ControlChannel:
         printed, self.texts = self.texts, {}
         return printed
 
-    def hear(self, limit: float) -> None:
-        """Receive what ranks report by themselves, if something comes within `limit` seconds."""
-        select.select([self.listener, *self.ends.values()], [], [], limit)
+    def hear(self, limit: float) -> list[tuple[int, Answer]]:
+        """What ranks answer or report by themselves, each with its rank, if something comes within `limit` seconds."""
+        select.select([self.listener, *self._strangers, *self.ends.values()], [], [], limit)
         self._accept()
-        for rank in list(self.ends):
-            self._receive(rank)
+        return [(rank, answer) for rank in list(self.ends) for answer in self._receive(rank)]
 
     def type(self, rank: int, line: str | None) -> None:
         """Answer the debugger of a rank that waits for a line."""
@@ -153,11 +146,6 @@ class ControlChannel:
             if rank in self.ends:
                 self.ends[rank].close()
             self.ends[rank], self._half[rank] = stranger, rest
-
-    def forget(self, ranks: Iterable[int]) -> None:
-        """Close the connections to ranks whose processes have ended."""
-        for rank in set(ranks) & set(self.ends):
-            self.ends.pop(rank).close()
 
     def close(self) -> None:
         """End every connection; the watchdogs forget the channel."""
