@@ -5,6 +5,7 @@ fork server first.
 """
 
 import contextlib
+import functools
 import importlib
 import re
 import sys
@@ -48,14 +49,13 @@ def drop_late_replies(client: Any) -> None:
     Private: the client's table of what to do with replies.
     """
 
-    def only_awaited(handle: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-        def awaited(reply: dict[str, Any]) -> bool:
-            ids = {reply["parent_header"].get("msg_id"), reply["metadata"].get("original_msg_id")}  # or of a broadcast
-            return bool(ids & client.outstanding)
+    def only_awaited(handle: Callable[[dict[str, Any]], None], reply: dict[str, Any]) -> None:
+        ids = {reply["parent_header"].get("msg_id"), reply["metadata"].get("original_msg_id")}  # or of a broadcast
+        if ids & client.outstanding:
+            handle(reply)
 
-        return lambda reply: handle(reply) if awaited(reply) else None
-
-    client._queue_handlers = {kind: only_awaited(handle) for kind, handle in client._queue_handlers.items()}
+    handlers = client._queue_handlers.items()
+    client._queue_handlers = {kind: functools.partial(only_awaited, handle) for kind, handle in handlers}
 
 
 def address_of_controller(client: Any) -> str:
@@ -85,12 +85,15 @@ def cluster_module_later() -> Iterator[None]:
 
     Private: that ipyparallel takes some of its own names from that module.
     """
-    names = {"cluster"}
-
-    def absent(name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        names.add(name)
+    stand_in = types.ModuleType("ipyparallel.cluster")
+    stand_in.__getattr__ = lambda name: stand_in
+    if sys.modules.setdefault(stand_in.__name__, stand_in) is not stand_in:  # it is there already
+        yield
+        return
+    yield
+    del sys.modules[stand_in.__name__]
+    package = vars(sys.modules["ipyparallel"])
+    names = {"cluster", *(name for name, value in package.items() if value is stand_in)}
 
     def load(name: str) -> Any:
         if name not in names:
@@ -98,16 +101,8 @@ def cluster_module_later() -> Iterator[None]:
         module = importlib.import_module(stand_in.__name__)
         return module if name == "cluster" else getattr(module, name)
 
-    stand_in = types.ModuleType("ipyparallel.cluster")
-    stand_in.__getattr__ = absent
-    if sys.modules.setdefault(stand_in.__name__, stand_in) is not stand_in:  # it is there already
-        yield
-        return
-    yield
-    del sys.modules[stand_in.__name__]
-    package = vars(sys.modules["ipyparallel"])
-    for name in names:
-        package.pop(name, None)
+    for name in names & set(package):
+        del package[name]
     package["__getattr__"] = load
 
 
