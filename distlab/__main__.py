@@ -12,10 +12,9 @@ from importlib.metadata import entry_points, version
 from typing import Any
 
 import distlab
-from distlab.client.plan import check_launcher
 from distlab.client.recording import clock_offsets
 from distlab.errors import ClusterError
-from distlab.launch import local, reaper
+from distlab.launch import reaper
 
 MOST_SKEW = 0.1  # seconds between two clocks, beyond which they mislead people
 RANKS = 4  # of the lessons
@@ -70,8 +69,6 @@ def check_machine() -> None:
     show("cores", f"{cores}; up to {cores} ranks compute at full speed, more than that take turns")
     left = ", ".join(str(process.pid) for process in reaper.leftovers())
     show("leftovers", left or "none", "python -m distlab doctor --clean ends these processes." if left else "")
-    local.check(RANKS, check_launcher(None))
-    show("limits", f"memory and open files for {RANKS} ranks or more")
 
 
 def sum_of_ranks(rank: int, world_size: int) -> float:
@@ -102,7 +99,7 @@ def check_group(n: int | None = None, **where: Any) -> None:
     show("gloo group", f"{what}, all_reduce gave {sums[0]:g}; {time.monotonic() - began:.1f} s")
 
 
-CHECKS = {"machine": check_machine, "group": lambda: check_group(2)}
+CHECKS = {"machine": check_machine, "group": lambda: check_group(RANKS)}
 
 if __name__ == "__main__":
     sys.exit(main())
