@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Servers
 from distlab.wire.channel import ControlChannel
-from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, ServerPlan, SignalOrder
+from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, KillOrder, ServerPlan
 from distlab.wire.rendezvous import Meeting, address_towards, listen, serve
 
 START_SECONDS = 60.0
@@ -179,7 +178,7 @@ class Processes:
             return self._wait(read)
 
     def _fork(self, engines: Iterable[int], threads: int) -> None:
-        self.servers.order(ForkOrder, engines, {**self._connection, **local.thread_variables(threads)})
+        self.servers.order(ForkOrder, engines, environment=self._connection | local.thread_variables(threads))
 
     def _reach(self, numbers: Sequence[int], here: str, until: float = 0.0) -> dict[int, Hello]:
         """Start fork servers on the hosts with these numbers, and wait for their reports.
@@ -272,7 +271,7 @@ class Processes:
         try:
             if lost := {self.servers.host_of_engine[rank] for rank in ids if self.servers.why_lost(rank)}:
                 self._reach_again(sorted(lost))
-            self.servers.order(SignalOrder, unwanted, signal.SIGKILL)
+            self.servers.order(KillOrder, unwanted)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
             self.channel.hear(0)  # that their connections have ended
             self._fork(ids, threads)

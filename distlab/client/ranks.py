@@ -6,7 +6,6 @@ Runs on the notebook's kernel, called by cluster.py; cell.py asks it to free ran
 import contextlib
 import os
 import select
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from distlab.rank import entry
 from distlab.text import rank_list
 from distlab.wire import messages, seconds
 from distlab.wire.messages import RankStatus
-from distlab.wire.orders import SignalOrder
+from distlab.wire.orders import KillOrder
 from distlab.wire.rendezvous import Joined, this_machine
 
 
@@ -236,7 +235,7 @@ class Ranks:
         if not hopeless:
             return {}
         names = self.patience(hopeless).ask(seconds.ANSWER_FOR_REPORT, messages.VARIABLES)
-        self._processes.servers.order(SignalOrder, hopeless, signal.SIGKILL)
+        self._processes.servers.order(KillOrder, hopeless)
         sent.result.wait(seconds.LAST_FAILURE)
         for rank in hopeless:
             self.note_death(rank)

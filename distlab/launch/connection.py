@@ -144,11 +144,11 @@ class Servers:
         ended = [one for c in self.connections for (engine, _), one in c.ended.items() if engine == number]
         return ended[-1].log if ended else ""
 
-    def order(self, kind: type[orders.ForkOrder | orders.SignalOrder], engines: Iterable[int], what: Any) -> None:
-        """Send an order for each of some engines; returns at once. Engines that have ended get no signal."""
+    def order(self, kind: type[orders.ForkOrder | orders.KillOrder], engines: Iterable[int], **fields: Any) -> None:
+        """Send an order for each of some engines; returns at once. Nothing happens to engines that have ended."""
         for engine in engines:
             host = self.host_of_engine[engine]
-            self.to(host).order(kind(host, engine, what))
+            self.to(host).order(kind(host, engine, **fields))
 
     def close(self) -> None:
         """Have all servers end, and wait for it."""

@@ -104,15 +104,15 @@ class Server:
     def _obey(self, batch: Sequence[orders.Order]) -> None:
         forked = {}
         for order in batch:
-            if isinstance(order, orders.SignalOrder):
+            if isinstance(order, orders.KillOrder):
                 for pid in [pid for pid, engine in self.engines.items() if engine == order.engine]:
-                    os.kill(pid, order.number)  # it is there until it is reaped
+                    os.kill(pid, signal.SIGKILL)  # it is there until it is reaped
             elif isinstance(order, orders.ForkOrder):
                 os.environ.update(order.environment)  # ipyparallel's connection information is in it
                 forked[self._fork(_run_engine, order.engine)] = order.engine
         self.engines |= forked
         for pid, engine in forked.items():  # now: between two forks it would copy each page that this touches
-            self.report(orders.EngineProcess(self.host, engine, pid))
+            self.report(orders.EngineProcess(engine, pid))
 
     def fork_controller(self, arguments: Sequence[str]) -> None:
         """Fork ipyparallel's controller, which has these arguments."""
@@ -128,7 +128,7 @@ class Server:
                 if pid in self.engines:
                     engine = self.engines.pop(pid)
                     code = os.waitstatus_to_exitcode(status)
-                    self.report(orders.EngineProcess(self.host, engine, pid, code, _end_of_log(engine)))
+                    self.report(orders.EngineProcess(engine, pid, code, _end_of_log(engine)))
 
     def _serve_store(self, address: str) -> None:
         """Fork a process that serves a TCPStore at an address of this machine, and report its port."""
@@ -136,7 +136,7 @@ class Server:
 
         with listen(address) as listener:
             self._fork(_run_store, listener)
-            self.report(orders.StoreAddress(self.host, *listener.getsockname()))
+            self.report(orders.StoreAddress(*listener.getsockname()))
 
     def report(self, message: orders.Report) -> None:
         """Report to connection.py; its process may have ended."""

@@ -56,12 +56,11 @@ class ForkOrder:
 
 
 @dataclass(frozen=True)
-class SignalOrder:
-    """Send a signal to this engine."""
+class KillOrder:
+    """End this engine, by SIGKILL."""
 
     host: int
     engine: int
-    number: int
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,6 @@ class Hello:
 class StoreAddress:
     """Where a server serves the store in which the ranks meet."""
 
-    host: int
     address: str
     port: int
 
@@ -110,12 +108,11 @@ class EngineProcess:
         log: the end of what it wrote.
     """
 
-    host: int
     engine: int
     pid: int
     status: int | None = None
     log: str = ""
 
 
-Order = ForkOrder | SignalOrder | Alive
+Order = ForkOrder | KillOrder | Alive
 Report = Alive | Hello | StoreAddress | EngineProcess
