@@ -68,11 +68,9 @@ def prepare() -> None:
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as the engine does it, for debugpy
     sys.argv = ["ipengine"]
     # nor need an engine look for the controller's heartbeats: it ends with its fork server, and that with the notebook
-    quietly = ["--log-level=WARN", "--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
-    quietly += ["--HistoryManager.enabled=False"]  # a database in SQLite; %history works without it
-    streams = f"--IPEngine.out_stream_factory={__name__}.{QuietStream.__name__}"
-    app = IPEngine.instance()
-    super(IPEngine, app).initialize([*quietly, streams])
+    app = IPEngine.instance(enable_nanny=False, max_heartbeat_misses=0, out_stream_factory=QuietStream)
+    # a database in SQLite is not needed either; %history works without it
+    super(IPEngine, app).initialize(["--log-level=WARN", "--HistoryManager.enabled=False"])
     sys.path.remove("")  # the working folder, where a learner's files may be named as torch's; init_engine adds it
     # a kernel takes the shell that is there, and gives it what it has itself
     ZMQInteractiveShell.instance(parent=app, user_ns=app.user_ns, compiler_class=XCachingCompiler)

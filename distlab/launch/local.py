@@ -133,7 +133,7 @@ def controller_arguments(address: str, folder: str) -> tuple[str, ...]:
         f"--ip={address}",
         "--usethreads",
         f"--IPController.ports={','.join(map(str, rendezvous.free_ports(24, address)))}",
-        "--HeartMonitor.period=1000",  # but 25 while engines come, see controller.py
+        "--HeartMonitor.period=1000",  # but 5 while engines come, see controller.py
         "--HeartMonitor.max_heartmonitor_misses=30",
         "--IPController.broadcast_scheduler_depth=0",
         # the hub would keep a copy of every message, tensors included, for questions that are never asked
