@@ -1,18 +1,17 @@
 """Every all-reduce of distlab_course.algorithms beside gloo's own, on real ranks: `python -m benchmarks.all_reduce`.
 
-The contestants are called in turns, each turn in another order, and the slowest rank's time counts. Beside them stand
-two limits, without adding up and without waiting: every rank copies its tensor once, or piece by piece into its part of
-the shared memory and back.
+The slowest rank's time counts. Beside the contestants stand two limits, without adding up and without waiting: every
+rank copies its tensor once, or piece by piece into its part of the shared memory and back.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from benchmarks.harness import Found, slowest_in_turns
 from distlab.measure import format_bytes
 
 if TYPE_CHECKING:
@@ -24,28 +23,13 @@ COPIES = ("plain copy", "copy in and out")
 NO_MESSAGES = ("gloo", "shared memory", "best", *COPIES)
 
 
-def seconds_on_rank(rank: int, world_size: int, num_bytes: int, repeat: int) -> dict[str, list[float]]:
+def seconds_on_rank(rank: int, world_size: int, num_bytes: int, repeat: int) -> Found:
     """Seconds of a call of each contestant on a float32 tensor of `num_bytes`, `repeat` times."""
-    import random
-    import time
-
     import torch
-    import torch.distributed as dist
 
-    named = contestants(torch.zeros(num_bytes // 4))
-    calls = list(named.values())
     # short calls ten in a row, as a training loop makes them: what the barrier stirred up has settled then
     in_a_row = max(1, min(10, (1 << 20) // num_bytes))
-    seconds = torch.zeros(len(calls), repeat + 1, dtype=torch.float64)
-    for turn in range(repeat + 1):
-        for i in random.Random(turn).sample(range(len(calls)), len(calls)):
-            dist.barrier()
-            began = time.perf_counter()
-            for _ in range(in_a_row):
-                calls[i]()
-            seconds[i, turn] = (time.perf_counter() - began) / in_a_row
-    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    return dict(zip(named, seconds[:, 1:].tolist(), strict=True))
+    return slowest_in_turns(contestants(torch.zeros(num_bytes // 4)), repeat, times=in_a_row)
 
 
 def contestants(tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
@@ -69,9 +53,9 @@ def contestants(tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
             for cell, part in parts:
                 part.copy_(cell)
 
-    ours = {name: lambda fn=fn: fn(tensor) for name, fn in ALL_REDUCE.items()}
-    copies = dict(zip(COPIES, (lambda: copy.copy_(tensor), copy_in_and_out), strict=True))
-    return {"gloo": lambda: dist.all_reduce(tensor), **ours, **copies}
+    ours = {name: partial(fn, tensor) for name, fn in ALL_REDUCE.items()}
+    copies = dict(zip(COPIES, (partial(copy.copy_, tensor), copy_in_and_out), strict=True))
+    return {"gloo": partial(dist.all_reduce, tensor), **ours, **copies}
 
 
 def measure(n: int, repeat: int) -> dict[int, dict[str, float]]:
@@ -123,15 +107,6 @@ def report(n: int, repeat: int) -> str:
     return f"{table(n, medians)}\n\n{summary(n, medians)}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.all_reduce", description=__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
-    parser.add_argument("--repeat", type=int, default=9)
-    chosen = parser.parse_args()
-    print(f"Medians of {chosen.repeat} on {os.cpu_count()} cores.", end="\n\n")
-    for n in chosen.ranks:
-        print(report(n, max(1, chosen.repeat)), end="\n\n", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    for n in RANKS:
+        print(report(n, 9), end="\n\n", flush=True)

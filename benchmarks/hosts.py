@@ -12,18 +12,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from benchmarks.harness import Found, in_turns, timed_in_turns
+from benchmarks.programs import first_sum
+from benchmarks.stuck import deadlock
 
 RANKS = {"nodeA": 2, "nodeB": 2}
 
 
-def ours(made: Any) -> tuple[float, float]:
+def ours(**where: Any) -> tuple[float, float]:
     """Seconds to start and to stop, group included."""
     import distlab
 
     began = time.perf_counter()
-    cluster = distlab.Cluster(hosts=RANKS)
+    cluster = distlab.Cluster(**where)
     started = time.perf_counter()
     cluster.stop()
     return started - began, time.perf_counter() - started
@@ -57,34 +62,38 @@ def theirs(made: Any) -> tuple[float, float]:
     return started - began, time.perf_counter() - started
 
 
-def measure(repeat: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each contestant, in turns: {"start, ssh": {name: [...]}, ...}; none without hosts."""
+def measure(repeat: int) -> dict[str, Found]:
+    """Tables of contestants; none of what cannot be made on this machine."""
     import pytest
 
     from tests.network.daemons import slurm, ssh_hosts
 
-    contestants: dict[str, Callable[[Any], tuple[float, float]]] = {"distlab": ours, "stock ipyparallel": theirs}
-    seconds: dict[str, dict[str, list[float]]] = {
-        what: {name: [] for name in contestants} for what in ("start, ssh", "stop, ssh")
-    }
+    tables: dict[str, Found] = {}
     with contextlib.suppress(pytest.skip.Exception), contextlib.ExitStack() as ends:
         made = ends.enter_context(ssh_hosts(Path(ends.enter_context(tempfile.TemporaryDirectory()))))
         os.environ["PATH"] = f"{made.programs}{os.pathsep}{os.environ['PATH']}"
-        for _ in range(repeat):
-            for name, contestant in contestants.items():
-                start, stop = contestant(made)
-                seconds["start, ssh"][name].append(start)
-                seconds["stop, ssh"][name].append(stop)
-        seconds |= run_there_and_here(repeat) | {"a host lost, ssh": told_of_a_loss(made, repeat)}
+        contestants = {"distlab": partial(ours, hosts=RANKS), "stock ipyparallel": partial(theirs, made)}
+        found = in_turns(contestants, repeat)
+        for place, what in enumerate(("start", "stop")):
+            tables[f"{what}, ssh"] = {name: [both[place] for both in own] for name, own in found.items()}
+        tables |= run_there_and_here(repeat)
+        losses = {
+            "its cable is pulled": partial(loss, made.hosts.cut, made.hosts.repair),
+            "it is killed": partial(loss, made.kill, made.boot),
+        }
+        tables["a host lost, ssh"] = in_turns(losses, repeat)
     with contextlib.suppress(pytest.skip.Exception), contextlib.ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
         ends.enter_context(slurm(folder))
         os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
-        seconds["start, Slurm"] = start_by_slurm(repeat)
-    return seconds
+        found = in_turns(
+            {"Slurm": partial(ours, n=4, engines="slurm", nodes=2), "this machine": partial(ours, n=4)}, repeat
+        )
+        tables["start, Slurm"] = {name: [start for start, _ in own] for name, own in found.items()}
+    return tables
 
 
-def told_of_a_loss(made: Any, repeat: int) -> dict[str, list[float]]:
+def loss(lose: Callable[[str], None], bring_back: Callable[[str], None]) -> float:
     """Seconds from the loss of a host in the middle of a cell until the cell has failed with its name."""
     import distlab
 
@@ -94,61 +103,26 @@ def told_of_a_loss(made: Any, repeat: int) -> dict[str, list[float]]:
         time.sleep(30 if rank >= 2 else 0)
         dist.barrier()
 
-    ways = {"its cable is pulled": (made.hosts.cut, made.hosts.repair), "it is killed": (made.kill, made.boot)}
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for way, (lose, bring_back) in ways.items():
-        for _ in range(repeat):
-            with distlab.Cluster(hosts=RANKS) as cluster:
-                timer = threading.Timer(1.0, lose, ["nodeB"])
-                began = time.perf_counter() + 1.0
-                timer.start()
-                with contextlib.suppress(distlab.RankDied):
-                    cluster.run(wait)
-                seconds[way].append(time.perf_counter() - began)
-                timer.join()
-                bring_back("nodeB")
+    with distlab.Cluster(hosts=RANKS) as cluster:
+        timer = threading.Timer(1.0, lose, ["nodeB"])
+        began = time.perf_counter() + 1.0
+        timer.start()
+        with contextlib.suppress(distlab.RankDied):
+            cluster.run(wait)
+        seconds = time.perf_counter() - began
+        timer.join()
+        bring_back("nodeB")
     return seconds
 
 
-def start_by_slurm(repeat: int) -> dict[str, list[float]]:
-    """Seconds until four ranks on two nodes are ready, and four on this machine."""
+def run_there_and_here(repeat: int) -> dict[str, Found]:
+    """Seconds of a warm run, and until a deadlock is reported and its ranks are freed: on two hosts, and here."""
     import distlab
 
-    places: dict[str, dict[str, Any]] = {"Slurm": {"engines": "slurm", "nodes": 2}, "this machine": {}}
-    seconds: dict[str, list[float]] = {name: [] for name in places}
-    for _ in range(repeat):
-        for name, options in places.items():
-            began = time.perf_counter()
-            cluster = distlab.Cluster(4, **options)
-            seconds[name].append(time.perf_counter() - began)
-            cluster.stop()
-    return seconds
-
-
-def run_there_and_here(repeat: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of a warm run, and until a deadlock is told, freed and rebuilt: on the two hosts, and on this machine."""
-    import distlab
-    from benchmarks.programs import first_sum
-    from benchmarks.stuck import everybody_receives
-
+    tables: dict[str, Found] = {"run, ssh": {}, "deadlock, ssh": {}}
     places: dict[str, dict[str, Any]] = {"two hosts": {"hosts": RANKS}, "this machine": {"n": 4}}
-    seconds: dict[str, dict[str, list[float]]] = {
-        what: {name: [] for name in places} for what in ("run, ssh", "deadlock, ssh")
-    }
     for name, where in places.items():
         with distlab.Cluster(**where) as cluster:
-            for turn in range(10 * repeat + 3):
-                began = time.perf_counter()
-                cluster.run(first_sum)
-                if turn >= 3:
-                    seconds["run, ssh"][name].append(time.perf_counter() - began)
-            for _ in range(repeat):
-                began = time.perf_counter()
-                with contextlib.suppress(distlab.DeadlockError):
-                    cluster.run(everybody_receives)
-                seconds["deadlock, ssh"][name].append(time.perf_counter() - began)
-    return seconds
-
-
-if __name__ == "__main__":
-    print(measure(2))
+            tables["run, ssh"] |= timed_in_turns({name: partial(cluster.run, first_sum)}, 10 * repeat, warm_up=3)
+            tables["deadlock, ssh"] |= in_turns({name: partial(deadlock, cluster)}, repeat)
+    return tables

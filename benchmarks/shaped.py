@@ -6,16 +6,16 @@ the gloo group of the hosts, and then lets the same function run with virtual cl
 
 from __future__ import annotations
 
-import functools
 import json
 import os
+import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from benchmarks import shaping
+from benchmarks.harness import slowest_in_turns
 
 SIZES = (4, 1 << 16, 1 << 20, 1 << 22)
 NETWORKS = ((2e-3, 12.5e6), (5e-3, 25e6), (20e-3, 25e6))  # seconds, bytes a second
@@ -53,31 +53,17 @@ def main(rank: int, n: int, latency: float, rate: float) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://{shaping.address(0)}:29400", rank=rank, world_size=n)
+    calls = {(name, size): partial(fn, torch.zeros(size // 4)) for name, fn in functions().items() for size in SIZES}
+    real = {key: partial(call, group=dist.group.WORLD) for key, call in calls.items()}
+    measured = slowest_in_turns(real, REPEAT)
     backend.register()
     simulated = dist.new_group(backend=backend.NAME)
     notes.use(Network(latency, rate * GOODPUT, handshake=True, algorithms={"all_reduce": "ring"}))
-    for name, fn in functions().items():
-        for size in SIZES:
-            tensor = torch.zeros(size // 4)
-            seconds = torch.tensor(_times(fn, tensor))
-            dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-            predicted = notes.seconds_of(functools.partial(fn, group=simulated), (tensor,), simulated)
-            if rank == 0:
-                print(json.dumps([name, size, seconds[1:].median().item(), predicted]))
+    for key, call in calls.items():
+        predicted = notes.seconds_of(partial(call, group=simulated), (), simulated)
+        if rank == 0:
+            print(json.dumps([*key, statistics.median(measured[key]), predicted]))
     dist.destroy_process_group()
-
-
-def _times(fn: Callable, tensor: Any) -> list[float]:
-    """Seconds of each call of fn(tensor, group), after a barrier."""
-    import torch.distributed as dist
-
-    seconds = []
-    for _ in range(REPEAT + 1):
-        dist.barrier()
-        began = time.perf_counter()
-        fn(tensor, group=dist.group.WORLD)
-        seconds.append(time.perf_counter() - began)
-    return seconds
 
 
 def measure(n: int, latency: float, rate: float) -> list[list]:

@@ -1,4 +1,4 @@
-"""From a new Python process to the first all_reduce, distlab beside its peers, in turns."""
+"""From a new Python process to the first all_reduce, distlab beside its peers."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+
+from benchmarks.harness import Found, in_turns
 
 PROGRAMS = str(Path(__file__).with_name("programs.py"))
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 
 def commands(n: int) -> dict[str, list[str]]:
-    """The contestants: name -> command line."""
-    python = sys.executable
+    """The contestants: name -> the words after Python in its command line."""
     return {
-        "import torch": [python, PROGRAMS, "import_torch", str(n)],
-        "distlab": [python, PROGRAMS, "distlab", str(n)],
-        "torchrun --standalone": [python, *TORCHRUN, str(n), PROGRAMS, "worker", str(n)],
-        "mp.spawn": [python, PROGRAMS, "spawn", str(n)],
-        "accelerate debug_launcher": [python, PROGRAMS, "debug_launcher", str(n)],
-        "stock ipyparallel": [python, PROGRAMS, "ipyparallel", str(n)],
+        "distlab": [PROGRAMS, "distlab", str(n)],
+        "torchrun --standalone": [*TORCHRUN, str(n), PROGRAMS, "worker", str(n)],
+        "mp.spawn": [PROGRAMS, "spawn", str(n)],
+        "accelerate debug_launcher": [PROGRAMS, "debug_launcher", str(n)],
+        "stock ipyparallel": [PROGRAMS, "ipyparallel", str(n)],
+        "import torch": [PROGRAMS, "import_torch", str(n)],
     }
 
 
-def run(command: list[str]) -> tuple[float, list[float]]:
+def run(words: list[str]) -> tuple[float, list[float]]:
     """Seconds from before the process starts until it is ready, and each rank's memory in MB; waits for its end."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}
     seconds, megabytes = None, []
     began = time.perf_counter()
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         for line in process.stdout:
             if line.strip() == "ready":
@@ -39,19 +41,13 @@ def run(command: list[str]) -> tuple[float, list[float]]:
             elif line.startswith("memory "):
                 megabytes.append(float(line.split()[1]))
     if seconds is None:
-        raise RuntimeError(f"{' '.join(command)} ended with status {process.returncode} before it was ready")
+        raise RuntimeError(f"{' '.join(words)} ended with status {process.returncode} before it was ready")
     return seconds, megabytes
 
 
-def measure(n: int, repeat: int) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Each contestant's seconds, `repeat` times in turns after a round that does not count, and its MB a rank."""
-    contestants = commands(n)
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    memory: dict[str, float] = {}
-    for turn in range(repeat + 1):
-        for name, command in contestants.items():
-            took, megabytes = run(command)
-            if turn:
-                seconds[name].append(took)
-                memory[name] = max(megabytes)
+def measure(n: int, repeat: int) -> tuple[Found, dict[str, float]]:
+    """Each contestant's seconds, and its MB a rank."""
+    runs = in_turns({name: partial(run, words) for name, words in commands(n).items()}, repeat, warm_up=1)
+    seconds = {name: [took for took, _ in own] for name, own in runs.items()}
+    memory = {name: max(megabytes) for name, [*_, (_, megabytes)] in runs.items()}
     return seconds, memory

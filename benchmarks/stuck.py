@@ -9,57 +9,54 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from benchmarks.harness import Found, in_turns, seconds_of
 from benchmarks.programs import first_sum
 
 LOOPS = 200
 
 
-def measure(n: int, repeat: int) -> dict[str, dict[str, list[float]]]:
-    """Tables of contestants, the peer second: a warm run with and without notes, then calls on the ranks themselves."""
+def measure(n: int, repeat: int) -> dict[str, Found]:
+    """Tables of contestants: a warm run with and without notes, then calls on the ranks themselves."""
     import distlab
 
     with distlab.Cluster(n) as cluster:
-        noted: dict[str, list[float]] = {"cluster.run, every call noted": [], "without notes": []}
-        for turn in range(repeat + 5):
-            pairs = list(zip(noted, (True, False), strict=True))
-            for name, layer in pairs[:: 1 if turn % 2 else -1]:  # the second may find the ranks warmer
-                cluster.run(set_layer, layer)
-                began = time.perf_counter()
-                cluster.run(first_sum)
-                if turn >= 5:
-                    noted[name].append(time.perf_counter() - began)
-        tables = {"one all_reduce of one float, noted or not": noted}
+
+        def run(notes: bool) -> float:
+            cluster.run(set_layer, notes)
+            return seconds_of(partial(cluster.run, first_sum))
+
+        def on_ranks(call: Callable[[int, Any], None], notes: bool, **options: bool) -> float:
+            cluster.run(set_layer, notes)
+            return cluster.run(timed, call, **options)[0]
+
+        ways = {"cluster.run, every call noted": partial(run, True), "without notes": partial(run, False)}
+        tables = {"one all_reduce of one float, noted or not": in_turns(ways, repeat, warm_up=5)}
         for title, call in (("all_reduce of one float", sum_once), ("message of one float and its answer", ping_pong)):
-            rows: dict[str, list[float]] = {"checked": [], "as usual": [], "without notes": []}
-            for _ in range(repeat // 10 or 1):
-                rows["checked"].append(cluster.run(timed, call, check=True)[0])
-                rows["as usual"].append(cluster.run(timed, call)[0])
-                cluster.run(set_layer, False)
-                rows["without notes"].append(cluster.run(timed, call)[0])
-                cluster.run(set_layer, True)
-            tables[f"on the ranks, {title}"] = rows
+            ways = {
+                "checked": partial(on_ranks, call, True, check=True),
+                "as usual": partial(on_ranks, call, True),
+                "without notes": partial(on_ranks, call, False),
+            }
+            tables[f"on the ranks, {title}"] = in_turns(ways, repeat // 10 or 1)
     return tables
 
 
 def set_layer(rank: int, world_size: int, on: bool) -> None:
-    """Put the layer that notes calls under torch.distributed, or take it away."""
+    """Put the layer that notes calls under torch.distributed, or take it away from the classes of torch."""
     import ctypes
 
-    import torch
-    import torch.distributed as dist
-
-    from distlab.rank import hooks, log
+    from distlab.rank import hooks
 
     as_method = ctypes.pythonapi.PyInstanceMethod_New  # a built-in function does not bind by itself
     as_method.restype, as_method.argtypes = ctypes.py_object, [ctypes.py_object]
     if on:
         hooks.install()
         return
-    methods = [(dist.ProcessGroup, name) for name in (*log.POINT_TO_POINT, *log.COLLECTIVES)]
-    for owner, name in (*methods, (dist.Work, "wait"), (dist.Work, "get_future"), (torch.Future, "wait")):
-        if hasattr(getattr(owner, name, None), "__wrapped__"):
+    for owner, name, _ in hooks.table():
+        if isinstance(owner, type) and hasattr(getattr(owner, name, None), "is_distlabs"):
             setattr(owner, name, as_method(inspect.unwrap(getattr(owner, name))))
 
 
@@ -84,38 +81,43 @@ def timed(rank: int, world_size: int, call: Callable[[int, Any], None]) -> float
     """Seconds of one call, the mean of many, on this rank."""
     import torch
 
-    tensor = torch.zeros(1)
-    for _ in range(10):
-        call(rank, tensor)
-    began = time.perf_counter()
-    for _ in range(LOOPS):
-        call(rank, tensor)
-    return (time.perf_counter() - began) / LOOPS
+    once = partial(call, rank, torch.zeros(1))
+    seconds_of(once, 10)
+    return seconds_of(once, LOOPS)
 
 
-def stuck_cells(n: int, repeat: int) -> dict[str, list[float]]:
+def stuck_cells(n: int, repeat: int) -> Found:
     """Seconds from the block, or from the interrupt, until the error is there and the next cell can run."""
     import distlab
 
-    rows: dict[str, list[float]] = {"a deadlock, from the block": [], "Ctrl-C in a blocked cell": []}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with distlab.Cluster(n) as cluster:
-        for _ in range(repeat):
-            began = time.perf_counter()
-            with contextlib.suppress(distlab.DeadlockError):
-                cluster.run(everybody_receives)
-            rows["a deadlock, from the block"].append(time.perf_counter() - began)
-            pressed: list[float] = []
+        ways = {"Ctrl-C in a blocked cell": interrupt, "a deadlock, from the block": deadlock}
+        return in_turns({name: partial(way, cluster) for name, way in ways.items()}, repeat)
 
-            def press(pressed: list[float] = pressed) -> None:
-                pressed.append(time.perf_counter())
-                os.kill(os.getpid(), signal.SIGINT)
 
-            threading.Timer(0.3, press).start()
-            with contextlib.suppress(KeyboardInterrupt):
-                cluster.run(everybody_receives)
-            rows["Ctrl-C in a blocked cell"].append(time.perf_counter() - pressed[0])
-    return rows
+def deadlock(cluster: Any) -> float:
+    """Seconds from the block of all ranks until the error."""
+    import distlab
+
+    began = time.perf_counter()
+    with contextlib.suppress(distlab.DeadlockError):
+        cluster.run(everybody_receives)
+    return time.perf_counter() - began
+
+
+def interrupt(cluster: Any) -> float:
+    """Seconds from Ctrl-C, while all ranks are blocked, until the error."""
+    pressed: list[float] = []
+
+    def press() -> None:
+        pressed.append(time.perf_counter())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Timer(0.3, press).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        cluster.run(everybody_receives)
+    return time.perf_counter() - pressed[0]
 
 
 def everybody_receives(rank: int, world_size: int) -> None:

@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.harness import write
+
 TESTS, RANKS, LIMIT = 50, 4, 60  # the limit in seconds is that of a test of torch's and of the helper's
 BODY = """
     tensor = torch.ones(8) * rank
@@ -120,11 +122,7 @@ def main() -> None:
         print(rows[-1], flush=True)
     heads = f"| {tests} tests on {RANKS} ranks | pytest, as a whole | times the first | a test that hangs, as a whole |"
     note = f"The limit of the last two is {LIMIT} s; torch's own is 300 s. On {os.cpu_count()} cores."
-    readme = Path(__file__).with_name("README.md")
-    marks = "<!-- testing -->", "<!-- /testing -->"
-    before, rest = readme.read_text().split(marks[0])
-    table = "\n".join([heads, "|---|---:|---:|---:|", *rows, "", note])
-    readme.write_text(f"{before}{marks[0]}\n\n{table}\n\n{marks[1]}{rest.split(marks[1])[1]}")
+    write("testing", "\n".join([heads, "|---|---:|---:|---:|", *rows, "", note]))
 
 
 if __name__ == "__main__":
