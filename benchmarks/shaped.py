@@ -16,6 +16,7 @@ from functools import partial
 
 from benchmarks import shaping
 from benchmarks.harness import slowest_in_turns
+from distlab.errors import ClusterError
 
 SIZES = (4, 1 << 16, 1 << 20, 1 << 22)
 NETWORKS = ((2e-3, 12.5e6), (5e-3, 25e6), (20e-3, 25e6))  # seconds, bytes a second
@@ -68,35 +69,26 @@ def main(rank: int, n: int, latency: float, rate: float) -> None:
 
 def measure(n: int, latency: float, rate: float) -> list[list]:
     """The rows of `main` on a network of n hosts."""
-    with shaping.network(n, latency, rate):
-        command = [sys.executable, "-m", "benchmarks.shaped"]
-        environment = {"GLOO_SOCKET_IFNAME": shaping.DEVICE, "OMP_NUM_THREADS": "1"}
-        ranks = [
-            subprocess.Popen(
-                [*shaping.on(rank), *command, str(rank), str(n), str(latency), str(rate)],
-                env={**os.environ, **environment},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(n)
-        ]
-        try:
-            outputs = [process.communicate(timeout=600)[0] for process in ranks]
-        finally:
-            for process in ranks:
-                process.kill()
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": shaping.DEVICE, "OMP_NUM_THREADS": "1"}
+    with shaping.network(n, latency, rate) as hosts:
+        ranks = []
+        for rank, on_host in enumerate(hosts):
+            program = [sys.executable, "-m", "benchmarks.shaped", str(rank), str(n), str(latency), str(rate)]
+            ranks.append(subprocess.Popen([*on_host, *program], env=environment, stdout=subprocess.PIPE, text=True))
+        outputs = [process.communicate(timeout=600)[0] for process in ranks]
     return [json.loads(line) for line in outputs[0].splitlines()]
 
 
 def report(n: int) -> str:
     """A Markdown table of prediction against measurement on n hosts."""
-    if reason := shaping.why_not():
-        return f"The simulation was not compared with shaped networks: {reason}."
+    try:
+        columns = [measure(n, *which) for which in NETWORKS]
+    except (ClusterError, subprocess.CalledProcessError) as error:
+        return f"The simulation was not compared with shaped networks: {error}"
     lines = [
         f"| {n} hosts | bytes | " + " | ".join(f"{a * 1e3:g} ms, {r / 1e6:g} MB/s" for a, r in NETWORKS) + " |",
         "|---|---:|" + "---:|" * len(NETWORKS),
     ]
-    columns = [measure(n, *which) for which in NETWORKS]
     for rows in zip(*columns, strict=True):
         name, size = rows[0][:2]
         cells = [f"{measured * 1e3:.1f} ms, {predicted / measured:.2f}" for _, _, measured, predicted in rows]

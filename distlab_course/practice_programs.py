@@ -25,7 +25,7 @@ import time
 from collections import deque
 
 CONNECT_SECONDS = 10.0  # as distlab's for ssh
-TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000  # <linux/if_tun.h>
+TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0001, 0x0002, 0x1000  # <linux/if_tun.h>
 CLONE_NEWNET = 0x40000000  # <sched.h>
 LARGEST_PACKET = 65536
 AT_ONCE = 64  # packets of one end, before the other end has its turn
@@ -85,19 +85,26 @@ def there(here: str, port: str, *command: str) -> None:
 def slow_link(namespace: str, outer: str, inner: str, seconds: str) -> None:
     """Make the interfaces, enter the namespace, and carry packets."""
     ends = [interface(outer)]
-    with open(namespace) as file:  # os.setns is there from Python 3.12
-        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    enter(namespace)
     ends.append(interface(inner))
     print("ready", flush=True)
     carry(ends, float(seconds))
 
 
-def interface(name: str) -> int:
-    """The descriptor of a new interface: what is read was sent into it, what is written comes out of it."""
-    tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-    fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
-    return tap
+def enter(namespace: str | os.PathLike[str]) -> None:
+    """Go on in a network namespace, which a file stands for."""
+    with open(namespace) as file:  # os.setns is there from Python 3.12
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+
+
+def interface(name: str, kind: int = IFF_TAP) -> int:
+    """The descriptor of an interface, a new one if it is not there: what is read was sent into it, what is written
+    comes out of it.
+    """
+    device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name.encode(), kind | IFF_NO_PI))
+    return device
 
 
 def carry(ends: list[int], seconds: float) -> None:
