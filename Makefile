@@ -145,8 +145,7 @@ notebooks: setup
 	@$(ENV_PYTHON) tools/notebooks.py $(NB)
 
 figs: setup
-	@$(ENV_PYTHON) tools/diagrams.py
-	@$(ENV_PYTHON) tools/maps.py
+	@$(ENV_PYTHON) -m tools.diagrams
 
 bench: setup
 	@$(PIP) -q -e ".[bench]"

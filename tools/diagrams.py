@@ -1,7 +1,7 @@
 """Draws figs/*.svg and .png. Called by: make figs.
 
 Every collective, on small integers, for the notebooks: what each rank holds before the call, where it travels, and what
-each rank holds after it. And the ring all-reduce in space and time, for docs/course.md.
+each rank holds after it. The ring all-reduce in space and time, for docs/course.md. And the maps of maps.py.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from distlab.simulated.simulation import simulate
 from distlab.traces import virtual
 from distlab.traces.trace import Trace
 from distlab_course.algorithms import schedule
+from tools import maps
 
 FIGS = Path(__file__).resolve().parent.parent / "figs"
 FLOWS = 1.12  # inches between the two panels, with room for arrows
@@ -178,6 +179,7 @@ def write_figs(folder: str | Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     figures = {name: partial(diagram, name) for name in (*EXAMPLES, *BARRIERS)} | {"ring": ring}
+    figures |= {name: partial(maps.draw, name) for name in maps.MAPS}
     for name, draw in figures.items():
         figure = draw()
         # Neither the date nor matplotlib's name, which would differ from run to run and from version to version.

@@ -1,4 +1,4 @@
-"""Draws the maps, as .svg and .png in figs/. Called by: make figs.
+"""Draws the maps among the diagrams. Called by: diagrams.py.
 
 ranks, for lab 00: the driver, four ranks and what travels between them. agents, for lab 08: two torchrun and their
 ranks. init_methods, for lab 30: who serves the store. backends, for lab 31: from a call to the wire. house, for
@@ -6,15 +6,14 @@ CONTRIBUTING.md: the processes of a cluster, the folders that run in each of the
 """
 
 from itertools import combinations
-from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from distlab.plotting.style import CYCLE, INK, new_figure, rank_color, style
 
-FIGS = Path(__file__).resolve().parent.parent / "figs"
 ONE_WAY, BOTH_WAYS = "-|>", "<|-|>"
 
 
@@ -174,19 +173,16 @@ def draw_backends(ax: Axes) -> None:
     words(ax, 53.2, 18.9, "cuda")
 
 
-def main() -> None:
-    """Draw all of them."""
-    maps = {"ranks": draw_ranks, "agents": draw_agents, "init_methods": draw_init_methods, "backends": draw_backends}
-    for name, draw in (maps | {"house": draw_house}).items():
-        with style():
-            figure = new_figure(7.4, 3.1)
-            ax = figure.add_axes((0, 0, 1, 1))
-            ax.set(xlim=(-1, 101), ylim=(-1.5, 41))
-            ax.axis("off")
-            draw(ax)
-            for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
-                figure.savefig(FIGS / f"{name}.{kind}", dpi=150, metadata=metadata)
+ALL = (draw_ranks, draw_agents, draw_init_methods, draw_backends, draw_house)
+MAPS = {function.__name__.removeprefix("draw_"): function for function in ALL}
 
 
-if __name__ == "__main__":
-    main()
+def draw(name: str) -> Figure:
+    """Draw the map of that name."""
+    with style():
+        figure = new_figure(7.4, 3.1)
+        ax = figure.add_axes((0, 0, 1, 1))
+        ax.set(xlim=(-1, 101), ylim=(-1.5, 41))
+        ax.axis("off")
+        MAPS[name](ax)
+    return figure

@@ -30,7 +30,7 @@ def test_figs_are_committed(tmp_path):
         pytest.skip(f"figs/ is drawn by matplotlib {tested[1]}, this is {matplotlib.__version__}")
     with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}):
         paths = TOOL.write_figs(tmp_path)
-    assert len(paths) == 2 * len([*TOOL.EXAMPLES, *TOOL.BARRIERS, "ring"])
+    assert len(paths) == 2 * len([*TOOL.EXAMPLES, *TOOL.BARRIERS, "ring", *TOOL.maps.MAPS])
     for path in paths:
         assert path.read_bytes() == (ROOT / "figs" / path.name).read_bytes(), f"{path.name} is stale: run `make figs`"
 

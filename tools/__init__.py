@@ -1,0 +1,1 @@
+"""Programs for who works on this project; nothing of them is installed."""
