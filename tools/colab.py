@@ -5,7 +5,6 @@ cells the scripts that it runs, so that uploading the one file to Colab (or to a
 to files that do not travel with it become plain words.
 """
 
-import argparse
 import base64
 import os
 import re
@@ -39,7 +38,8 @@ def install_distlab():
     if importlib.util.find_spec("distlab") is None:  # pip made a user's folder that is new to this kernel
         site.addsitedir(site.getusersitepackages())
     if importlib.util.find_spec("distlab") is None:
-        raise RuntimeError("distlab could not be installed: read pip's message above. It needs {requirements}.")
+        needs = "Python 3.10 or newer and torch 2.9 or newer"
+        raise RuntimeError(f"distlab could not be installed: read pip's message above. It needs {{needs}}.")
 
 
 if importlib.util.find_spec("distlab") is None:
@@ -71,10 +71,10 @@ def build_wheel(root: Path, folder: Path) -> Path:
     return wheel
 
 
-def install_cell(wheel: Path, requirements: str, extras: str) -> nbformat.NotebookNode:
+def install_cell(wheel: Path, extras: str) -> nbformat.NotebookNode:
     """The first code cell: unpacks the wheel that it holds and installs it with its `extras`, and ipyparallel."""
     data = base64.b64encode(wheel.read_bytes()).decode()
-    source = INSTALL_CELL.format(name=wheel.name, data=data, requirements=requirements, extras=extras)
+    source = INSTALL_CELL.format(name=wheel.name, data=data, extras=extras)
     cell = nbformat.v4.new_code_cell(source.rstrip("\n"), metadata={"jupyter": {"source_hidden": True}})
     cell["id"] = "install-distlab"
     return cell
@@ -115,7 +115,7 @@ def carry(text: str, folder: Path) -> str:
     return re.sub(r"(?<!!)\[(`[^`\n]+`)\]\(([^)\s]+)[^)]*\)", link, "".join(parts))
 
 
-def convert(path: Path, wheel: Path, requirements: str) -> nbformat.NotebookNode:
+def convert(path: Path, wheel: Path) -> nbformat.NotebookNode:
     """The notebook at `path` as one that runs alone. Its saved outputs stay, for reading before running."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
@@ -127,7 +127,7 @@ def convert(path: Path, wheel: Path, requirements: str) -> nbformat.NotebookNode
         if any(script.name in cell.source for cell in notebook.cells):
             source = f"%%writefile {script.name}\n{script.read_text()}"
             notebook.cells.insert(first_code, nbformat.v4.new_code_cell(source.rstrip("\n")))
-    notebook.cells.insert(first_code, install_cell(wheel, requirements, extras))
+    notebook.cells.insert(first_code, install_cell(wheel, extras))
     notebook.metadata["colab"] = {"name": path.name, "provenance": []}
     return notebook
 
@@ -135,30 +135,22 @@ def convert(path: Path, wheel: Path, requirements: str) -> nbformat.NotebookNode
 def build(root: Path, notebooks: list[Path], folder: Path) -> list[Path]:
     """Builds one file in `folder` for each notebook, and returns them."""
     folder.mkdir(parents=True, exist_ok=True)
-    requirements = "Python 3.10 or newer and torch 2.9 or newer"
     built = []
     with tempfile.TemporaryDirectory(prefix="distlab-wheel-") as temporary:
         wheel = build_wheel(root, Path(temporary))
         for path in notebooks:
-            nbformat.write(convert(path, wheel, requirements), folder / path.name)
+            nbformat.write(convert(path, wheel), folder / path.name)
             built.append(folder / path.name)
     return built
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "dist" / "colab", help="where the files go")
-    folder = parser.parse_args().out
-    notebooks = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
-    if not notebooks:
-        print(f"{ROOT / 'notebooks'} holds no notebook, so there is nothing to build.", file=sys.stderr)
-        return 1
+def main() -> None:
+    folder = ROOT / "dist" / "colab"
     for old in folder.glob("*.ipynb"):
         old.unlink()
-    for path in build(ROOT, notebooks, folder):
+    for path in build(ROOT, sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")), folder):
         print(f"{path}   {path.stat().st_size / 1e3:.0f} kB")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
