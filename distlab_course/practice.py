@@ -163,7 +163,7 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         `Cluster(hosts=...)` calls it, as of any mapping that has `reach` and `address`.
         """
         enter = self.command(name)
-        return [*PROGRAMS, "cable", self.here, *enter, "--"] if enter else []
+        return [*PROGRAMS, "cable", self.here, str(self.namespace(name)), *enter] if enter else []
 
     def shape(self, name: str, bandwidth: float | str | None = None, latency: float | str | None = None) -> None:
         """Make the link of a host slow, each way, instead of how it was before; `repair` undoes it.

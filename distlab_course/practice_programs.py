@@ -1,9 +1,9 @@
 """The programs that practice hosts run: the cable of a command, and the slow link of a host. Processes of their own.
 
-`python practice_programs.py cable HERE ENTER... -- COMMAND...` is on the notebook's machine, for a cluster: a command
-on a practice host whose stdin and stdout go over the host's cable, as ssh's do, so that both are silent when it is cut.
-`HERE` is the machine's address on the hosts' network, `ENTER` runs a command on the host. There the program runs once
-more, as `there`, connects to the first, and becomes the command.
+`python practice_programs.py cable HERE NAMESPACE COMMAND...` is on the notebook's machine, for a cluster: a command
+that enters a practice host, whose stdin and stdout go over the host's cable, as ssh's do, so that both are silent when
+it is cut. They are a connection to `HERE`, the machine's address on the hosts' network, from a socket that was made in
+the host's namespace.
 
 `python practice_programs.py slow_link NAMESPACE OUTER INNER SECONDS` carries each packet between two interfaces, late
 by the latency, until the notebook's process, at the other end of its standard input, ends. It makes both interfaces
@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 CONNECT_SECONDS = 10.0  # as distlab's for ssh
 TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0001, 0x0002, 0x1000  # <linux/if_tun.h>
@@ -34,24 +35,34 @@ AT_ONCE = 64  # packets of one end, before the other end has its turn
 # --- the cable of a command ---
 
 
-def cable(here: str, *words: str) -> int:
-    """Run the command on the host; its exit status."""
-    split = words.index("--")
+def cable(here: str, namespace: str, *command: str) -> int:
+    """Run a command that enters the host; its exit status."""
     with socket.create_server((here, 0)) as listener:
-        address = [here, str(listener.getsockname()[1])]
-        command = [*words[:split], sys.executable, __file__, "there", *address, *words[split + 1 :]]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        listener.settimeout(CONNECT_SECONDS)
-        try:
-            end, _ = listener.accept()
-        except TimeoutError:
-            process.kill()
-            sys.exit("Connection timed out: the host does not answer")
-    with end:
-        threading.Thread(target=send, args=(end,), daemon=True).start()
-        while received := end.recv(1 << 16):
+        with ThreadPoolExecutor(1) as inside:  # a thread may be in another namespace than its process
+            inside.submit(enter, namespace).result()
+            far = inside.submit(connect, listener.getsockname()).result()
+        near, _ = listener.accept()
+    process = subprocess.Popen(command, stdin=far, stdout=far)
+    far.close()
+    with near:
+        threading.Thread(target=send, args=(near,), daemon=True).start()
+        while received := near.recv(1 << 16):
             os.write(1, received)
     return process.wait()
+
+
+def connect(address: tuple[str, int]) -> socket.socket:
+    """A connection to the address, from the namespace of this thread."""
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            far = socket.create_connection(address, timeout=CONNECT_SECONDS)
+            far.settimeout(None)
+            return far
+        except OSError:  # right after a cable was plugged in again, the system may refuse for a second or two
+            if time.monotonic() > deadline:
+                sys.exit("Connection timed out: the host does not answer")
+            time.sleep(0.1)
 
 
 def send(end: socket.socket) -> None:
@@ -60,23 +71,6 @@ def send(end: socket.socket) -> None:
         while written := os.read(0, 1 << 16):
             end.sendall(written)
         end.shutdown(socket.SHUT_WR)
-
-
-def there(here: str, port: str, *command: str) -> None:
-    """On the host: connect stdin and stdout to the other end, and become the command."""
-    deadline = time.monotonic() + CONNECT_SECONDS
-    while True:  # right after a cable was plugged in again, the system may refuse for a second or two
-        try:
-            end = socket.create_connection((here, int(port)), timeout=CONNECT_SECONDS)
-            break
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-    end.settimeout(None)
-    os.dup2(end.fileno(), 0)
-    os.dup2(end.fileno(), 1)
-    os.execvp(command[0], command)
 
 
 # --- the slow link of a host ---
@@ -128,4 +122,4 @@ def carry(ends: list[int], seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit({"cable": cable, "there": there, "slow_link": slow_link}[sys.argv[1]](*sys.argv[2:]))
+    sys.exit({"cable": cable, "slow_link": slow_link}[sys.argv[1]](*sys.argv[2:]))
