@@ -77,7 +77,6 @@ class OverlappedAverage:
         self._group, self._world_size = group, dist.get_world_size(group)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.buckets = [Bucket(parameters) for parameters in make_buckets(trained, bucket_bytes)]
-        self._launched = 0  # buckets leave in this order on every rank, so that they meet their like
         for bucket in self.buckets:
             for place, parameter in enumerate(bucket.parameters):
                 parameter.register_post_accumulate_grad_hook(functools.partial(self._arrived, bucket, place))
@@ -87,14 +86,13 @@ class OverlappedAverage:
 
         Gradients that backward has not brought, such as those of a layer that this rank did not use, go as zeros.
         """
-        for bucket in self.buckets[self._launched :]:
+        for bucket in self.buckets:
             for place in sorted(bucket.missing):
                 bucket.take(place, self._world_size)
         self._launch()
         for bucket in self.buckets:
             bucket.work.wait()
             bucket.work, bucket.missing = None, set(range(len(bucket.parameters)))
-        self._launched = 0
 
     def _arrived(self, bucket: Bucket, place: int, parameter: nn.Parameter) -> None:
         """What the hook of a parameter does when backward has written its gradient."""
@@ -104,11 +102,12 @@ class OverlappedAverage:
         self._launch()
 
     def _launch(self) -> None:
-        """Start the all-reduce of each bucket that is full and whose turn has come."""
-        while self._launched < len(self.buckets) and not self.buckets[self._launched].missing:
-            bucket = self.buckets[self._launched]
-            bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
-            self._launched += 1
+        """Start the all-reduce of each bucket that is full; all ranks do so in one order, so that like meets like."""
+        for bucket in self.buckets:
+            if bucket.missing:
+                return
+            if bucket.work is None:
+                bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
 
 
 class Bucket:
