@@ -11,7 +11,6 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -134,7 +133,7 @@ def answers(lab: Path) -> dict[str, str]:
             lines = cell.source.splitlines()[:before]
             if program := files.get(value.strip('"')):
                 lines += ["import pathlib", f"written = pathlib.Path({value}).write_text({program!r})"]
-            own = replace(cell, answers=name, source="\n".join([*lines, f"{name} = {value}" if value != name else ""]))
+            own = cell._replace(answers=name, source="\n".join([*lines, f"{name} = {value}" if value != name else ""]))
             offered = [*cells[:place], own]
             parts = [
                 only(one.source, nodes if one is own else without(theirs, nodes)).strip()

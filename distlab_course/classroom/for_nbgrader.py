@@ -6,12 +6,10 @@ Nothing of a notebook runs in nbgrader's process: `mark` reads its cells, and st
 import csv
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -21,10 +19,10 @@ from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.plugins import ExportPlugin
 
+from distlab_course.classroom.assignments import CHECK
 from distlab_course.classroom.submission import WRITTEN, Cell, cell_of
 from distlab_course.lessons import SOURCE
 
-CHECK = re.compile(r'distlab\.check\("(\w+)", \w+\)')
 JUDGE = str(Path(__file__).with_name("judge.py"))
 SECONDS = 300.0  # for one exercise; a check gives up earlier, unless its process is harmed
 END_SECONDS = 30.0  # for a judge that has said everything
@@ -72,7 +70,7 @@ def judged(asked: list[str], submitted: list[Cell], lab: list[Cell], folder: Pat
     """(passed, words) for each exercise. A judge that says nothing for too long is ended, and another one goes on."""
     found: dict[str, tuple[bool, str]] = {}
     while left := [name for name in asked if name not in found]:
-        given = {"asked": left, "submitted": list(map(asdict, submitted)), "lab": list(map(asdict, lab))}
+        given = {"asked": left, "submitted": submitted, "lab": lab}
         command = [sys.executable, JUDGE]  # by its path, so that no file of a student's folder is imported
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, cwd=folder, start_new_session=True, **pipes) as process:

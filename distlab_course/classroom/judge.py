@@ -24,7 +24,7 @@ def main() -> None:
     results = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # which processes that are started from here do not get
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     given = json.load(sys.stdin)
-    submitted, lab = ([Cell(**cell) for cell in given[part]] for part in ("submitted", "lab"))
+    submitted, lab = ([Cell(*cell) for cell in given[part]] for part in ("submitted", "lab"))
     passed = False
     for name in given["asked"]:
         try:

@@ -9,9 +9,8 @@ import json
 import linecache
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -30,8 +29,7 @@ class Refused(Exception):
     """The answer cannot be run, or a person has to read it; says why."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A code cell: what reports call it, the name of the exercise that it answers ("" for none), and its Python."""
 
     label: str
@@ -95,7 +93,7 @@ def needed_for(name: str, submitted: Sequence[Cell], lab: Sequence[Cell]) -> lis
     if found := next(filter(None, map(_suspect, new)), ""):
         words = f"It uses {found}, by which a program can read the answer or change the check"
         raise Refused(f"{words}, so a person has to mark it.")
-    return [replace(cell, source=only(cell.source, nodes)) for cell, nodes in zip(submitted, chosen, strict=True)]
+    return [cell._replace(source=only(cell.source, nodes)) for cell, nodes in zip(submitted, chosen, strict=True)]
 
 
 def reachable(name: str, cells: Sequence[Cell]) -> list[list[ast.stmt]]:
