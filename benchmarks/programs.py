@@ -7,6 +7,7 @@ program ends. startup.py measures the time from before Python starts until the f
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 
 def first_sum(rank: int, world_size: int) -> float:
@@ -48,20 +49,12 @@ def sum_and_tell() -> None:
     sys.stdout.flush()
 
 
-def join_and_sum(rank: int, world_size: int, port: int) -> None:
-    """Build a gloo group at a port on loopback, then the first all_reduce."""
+def join(rank: int, world_size: int, port: int, then: Callable[[], object]) -> None:
+    """Build a gloo group at a port on loopback, and make a call in it."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
-    first_sum(rank, world_size)
-
-
-def join_and_tell(rank: int, world_size: int, port: int) -> None:
-    """The same for ranks whose output is this program's."""
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
-    sum_and_tell()
+    then()
 
 
 def free_port() -> int:
@@ -96,7 +89,7 @@ def ipyparallel(n: int) -> None:
     port = free_port()
     with ipyparallel.Cluster(n=n, log_level=logging.ERROR) as client:
         client[:].use_cloudpickle()
-        waiting = [client[i].apply_async(join_and_sum, i, n, port) for i in range(n)]
+        waiting = [client[i].apply_async(join, i, n, port, sum_in_group) for i in range(n)]
         for result in waiting:
             result.get()
         print("ready", flush=True)
@@ -106,7 +99,7 @@ def ipyparallel(n: int) -> None:
 def spawn(n: int) -> None:
     import torch.multiprocessing
 
-    torch.multiprocessing.spawn(join_and_tell, args=(n, free_port()), nprocs=n)
+    torch.multiprocessing.spawn(join, args=(n, free_port(), sum_and_tell), nprocs=n)
 
 
 def worker(n: int) -> None:
