@@ -140,41 +140,38 @@ class Group(dist.ProcessGroup):
     # --- collectives that compute ---
 
     def allreduce(self, tensors, opts=None):
-        op, divisor = self._operation(tensors[0].dtype, opts)
-        buffer = computable(tensors[0])
-        begin = partial(self._comm.Iallreduce, MPI.IN_PLACE, buffer.numpy(), op)
-        return self._begin("all_reduce", begin, opts, tensors, buffer, divisor)
+        return self._compute("all_reduce", self._comm.Iallreduce, tensors[0], None, opts, tensors)
 
     def allreduce_coalesced(self, tensors, opts=None):
         return last_of([self.allreduce([tensor], opts) for tensor in tensors])
 
     def reduce(self, tensors, opts):
-        op, divisor = self._operation(tensors[0].dtype, opts)
-        sent = computable(tensors[0])
-        got = torch.empty_like(sent)
-        begin = partial(self._comm.Ireduce, sent.numpy(), got.numpy(), op, opts.rootRank)
-        return self._begin("reduce", begin, opts, tensors if self._rank == opts.rootRank else (), got, divisor)
+        begin = partial(self._comm.Ireduce, root=opts.rootRank)
+        outputs = tensors if self._rank == opts.rootRank else ()
+        return self._compute("reduce", begin, tensors[0], tensors[0].shape, opts, outputs)
 
     def reduce_scatter(self, outputs, input_lists, opts=None):
         return self.reduce_scatter_single(outputs[0], joined(input_lists[0]), opts)
 
     def reduce_scatter_single(self, output, input, opts=None):
-        op, divisor = self._operation(output.dtype, opts)
-        sent = computable(input)
-        got = torch.empty(output.shape, dtype=sent.dtype)
-        begin = partial(self._comm.Ireduce_scatter_block, sent.numpy(), got.numpy(), op)
-        return self._begin("reduce_scatter", begin, opts, [output], got, divisor)
+        return self._compute("reduce_scatter", self._comm.Ireduce_scatter_block, input, output.shape, opts, [output])
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
         return last_of([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
 
-    def _operation(self, dtype, opts):
-        """MPI's operation for torch's, and by what its result must be divided, which is the size for an average."""
+    def _compute(self, what, begin, given, shape, opts, outputs):
+        """Begin an operation on a tensor; its result has a shape of its own, or, with None, the tensor's memory.
+
+        An average is a sum, which is divided by the size in the end.
+        """
         name = (dist.ReduceOp.SUM if opts is None else opts.reduceOp.op).name
         if name not in OPS:
             raise RuntimeError(f"{NAME} cannot use ReduceOp.{name}. Use one of {', '.join(OPS)}.")
-        op = OF_BOOLS.get(name, OPS[name]) if dtype == torch.bool else OPS[name]
-        return op, self._size if name == "AVG" else 1
+        op = OF_BOOLS.get(name, OPS[name]) if given.dtype == torch.bool else OPS[name]
+        sent = computable(given)
+        got = sent if shape is None else torch.empty(shape, dtype=sent.dtype)
+        begin = partial(begin, MPI.IN_PLACE if got is sent else sent.numpy(), got.numpy(), op)
+        return self._begin(what, begin, opts, outputs, got, self._size if name == "AVG" else 1)
 
     # --- collectives that move ---
 
