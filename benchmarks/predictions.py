@@ -49,7 +49,6 @@ GPT = {
     "22B": Size(6144, 48, 64, 16384, kv_heads=64, words=51200),
     "175B": Size(12288, 96, 96, 32768, kv_heads=96, words=51200),
 }
-FLOPS_405B = 6 * 404e9 + 6 * 126 * 16384 * 8192  # of a token
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,11 @@ MEGATRON = {"tensor": 8, "length": 2048, "recompute": "none"}
 DEEP = {"pipeline": 8, "stages": 3, "batch": 64, "microbatches": 64, "steps": 1}
 
 
-def herd(ranks: int, flops: float, sequences: int) -> Row:
+def herd(name: str, ranks: int, flops: float, sequences: int, length: int = 8192, context: int = 1) -> Row:
     """405B on its pipeline of 16, from the FLOP/s of a GPU, with so many microbatches of one sequence."""
-    size, options = SIZES["405B"], HERD | {"batch": sequences, "microbatches": sequences}
-    return Row(f"405B, {sequences} microbatches", H100_80, ranks, size, round(flops / FLOPS_405B), None, options)
+    options = HERD | {"batch": sequences, "microbatches": sequences, "length": length, "context": context}
+    of_a_token = 6 * 404e9 + 6 * 126 * 16384 * length
+    return Row(f"405B, {name}", H100_80, ranks, SIZES["405B"], round(flops / of_a_token), None, options)
 
 
 # the first row of each table calibrates its device
@@ -103,8 +103,9 @@ TABLES = {
         Row("Llama 2 70B", A100, 64, LLAMA2["70B"], None, "too much", SHORT),
     ],
     "H100, Llama 3's paper": [
-        herd(8192, 430e12, 32),
-        herd(16384, 400e12, 16),
+        herd("32 microbatches", 8192, 430e12, 32),
+        herd("16 microbatches", 16384, 400e12, 16),
+        herd("16 microbatches, a context of 131,072 on 16", 16384, 380e12, 16, 131072, 16),
     ],
     "A100, Megatron-LM": [
         Row("GPT 22B, tensors on 8", SELENE, 8, GPT["22B"], 931, None, MEGATRON | {"batch": 4}),
@@ -123,7 +124,9 @@ def predicted(row: Row, device: Device) -> Prediction:
     """A step of a row's program on its machines."""
     options = {"batch": 2, "length": 8192} | row.options
     program = functools.partial(train, size=row.size, **options)
-    sequences = options["batch"] * row.ranks // options.get("tensor", 1) // options.get("pipeline", 1)
+    sequences = options["batch"] * row.ranks
+    for dimension in ("tensor", "pipeline", "context"):
+        sequences //= options.get(dimension, 1)
     return distlab.predict(program, row.ranks, machines(row), device, tokens=sequences * options["length"])
 
 

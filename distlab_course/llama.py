@@ -38,14 +38,22 @@ def turns(length: int, half: int) -> Tensor:
     return torch.polar(torch.ones_like(angles), angles)[:, None]
 
 
-def rotated(values: Tensor) -> Tensor:
+def rotated(values: Tensor, by: Tensor) -> Tensor:
     """Queries or keys, turned by an angle that grows with their place; shape (batch, place, head, number)."""
     pairs = torch.view_as_complex(values.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turns(*pairs.shape[1::2])).flatten(-2).type_as(values)
+    return torch.view_as_real(pairs * by).flatten(-2).type_as(values)
 
 
 class Attention(nn.Module):
-    """Each word looks at those before it. A rank of tensor parallelism has some of the heads."""
+    """Each word looks at those before it. A rank of tensor parallelism has some of the heads.
+
+    Attributes:
+        turns: of the places that this rank has; None if it has all.
+        repeats: whether keys and values are repeated for the queries that share them, or the kernel does without.
+    """
+
+    turns: Tensor | None = None
+    repeats = True
 
     def __init__(self, size: Size):
         super().__init__()
@@ -57,9 +65,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (layer(x).unflatten(-1, (-1, self.head)) for layer in (self.wq, self.wk, self.wv))
-        q, k = rotated(q), rotated(k)
-        k, v = (each.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for each in (k, v))
-        y = F.scaled_dot_product_attention(*(each.transpose(1, 2) for each in (q, k, v)), is_causal=True)
+        by = turns(x.shape[1], self.head // 2) if self.turns is None else self.turns
+        q, k = rotated(q, by), rotated(k, by)
+        if self.repeats:
+            k, v = (each.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for each in (k, v))
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=not self.repeats)
         return self.wo(y.transpose(1, 2).flatten(2))
 
 

@@ -1,4 +1,4 @@
-"""A step of pretraining Llama on a mesh of three dimensions, as TorchTitan does it: for lab 63 and for benchmarks.
+"""A step of pretraining Llama on a mesh of up to four dimensions, as TorchTitan does it: for lab 63 and for benchmarks.
 
 The order of shardings, what is recomputed, and the precision of each part follow TorchTitan's source at the end of
 2024 (github.com/pytorch/torchtitan, 9dec370). Runs on the ranks, or in predict's process.
@@ -6,6 +6,7 @@ The order of shardings, what is recomputed, and the precision of each part follo
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.tensor import Replicate, Shard, parallel
+from torch.distributed.tensor.experimental import context_parallel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from distlab_course.llama import Llama, Size
+from distlab_course.llama import Llama, Size, turns
 
 RECOMPUTE = ("none", "op", "layer", "full")
 MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -30,6 +32,7 @@ def train(
     size: Size,
     tensor: int = 1,
     pipeline: int = 1,
+    context: int = 1,
     stages: int = 1,
     microbatches: int | None = None,
     batch: int = 2,
@@ -41,9 +44,11 @@ def train(
 
     Args:
         tensor, pipeline: sizes of these dimensions of the mesh; FSDP has the rest.
+        context: how many ranks of FSDP share each sequence; their attention gathers its keys and values. Torch has
+            this for GPUs only: on a CPU, such a program can be predicted, and not run.
         stages: on each rank of a pipeline; more than one are interleaved.
         microbatches: into which a pipeline cuts the batch; None for as many as it is long.
-        batch: sequences of each rank of FSDP in a step.
+        batch: sequences in a step, of each rank of FSDP, or of the ranks that share them.
         recompute: in the backward pass: "none", "op" (all but every second product of matrices, attention, and what
             tensor parallelism has reduced), "layer" (every second block), or "full" (every block).
     """
@@ -55,19 +60,34 @@ def train(
     models = [part(size, mesh, place + i * pipeline, pipeline * stages, recompute) for i in range(stages)]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
     words = torch.randint(size.words, (batch, length))
-    if pipeline > 1:
-        run = pipelined(models, mesh, words, size, microbatches or pipeline)
-    else:
-        run = functools.partial(whole, models[0], words)
-    for _ in range(steps):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        with parallel.loss_parallel():
-            run()
-        for model in models:
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
+    with shared(words, models, mesh, context):
+        if pipeline > 1:
+            run = pipelined(models, mesh, words, size, microbatches or pipeline)
+        else:
+            run = functools.partial(whole, models[0], words)
+        for _ in range(steps):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            with parallel.loss_parallel():
+                run()
+            for model in models:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+
+
+def shared(words: Tensor, models: list[Llama], mesh: DeviceMesh, context: int) -> AbstractContextManager[None]:
+    """Inside of it, each rank of a context has two parts of the words: one from the front, one as far from the end."""
+    if context == 1:
+        return nullcontext()
+    pipeline, data, tensor = mesh.shape
+    names = ("pipeline", "data", "context", "tensor")
+    ranks = init_device_mesh("cpu", (pipeline, data // context, context, tensor), mesh_dim_names=names)["context"]
+    layers = [block.attention for model in models for block in model.blocks]
+    places = turns(words.shape[1], layers[0].head // 2).clone()
+    for layer in layers:
+        layer.turns, layer.repeats = places, False
+    return context_parallel(ranks, buffers=[words, places], buffer_seq_dims=[1, 0])
 
 
 def part(size: Size, mesh: DeviceMesh, stage: int, stages: int, recompute: str) -> Llama:

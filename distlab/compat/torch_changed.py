@@ -144,11 +144,11 @@ def scaled_dot_product_attention(
     """Attention in a single kernel, which makes no matrix of all scores; context parallelism knows no other one."""
     if query.dim() != 4 or not torch.backends.cuda.mem_efficient_sdp_enabled():
         return _ON_CPU(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    if enable_gqa:
-        key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
-    if attn_mask is None and query.shape[-1] == value.shape[-1]:
+    if attn_mask is None and query.shape[-1] == value.shape[-1]:  # with as few keys as there are
         flash = torch.ops.aten._scaled_dot_product_flash_attention
         return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if enable_gqa:
+        key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
     bias = None if attn_mask is None else attn_mask.to(query.dtype)
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     return efficient(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
