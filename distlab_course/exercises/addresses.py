@@ -33,7 +33,8 @@ def four_tickets(answer):
     """Say how to fix each of the four jobs, as a dict from its letter to the fix.
 
     Hint: Which of the three steps worked: did both ranks reach the store, and did both write an address?
-    Hint: "Connection refused" means that a host answered; "timed out" means that no answer came at all.
+    Hint: "Connection refused" means that a host answered, and nothing listens on that port; "timed out" says only that
+    it did not work in time, because the client of the store tries again even when it is refused.
 
     Why: Every message names the step that failed: the store (A), a missing address (C), a wrong address (D), or the
     way between two right ones (B).

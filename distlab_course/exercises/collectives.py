@@ -54,7 +54,14 @@ def largest_on(tensor, dst):
     return on_rank(dst, torch.stack(gathered(tensor)).amax(0))
 
 
-@exercise("03", forbids=all_but("reduce_scatter", "all_gather"), limits=Limits(calls=2), cases=CHUNKS, given=_chunked)
+def _two_halves_of_a_ring(n, length, item):
+    return Limits(2 * (n - 1) * length // n * item, calls=2)
+
+
+TWO = all_but("reduce_scatter", "all_gather")
+
+
+@exercise("03", forbids=TWO, limits=_two_halves_of_a_ring, cases=CHUNKS, given=_chunked)
 def all_reduce_in_two(tensor):
     """Replace the tensor on every rank with the sum over all ranks, using one reduce-scatter and one all-gather.
 
@@ -63,6 +70,8 @@ def all_reduce_in_two(tensor):
     Hint: `pieces = list(tensor.chunk(world_size))` are views: what is written to a piece is written to `tensor`.
     Hint: The reduce-scatter needs a tensor of its own for its result: `torch.empty_like(pieces[0])`.
     Hint: The all-gather writes all results into `pieces`.
+
+    Limit: Which part of the sum does a rank need after the first call?
     """
     dist.all_reduce(tensor)
 

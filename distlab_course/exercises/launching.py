@@ -100,11 +100,15 @@ def two_nodes(answer):
         first, second = (parsed(_words(line)) for line in ([answer] * 2 if isinstance(answer, str) else answer))
     except ValueError as error:
         return f"{error}."
-    places = {one.rdzv_endpoint or f"{one.master_addr}:{one.master_port}" for one in (first, second)}
     static, numbers = first.rdzv_backend == "static", (first.node_rank, second.node_rank)
+    masters = [f"{one.master_addr}:{one.master_port}" if static else "localhost" for one in (first, second)]
+    places = {one.rdzv_endpoint or master for one, master in zip((first, second), masters, strict=True)}
     faults = [
         (first.standalone or second.standalone, "--standalone is for one machine: each would have a world of its own."),
-        ({first.nnodes, second.nnodes} != {"2"}, "Each machine waits for --nnodes machines, itself included: 2."),
+        (
+            not {first.nnodes, second.nnodes} <= {"2", "2:2"},
+            "Each machine waits for --nnodes machines, itself included: 2.",
+        ),
         ({first.nproc_per_node, second.nproc_per_node} != {"8"}, "--nproc-per-node counts ranks on one machine: 8."),
         (len(places) > 1, f"They would not meet: one goes to {', the other to '.join(sorted(places))}."),
         (not min(places).startswith("node-a"), f"They must meet at node-a, but this leads to {min(places)}."),

@@ -1,27 +1,25 @@
 """The exercises of lab 20: averages that travel while backward runs, and what more ranks bring."""
 
-from unittest import mock
-
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from distlab.checking import Limits, Seen, exercise, formula, numbers, question
 from distlab_course import data_parallel
 from distlab_course.exercises.data_parallelism import averaged
+from distlab_course.exercises.ddp_trials import all_reduces
 
 
 def _while_backward_runs(fn, images):
     """The gradients, and whether all-reduces began in backward and continued beside it."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     nn.utils.vector_to_parameters(torch.full((23,), 0.5), model.parameters())
-    with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as begun:
+    with all_reduces() as begun:
         finish = fn(model)
         model(images.reshape(-1, 4)).sum().backward()
-        early = [bool(call.kwargs.get("async_op") or call.args[3:]) for call in begun.call_args_list]
+        waits = [one.waited for one in begun]
         if callable(finish):
             finish()
-    how = "after backward" if not early else "beside backward" if all(early) else "that backward waits for"
+    how = "after backward" if not waits else "that backward waits for" if any(waits) else "beside backward"
     return Seen(f"all-reduces {how}"), [parameter.grad for parameter in model.parameters()]
 
 

@@ -3,8 +3,8 @@
 One server is written with messages, and one with the futures that `async_execution` lets a call return.
 """
 
-import threading
 from types import SimpleNamespace
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -99,14 +99,16 @@ def requests_a_second(answer):
 
 
 def _three_trainers(fn, gradients):
-    """How many of three trainers have an answer after each push, what the answers are, and the server's parameter."""
+    """How many of three trainers have an answer after each push, what the answers are, the parameter, and the lock."""
     server = SimpleNamespace(parameter=torch.zeros(2), lr=0.5, trainers=3, gradients=[])
-    server.answer, server.lock = torch.futures.Future(), threading.Lock()
+    server.answer, server.lock = torch.futures.Future(), mock.MagicMock()
     answers, answered = [], []
     for gradient in gradients:
         answers.append(fn(server, torch.tensor([gradient, 1.0])))
         answered.append(sum(answer.done() for answer in answers))
-    return answered, [answer.value() for answer in answers if answer.done()], server.parameter
+    taken = server.lock.__enter__.call_count + server.lock.acquire.call_count
+    lock = Seen(f"takes the lock {taken} times", "Two threads may push at once: each takes `server.lock` for its push.")
+    return answered, [answer.value() for answer in answers if answer.done()], server.parameter, lock
 
 
 @formula("41", ([3.0, 6.0],), ([3.0, 6.0, 9.0],), ([3.0, 6.0, 9.0, 2.0, 2.0, 2.0, 8.0],), trial=_three_trainers)
