@@ -107,7 +107,6 @@ class Processes:
             self.servers.start(fork_server.command(), self._server_plan, os.path.join(self.folder, "log", "fork.log"))
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
         self._guard = self._start_program(command, {}, "guard")
-        self._ends.callback(self._guard.terminate)  # when all else has ended: this process may be killed before that
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with a host
             address = self._reach_all(wanted)
             environment |= local.thread_variables(self.threads)
@@ -135,7 +134,9 @@ class Processes:
         with log.open("wb") as output:
             ends = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
             program = subprocess.Popen(command, env={**os.environ, **environment}, start_new_session=True, **ends)
-        return self._ends.enter_context(program)
+        self._ends.enter_context(program)
+        self._ends.callback(program.kill)  # before it is waited for; the guard, which is the first, ends last
+        return program
 
     def _start_engines(self, found: dict[str, Any], address: str, environment: dict[str, str]) -> None:
         """Start the engines, whose controller is at this address of this machine, and connect a client.
