@@ -29,7 +29,7 @@ FUNCTIONAL_METHODS = {
     "all_to_all_single": "all_to_all_single" if _SINGLE else "alltoall_base",
     "broadcast": "broadcast",
 }
-FUNCTIONAL_METHODS |= {f"{name}_coalesced": method for name, method in FUNCTIONAL_METHODS.items() if "all_to" not in name}
+FUNCTIONAL_METHODS |= {f"{name}_coalesced": method for name, method in FUNCTIONAL_METHODS.items()}  # of several tensors
 
 
 # --- groups ---
