@@ -176,6 +176,12 @@ def a_functional_collective_nobody_joins(rank, n):
     functional.all_reduce(ones(), "sum", dist.group.WORLD).wait()
 
 
+@breaks(2, on=[0])
+def a_functional_collective_of_several_tensors_nobody_joins(rank, n):
+    """Rank 0 waits in all_reduce_coalesced for rank 1, which has finished without calling it."""
+    functional.all_reduce_coalesced([ones(), ones()], "sum", dist.group.WORLD)[1].wait()
+
+
 @breaks(2)
 def a_step_of_tensor_parallel_training_too_many(rank, n):
     """for rank 1, which has finished"""
