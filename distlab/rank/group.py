@@ -52,6 +52,7 @@ def build(rank: int, meeting: Meeting) -> None:
 
     Runs on: every rank of the group.
     """
+    LOG.generation = meeting.prefix
     limit = timedelta(seconds=meeting.timeout)
     private.set_default_timeout(limit)
     where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}

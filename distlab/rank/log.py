@@ -139,14 +139,15 @@ class Log:
         tracer: a recording.Recording while a trace is recorded.
         simulator: backend.Futures on a simulated cluster, which notes waits for Futures.
         send: sends the notebook a message.
-        generation: how often the groups were built; their names repeat.
+        generation: of the groups, the same on every rank; their names repeat.
         cells: how many cells and calls of the notebook have ended.
         unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
     """
 
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 1
-        self.total = self.freed = self.cells = self.generation = 0
+        self.total = self.freed = self.cells = 0
+        self.generation = ""
         self.send: Callable[[Answer], None] = lambda _: None
         self.checker: Any = None
         self.tracer: Any = None
@@ -155,7 +156,6 @@ class Log:
 
     def forget(self) -> None:
         """Forget every call; the group that they were made in is gone."""
-        self.generation += 1
         # by thread: the call that it waits in; an interrupt that hit `waits` itself has left its call there
         self.now: dict[int, Note | None] = {}
         self.closed = False  # whether the watchdog frees this rank: it begins no more calls

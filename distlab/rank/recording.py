@@ -37,7 +37,7 @@ class Recording:
         self.began = time_ns()
         self.calls: dict[Any, RecordedCall] = {}  # by note; those that are not waited for by a note, by another key
         self._main = threading.get_ident()
-        self._groups: dict[tuple[str, int], GroupKey] = {}  # by name and generation
+        self._groups: dict[tuple[str, str], GroupKey] = {}  # by name and generation
 
     def call(self, note: Note, make: Callable[[], Any]) -> Any:
         """Make the call of a note, and record it."""
@@ -64,7 +64,7 @@ class Recording:
         self, method: str, op: str, number: int, peer: int | None = None, blocking=False, note: Note | None = None
     ) -> RecordedCall:
         """Record a remote call that begins now, REMOTE or SERVED; the caller of this knows when it ends."""
-        call = RecordedCall(op, method, ("", 0, ()), 0, peer, sequence=number, blocking=blocking)
+        call = RecordedCall(op, method, ("", "", ()), 0, peer, sequence=number, blocking=blocking)
         call.elsewhere = threading.get_ident() != self._main
         call.start = call.posted = time_ns()
         self.calls[note or object()] = call

@@ -144,7 +144,7 @@ def _rebuild_tensor(memory: Any, dtype: Any, shape: tuple[int, ...], requires_gr
 
 # --- what a rank has recorded for a trace: times are in ns of its machine's clock ---
 
-GroupKey = tuple[str, int, tuple[int, ...]]  # the same on every rank: name, how often all were rebuilt, its ranks
+GroupKey = tuple[str, str, tuple[int, ...]]  # the same on every rank: name, generation of all groups, its ranks
 
 
 class TorchRow(NamedTuple):

@@ -1,5 +1,6 @@
 """cluster.trace() on real ranks: programs whose messages are known, errors, clocks, and what is left afterwards."""
 
+import os
 import sys
 from math import inf
 
@@ -8,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
+from tests.refused import raised
 
 
 def ring(rank, world_size, steps=3):
@@ -141,6 +143,13 @@ def test_a_group_that_is_rebuilt_inside_of_a_trace(usable):
         usable.heal()
         usable.run(ring, 1)
     assert ends(trace) == sorted([(1, 0, 0, 4, False), *((r, (r + 1) % 4, 0, 400, True) for r in range(4))])
+
+
+def test_a_rank_that_was_replaced(usable):
+    """Messages between the new process and those that lived on are matched."""
+    raised(distlab.RankDied, usable.run, lambda rank, world_size: os._exit(1) if rank == 3 else dist.barrier())
+    trace = traced(usable, lambda rank, world_size: ring(rank, world_size, steps=1))
+    assert ends(trace) == [(rank, (rank + 1) % 4, 0, 400, True) for rank in range(4)]
 
 
 def test_some_ranks_only(usable):
