@@ -129,11 +129,6 @@ def profiling() -> bool:
     return torch._C._autograd._profiler_enabled()
 
 
-def profiled_range(name: str) -> Any:
-    """A context manager that the profiler records under this name, quicker than record_function."""
-    return torch._C._profiler._RecordFunctionFast(name)
-
-
 def flight_record() -> list[dict[str, Any]]:
     """The newest collectives of this process, including those made in C++, from torch's flight recorder."""
     return json.loads(torch._C._distributed_c10d._dump_fr_trace_json()).get("entries", [])

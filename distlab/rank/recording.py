@@ -20,12 +20,11 @@ import torch
 from torch.autograd.profiler import profile
 from torch.distributed import distributed_c10d as c10d
 
-from distlab.compat.torch import flight_record, profiled_range, profiling, sender_of
+from distlab.compat.torch import flight_record, profiling, sender_of
 from distlab.rank.log import IMMEDIATE, LOG, ROOTED, Note, members_of
 from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.payload import GroupKey, Recorded, RecordedCall, TorchRow
 
-MAIN = "distlab main"  # a range of the profiler's that tells the thread of the cells
 NEAR = 20_000  # ns by which the clocks of the flight recorder and of Python may differ
 
 
@@ -148,8 +147,7 @@ def start() -> None:
         raise RuntimeError("a profiler is already running there")
     profiler = profile(use_kineto=True)
     profiler.__enter__()
-    with profiled_range(MAIN):
-        LOG.tracer = Recording(profiler)
+    LOG.tracer = Recording(profiler)
 
 
 def stop() -> Recorded:
@@ -166,19 +164,16 @@ def stop() -> Recorded:
     if not profiling():
         raise RuntimeError("the code there used a profiler of its own, which ended the trace's")
     recording.profiler.__exit__(None, None, None)
-    rows, main, dispatched = [], -1, 0
+    rows, main = [], threading.get_native_id()
     for event in recording.profiler.kineto_results.events():
-        name, thread = sys.intern(event.name()), event.start_thread_id()  # a name is sent once
-        dispatched += name.startswith("c10d::")
-        if name == MAIN:
-            main = thread
-        else:
-            times = (event.start_ns(), event.end_ns())
-            rows.append(TorchRow(name, event.is_user_annotation(), thread, *times, event.sequence_nr()))
+        name, thread = sys.intern(event.name()), event.device_resource_id()  # a name is sent once
+        times = (event.start_ns(), event.end_ns())
+        number = 0 if thread == main else thread
+        rows.append(TorchRow(name, event.is_user_annotation(), number, *times, event.sequence_nr()))
     calls = recording.calls_by_python()
-    if dispatched > sum(not call.elsewhere for call in calls):
+    if sum(row.name.startswith("c10d::") for row in rows) > sum(not call.elsewhere for call in calls):
         calls += [*recording.calls_by_cpp(calls)]
-    return Recorded(calls, rows, main)
+    return Recorded(calls, rows)
 
 
 def _member(group: GroupKey, place: int) -> int | None:

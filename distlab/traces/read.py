@@ -64,11 +64,8 @@ def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None 
 
 
 def rows_of(recorded: Recorded, clock: Clock) -> list[TorchRow]:
-    """The profiler's rows in the order of their starts, outer ones first; the thread of the cells is number 0."""
-    rows = [
-        TorchRow(name, annotated, 0 if thread == recorded.main else thread, clock(start), clock(end), number)
-        for name, annotated, thread, start, end, number in recorded.rows
-    ]
+    """The profiler's rows in the order of their starts, outer ones first."""
+    rows = [row._replace(start=clock(row.start), end=clock(row.end)) for row in recorded.rows]
     return sorted(rows, key=lambda row: (row.start, -row.end))
 
 

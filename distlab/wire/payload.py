@@ -153,7 +153,7 @@ class TorchRow(NamedTuple):
     Attributes:
         name: what ran.
         annotated: whether the program chose the name.
-        thread: the profiler's number of the thread.
+        thread: the system's number of the thread; 0 for that of the cells.
         start, end: times.
         number: autograd's sequence number.
     """
@@ -210,12 +210,10 @@ class Recorded:
     Attributes:
         calls: its calls that communicate.
         rows: what torch's profiler recorded.
-        main: the thread of the cells in `rows`.
     """
 
     calls: list[RecordedCall]
     rows: list[TorchRow]
-    main: int
 
 
 # --- the names of a rank ---

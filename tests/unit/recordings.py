@@ -6,7 +6,7 @@ from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.payload import Recorded, RecordedCall, TorchRow
 
 BEGIN = 1_700_000_000_000_000_000  # ns of a machine's clock
-MAIN, WORKER = 1, 2
+MAIN, WORKER = 0, 2
 
 
 class Rank:
@@ -17,7 +17,7 @@ class Rank:
     """
 
     def __init__(self, world_size, groups=()):
-        self.recorded = Recorded([], [], MAIN)
+        self.recorded = Recorded([], [])
         self.groups = [("0", 0, tuple(range(world_size))), *groups]
         self.counts = {}
 
