@@ -6,7 +6,6 @@ ends where the cell does.
 """
 
 import builtins
-import functools
 import os
 import pdb
 import re
@@ -70,40 +69,39 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
     """Call `restore` around every message, and both before an engine reports how a cell or a call has ended."""
     rank = os.getpid()
 
-    def around(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            restore()
-            try:
-                return method(*args, **kwargs)
-            finally:
-                restore()
-                if os.getpid() != rank:
-                    _end(failed=method is show)
-                if method is show and PERSON.after_failure:
-                    debugger.post_mortem(sys.last_value)
-                if method is apply:
-                    at_end()
-
-        return call
+    def end() -> None:
+        restore()
+        if os.getpid() != rank:
+            _end(failed=False)
+        at_end()
 
     async def run_statements(*args: Any, **kwargs: Any) -> Any:
         try:
             return await run(*args, **kwargs)
         finally:
-            restore()
-            if os.getpid() != rank:
-                _end(failed=False)
-            at_end()
+            end()
+
+    def run_call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return apply(*args, **kwargs)
+        finally:
+            end()
+
+    def show_error(*args: Any, **kwargs: Any) -> None:
+        restore()
+        show(*args, **kwargs)
+        if os.getpid() != rank:
+            _end(failed=True)
+        if PERSON.after_failure:
+            debugger.post_mortem(sys.last_value)
 
     shell = kernel.shell
-    run, show, apply = shell.run_ast_nodes, shell.showtraceback, kernel.do_apply
-    shell.run_ast_nodes, shell.showtraceback = run_statements, around(show)
+    run, apply, show = shell.run_ast_nodes, kernel.do_apply, shell.showtraceback
+    shell.run_ast_nodes, kernel.do_apply, shell.showtraceback = run_statements, run_call, show_error
     shell.set_hook("show_in_pager", _print_page, 0)
     warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm.auto's: a rank has no widgets
     shell.InteractiveTB.set_mode("Plain")  # IPython's own form parses torch's files: half a second on each rank
     kernel.pre_handler_hook = kernel.post_handler_hook = restore
-    kernel.do_apply = around(apply)
 
 
 def _print_page(shell: Any, text: Any, *_: Any, **__: Any) -> None:
