@@ -206,23 +206,18 @@ def _raise_here(_: Any, result: Any) -> None:
 def _collect_prints() -> None:
     """From now on, keep what served functions print; a rank that serves no call does not need this."""
     for stream in (sys.stdout, sys.stderr):
-        if not hasattr(stream.write, "collects"):
+        if not isinstance(stream.write, functools.partial):
             with contextlib.suppress(AttributeError):  # of a class in C
-                stream.write = _printing(stream.write)
+                stream.write = functools.partial(_write, stream.write)
 
 
-def _printing(write: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A stream's write that keeps what a served function writes, to report it under this rank."""
-
-    def call(text: str) -> Any:
-        served = AGENT.serving.get(threading.get_ident())
-        if served is None:
-            return write(text)
-        served.printed.append(text)
-        return len(text)
-
-    call.collects = True
-    return call
+def _write(original: Callable[[str], Any], text: str) -> Any:
+    """A stream's write, but for what a served function writes: it is kept, to report it under this rank."""
+    served = AGENT.serving.get(threading.get_ident())
+    if served is None:
+        return original(text)
+    served.printed.append(text)
+    return len(text)
 
 
 # --- how functions travel ---
