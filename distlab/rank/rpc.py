@@ -86,10 +86,11 @@ def init_rpc(
 
     Raises:
         ArgumentError: a number or a name that two workers have.
-        RuntimeError: RPC runs on this rank already.
+        RuntimeError: a name that torch refuses, or RPC runs on this rank already.
     """
     size = world_size or LOG.world_size
     number = whole_number("rank", LOG.rank if rank == -1 else rank, 0, size - 1, NUMBERS)
+    rpc.WorkerInfo(name, number)  # refuses a bad name, before the other workers meet this one
     if AGENT.workers:
         advice = "Call rpc.shutdown() on every rank first."
         raise RuntimeError(f'RPC is already running on rank {LOG.rank}, as "{rpc.get_worker_info().name}". {advice}')

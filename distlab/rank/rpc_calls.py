@@ -75,8 +75,10 @@ def _invoke(
     tracer = LOG.tracer
     trace = tracer and tracer.remote(REMOTE, f"{op} {note.words}", 0, callee, op == "rpc_sync", note)
     _sending.trace = trace
-    future = original(to, func, rpc_type, args, kwargs, rpc_timeout)
-    _sending.trace = None
+    try:
+        future = original(to, func, rpc_type, args, kwargs, rpc_timeout)
+    finally:  # the request may not be picklable
+        _sending.trace = None
     LOG.total += 1
     LOG.tie(future, note)
     if trace:

@@ -125,6 +125,19 @@ def test_a_number_that_two_workers_have_is_refused(cluster):
     assert words in str(raised(RankError, cluster.run, start_as_first))
 
 
+def test_a_name_that_torch_refuses_is_refused_at_once(cluster):
+    """The other workers have not met the refused one: they are freed, and RPC starts again."""
+
+    def start_with_a_space(rank, world_size):
+        rpc.init_rpc("worker 0" if rank == 0 else f"worker{rank}")
+
+    said = str(raised(RankError, cluster.run, start_with_a_space, timeout=20))
+    assert "rank 0 raised RuntimeError: Worker name must match" in said
+    cluster.run(start)
+    assert right(cluster)
+    cluster.run(lambda rank, world_size: rpc.shutdown())
+
+
 def test_interrupting_frees_who_waits_and_who_serves(calling, python_handles_sigint):
     """Ctrl-C while a rank waits for a function that computes for ever: both are free, variables are kept."""
 
@@ -174,3 +187,17 @@ def test_a_trace_has_calls_and_what_they_ran(calling):
     assert sorted((message.src, message.dst) for message in trace.messages) == [(0, 1), (0, 3), (1, 0), (3, 0)]
     waited = [event for event in trace.events if event.kind == "remote"]
     assert all(event.seconds >= served[event.peer] for event in waited)
+
+
+def test_a_traced_call_that_cannot_be_sent_is_not_taken_for_the_next_one(calling):
+    """The next call makes an RRef: a trace knows only when that was sent."""
+
+    def work(rank, world_size):
+        if rank == 0:
+            with contextlib.suppress(TypeError):
+                rpc.rpc_sync("worker1", print, (threading.Lock(),))
+            rpc.remote("worker3", time.sleep, (0.01,)).to_here()
+
+    with calling.trace() as trace:
+        calling.run(work)
+    assert [(message.src, message.dst) for message in trace.messages] == [(0, 3)]
