@@ -38,8 +38,6 @@ def join(rank: int, meeting: Meeting) -> Joined:
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
     LOG.rank, LOG.world_size = rank, meeting.world_size
     private.quiet_loggers()
-    private.leave_all_groups()  # those of an earlier notebook, which has detached from this engine
-    LOG.forget()
     watcher = watchdog.Watchdog(meeting)
     build(rank, meeting)
     watchdog.watch(watcher)
@@ -48,10 +46,13 @@ def join(rank: int, meeting: Meeting) -> Joined:
 
 
 def build(rank: int, meeting: Meeting) -> None:
-    """Build the default process group, by the init method that the meeting names.
+    """Leave the groups, whatever state they are in, and build the default one, by the meeting's init method.
 
     Runs on: every rank of the group.
     """
+    private.leave_all_groups()  # of a new rank, those of an earlier notebook, which has detached from this engine
+    private.forget_group_numbers()  # a learner's failed init_process_group has used one up on this rank only
+    LOG.forget()
     LOG.generation = meeting.prefix
     limit = timedelta(seconds=meeting.timeout)
     private.set_default_timeout(limit)
@@ -85,7 +86,7 @@ def _registered(backend: str) -> str:
 
 
 def rebuild(rank: int, meeting: Meeting, whole: bool) -> Joined:
-    """Leave the group, whatever state it is in, and rebuild it. Variables stay.
+    """Leave the group, and RPC if its connections were shut down, and build the group again. Variables stay.
 
     Runs on: every rank of the group.
 
@@ -97,10 +98,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool) -> Joined:
     left_rpc = not whole and rpc.leave(watcher.connections.shut)
     checks.end()
     has_subgroups = len(private.group_names()) > 1
-    private.leave_all_groups()
     around_cells.restore_environment()
-    private.forget_group_numbers()  # a learner's failed init_process_group has used one up on this rank only
-    LOG.forget()
     build(rank, meeting)
     watcher.connections.store_port = meeting.port
     return Joined(os.getpid(), this_machine(), has_subgroups, left_rpc)
