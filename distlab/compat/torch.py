@@ -34,13 +34,8 @@ FUNCTIONAL_METHODS |= {f"{name}_coalesced": method for name, method in FUNCTIONA
 
 # --- groups ---
 
-# of every group that this process is in now; not group.group_name, which a group in Python may not have
+# of every group that this process is in now, by group; not group.group_name, which a group in Python may not have
 GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names
-
-
-def group_names() -> list[tuple[dist.ProcessGroup, str]]:
-    """Every group of this process with its name. Private: the table of groups, `_world`."""
-    return list(GROUP_NAMES.items())
 
 
 def leave_all_groups() -> None:
@@ -76,7 +71,7 @@ def set_default_timeout(limit: timedelta) -> None:
 
 def set_timeouts(limit: timedelta) -> None:
     """Make this the timeout of the calls that groups begin from now on. Private: the function."""
-    for group, _ in group_names():
+    for group in GROUP_NAMES:
         c10d._set_pg_timeout(limit, group)
 
 
@@ -104,7 +99,7 @@ def functional_operators() -> list[tuple[str, Any]]:
 
 def functional_count(name: Any) -> int | None:
     """How many collectives the group of this name has begun in C++; None for a group in Python, or one that is gone."""
-    for group, its_name in group_names():
+    for group, its_name in GROUP_NAMES.items():
         if its_name == name and type(group) is dist.ProcessGroup:
             with contextlib.suppress(RuntimeError):  # its backend does not count
                 return group._get_sequence_number_for_group()

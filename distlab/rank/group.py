@@ -97,7 +97,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool) -> Joined:
     watcher.settle()
     left_rpc = not whole and rpc.leave(watcher.connections.shut)
     checks.end()
-    has_subgroups = len(private.group_names()) > 1
+    has_subgroups = len(private.GROUP_NAMES) > 1
     around_cells.restore_environment()
     build(rank, meeting)
     watcher.connections.store_port = meeting.port

@@ -309,7 +309,7 @@ def is_at_fault(error: BaseException) -> bool:
 
 def members_of(name: str) -> tuple[tuple[int, ...], bool]:
     """Ranks of the group with this name, and whether it was given a shorter timeout than the cluster's."""
-    for group, its_name in private.group_names():
+    for group, its_name in list(private.GROUP_NAMES.items()):  # the watchdog's thread looks here, too
         if its_name == name:
             return tuple(dist.get_process_group_ranks(group)), private.timeout_of(group) < private.default_timeout()
     return (), False

@@ -104,7 +104,7 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
     All may, except new_group, which is counted, and what C++ sends for a model in training.
     """
     everyone = tuple(range(LOG.world_size))
-    may_end = any(members_of(name)[1] for _, name in private.group_names())
+    may_end = any(members_of(name)[1] for name in list(private.GROUP_NAMES.values()))
     for frame in frames(thread):
         if op == "new_group" and place(frame) == (C10D, op):
             ranks, limit = frame.f_locals.get("ranks"), frame.f_locals.get("timeout")
