@@ -115,9 +115,8 @@ class Ranks:
             with waiting.allowed():
                 time.sleep(0.002)
         if self.lost and not self.plan.forks:
-            first = {rank: how for rank, how in self.lost.items() if how != failures.WITH_ANOTHER}
             advice = self.plan.again[0].upper() + self.plan.again[1:]
-            raise ClusterError(f"The cluster is incomplete: {failures.deaths(first)}. {advice}.")
+            raise ClusterError(f"The cluster is incomplete: {failures.deaths(self.lost)}. {advice}.")
         return self._build(sorted(self.lost))
 
     def ready(self, targets: Sequence[int]) -> None:

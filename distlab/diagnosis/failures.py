@@ -200,7 +200,6 @@ def rank_died(
         last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
         gone: what was lost with them, in sentences.
     """
-    first = {rank: how for rank, how in sorted(died.items()) if how != WITH_ANOTHER}
     who, several = rank_list(others).capitalize() if others else "", len(others) > 1
     if host_lost:
         keep = "keep their" if several else "keeps its"
@@ -212,13 +211,14 @@ def rank_died(
         advice = f"The next cell starts {places} variables, and rebuilds the process group."
     else:
         kept, why = "", "The cluster is incomplete"
-        if ended := [rank for rank in died if rank not in first]:
+        if ended := [rank for rank, how in died.items() if how == WITH_ANOTHER]:
             why = "MPI ends a whole program when one of its processes dies: mpiexec has ended"
             why += f" {rank_list(ended)} too.\nAll variables are lost"
         advice = f"{why}: {again}."
     words = " ".join(filter(None, [advice, kept if others else "", gone]))
-    raised = [Failure(r, "RankDied", how, traceback=last_lines.get(r, "")) for r, how in {**first, **died}.items()]
-    return RankDied(f"{deaths(first)}.\n{words}", tuple(raised), tuple(others))
+    causes_first = sorted(died.items(), key=lambda item: (item[1] == WITH_ANOTHER, item[0]))
+    raised = [Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in causes_first]
+    return RankDied(f"{deaths(died)}.\n{words}", tuple(raised), tuple(others))
 
 
 def loss(variables: Sequence[str]) -> str:
@@ -227,8 +227,8 @@ def loss(variables: Sequence[str]) -> str:
 
 
 def deaths(died: Mapping[int, str]) -> str:
-    """Which ranks died and how, in words; those that died alike together."""
-    alike = grouped((how, rank) for rank, how in sorted(died.items()))
+    """Which ranks died and how, in words, without those that died with another; those that died alike together."""
+    alike = grouped((how, rank) for rank, how in sorted(died.items()) if how != WITH_ANOTHER)
     rows = [(rank_list(ranks), how) for how, ranks in alike.items()]
     return "; ".join(f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows)
 
