@@ -32,18 +32,19 @@ def somebody_watches() -> bool:
     """Whether a person is watching: a front end that could ask its user for input, or a terminal.
 
     Programs that execute notebooks (nbclient, nbval) never allow input, and IPP_NONINTERACTIVE forbids it.
-    Private: an attribute of the kernel.
     """
-    if os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0"):
-        return False
-    shell = notebook_shell()
-    return sys.stderr.isatty() if shell is None else bool(getattr(shell.kernel, "_allow_stdin", False))
+    return os.environ.get("IPP_NONINTERACTIVE", "") in ("", "0") and _somebody_is_at(sys.stderr)
 
 
 def can_type() -> bool:
     """Whether a person can answer input(): not where a program executes notebooks, or pytest keeps what is printed."""
+    return _somebody_is_at(sys.stdin)
+
+
+def _somebody_is_at(stream: Any) -> bool:
+    """Whether a person has this stream in a terminal, or a front end. Private: an attribute of the kernel."""
     shell = notebook_shell()
-    return sys.stdin.isatty() if shell is None else bool(getattr(shell.kernel, "_allow_stdin", False))
+    return stream.isatty() if shell is None else bool(getattr(shell.kernel, "_allow_stdin", False))
 
 
 def notebook_shell() -> Any:
