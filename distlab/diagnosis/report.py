@@ -256,13 +256,12 @@ def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLin
         cell: the text of the %%px cell, from the line with the magic; "" if the code is a function.
     """
     marked: list[MarkedLine] = []
-    for file in sorted({s.lines[-1].file for s in states.values() if s.lines}):
-        here = {r: s for r, s in states.items() if s.lines and s.lines[-1].file == file}
+    for file, there in sorted(grouped((s.lines[-1].file, s) for s in states.values() if s.lines).items()):
         source = linecache.getlines(file) if file else cell.splitlines()
-        places = grouped((_line_in(source, s.lines[-1:] if file else s.lines), r) for r, s in here.items())
+        places = grouped((_line_in(source, s.lines[-1:] if file else s.lines), s) for s in there)
         places.pop(0, None)
-        activities = {at: rows({r: here[r] for r in ranks}) for at, ranks in places.items()}
-        notes = {at: [(row[0], f"{row[1]} {row[2]}".rstrip()) for row in there] for at, there in activities.items()}
+        activities = {at: rows({s.rank: s for s in those}) for at, those in places.items()}
+        notes = {at: [(row[0], f"{row[1]} {row[2]}".rstrip()) for row in found] for at, found in activities.items()}
         near = {n for at in notes for n in range(at - CONTEXT_LINES, at + CONTEXT_LINES + 1)}
         shown = {n for n in near if 1 <= n <= len(source) and (source[n - 1].strip() or {n - 1, n + 1} <= near)}
         for number in sorted(shown):
