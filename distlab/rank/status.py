@@ -41,10 +41,11 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
 
     Args:
         main: identifier of the main thread.
-        ours: system numbers of threads that are not the learner's and not gloo's.
+        ours: system numbers of threads that were there before the group, and so are not the learner's and not gloo's.
         traffic: how many bytes gloo's sockets have moved, and whether one is under way; called only if it matters.
         loop: the event loop on which cells run.
     """
+    ours = ours | {thread.native_id for thread in threading.enumerate() if thread.name.startswith("distlab-")}
     thread = waiter(main)
     note, op = LOG.now.get(thread), communication(thread)
     first, of_main = next(frames(thread), None), next(frames(main), None)
@@ -253,7 +254,6 @@ def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
     Args:
         ours: system numbers of threads that are not the learner's and not gloo's.
     """
-    ours = ours | {thread.native_id for thread in threading.enumerate() if thread.name.startswith("distlab-")}
     found = []
     for task in system_threads():
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/status") as file:
@@ -279,20 +279,17 @@ def others_may_act(main: int, ours: set[int]) -> bool:
 
     Args:
         main: identifier of the main thread.
-        ours: system numbers of threads that were there before the group.
+        ours: system numbers of threads that are not the learner's and not gloo's.
     """
-    known = {thread.ident: thread for thread in threading.enumerate()}
+    harmless = {main, *(thread.ident for thread in threading.enumerate() if thread.native_id in ours)}
     running = sys._current_frames()
     del running[threading.get_ident()]  # a frame that holds itself would keep all the others alive
-    running.pop(main, None)
     for ident, innermost in running.items():
-        thread = known.get(ident)
-        if LOG.now.get(ident) or (thread is not None and thread.native_id in ours):
+        if ident in harmless or LOG.now.get(ident):
             continue
         stack = list(outwards(innermost))
-        is_ours = thread is not None and thread.name.startswith("distlab-")
         waits_for_work = any(place(f)[0] in WAITING_FOR_WORK for f in stack) and BUSY_IN_A_POOL not in map(place, stack)
-        if any(is_learners(frame.f_code.co_filename) for frame in stack) or not (is_ours or waits_for_work):
+        if any(is_learners(frame.f_code.co_filename) for frame in stack) or not waits_for_work:
             return True
     return False
 
