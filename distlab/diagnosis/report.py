@@ -63,11 +63,10 @@ def _sentence(ranks: Sequence[int], words: str, within: str = "") -> str:
 
 def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus]) -> str:
     """Why remote calls never end: which call waits for which rank, and what that rank waits for while it serves it."""
-    places, served = [("", state) for state in waiting], Counter()
-    for rank, state in sorted(states.items()):
-        for one in state.serving:
-            places.append((f", in {one.function}(...) for rank {one.caller},", one))
-            served[rank, one.caller, one.function] += 1
+    serving = [one for _, state in sorted(states.items()) for one in state.serving]
+    served = Counter((one.rank, one.caller, one.function) for one in serving)
+    places = [("", state) for state in waiting]
+    places += [(f", in {one.function}(...) for rank {one.caller},", one) for one in serving]
     found = []
     for within, state in places:
         call = state.call
