@@ -98,7 +98,7 @@ def init_rpc(
         rest = "only what process groups send is simulated. Make a Cluster without a network."
         raise RuntimeError(f"There are no remote calls on a simulated network: {rest}")
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
-    with waits(Note("init_rpc", OTHER, range(LOG.world_size), freed_with=FREED)):
+    with waits(Note("init_rpc", OTHER, range(LOG.world_size))):
         AGENT.workers, generations = _introduce(name, number, size)  # others may call it as soon as it starts
         latest = max(generations)
         private.use_plain_optimizers()
@@ -147,7 +147,7 @@ def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
     """
     ranks = [*AGENT.workers.values()] if graceful else []
     deadline = time.monotonic() + (timeout or math.inf)
-    with waits(Note("shutdown", OTHER, ranks, has_limit=timeout > 0, freed_with=FREED)):
+    with waits(Note("shutdown", OTHER, ranks, has_limit=timeout > 0)):
         try:
             if ranks:
                 _end_together(deadline)
