@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -188,22 +188,22 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
         refuse("cluster", f"of {most} ranks or more for this exercise", cluster.n, advice)
     bring_own_module(exercise.function)
     run, race = None, ""
-    try:
-        for n in exercise.worlds:
+    for n in exercise.worlds:
+        try:
             cluster.call(trial.enter, n)
-            for number, case in enumerate(exercise.cases):
+            for case in exercise.cases:
                 where = _case_words(n, case, exercise)
-                outcomes = cluster.call(trial.call, exercise, number, fn, ranks=range(n), timeout=exercise.seconds)
+                outcomes = cluster.call(trial.call, exercise, case, fn, ranks=range(n), timeout=exercise.seconds)
                 if words := _wrong(where, outcomes, exercise):
                     return Verdict(exercise.name, False, words=words)
-            if n == exercise.worlds[-1] and (exercise.forbids or exercise.race):
+            if n == most and (exercise.forbids or exercise.race):
                 run, race = _own_run(cluster, exercise, fn, outcomes)
-            _leave(cluster)
-    except RanksFailed as error:
-        advice = exercise.texts("Stuck") if isinstance(error, (DeadlockError, RankTimeout)) else []
-        return Verdict(exercise.name, False, words="\n".join([_raised(where, error, n), *advice]))
-    finally:
-        _leave(cluster)
+        except RanksFailed as error:
+            advice = exercise.texts("Stuck") if isinstance(error, (DeadlockError, RankTimeout)) else []
+            return Verdict(exercise.name, False, words="\n".join([_raised(where, error, n), *advice]))
+        finally:
+            if not all(cluster.call(trial.leave, ranks=range(n))):
+                cluster.ranks.rebuild()
     *first, last = exercise.worlds
     worlds = f"{', '.join(map(str, first))} and {last} ranks" if first else f"{last} ranks"
     cases = count(len(exercise.cases) * len(exercise.worlds), "case")
@@ -214,8 +214,8 @@ def _own_run(cluster: Cluster, exercise: Exercise, fn: Any, outcomes: list[trial
     """The answer on virtual machines, with the input of the race or of its last case; in a race the times, in words."""
     ranks, race, words = range(len(outcomes)), exercise.race, ""
     if race:
-        large, functions = replace(exercise, cases=(race.case,)), (fn, exercise.function)
-        outcomes, others = (cluster.call(trial.call, large, 0, one, ranks=ranks) for one in functions)
+        functions = fn, exercise.function
+        outcomes, others = (cluster.call(trial.call, exercise, race.case, one, ranks=ranks) for one in functions)
     run = Trace(ranks, f"simulated: {count(len(ranks), 'rank')}, {LAN}")
     run.finish(virtual.read(simulate([one.events for one in outcomes], LAN), ranks), {})
     if race:
@@ -225,12 +225,6 @@ def _own_run(cluster: Cluster, exercise: Exercise, fn: Any, outcomes: list[trial
         words = "\n{} on a simulated network ({}): yours {}, ours {}, gloo's {}.\nThe target, less than {}, is {}."
         words = words.format(size, LAN, *times, met)
     return (run if run.messages else None), words
-
-
-def _leave(cluster: Cluster) -> None:
-    """Bring all ranks back into the world of the cluster."""
-    if any(cluster.call(trial.leave)):
-        cluster.ranks.rebuild()
 
 
 def _case_words(n: int, case: Any, exercise: Exercise) -> str:

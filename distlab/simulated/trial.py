@@ -8,7 +8,6 @@ import contextlib
 import inspect
 import io
 import math
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,6 @@ from distlab.wire.payload import lend_names
 MOST_PRINTED = 160  # characters of what a function prints that are shown
 ANOTHER_ORDER = "These are the right values in the wrong order."
 MOST_VALUES = 12  # of a tensor or list that are shown
-_WORLDS: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()  # that were left for a small one
 
 
 @dataclass(frozen=True)
@@ -58,36 +56,36 @@ class Outcome:
 def enter(rank: int, world_size: int, n: int) -> None:
     """Make the first `n` ranks a world of their own. Runs on: every rank of the cluster."""
     backend.register()
-    group, outer = dist.new_group(range(n), backend=backend.NAME), dist.group.WORLD
-    _WORLDS.add(outer)
+    group = dist.new_group(range(n), backend=backend.NAME)
     if rank < n:
-        group.outer = outer
+        group.outer = dist.group.WORLD
         dist.group.WORLD = group
 
 
 def leave(rank: int, world_size: int) -> bool:
-    """Go back to the whole world; does nothing on a rank that is already there. Runs on: every rank of the cluster.
+    """Go back to the whole world. Runs on: every rank of the small world.
 
     Groups that were made in the small world go with it, and their numbers: the ranks outside have made none.
 
     Returns:
-        whether the whole world is lost, because the answer destroyed it or built another one.
+        whether this rank is there; else the small world was destroyed, or replaced, and the whole one with it.
     """
     group = dist.group.WORLD
-    if hasattr(group, "outer"):
-        groups, number = list(GROUP_NAMES), int(GROUP_NAMES[group])
-        dist.group.WORLD = group.outer
-        for own in groups[groups.index(group) :]:
-            LOG.forget_group(GROUP_NAMES.get(own, ""))
-            destroy_group(own)
-        forget_group_numbers(number + 1)
-    return dist.group.WORLD not in _WORLDS
+    if not hasattr(group, "outer"):
+        return False
+    groups, number = list(GROUP_NAMES), int(GROUP_NAMES[group])
+    dist.group.WORLD = group.outer
+    for own in groups[groups.index(group) :]:
+        LOG.forget_group(GROUP_NAMES.get(own, ""))
+        destroy_group(own)
+    forget_group_numbers(number + 1)
+    return True
 
 
 @torch.random.fork_rng(devices=[])  # the lesson's random numbers continue as if nothing had been tried
-def call(rank: int, world_size: int, exercise: Exercise, case: int, fn: Callable[..., Any]) -> Outcome:
+def call(rank: int, world_size: int, exercise: Exercise, case: Any, fn: Callable[..., Any]) -> Outcome:
     """Call a learner's function, and the reference, on the inputs of a case. Runs on: every rank of the small world."""
-    n, case = dist.get_world_size(), exercise.cases[case]
+    n = dist.get_world_size()
     expected, _ = _tried(exercise, exercise.function, exercise.given(rank, n, case))
     before, given = exercise.given(rank, n, case), exercise.given(rank, n, case)
     lend_names(fn, rank=rank, world_size=n)
