@@ -198,15 +198,12 @@ def formula(notebook: str, *cases: tuple[Any, ...], trial: Callable[..., Any] = 
     return Exercise(notebook, worlds=(1,), cases=cases, given=as_they_are, trial=trial)
 
 
-class Seen(str):
+@dataclass(frozen=True)
+class Seen:
     """What a trial saw: a few words, which are compared and shown, and a sentence on what is wrong with it."""
 
-    why: str
-
-    def __new__(cls, words: str, why: str = "") -> Seen:
-        seen = super().__new__(cls, words)
-        seen.why = why
-        return seen
+    words: str
+    why: str = field(default="", compare=False)
 
 
 def all_but(*names: str) -> list[str]:
