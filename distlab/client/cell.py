@@ -126,7 +126,7 @@ class Cell:
             if not self._watch.needs:
                 self._watch.states = self._watch.ask(True)
             turns.leave(self._ranks.channel)
-            self._note_deaths()  # a rank that had just died never replies to what it was sent
+            self._ranks.note_ends(self._targets)  # a rank that had just died never replies to what it was sent
             replaced = self._ranks.bring_back(self._sent, self._watch.states)
         duration = time.monotonic() - self._began
         self._show()
@@ -182,14 +182,9 @@ class Cell:
             self._raise_failed(raised)
         return self._result.get(return_exceptions=True)
 
-    def _note_deaths(self) -> None:
-        """Note which of its ranks have died as lost."""
-        for rank in set(self._targets) & set(self._ranks.unnoted_deaths()):
-            self._ranks.note_death(rank)
-
     def _raised(self) -> list[Failure]:
         """What the ranks that have replied raised; for one that has died, which is noted, ipyparallel has replied."""
-        self._note_deaths()
+        self._ranks.note_ends(self._targets)
         lost, replies = self._ranks.lost, self._sent.so_far()
         failed = [rank for rank, reply in replies.items() if _has_failed(reply) and rank not in lost]
         exceptions = {rank for rank in failed if isinstance(replies[rank], Exception)}
@@ -197,7 +192,7 @@ class Cell:
         described = self._ranks.send(reached, entry.last_failure).within(seconds.LAST_FAILURE) if reached else {}
         raised = [_failure(rank, replies[rank], described.get(rank)) for rank in failed]
         if raised and all(f.consequence for f in raised) and self._lost_before.issuperset(lost):
-            self._ranks.note_death_behind()
+            self._ranks.note_ends(range(self._ranks.plan.n), seconds.DEATH)  # of one that served a call, without a cell
         return raised
 
     def _raise_if_dead(self, replaced: Mapping[int, str] | None = None) -> None:

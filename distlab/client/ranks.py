@@ -266,10 +266,10 @@ class Ranks:
         there, ended = set(self.client.ids), self._processes.how_ended
         return [r for r, pid in enumerate(self.pids) if (r not in there or ended(r, pid)) and r not in self.lost]
 
-    def note_death_behind(self) -> None:
-        """Note which ranks have died, where connections are lost: one may have served a call, without a cell."""
-        deadline = time.monotonic() + seconds.DEATH
-        while not (died := self.unnoted_deaths()) and time.monotonic() < deadline:
+    def note_ends(self, ranks: Iterable[int], limit: float = 0.0) -> None:
+        """Note which of these ranks have died; if none has yet, one may within `limit` seconds."""
+        deadline = time.monotonic() + limit
+        while not (died := set(ranks) & set(self.unnoted_deaths())) and time.monotonic() < deadline:
             time.sleep(0.01)
         for rank in died:
             self.note_death(rank)
