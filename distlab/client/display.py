@@ -15,7 +15,7 @@ import html
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distlab.client.plan import Plan, check_launcher
@@ -33,12 +33,15 @@ LOOKS = {COMPUTING: 1, COMMUNICATING: 0.3, SILENT: 0.6}  # how opaque a lane is;
 LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can show without becoming slow
 
 
-@dataclass(frozen=True)
+@dataclass
 class Item:
-    """One piece of output: `kind` is stdout, stderr, display or result; `data` is its MIME bundle if it is rich."""
+    """One piece of output: `kind` is stdout, stderr, display or result; `data` is its MIME bundle if it is rich.
+
+    Two are equal if their ranks have written the same.
+    """
 
     kind: str
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...] = field(compare=False)
     text: str
     data: dict[str, Any] | None = None
 
@@ -75,10 +78,9 @@ def _rich(kind: str, rank: int, data: dict[str, Any]) -> Item:
 def _fold(items: list[Item]) -> list[Item]:
     folded: list[Item] = []
     for item in items:
-        for i, other in enumerate(folded):
-            if item == replace(other, ranks=item.ranks) and item.ranks[0] not in other.ranks:
-                folded[i] = replace(other, ranks=other.ranks + item.ranks)
-                break
+        alike = (other for other in folded if other == item and item.ranks[0] not in other.ranks)
+        if first := next(alike, None):
+            first.ranks += item.ranks
         else:
             folded.append(item)
     return folded
