@@ -4,11 +4,12 @@ Runs on the notebook's kernel, used by everything that starts, ends or waits for
 """
 
 import contextlib
-import os
+import glob
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from distlab.compat.ipyparallel import answers
@@ -165,12 +166,9 @@ class Patience:
 
 
 def _queued(pid: int | None) -> dict[str, float]:
-    """The seconds that each thread of a process has waited for a CPU since it began."""
+    """The seconds that each thread of a process has waited for a CPU since it began; none for a process elsewhere."""
     waits: dict[str, float] = {}
-    if pid is None:
-        return waits
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{task}/schedstat") as file:
-                waits[task] = int(file.read().split()[1]) / 1e9
+    for file in map(Path, glob.glob(f"/proc/{pid}/task/*/schedstat")):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended
+            waits[file.parent.name] = int(file.read_text().split()[1]) / 1e9
     return waits
