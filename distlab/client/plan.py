@@ -255,14 +255,12 @@ def connect(where: Any) -> Engines:
 
 
 def _connection_file(where: Any) -> str:
-    """The path of the newest connection file that is meant."""
+    """The path of the connection file that is meant; of a profile, the newest."""
     from IPython.paths import get_ipython_dir
 
     path = Path(os.fspath(where))
-    if path.is_file():
-        return str(path)
-    files = Path(get_ipython_dir()).glob(f"profile_{path}/security/ipcontroller*-client.json")
-    newest = max(files, key=os.path.getmtime, default=None)
+    of_profile = Path(get_ipython_dir()).glob(f"profile_{path}/security/ipcontroller*-client.json")
+    newest = path if path.is_file() else max(of_profile, key=os.path.getmtime, default=None)
     if newest is None:
         raise ClusterError(f"No ipyparallel cluster runs in profile {where!r}, and no file has this path. {START}")
     return str(newest)
