@@ -116,8 +116,6 @@ class _Described:
 
     function: Callable[..., Any] | None
     name = property(lambda self: self.function.__name__)
-    statement = property(lambda self: "\n".join(self.texts("")))
-    hints = property(lambda self: self.texts("Hint"))
 
     def __call__(self, function: Callable[..., Any]) -> Any:
         """As a decorator, register what the function defines."""

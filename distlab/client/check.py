@@ -112,7 +112,7 @@ def hint(exercise: str, number: int = 1) -> str:
     Raises:
         ArgumentError: no exercise of that name, or no hint of that number.
     """
-    hints = _find(exercise).hints
+    hints = _find(exercise).texts("Hint")
     whole_number("number", number, 1, len(hints), f'Call distlab.hint("{exercise}").')
     more = f' The next one: distlab.hint("{exercise}", {number + 1})' if number < len(hints) else ""
     return _Text(f"{hints[number - 1]}\n(Hint {number} of {len(hints)}.{more})")

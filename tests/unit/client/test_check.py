@@ -22,8 +22,8 @@ def test_the_course_has_its_exercises():
     assert {f"{number:02}" for number in range(9)} <= {*notebooks}
     for name, one in course.items():
         assert one.name == name in distlab.exercises()
-        assert one.statement, name
-        assert one.hints, name
+        assert one.texts(""), name
+        assert one.texts("Hint"), name
         assert not isinstance(one, Question) or one.texts("Why"), name
 
 
