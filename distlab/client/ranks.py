@@ -38,16 +38,14 @@ class Ranks:
         plan: how they were started, with the network that they are on now.
         client: ipyparallel's Client.
         channel: to the watchdogs of the ranks.
-        pids: process number by rank.
         lost: how ranks have died, in words, by rank.
         last_lines: the end of what they wrote, by rank.
         broken: whether the group must be rebuilt before use.
-        joined: what each reported when it joined the group.
+        joined: what each reported when it joined the group, its process number among it.
     """
 
     def __init__(self, plan: Plan, warm: Processes | None = None):
         self.plan = plan
-        self.pids: list[int] = []
         self.lost: dict[int, str] = {}
         self.last_lines: dict[int, str] = {}
         self.broken = False
@@ -87,7 +85,6 @@ class Ranks:
             self.joined = [result.get(timeout=seconds.BUILD) for result in sent]
         except (KernelError, TimeoutError, IndexError) as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
-        self.pids = [one.pid for one in self.joined]
         self.plan = replace(plan, threads=plan.threads or self._processes.threads)
         self.lost, self.broken, self._cut = {}, False, False
         return failures.gone_with_group(any(one.subgroups for one in self.joined), any(one.rpc for one in self.joined))
@@ -174,14 +171,14 @@ class Ranks:
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
-        lost = self.lost | {rank: self._how_ended(rank, self.pids[rank]) for rank in self.unnoted_deaths()}
+        lost = self.lost | {rank: self._how_ended(rank) for rank in self.unnoted_deaths()}
         there = [rank for rank in range(self.plan.n) if rank not in lost]
         does = {rank: report.activity(status) for rank, status in self.states(there, patient=True).items()} | lost
         memory = self.memory(seconds.ANSWER_FOR_REPORT)
         rows = []
-        for rank, pid in enumerate(self.pids):
+        for rank, one in enumerate(self.joined):
             host = {"host": self.hosts[rank]} if self.hosts else {}
-            rows.append({"rank": rank, "pid": pid, "state": does[rank], "megabytes": memory.get(rank), **host})
+            rows.append({"rank": rank, "pid": one.pid, "state": does[rank], "megabytes": memory.get(rank), **host})
         return rows
 
     def memory(self, limit: float) -> dict[int, float]:
@@ -264,7 +261,7 @@ class Ranks:
     def unnoted_deaths(self) -> list[int]:
         """The ranks that have died, as far as the launcher or ipyparallel knows, and are not in `lost` yet."""
         there, ended = set(self.client.ids), self._processes.how_ended
-        return [r for r, pid in enumerate(self.pids) if (r not in there or ended(r, pid)) and r not in self.lost]
+        return [r for r, one in enumerate(self.joined) if (r not in there or ended(r, one.pid)) and r not in self.lost]
 
     def note_ends(self, ranks: Iterable[int], limit: float = 0.0) -> None:
         """Note which of these ranks have died; if none has yet, one may within `limit` seconds."""
@@ -281,13 +278,13 @@ class Ranks:
             self.lost = dict.fromkeys(range(self.plan.n), failures.WITH_ANOTHER)
             self.lost[self._processes.first_to_end(rank)] = failures.exit_words(None)
         if rank not in self.lost:
-            self.lost[rank] = self._how_ended(rank, self.pids[rank])
+            self.lost[rank] = self._how_ended(rank)
             self.last_lines[rank] = self._processes.servers.log_of(rank)
         return self.lost[rank]
 
-    def _how_ended(self, rank: int, pid: int) -> str:
-        """How a process of a rank has ended, in words; the launcher may see it later than ipyparallel."""
-        deadline = time.monotonic() + seconds.AFTER_DEATH
+    def _how_ended(self, rank: int) -> str:
+        """How the process of a rank has ended, in words; the launcher may see it later than ipyparallel."""
+        deadline, pid = time.monotonic() + seconds.AFTER_DEATH, self.joined[rank].pid
         while not (how := self._processes.how_ended(rank, pid)) and time.monotonic() < deadline:
             time.sleep(0.02)
         return how or failures.exit_words(None)

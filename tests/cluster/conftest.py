@@ -185,7 +185,7 @@ def notebook(request, nothing_left):
 
 def kill(cluster, *ranks):
     """Kill the processes of some ranks, wait until ipyparallel knows of it, and return the pids that all had."""
-    pids = list(cluster.ranks.pids)
+    pids = [one.pid for one in cluster.ranks.joined]
     for rank in ranks:
         os.kill(pids[rank], signal.SIGKILL)
     assert wait_until_gone(lambda: set(ranks) & set(cluster.client.ids)) == set()

@@ -193,7 +193,7 @@ def test_a_cluster_that_runs_goes_on_when_hosts_are_refused(ssh_hosts):
     stop_what_runs()
     with distlab.Cluster(2) as running:
         raised(distlab.HostError, distlab.Cluster, hosts={"closed": 1})
-        assert running.run(pid_on_rank) == running.ranks.pids
+        assert running.run(pid_on_rank) == [one.pid for one in running.ranks.joined]
         with distlab.Cluster(hosts={"localhost": 1, "nodeB": 1}) as other:
             assert other.run(sum_of_ranks) == [1.0, 1.0]
             assert other.run(place)[0][-1] != "lo"

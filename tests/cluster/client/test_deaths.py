@@ -101,7 +101,7 @@ def test_a_death_is_reported_though_other_ranks_sleep(usable):
 def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable, capsys):
     """They end with it, as is reported, and new processes take their places; a cell that nobody waits for ends too."""
     pending = usable.client[:].execute("import time; time.sleep(60)", block=False)
-    before = list(usable.ranks.pids)
+    before = [one.pid for one in usable.ranks.joined]
     servers = usable.ranks._processes.servers
     os.kill(servers.to(0).process.pid, signal.SIGKILL)
     until(lambda: servers.why_lost(0))

@@ -156,7 +156,7 @@ def test_ipyparallels_client_works(usable):
 def test_the_functions_of_the_package_act_on_the_current_cluster(usable, tmp_path):
     """As the methods of the same name."""
     with distlab.trace() as trace:
-        assert distlab.run(pid_on_rank) == usable.ranks.pids
+        assert distlab.run(pid_on_rank) == [one.pid for one in usable.ranks.joined]
     assert trace is usable.last_trace
     assert distlab.export(tmp_path / "script.py").notes[-1].endswith(": pid_on_rank(rank, ...)")
 
