@@ -146,7 +146,7 @@ def _explain(shell: Any, kind: type, error: NameError, traceback: Any, tb_offset
     """Show a NameError, and what to do if the name is one of the ranks'."""
     shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
     name = getattr(error, "name", None)
-    if name in ON_RANKS or (Cluster.current is not None and name in (_ask(entry.names_below, "") or [])):
+    if name in ON_RANKS or name in (_ask(entry.names_below, "") or []):
         bring = "" if name in ON_RANKS else f', or bring it here with cluster.pull("{name}")'
         print(f"{name} is a variable of the ranks: begin the cell with %%px{bring}.", file=sys.stderr)
 

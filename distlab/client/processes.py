@@ -330,8 +330,8 @@ class Processes:
             connection.process.wait()
         self._ends.close()
 
-    def _last_lines(self, count: int = 8) -> str:
-        """The last lines that the processes wrote, newest file last."""
+    def _last_lines(self) -> str:
+        """The last eight lines that the processes wrote, newest file last."""
         logs = sorted(Path(self.folder, "log").glob("*.log"), key=lambda path: path.stat().st_mtime)
         lines = [line for path in logs for line in path.read_text(errors="replace").splitlines() if line.strip()]
-        return "\n".join(lines[-count:])
+        return "\n".join(lines[-8:])

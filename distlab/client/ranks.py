@@ -54,9 +54,8 @@ class Ranks:
         self._simulates = False  # whether the ranks are on simulated machines now
         self._watchdog_failed = False  # whether that was shown
         self._owner = os.getpid()
-        self._processes: Processes | None = None
         with display.starting(plan.n, plan.backend):
-            self._processes = warm or take(plan)
+            self._processes: Processes | None = warm or take(plan)
             try:
                 self._build(list(range(plan.n)))
             except BaseException:
@@ -127,10 +126,10 @@ class Ranks:
         """Arguments for entry.begin_checks, new for every cell that is checked."""
         return (f"checked/{time.time_ns()}", *self._processes.store, self.plan.timeout)
 
-    def send(self, ranks: Iterable[int], function: Callable[..., Any], *args: Any) -> Replies:
+    def send(self, ranks: Iterable[int], function: Callable[[], Any]) -> Replies:
         """Have some ranks call a function, once they have finished what they are doing."""
         targets = list(ranks)
-        return Replies(self.client.direct_view(targets).apply_async(function, *args), targets)
+        return Replies(self.client.direct_view(targets).apply_async(function), targets)
 
     def states(self, ranks: Sequence[int], patient: bool = False) -> dict[int, RankStatus]:
         """What these ranks are doing; with `patient`, one that only waits for a CPU gets more time to answer."""
