@@ -82,12 +82,11 @@ class Cell:
             view.apply_async(entry.begin_checks, *ranks.checks())
         if options.pauses:
             view.apply_async(entry.set_pauses, seconds.PAUSE, options.debug, options.lines)
-        self._result = send(view)
+        self._sent = Replies(send(view), targets)
         if options.pauses:
             view.apply_async(entry.set_pauses, ranks.plan.timeout, False, {})
         if options.check:
             view.apply_async(entry.end_checks)
-        self._sent = Replies(self._result, targets)
         self._place, self._live = display.Place(), display.Live()
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
@@ -138,7 +137,7 @@ class Cell:
         limit, duration = self._timeout or math.inf, 0.0
         while duration < limit:
             with waiting.allowed():
-                if self._result.wait(min(seconds.TICK, limit - duration)):
+                if self._sent.result.wait(min(seconds.TICK, limit - duration)):
                     return True
             self._ranks.check()
             self._ranks.channel.hear(0)
@@ -164,13 +163,13 @@ class Cell:
             picture = self._live.picture(duration, states, self._ranks.memory(seconds.ANSWER))
         if duration >= seconds.LIVE_AFTER:
             doing = f"{duration:.0f} s: {report.brief(states)}"
-            display.show_live(self._place, doing, picture, self._result, self._targets)
+            display.show_live(self._place, doing, picture, self._sent.result, self._targets)
 
     def _show(self) -> None:
         whole = not self._sent.unfinished() and set(self._targets) <= set(self._ranks.client.ids)
         limit = seconds.OUTPUT if whole else seconds.AFTER_DEATH
         with waiting.allowed():
-            display.show(self._result, self._targets, self._place, limit, self._ranks.printed())
+            display.show(self._sent.result, self._targets, self._place, limit, self._ranks.printed())
 
     # --- the outcome ---
 
@@ -180,7 +179,7 @@ class Cell:
             raised = self._raised()
             self._raise_if_dead()
             self._raise_failed(raised)
-        return self._result.get(return_exceptions=True)
+        return self._sent.result.get(return_exceptions=True)
 
     def _raised(self) -> list[Failure]:
         """What the ranks that have replied raised; for one that has died, which is noted, ipyparallel has replied."""
