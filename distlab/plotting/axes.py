@@ -29,9 +29,7 @@ def new_axes(width: float, height: float, **labels: Any) -> Iterator[Axes]:
     """
     figure = new_figure(width, height, layout="constrained", shown=True)
     with style():
-        ax = figure.add_subplot()
-        ax.set(**labels)
-        yield ax
+        yield figure.add_subplot(**labels)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Pictures:
 
     Attributes:
         states: what each picture shows.
-        messages: those after each state; none after the last one.
+        messages: those after each state, once for each of their chunks; none after the last one.
         headings: one for each picture.
         cell: width of a cell.
         width: of a picture.
@@ -57,7 +57,8 @@ class Pictures:
     """
 
     def __init__(self, states: Sequence[State], messages: Sequence[Sequence[Message]]):
-        self.states, self.messages = states, [*messages, ()]
+        self.states = states
+        self.messages = [[(m, chunk) for m in step for chunk in m.chunks] for step in [*messages, ()]]
         self.headings = [f"step {number}" for number in range(len(states) - 1)] + ["end"]
         ranks, chunks = len(states[0]), len(states[0][0])
         parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
@@ -86,7 +87,7 @@ class Pictures:
     @property
     def key(self) -> str:
         """What the colours and marks mean that are there."""
-        operations = {message.operation for step in self.messages for message in step}
+        operations = {message.operation for step in self.messages for message, _ in step}
         marks = {"reduce": "plus: is added to what is there", "copy": "arrowhead: replaces what is there"}
         words = ["colour: that rank's numbers are in the sum", *(marks[kind] for kind in marks if kind in operations)]
         return ";  ".join(words)
@@ -124,7 +125,7 @@ def draw_steps(shown: Pictures, title: str) -> Figure:
     figure, ax = cells.canvas(width, below + KEY, title)
     for picture, (state, step, heading) in enumerate(zip(shown.states, shown.messages, shown.headings, strict=True)):
         draw_picture(ax, shown, picture, state, heading)
-        for message, chunk in chunks_of(step):
+        for message, chunk in step:
             draw_message(ax, shown, picture, message, chunk)
     draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=SMALL)
     return figure
@@ -156,11 +157,6 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int, state: State, heading:
             for member in sorted(members):  # at its own place in the sum's cell
                 corner = x + 0.025 + member * part, y + 0.025
                 ax.add_artist(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"))
-
-
-def chunks_of(step: Iterable[Message]) -> list[tuple[Message, int]]:
-    """Each message of a step with each of its chunks."""
-    return [(message, chunk) for message in step for chunk in message.chunks]
 
 
 def draw_message(ax: Axes, shown: Pictures, picture: int, message: Message, chunk: int) -> None:
@@ -225,7 +221,7 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
     data["pictures"] = []
     for number, (step, heading) in enumerate(zip(shown.messages, shown.headings, strict=True)):
         moves = []  # the corners of the cell that a message looks like, of its sender's and of its receiver's
-        for message, chunk in chunks_of(step):
+        for message, chunk in step:
             start, end = (shown.corner(number, rank, chunk) for rank in (message.src, message.dst))
             looks = start if message.origin is None else shown.corner(0, message.origin, chunk)
             moves.append({"looks": looks, "start": start, "end": end})
