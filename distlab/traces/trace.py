@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEADS = ("op", "ranks", "bytes", "calls", "total", "waiting", "median")
-CONTENTS = ("events", "messages", "collectives", "rows")
+CONTENTS = ("events", "messages", "collectives", "rows", "missing", "offsets")
 THREADS = 100  # in a file for Perfetto, number of the first thread's track; those of calls count up from 0
 DETAILS = ("group", "peer", "tag", "num_bytes", "waiting", "failed")  # of an event in such a file
 SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
@@ -68,8 +68,6 @@ class Trace:
 
     def __init__(self, ranks: Sequence[int], simulated: str = ""):
         self.ranks, self.simulated = list(ranks), simulated
-        self.missing: dict[int, str] = {}
-        self.offsets: dict[int, Offset] = {}
         self.recording = True
 
     def finish(self, contents: Contents, missing: dict[int, str], offsets: dict[int, Offset] | None = None) -> None:
