@@ -63,7 +63,7 @@ def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
             stream = self._name, name, peer
             return Done(timeline, timeline.call(stream, name, self._members, (size,), peer), tensors)
 
-        def begin(self, _: str, args: tuple[Any, ...], name: str, root: int, sent: tuple[int, ...]) -> Done:
+        def begin(self, _: str, args: tuple[Any, ...], name: str, sent: tuple[int, ...]) -> Done:
             if name == "all_to_all":  # what stays on this rank comes first
                 sent = sent[self.rank() :] + sent[: self.rank()]
             return Done(timeline, timeline.call(self._name, name, self._members, sent), args[0])

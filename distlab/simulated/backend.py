@@ -179,11 +179,11 @@ class Group(dist.ProcessGroup):
         work = self._of_gloo("recv_anysource", tensors, tag)
         return Work(work, 0, lambda src: self._note_message(False, src, tensors, tag))
 
-    def begin(self, method: str, args: tuple[Any, ...], name: str, root: int, sent: Sizes) -> Work:
+    def begin(self, method: str, args: tuple[Any, ...], name: str, sent: Sizes) -> Work:
         """A collective: gloo's own, with a note."""
         work = self._of_gloo(method, *args)
         self._count += 1
-        op = next(NOTES.numbers)
+        op, root = next(NOTES.numbers), getattr(args[-1], "rootRank", None)
         NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent))
         work = Work(work, op)
         if sum(sent) <= SMALL_BYTES:
@@ -205,7 +205,7 @@ def _collective(method: str, name: str, sizes: Callable[..., Sizes]) -> Callable
 
     def begin(self: Group, *args: Any, **opts: Any) -> dist.Work:
         args += tuple(opts.values())
-        return self.begin(method, args, name, getattr(args[-1], "rootRank", 0), sizes(len(self._members), *args))
+        return self.begin(method, args, name, sizes(len(self._members), *args))
 
     return begin
 

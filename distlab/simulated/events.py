@@ -32,7 +32,7 @@ class Collective:
     """The rank begins a collective with `members`, the `count`-th of their group.
 
     Args:
-        root: the root's place among the members, if there is one.
+        root: the root's place among the members; None for a collective without one.
         sent: see collectives.messages.
     """
 
@@ -41,7 +41,7 @@ class Collective:
     group: str
     count: int
     members: tuple[int, ...]
-    root: int
+    root: int | None
     sent: tuple[int, ...]
 
 

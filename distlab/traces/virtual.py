@@ -14,8 +14,6 @@ from distlab.text import grouped
 from distlab.traces.events import Contents, Event, Message
 from distlab.traces.read import meet
 
-ROOTED = ("broadcast", "scatter", "reduce", "gather")
-
 
 def read(result: Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
@@ -50,7 +48,7 @@ def _event(one: Operation, blocking: bool, zero: float, last: float) -> Event:
         kind = "send" if event.sends else "recv"
         op, tag = kind if blocking else f"i{kind}", event.channel[1]
         return Event(one.rank, kind, op, start, end, blocking, inf, (), event.peer, tag, event.num_bytes)
-    root = event.members[event.root] if event.name in ROOTED else None
+    root = None if event.root is None else event.members[event.root]
     size = event.sent[0] if event.name == "all_reduce" else sum(event.sent)  # for the others: by member, or one number
     return Event(one.rank, "collective", event.name, start, end, blocking, inf, event.members, root, None, size)
 
