@@ -58,7 +58,7 @@ def schedule(name: str, world_size: int) -> Schedule:
         ArgumentError: no such algorithm, or no such number.
     """
     make, _ = _found(name, world_size)
-    num_chunks, steps = make(world_size) if world_size > 1 else (1, [])
+    num_chunks, steps = make(world_size)
     return Schedule(name, world_size, num_chunks, tuple(tuple(step) for step in steps))
 
 
@@ -76,7 +76,7 @@ def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float) 
         ArgumentError: no such algorithm, or no such number of ranks.
     """
     _, shares = _found(name, world_size)
-    if world_size == 1 or num_bytes == 0:
+    if num_bytes == 0:
         return 0.0
     steps, sent = shares(world_size)
     count = segments_of(int(num_bytes), world_size) if name == "pipelined ring" else 1

@@ -154,8 +154,7 @@ class _Run:
         self.latest: dict[tuple[int, int], int] = {}  # (rank, op) of a callback -> what it began last, or follows
         self.posted: defaultdict[Hashable, deque[_Half]] = defaultdict(deque)  # whose other half has not begun
         self.aligning: defaultdict[tuple[int, int], list[tuple[int, _Moment]]] = defaultdict(list)
-        for rank, events in enumerate(programs):
-            begun = unfinished[rank] if unfinished else ()
+        for rank, (events, begun) in enumerate(itertools.zip_longest(programs, unfinished, fillvalue=())):
             self._expect(rank, [*(event for event, _ in begun), *events])
             for event, since in begun:
                 self._at(since, (0, rank)).waiting.append(partial(self._call, rank, event))
