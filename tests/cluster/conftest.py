@@ -40,11 +40,12 @@ def our_processes() -> list[psutil.Process]:
 
 
 def pids_of_the_running_cluster() -> set[int]:
-    """Every process of the cluster that runs now, and its guard, which is not marked."""
+    """Every process of the cluster that runs now, and its guard, which has the mark among its arguments."""
     if distlab.Cluster.current is None:
         return set()
-    processes = distlab.Cluster.current.ranks._processes
-    return {processes._guard.pid, *(process.pid for process in processes_of(processes.tag))}
+    tag = distlab.Cluster.current.ranks._processes.tag
+    guards = [process for process in psutil.process_iter(["cmdline"]) if tag in (process.info["cmdline"] or ())]
+    return {process.pid for process in [*guards, *processes_of(tag)]}
 
 
 class Shared:
