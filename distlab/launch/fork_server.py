@@ -256,16 +256,15 @@ def _serve(plan: orders.ServerPlan) -> None:
         hello = report_of_host(plan.hosts)
         server.host, address = hello.host, hello.address
         server.report(hello)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     end_with_parent(signal.SIGTERM)  # while it imports, it does not see the end of its orders
     with contextlib.ExitStack() as ends:
         if plan.hosts:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the folder is removed
             folder = tempfile.TemporaryDirectory(prefix="distlab-host-", ignore_cleanup_errors=True)
             os.environ["IPP_PROFILE_DIR"] = ends.enter_context(folder)
             os.mkdir(os.path.join(folder.name, "log"))
         _preload(server, plan)
         end_with_parent(0)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         gc.freeze()  # so that the collector does not touch, and thereby copy, the shared pages
         gc.enable()
         server.serve(address if server.host == 0 else None, beats=bool(plan.hosts))

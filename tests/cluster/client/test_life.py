@@ -158,6 +158,15 @@ def test_a_notebook_that_is_killed_while_it_stops_leaves_nothing_behind():
     assert_nothing_is_left(tag, folder)
 
 
+def test_a_server_of_a_host_that_is_asked_to_end_leaves_no_folder():
+    """As by `scancel`; the next call starts another one."""
+    with distlab.Cluster(hosts={"localhost": 1}) as cluster:
+        (folder,) = cluster.run(lambda rank, world_size: os.environ["IPP_PROFILE_DIR"])
+        cluster.ranks._processes.servers.to(0).process.terminate()
+        assert_nothing_is_left("", folder)
+        assert cluster.run(sum_of_ranks) == [0.0]
+
+
 def test_a_port_that_another_program_takes_first(monkeypatch):
     """A controller that finds one of its ports taken ends; the cluster starts all the same, with other ports."""
     original, attempts = local.controller_arguments, []
