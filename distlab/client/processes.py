@@ -24,7 +24,7 @@ from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
-from distlab.launch.connection import Servers
+from distlab.launch.connection import Connection, Servers
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, KillOrder, ServerPlan
 from distlab.wire.rendezvous import Meeting, address_towards, listen, serve
@@ -33,7 +33,7 @@ START_SECONDS = 60.0
 LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended
 ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
 CONTROLLER_MODULE = "distlab.launch.controller"
-ENGINE = (sys.executable, "-m", "ipyparallel.engine")
+ENGINE = [sys.executable, "-m", "ipyparallel.engine"]
 PRELOADED = ("distlab.rank.group",)  # and with it torch, which the kernel does not need
 
 
@@ -104,7 +104,7 @@ class Processes:
         forked = local.controller_arguments(address, self.folder) if only_here else ()
         self._server_plan = ServerPlan(environment, (*PRELOADED, *self._plan.preload), forked)
         if only_here:  # before all else that takes time: importing torch takes longest
-            self.servers.start(fork_server.command(), self._server_plan, os.path.join(self.folder, "log", "fork.log"))
+            self._start_server(fork_server.command(), self._server_plan)
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
         self._guard = self._start_program(command, {}, "guard")
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with a host
@@ -112,7 +112,8 @@ class Processes:
             environment |= local.thread_variables(self.threads)
             local.encrypt(self.folder)
         if not self._plan.forks:
-            self._end_servers(range(len(self.servers.connections)))
+            for connection in self.servers.connections:
+                connection.process.kill()
         if not only_here:
             command = fork_server.command(CONTROLLER_MODULE) + list(local.controller_arguments(address, self.folder))
             self._controller = self._start_program(command, environment, "controller")
@@ -127,15 +128,27 @@ class Processes:
         where = (*self.store, prefix, path, self.channel.address, self.host_of_rank)
         return Meeting(plan.init_method, backend, plan.n, plan.timeout, *where)
 
-    def _start_program(self, command: Sequence[str], environment: dict[str, str], name: str) -> subprocess.Popen:
-        """Start what no fork server starts, such as the guard or mpiexec; what it writes goes into a log."""
+    def _start_server(self, command: list[str], plan: ServerPlan) -> None:
+        """Start a fork server, or what leads to those on hosts; older connections end, and what they leave there."""
+        numbers = [host.host for host in plan.hosts] or [0]
+        for connection in self.servers.connections:
+            if set(numbers) & set(connection.hosts):
+                connection.process.kill()
+        here, there = socket.socketpair()
+        with there:
+            process = self._start_program(command, plan.environment, f"host-{numbers[0]}", stdin=there, stdout=there)
+        self.servers.connections.append(Connection(process, here, numbers, self.servers))
+        self.servers.connections[-1].order(plan)
+
+    def _start_program(self, command: list[str], variables: dict[str, str], name: str, **ends: Any) -> subprocess.Popen:
+        """Start what no fork server starts; what it writes goes into a log, unless `ends` say otherwise."""
         log = Path(self.folder, "log", f"{name}.log")
         log.parent.mkdir(exist_ok=True)
         with log.open("wb") as output:
-            ends = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-            program = subprocess.Popen(command, env={**os.environ, **environment}, start_new_session=True, **ends)
-        self._ends.enter_context(program)
-        self._ends.callback(program.kill)  # before it is waited for; the guard, which is the first, ends last
+            ends = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, **ends}
+            program = subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True, **ends)
+        self._ends.callback(program.wait)
+        self._ends.callback(program.kill)  # before; the guard, which is among the first, ends among the last
         return program
 
     def _start_engines(self, found: dict[str, Any], address: str, environment: dict[str, str]) -> None:
@@ -153,8 +166,8 @@ class Processes:
             commands = [ENGINE] * n
             if self._plan.engines == mpiexec.NAME:
                 ranks = {host.name: host.ranks for host in wanted.hosts} if wanted is not None else None
-                mpi = (mpiexec.find(), *mpiexec.arguments(ranks, address, environment), "-n", str(n))
-                commands = [(*mpi, *ENGINE, "--mpi")]
+                mpi = [mpiexec.find(), *mpiexec.arguments(ranks, address, environment), "-n", str(n)]
+                commands = [[*mpi, *ENGINE, "--mpi"]]
             for number, command in enumerate(commands):
                 self.programs.append(self._start_program(command, environment, f"engine-{number}"))
         import ipyparallel  # now: it would slow a server that imports torch, and nobody waits for it here
@@ -189,11 +202,11 @@ class Processes:
             until: when to try a host that may come back for the last time, by time.monotonic().
         """
         while True:
-            self._end_servers(numbers)
-            hosts.connect(self.servers, self._plan.hosts, numbers, self._server_plan, self.folder, here)
+            for command, plan in hosts.programs(self._plan.hosts, numbers, self._server_plan, here):
+                self._start_server(command, plan)
             try:
                 with waiting.allowed():
-                    return hosts.answers(self.servers, self._plan.hosts, numbers, self.folder)
+                    return hosts.answers(self.servers, self._plan.hosts, numbers, Path(self.folder, "log"))
             except HostError:
                 if time.monotonic() > until:
                     raise
@@ -209,12 +222,6 @@ class Processes:
         cores = [hellos[number].cores // host.ranks for number, host in enumerate(wanted.hosts)]
         self.threads = self.threads or max(1, min(cores))
         return here
-
-    def _end_servers(self, numbers: Iterable[int]) -> None:
-        """End the connections to servers on some hosts; a server that is left there notices, and ends."""
-        for connection in self.servers.connections:
-            if set(numbers) & set(connection.hosts):
-                connection.process.kill()
 
     def _note_end(self, engine: int) -> None:
         """Report to ipyparallel that an engine has ended. Runs on: the thread of its connection."""
@@ -326,8 +333,6 @@ class Processes:
         # others hold nothing that outlives them: no need to ask politely for long
         patience = {mpiexec.NAME: mpiexec.END_SECONDS, hosts.SLURM_NAME: hosts.SLURM_END_SECONDS}
         reaper.end(reaper.find(self.tag), patience.get(self._plan.engines, 0.2))
-        for connection in self.servers.connections:
-            connection.process.wait()
         self._ends.close()
 
     def _last_lines(self) -> str:

@@ -1,10 +1,9 @@
 """Connections to fork servers: to the one on this machine, to one on each host, or to those of all of Slurm's nodes.
 
-Runs on the notebook's kernel; processes.py and hosts.py call it. The servers are fork_server.py.
+Runs on the notebook's kernel; processes.py makes them, and hosts.py reads them. The servers are fork_server.py.
 """
 
 import contextlib
-import os
 import select
 import socket
 import subprocess
@@ -113,17 +112,6 @@ class Servers:
     def __init__(self, host_of_engine: Sequence[int] | Mapping[int, int], when_ended: Callable[[int], None]):
         self.host_of_engine, self.when_ended = host_of_engine, when_ended
         self.connections: list[Connection] = []
-
-    def start(self, command: Sequence[str], plan: orders.ServerPlan, log: str, hosts: Sequence[int] = (0,)) -> None:
-        """Start a server, or the program that leads to those on these hosts; `log` gets what it writes to stderr."""
-        here, there = socket.socketpair()
-        os.makedirs(os.path.dirname(log), exist_ok=True)
-        with there, open(log, "wb") as output:
-            ends = {"stdin": there, "stdout": there, "stderr": output}
-            variables = {**os.environ, **plan.environment}
-            process = subprocess.Popen(command, env=variables, start_new_session=True, **ends)
-        self.connections.append(Connection(process, here, hosts, self))
-        self.connections[-1].order(plan)
 
     def to(self, host: int) -> Connection:
         """The newest connection to a host."""

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -138,12 +138,11 @@ def srun(job: Job) -> list[str]:
 # --- connections ---
 
 
-def connect(servers: Servers, wanted: Hosts, numbers: Sequence[int], plan: ServerPlan, folder: str, here: str) -> None:
-    """Begin to start fork servers on the hosts of these numbers; `answers` waits for them.
+def programs(wanted: Hosts, numbers: Sequence[int], plan: ServerPlan, here: str) -> Iterator[tuple[list, ServerPlan]]:
+    """What leads to fork servers on the hosts of these numbers: command line and plan for each program.
 
     Args:
         plan: of each server, without its hosts.
-        folder: gets their logs.
         here: the address of this machine that the hosts reach; "" if they find it themselves.
     """
     line = fork_server.remote_command(wanted.python)
@@ -153,16 +152,15 @@ def connect(servers: Servers, wanted: Hosts, numbers: Sequence[int], plan: Serve
             host = wanted.hosts[number]
             address = here if number in wanted.local else host.address
             hosts.append(HostPlan(number, host.ranks, os.getcwd(), here, address, wanted.interface))
-        command = [*wanted.hosts[group[0]].command, line]
-        servers.start(command, replace(plan, hosts=tuple(hosts)), _log_of(folder, group[0]), group)
+        yield [*wanted.hosts[group[0]].command, line], replace(plan, hosts=tuple(hosts))
 
 
-def _log_of(folder: str, number: int) -> str:
-    return os.path.join(folder, "log", f"host-{number}.log")
+def answers(servers: Servers, wanted: Hosts, numbers: Sequence[int], logs: Path) -> dict[int, Hello]:
+    """What each of these hosts reports about itself, by number; HostError if one does not, or cannot be used.
 
-
-def answers(servers: Servers, wanted: Hosts, numbers: Sequence[int], folder: str) -> dict[int, Hello]:
-    """What each of these hosts reports about itself, by number; HostError if one does not, or cannot be used."""
+    Args:
+        logs: the folder of what the programs that lead to them write.
+    """
     limit = HELLO_SECONDS + (wanted.job.queue_timeout if wanted.job is not None else 0.0)
     deadline = time.monotonic() + limit
     troubles: dict[int, str] = {}
@@ -175,7 +173,7 @@ def answers(servers: Servers, wanted: Hosts, numbers: Sequence[int], folder: str
         if hello := connection.hellos.get(number):
             troubles[number] = _what_differs(hello)
         else:
-            troubles[number] = _why_silent(wanted, number, Path(_log_of(folder, connection.hosts[0])), limit)
+            troubles[number] = _why_silent(wanted, number, logs / f"host-{connection.hosts[0]}.log", limit)
     if troubles := {number: words for number, words in troubles.items() if words}:
         raise HostError(_all_troubles(wanted, troubles))
     return {number: servers.to(number).hellos[number] for number in numbers}

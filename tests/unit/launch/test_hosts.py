@@ -21,7 +21,7 @@ def answers(folder, **differs):
     """What a host reports that differs from this machine in this way."""
     hello = replace(HELLO, **differs)
     servers = SimpleNamespace(to=lambda number: SimpleNamespace(hellos={0: hello}, lost={}))
-    return hosts.answers(servers, ONE, [0], str(folder))
+    return hosts.answers(servers, ONE, [0], folder)
 
 
 @pytest.mark.parametrize(
