@@ -232,7 +232,7 @@ class Processes:
     @property
     def _controller_ended(self) -> bool:
         """Whether the process has ended that carries all messages."""
-        forked = any(engine == CONTROLLER for c in self.servers.connections for engine, _ in [*c.ended])
+        forked = any(engine == CONTROLLER for c in self.servers.connections for engine, _ in c.engines)
         return forked or (self._controller is not None and self._controller.poll() is not None)
 
     def check_controller(self) -> None:
@@ -309,9 +309,10 @@ class Processes:
             return failures.exit_words(statuses[0]) if statuses and statuses[0] is not None else ""
         host = self.servers.host_of_engine[rank]
         for connection in reversed(self.servers.connections):
-            if (rank, pid) in connection.ended:
-                return failures.exit_words(connection.ended[rank, pid].status)
-            if connection.pids.get(rank) == pid and host in connection.lost:
+            report = connection.engines.get((rank, pid))
+            if report and report.status is not None:
+                return failures.exit_words(report.status)
+            if report and host in connection.lost:
                 if self.names:
                     return f"was lost with host {self.names[host]}, {connection.lost[host]}"
                 words = failures.exit_words(connection.process.wait())

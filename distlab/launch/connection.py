@@ -32,8 +32,7 @@ class Connection:
     Attributes:
         hellos: what each host has reported about itself.
         lost: why a host cannot be reached any more, in words.
-        pids: process number of each engine that runs or ran.
-        ended: the report of each engine's process that has ended, by engine and process number.
+        engines: the newest report of each engine's process, by engine and process number.
         store: address and port of the store that a server serves.
     """
 
@@ -41,8 +40,7 @@ class Connection:
         self.process, self._end, self.hosts, self._servers = process, end, hosts, servers
         self.hellos: dict[int, orders.Hello] = {}
         self.lost: dict[int, str] = {}
-        self.pids: dict[int, int] = {}
-        self.ended: dict[tuple[int, int], orders.EngineProcess] = {}
+        self.engines: dict[tuple[int, int], orders.EngineProcess] = {}
         self.store: tuple[str, int] | None = None
         self._beats: dict[int, float] = {}
         self.thread = threading.Thread(target=self._listen, daemon=True)
@@ -72,7 +70,7 @@ class Connection:
                 *lines, pending = (pending + received).split(b"\n")
                 yield from lines
             late = time.monotonic() - SILENCE_SECONDS
-            silent = [host for host, beat in self._beats.items() if beat < late and host not in self.lost]
+            silent = [host for host, beat in self._beats.items() if beat < late]
             self._lose(silent, f"which sent no heartbeat for {SILENCE_SECONDS:g} s")
 
     def _note(self, report: orders.Report) -> None:
@@ -83,17 +81,15 @@ class Connection:
             self.hellos = {**self.hellos, report.host: report}
         elif isinstance(report, orders.StoreAddress):
             self.store = (report.address, report.port)
-        elif report.status is None:
-            self.ended.pop((report.engine, report.pid), None)  # the system reuses process numbers
-            self.pids = {**self.pids, report.engine: report.pid}
         else:
-            self.ended[report.engine, report.pid] = report
-            self._servers.when_ended(report.engine)
+            self.engines = {**self.engines, (report.engine, report.pid): report}  # the system reuses process numbers
+            if report.status is not None:
+                self._servers.when_ended(report.engine)
 
     def _lose(self, hosts: Iterable[int], why: str) -> None:
         hosts = [host for host in hosts if host not in self.lost]
         self.lost = {**self.lost, **dict.fromkeys(hosts, why)}
-        for engine in self.pids:
+        for engine in {engine for engine, _ in self.engines}:
             if self._servers.host_of_engine[engine] in hosts:
                 self._servers.when_ended(engine)
 
@@ -125,12 +121,12 @@ class Servers:
     @property
     def pids(self) -> dict[int, int]:
         """Process number of each engine that runs or ran, the newest."""
-        return {engine: pid for connection in self.connections for engine, pid in connection.pids.items()}
+        return {engine: pid for c in self.connections for engine, pid in c.engines if engine != orders.CONTROLLER}
 
     def log_of(self, number: int) -> str:
         """The end of what an engine that has ended wrote outside cells, if that is known."""
-        ended = [one for c in self.connections for (engine, _), one in c.ended.items() if engine == number]
-        return ended[-1].log if ended else ""
+        logs = [one.log for c in self.connections for one in c.engines.values() if one.engine == number]
+        return logs[-1] if logs else ""
 
     def order(self, kind: type[orders.ForkOrder | orders.KillOrder], engines: Iterable[int], **fields: Any) -> None:
         """Send an order for each of some engines; returns at once. Nothing happens to engines that have ended."""

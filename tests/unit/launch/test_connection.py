@@ -21,6 +21,6 @@ def test_a_process_that_gets_the_number_of_a_dead_one_lives():
     """The system uses numbers of processes again; on a busy machine soon, and on two hosts at any time."""
     ended = EngineProcess(engine=0, pid=7, status=-9, log="last words")
     found = connection(EngineProcess(0, 7), ended, EngineProcess(1, 7))
-    assert (found.pids, found.ended) == ({0: 7, 1: 7}, {(0, 7): ended})
+    assert found.engines == {(0, 7): ended, (1, 7): EngineProcess(1, 7)}
     again = connection("a shell there may greet", EngineProcess(0, 7), ended, EngineProcess(0, 7))
-    assert (again.ended, again.lost) == ({}, {0: "whose connection has ended"})
+    assert (again.engines, again.lost) == ({(0, 7): EngineProcess(0, 7)}, {0: "whose connection has ended"})
