@@ -278,12 +278,14 @@ class Processes:
         old = self.servers.pids.items()
         try:
             if lost := {self.servers.host_of_engine[rank] for rank in ids if self.servers.why_lost(rank)}:
-                self._reach_again(sorted(lost))
+                if self._plan.hosts is None or self._plan.hosts.job is not None:
+                    raise ClusterError("The process that forks the ranks is lost, and does not start again by itself.")
+                self._reach(sorted(lost), self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS)
             self.servers.order(KillOrder, unwanted)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
             self.channel.hear(0)  # that their connections have ended
             self._fork(ids, threads)
-            self._wait(lambda: self.client.ids == all_ids, old=old)
+            self.store = self._wait(lambda: self.client.ids == all_ids and self.servers.to(0).store, old=old)
         except HostError as error:
             left = [rank for rank in all_ids if not self.servers.why_lost(rank)]
             advice = f"Other ranks keep their variables, without a group: pull and run with ranks={left} work."
@@ -291,14 +293,6 @@ class Processes:
             raise HostError(f"{error} {advice} {again}") from error
         except ClusterError as error:
             raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
-
-    def _reach_again(self, lost: list[int]) -> None:
-        """Start fork servers on hosts that were lost."""
-        wanted = self._plan.hosts
-        if wanted is None or wanted.job is not None:
-            raise ClusterError("The process that forks the ranks is lost, and does not start again by itself.")
-        self._reach(lost, self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS)
-        self.store = self._wait(lambda: self.servers.to(0).store, old=self.servers.pids.items())
 
     def how_ended(self, rank: int, pid: int) -> str:
         """How a process of an engine ended, in words; "" until that is known."""
