@@ -98,7 +98,7 @@ class Processes:
     def _start(self) -> str:
         """Start all processes; returns the address of this machine for the engines."""
         wanted, cluster_id = self._plan.hosts, self.tag.rsplit("-", 1)[1]
-        environment = local.environment(self._plan.threads, self.tag, wanted is None)
+        environment = local.environment(self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
         address, only_here = "127.0.0.1", wanted is None and self._plan.forks
         forked = local.controller_arguments(address, self.folder) if only_here else ()
@@ -109,7 +109,6 @@ class Processes:
         self._guard = self._start_program(command, {}, "guard")
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with a host
             address = self._reach_all(wanted)
-            environment |= local.thread_variables(self.threads)
             local.encrypt(self.folder)
         if not self._plan.forks:
             for connection in self.servers.connections:
@@ -158,7 +157,7 @@ class Processes:
             found: how an engine and a client reach the controller.
         """
         self._connection = {"IPP_CONNECTION_INFO": json.dumps(found["engine"])}
-        environment = environment | self._connection
+        environment = environment | self._connection | local.thread_variables(self.threads)
         n, wanted = self._plan.n, self._plan.hosts
         if self._plan.forks:
             self._fork(range(n), self.threads)

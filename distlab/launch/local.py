@@ -92,17 +92,16 @@ def _address(interface: str | None, notebook: str) -> str:
 # --- environment and configuration ---
 
 
-def environment(threads: int | None, tag: str, alone: bool = True) -> dict[str, str]:
-    """What the environment of each process of a cluster has in addition to the notebook's.
+def environment(tag: str, alone: bool) -> dict[str, str]:
+    """What the environment of each process of a cluster has in addition to the notebook's; ranks have more threads.
 
     Args:
-        threads: OpenMP threads of each; None if the hosts are to report their cores first.
         tag: marks a process as the cluster's.
         alone: whether all are on this machine, else each host has an interface.
     """
     return {
         reaper.TAG: tag,
-        **thread_variables(threads or 1),
+        **thread_variables(1),
         **(dict.fromkeys(rendezvous.INTERFACES, rendezvous.loopback_interface()) if alone else {}),
         # torch looks up the name of 127.0.0.1 when it connects to a store; without a DNS that costs 5 s, so wait 1 s
         "RES_OPTIONS": "timeout:1 attempts:1",
