@@ -121,10 +121,9 @@ class Processes:
 
     def next_meeting(self, plan: Plan) -> Meeting:
         """Where the ranks of a new generation of a cluster meet, whose keys no rank has used before."""
-        generation = time.monotonic_ns()
+        name = os.path.join(self.folder, f"group-{time.monotonic_ns()}")
         backend = plan.backend if plan.network is None else "simulated"
-        prefix, path = f"distlab/{generation}", os.path.join(self.folder, f"group-{generation}")
-        where = (*self.store, prefix, path, self.channel.address, self.host_of_rank)
+        where = (*self.store, name, self.channel.address, self.host_of_rank)
         return Meeting(plan.init_method, backend, plan.n, plan.timeout, *where)
 
     def _start_server(self, command: list[str], plan: ServerPlan) -> None:

@@ -58,12 +58,12 @@ def build(rank: int, meeting: Meeting) -> None:
     private.set_default_timeout(limit)
     where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
     if meeting.init_method == "file":
-        where["init_method"] = f"file://{meeting.path}"
+        where["init_method"] = f"file://{meeting.name}"
     else:
         if meeting.init_method == "env":
             os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
         # the store is already running; its keys are new each time, because used ones hold stale addresses
-        where["store"] = dist.PrefixStore(meeting.prefix, connect(meeting.host, meeting.port))
+        where["store"] = dist.PrefixStore(meeting.name, connect(meeting.host, meeting.port))
     if meeting.backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
         torch.cuda.set_device(device_for(rank))
     dist.init_process_group(_registered(meeting.backend), timeout=limit, **where)

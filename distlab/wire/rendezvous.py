@@ -33,8 +33,7 @@ class Meeting:
         world_size: number of ranks.
         timeout: seconds that a communication call may wait for its peers.
         host, port: the store.
-        prefix: the generation's name, which starts all its keys in the store.
-        path: the generation's file, for init_method "file".
+        name: the generation's: all its keys in the store begin with it; also the path of its file, for "file".
         channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they are doing.
         hosts: number of each rank's host, by rank; none if all are on one machine.
     """
@@ -45,8 +44,7 @@ class Meeting:
     timeout: float
     host: str
     port: int
-    prefix: str
-    path: str
+    name: str
     channel: tuple[str, int, str]
     hosts: tuple[int, ...] = ()
 
