@@ -34,7 +34,6 @@ LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended
 ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
 CONTROLLER_MODULE = "distlab.launch.controller"
 ENGINE = [sys.executable, "-m", "ipyparallel.engine"]
-PRELOADED = ("distlab.rank.group",)  # and with it torch, which the kernel does not need
 
 
 class Processes:
@@ -102,7 +101,7 @@ class Processes:
         environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
         address, only_here = "127.0.0.1", wanted is None and self._plan.forks
         forked = local.controller_arguments(address, self.folder) if only_here else ()
-        self._server_plan = ServerPlan(environment, (*PRELOADED, *self._plan.preload), forked)
+        self._server_plan = ServerPlan(environment, self._plan.preload, forked)
         if only_here:  # before all else that takes time: importing torch takes longest
             self._start_server(fork_server.command(), self._server_plan)
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]

@@ -305,7 +305,7 @@ def _preload(server: Server, plan: orders.ServerPlan) -> None:
             engine.prepare()
         if plan.controller:
             server.fork_controller(plan.controller)
-        for module in plan.preload:
+        for module in ("distlab.rank.group", *plan.preload):  # and with the first, torch
             importlib.import_module(module)
 
 

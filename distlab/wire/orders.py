@@ -35,7 +35,7 @@ class ServerPlan:
 
     Attributes:
         environment: additions to the environment, ipyparallel's IPP_CLUSTER_ID and IPP_PROFILE_DIR among them.
-        preload: modules that are imported before the first fork.
+        preload: what a person wants imported before the first fork.
         controller: arguments of ipyparallel's controller, if the server is to fork it as well.
         hosts: of servers on other hosts: the plan of each host that reads this line.
     """
