@@ -96,9 +96,9 @@ class Processes:
 
     def _start(self) -> str:
         """Start all processes; returns the address of this machine for the engines."""
-        wanted, cluster_id = self._plan.hosts, self.tag.rsplit("-", 1)[1]
+        wanted = self._plan.hosts
         environment = local.environment(self.tag, wanted is None)
-        environment |= {"IPP_CLUSTER_ID": cluster_id, "IPP_PROFILE_DIR": self.folder}
+        environment |= {"IPP_CLUSTER_ID": "", "IPP_PROFILE_DIR": self.folder}
         address, only_here = "127.0.0.1", wanted is None and self._plan.forks
         forked = local.controller_arguments(address, self.folder) if only_here else ()
         self._server_plan = ServerPlan(environment, self._plan.preload, forked)
@@ -115,7 +115,7 @@ class Processes:
         if not only_here:
             command = fork_server.command(CONTROLLER_MODULE) + list(local.controller_arguments(address, self.folder))
             self._controller = self._start_program(command, environment, "controller")
-        self._start_engines(self._connections(cluster_id), address, environment)
+        self._start_engines(self._connections(), address, environment)
         return address
 
     def next_meeting(self, plan: Plan) -> Meeting:
@@ -175,10 +175,9 @@ class Processes:
         with waiting.allowed():
             self._wait(lambda: self.client.ids == list(range(n)) and (not self._plan.forks or self.servers.to(0).store))
 
-    def _connections(self, cluster_id: str) -> dict[str, Any]:
+    def _connections(self) -> dict[str, Any]:
         """How an engine and a client reach the controller, which writes it into files when it listens."""
-        folder = Path(self.folder, "security")
-        files = {kind: folder / f"ipcontroller-{cluster_id}-{kind}.json" for kind in ("engine", "client")}
+        files = {kind: Path(self.folder, "security", f"ipcontroller-{kind}.json") for kind in ("engine", "client")}
 
         def read() -> dict[str, Any] | None:
             with contextlib.suppress(OSError, json.JSONDecodeError):  # they are being written
