@@ -26,20 +26,14 @@ def hello(token: str, rank: int) -> bytes:
 
     An eavesdropper on the network cannot reuse it, because a channel accepts each nonce only once.
     """
-    claim = f"{rank} {os.urandom(16).hex()}"
-    return f"{claim} {_proof(token, claim)}\n".encode()
+    return _proven(token, f"{rank} {os.urandom(16).hex()}") + b"\n"
 
 
-def _proof(token: str, claim: str) -> str:
+def _proven(token: str, claim: str) -> bytes:
+    """A claim, and the proof that its author knows the token."""
     import hmac  # with OpenSSL, for which the fork server's start would wait
 
-    return hmac.digest(token.encode(), claim.encode(), "sha256").hex()
-
-
-def _is_proof(proof: str, token: str, claim: str) -> bool:
-    import hmac
-
-    return hmac.compare_digest(proof.encode(), _proof(token, claim).encode())
+    return f"{claim} {hmac.digest(token.encode(), claim.encode(), 'sha256').hex()}".encode()
 
 
 class ControlChannel:
@@ -127,6 +121,8 @@ class ControlChannel:
 
     def _accept(self) -> None:
         """Accept the ranks that have connected since; connections without the token are closed."""
+        import hmac
+
         with contextlib.suppress(OSError):  # no pending connection, or the peer has closed it already
             while True:
                 self._strangers.append(self.listener.accept()[0])
@@ -137,8 +133,8 @@ class ControlChannel:
                 continue
             self._strangers.remove(stranger)
             line, _, rest = first.partition(b"\n")
-            claim, _, proof = line.decode(errors="replace").rpartition(" ")
-            if claim in self._used or not _is_proof(proof, self._token, claim):
+            claim = line.decode(errors="replace").rpartition(" ")[0]
+            if claim in self._used or not hmac.compare_digest(line, _proven(self._token, claim)):
                 stranger.close()
                 continue
             self._used.add(claim)
