@@ -118,8 +118,7 @@ def change_controller(monitor: type) -> None:
 
     Not documented: variables of its modules, and that it sleeps for a quarter of a second on its way, for no reason.
     """
-    import ipyparallel.controller.app
-    import ipyparallel.controller.heartmonitor
+    from ipyparallel.controller import app, heartmonitor
 
-    ipyparallel.controller.heartmonitor.HeartMonitor = monitor
-    ipyparallel.controller.app.time = types.SimpleNamespace(sleep=lambda seconds: None)
+    heartmonitor.HeartMonitor = monitor
+    app.time = types.SimpleNamespace(sleep=lambda seconds: None)

@@ -61,7 +61,7 @@ class Server:
     """
 
     def __init__(self, source: int, sink: int):
-        self._orders, self._reports = source, os.fdopen(sink, "wb")
+        self._orders, self._reports = os.fdopen(source, "rb", buffering=0), os.fdopen(sink, "wb")
         self.host = 0
         self.engines: dict[int, int] = {}
         self._wakeup, self._woken = socket.socketpair()
@@ -94,7 +94,7 @@ class Server:
                 self._woken.recv(256)
                 self._reap()
             if self._orders in ready:
-                arrived = os.read(self._orders, 65536)
+                arrived = self._orders.read(65536)
                 if not arrived:
                     return
                 received = time.monotonic()
@@ -157,8 +157,7 @@ class Server:
             for number in (signal.SIGCHLD, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)  # which may be ignored here
-            os.close(self._orders)
-            for end in (self._reports, self._wakeup, self._woken):
+            for end in (self._orders, self._reports, self._wakeup, self._woken):
                 end.close()
             child(*arguments)
             status = 0
