@@ -105,7 +105,7 @@ class Processes:
         if only_here:  # before all else that takes time: importing torch takes longest
             self._start_server(fork_server.command(), self._server_plan)
         command = [sys.executable, reaper.__file__, str(os.getpid()), self.tag, self.folder]
-        self._guard = self._start_program(command, {}, "guard")
+        self._start_program(command, {}, "guard")
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with a host
             address = self._reach_all(wanted)
             local.encrypt(self.folder)

@@ -53,7 +53,7 @@ def build(rank: int, meeting: Meeting) -> None:
     private.leave_all_groups()  # of a new rank, those of an earlier notebook, which has detached from this engine
     private.forget_group_numbers()  # a learner's failed init_process_group has used one up on this rank only
     LOG.forget()
-    LOG.generation = meeting.prefix
+    LOG.generation = meeting.name
     limit = timedelta(seconds=meeting.timeout)
     private.set_default_timeout(limit)
     where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
