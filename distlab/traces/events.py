@@ -97,12 +97,14 @@ class Message:
     """One send and the recv that matched it, or only one of them: it was not received, or nothing came.
 
     A remote call has two: one to the start of the function, and one back from its end; `times` are their start and end
-    in seconds. Tag and group are those of its halves. `src` is None for a recv from any rank that got nothing.
-    `traced`: whether both ranks were recorded; if not, the other half is not missing but unknown.
+    in seconds. `src` is None for a recv from any rank that got nothing. `traced`: whether both ranks were recorded; if
+    not, the other half is not missing but unknown.
     """
 
     src: int | None
     dst: int
+    tag: int
+    group: tuple[int, ...]
     num_bytes: int | None
     send: Event | None
     recv: Event | None

@@ -213,13 +213,13 @@ def match_messages(calls: Sequence[Event], traced: Collection[int]) -> Iterator[
     halves = [event for event in calls if event.kind in ("send", "recv")]
     # a call that raised took part in nothing: it has no partner
     alike = grouped(((*half.ends, half.tag, half.call.group, half if half.failed else None), half) for half in halves)
-    for (src, dst, *_), both in alike.items():
+    for (src, dst, tag, *_), both in alike.items():
         known = src is None or {src, dst} <= {*traced}
         sends, recvs = ([half for half in both if half.kind == kind] for kind in ("send", "recv"))
         for send, recv in _pairs(sends, recvs):
             _fill_in(send, recv, known)
             half = send or recv
-            yield Message(src, dst, half.num_bytes, send, recv, known)
+            yield Message(src, dst, tag, half.group, half.num_bytes, send, recv, known)
 
 
 def _pairs(sends: list[Event], recvs: list[Event]) -> list[tuple[Event | None, Event | None]]:
@@ -251,11 +251,12 @@ def match_remote(calls: Sequence[Event]) -> Iterator[Message]:
         answer = served.get((asked.rank, asked.call.sequence)) if asked.kind == "remote" else None
         if answer is None:
             continue
+        ends = {"tag": 0, "group": (), "num_bytes": None}
         asked.peer, there = answer.rank, (asked.start, max(asked.start, answer.start))
-        yield Message(asked.rank, answer.rank, None, asked, answer, times=there)
+        yield Message(asked.rank, answer.rank, send=asked, recv=answer, times=there, **ends)
         if asked.end > asked.start:  # and not only an RRef
             asked.ready, back = answer.end, (answer.end, max(asked.end, answer.end))
-            yield Message(answer.rank, asked.rank, None, answer, asked, times=back)
+            yield Message(answer.rank, asked.rank, send=answer, recv=asked, times=back, **ends)
 
 
 def match_collectives(calls: Sequence[Event], traced: Collection[int]) -> list[Collective]:

@@ -62,7 +62,7 @@ def _messages(transfers: Sequence[Transfer], calls: dict[tuple[int, int], Event]
         for half in halves:
             half.ready = one.begin - zero
         if halves:  # else it is of a collective, or between ranks that were not recorded
-            yield Message(one.src, one.dst, one.num_bytes, send, recv, len(halves) == 2)
+            yield Message(one.src, one.dst, halves[0].tag, (), one.num_bytes, send, recv, len(halves) == 2)
     for call in alone.values():
         ends = (call, None) if call.kind == "send" else (None, call)
-        yield Message(*call.ends, call.num_bytes, *ends)
+        yield Message(*call.ends, call.tag, (), call.num_bytes, *ends)

@@ -90,7 +90,7 @@ def one_step():
     what = {"ready": float("inf"), "peer": 1, "group": (0, 1, 2), "tag": 0, "num_bytes": 4, "failed": True}
     lost = Event(2, "send", "send", 0.020, 0.023, **what)
     events += [*whole.events, *halves([flying]), lost]
-    return plotting.space_time(range(3), events, [flying, Message(2, 1, 4, lost, None)], [whole])
+    return plotting.space_time(range(3), events, [flying, Message(2, 1, 0, (0, 1, 2), 4, lost, None)], [whole])
 
 
 # name: function, arguments, and texts that must be on the figure

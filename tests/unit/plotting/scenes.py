@@ -12,7 +12,7 @@ def message(src, dst, sent, posted, end, num_bytes=4, group=GROUP, blocking=True
     what = {"ready": max(sent, posted) / 1e3, "group": group, "num_bytes": num_bytes, "tag": 0, "blocking": blocking}
     send = Event(src, "send", "send" if blocking else "isend", sent / 1e3, end / 1e3, peer=dst, **what)
     recv = Event(dst, "recv", "recv" if blocking else "irecv", posted / 1e3, end / 1e3, peer=src, **what)
-    return Message(src, dst, num_bytes, send, recv)
+    return Message(src, dst, 0, group, num_bytes, send, recv)
 
 
 def halves(messages):

@@ -68,10 +68,10 @@ def test_a_message_without_a_partner_is_drawn_as_one():
     what = {"ready": float("inf"), "group": GROUP, "tag": 0, "num_bytes": 4}
     send = Event(0, "send", "send", 0.0, 0.01, peer=1, **what)
     recv = Event(1, "recv", "recv", 0.001, 0.01, peer=0, **what)
-    lost = [Message(0, 1, 4, send, None), Message(0, 1, 4, None, recv)]
+    lost = [Message(0, 1, 0, GROUP, 4, send, None), Message(0, 1, 3, GROUP, 4, None, recv)]
     figure = space_time([0, 1], [send, recv], lost)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["without a partner"]
-    unknown = Message(0, 1, 4, send, None, traced=False)
+    unknown = Message(0, 1, 0, GROUP, 4, send, None, traced=False)
     assert "without a partner" not in texts(space_time([0], [send], [unknown]))
 
 

@@ -47,7 +47,7 @@ def test_a_blocking_message():
     """The n-th send meets the n-th recv; both wait until the later of the two has come, and data move from then on."""
     trace = traced(Rank(2).send(1, 0, 3), Rank(2).recv(0, 2, 3.5))
     (message,) = trace.messages
-    assert (message.src, message.dst, message.send.tag, message.num_bytes, message.matched) == (0, 1, 0, 4, True)
+    assert (message.src, message.dst, message.tag, message.num_bytes, message.matched) == (0, 1, 0, 4, True)
     assert (message.left, message.arrived) == (pytest.approx(2e-3), pytest.approx(3.5e-3))
     assert (message.send.waiting, message.recv.waiting) == (pytest.approx(2e-3), 0)
 
