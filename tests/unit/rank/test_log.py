@@ -82,33 +82,6 @@ def test_a_subgroup_is_noted_with_the_worlds_ranks(four):
 # --- messages ---
 
 
-def batch():
-    ends = ((dist.isend, 2), (dist.irecv, 0))
-    for work in dist.batch_isend_irecv([dist.P2POp(op, ones(1), peer) for op, peer in ends]):
-        work.wait()
-
-
-def several():
-    for tag in (0, 1, 1):
-        dist.send(ones(1), 2, tag=tag)
-
-
-MESSAGES = {
-    "send": (lambda: dist.send(ones(3), 2, tag=7), [(True, "0", 2, 7, 1, 0)]),
-    "from any source": (lambda: dist.irecv(ones(3), tag=5), [(False, "0", None, 5, 1, 0)]),
-    "several": (several, [(True, "0", 2, 0, 1, 0), (True, "0", 2, 1, 2, 0)]),
-    "a batch": (batch, [(True, "0", 2, 0, 1, 0), (False, "0", 0, 0, 1, 0)]),
-    "a method": (lambda: dist.group.WORLD.recv(tensors=[ones(1)], srcRank=3, tag=8), [(False, "0", 3, 8, 1, 0)]),
-}
-
-
-@pytest.mark.parametrize(("call", "rows"), MESSAGES.values(), ids=MESSAGES)
-def test_messages_are_counted_by_their_ends_and_tag(four, call, rows):
-    """A number for each kind of message."""
-    call()
-    assert traffic() == rows
-
-
 def test_a_send_whose_work_is_dropped_is_told(four):
     """One that was waited for has arrived, and is not dropped; an old group's do not count in a new one."""
     dist.isend(ones(1), 2)
@@ -171,17 +144,6 @@ def test_a_call_with_a_shorter_limit_ends_by_itself(alone, call, own_limit):
     """Before the cluster's time is over."""
     call()
     assert newest().own_limit is own_limit
-
-
-def test_forget_leaves_nothing(four):
-    """After a rebuild every rank counts from the start."""
-    dist.all_reduce(ones(1))
-    work = dist.isend(ones(1), 2)
-    LOG.forget()
-    assert (LOG.traffic, LOG.dropped, LOG.collectives) == ({}, {}, {})
-    assert work not in LOG.ties
-    dist.all_reduce(ones(1))
-    assert newest().sequence == 1
 
 
 def test_an_interrupted_wait_does_not_outlive_its_group(four):
