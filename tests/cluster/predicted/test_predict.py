@@ -19,7 +19,6 @@ from tests.refused import raised
 
 NETWORK = distlab.Network("5 us", "1 GB/s")
 FREE = distlab.Device("1000000 PFLOP/s")  # computing takes no time
-CLUSTER = {"n": 8, "timeout": 60, "network": NETWORK}
 
 
 def layers():
@@ -34,14 +33,14 @@ def train(model, steps, features=64):
         optimizer.zero_grad()
 
 
-def sharded(rank, world_size, steps=2):
+def sharded(rank, world_size):
     from torch.distributed.fsdp import fully_shard
 
     model = layers()
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    train(model, steps)
+    train(model, 2)
 
 
 def data_parallel(rank, world_size):
@@ -77,37 +76,11 @@ def split(rank, world_size):
     train(model, 2)
 
 
-def stages(rank, world_size):
-    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-
-    part, shape = nn.Linear(512, 512), torch.empty(64, 512, device="meta", requires_grad=True)
-    stage = PipelineStage(part, rank, world_size, torch.device("cpu"), input_args=(shape,), output_args=(shape,))
-    schedule = ScheduleGPipe(stage, 4, loss_fn=lambda output, target: (output - target).sum())
-    optimizer = torch.optim.SGD(part.parameters())
-    whole = torch.ones(256, 512)
-    schedule.step(*[whole] * (rank == 0), **({"target": whole} if rank == world_size - 1 else {}))
-    optimizer.step()
-
-
 def calls(prediction):
     """The calls of rank 0 in its last step: name, number of members, bytes."""
     recording = prediction.recordings[0]
     nodes = recording.nodes[slice(*recording.steps[-1])]
     return [(node.name, len(node.members), node.sent[0]) for node in nodes if isinstance(node, Call)]
-
-
-def test_a_sharded_step_takes_what_a_simulated_cluster_finds(cluster):
-    """FSDP2 on eight ranks whose computing is free."""
-    clocks = [0.0]
-    for steps in (1, 2):
-        cluster.run(functools.partial(sharded, steps=steps))
-        clocks.append(cluster.clock())
-    second_step = (clocks[2] - clocks[1]) - (clocks[1] - clocks[0])
-    prediction = distlab.predict(sharded, 8, NETWORK, FREE)
-    assert prediction.seconds == pytest.approx(second_step, rel=1e-9)
-    each = (64 * 64 + 64) * 4 // 8
-    gathers, scatters = ("all_gather", 8, each), ("reduce_scatter", 8, each)
-    assert sorted(calls(prediction)) == [gathers] * 6 + [scatters] * 3
 
 
 def test_a_thousand_ranks_are_one_process():
@@ -150,19 +123,6 @@ def test_tensor_parallel_layers_and_shards_of_two_dimensions():
     assert names.count(("reduce_scatter", 16)) == 1
 
 
-def test_stages_of_a_pipeline_are_roles():
-    """Each stage is found by its messages, or named.
-
-    Of four stages, with four microbatches, the last is busy for 12 of 20 units. A forward pass takes one unit, a
-    backward pass two, but for the first stage's one, as its input needs no gradient.
-    """
-    prediction = distlab.predict(stages, 4, distlab.Network(0, "1000 PB/s"), distlab.Device("1 TFLOP/s"))
-    assert [recording.rank for recording in prediction.recordings] == [0, 1, 2, 3]
-    assert prediction.idle / prediction.seconds == pytest.approx(8 / 20, rel=1e-3)
-    named = distlab.predict(stages, 4, prediction.network, prediction.device, roles=range(4))
-    assert named.seconds == prediction.seconds
-
-
 def loads(rank, world_size):
     dataset = TensorDataset(torch.ones(world_size * 32, 64))
     loader = DataLoader(dataset, batch_size=16, sampler=DistributedSampler(dataset))
@@ -199,14 +159,6 @@ def reads(rank, world_size):
     model = layers()
     if model(torch.ones(1, 64)).sum().item() > 0:
         train(model, 1)
-
-
-def fails(rank, world_size):
-    raise KeyError("no such weight")
-
-
-def test_what_a_program_raises_is_told():
-    assert "KeyError: 'no such weight'" in str(raised(distlab.RankError, distlab.predict, fails, 8, NETWORK, FREE))
 
 
 ENDLESS = """

@@ -33,10 +33,6 @@ def recording_process(width):
     return RECORDER._process
 
 
-def test_one_process_for_all_predictions():
-    assert recording_process(4).pid == recording_process(5).pid
-
-
 def test_it_is_started_again_when_it_was_killed():
     first = recording_process(6)
     os.kill(first.pid, signal.SIGKILL)
