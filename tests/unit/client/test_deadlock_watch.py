@@ -8,12 +8,11 @@ import pytest
 from distlab.client import cell
 from distlab.client.cell import DeadlockWatch
 from distlab.diagnosis.proof import Need
-from distlab.wire.messages import BETWEEN, IDLE, SILENT
+from distlab.wire.messages import IDLE
 from distlab.wire.seconds import TICK, UNMOVED
 from tests.unit.paper import Paper
 
 STUCK = Paper("2 ranks; 0 recv 1; 1 recv 0").states(mark=(1, 2, 3, 4), quiet=True)
-COMPUTES = Paper("2 ranks; 0 recv 1; 1 computes").states()[1]
 
 
 @pytest.fixture
@@ -53,17 +52,6 @@ def test_a_proof_counts_when_nothing_has_moved_for_long_enough(statuses, seconds
     """Not at the first look, which nothing is compared with, but within a tick after the time has passed."""
     statuses[1] = rank_1
     assert UNMOVED <= seconds_until_told(10) <= UNMOVED + TICK
-
-
-@pytest.mark.parametrize(
-    "status",
-    [COMPUTES, replace(STUCK[1], doing=SILENT), replace(STUCK[1], rounds=(7,)), replace(STUCK[1], doing=BETWEEN)],
-    ids=["it computes", "it does not answer", "gloo's threads have not run", "it has yet to begin"],
-)
-def test_what_prevents_a_proof(statuses, seconds_until_told, status):
-    """As long as one rank says so."""
-    statuses[1] = status
-    assert seconds_until_told(10) is None
 
 
 @pytest.mark.parametrize(
