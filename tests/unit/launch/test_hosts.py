@@ -90,8 +90,11 @@ def test_the_arguments_of_srun(monkeypatch):
     ],
 )
 def test_the_arguments_of_mpiexec(monkeypatch, version, words):
-    """Each MPI has its own; no host for this machine alone."""
+    """Each MPI has its own; no host for this machine alone. Open MPI refuses more ranks than cores, and root."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr(mpiexec.subprocess, "run", lambda *_, **options: SimpleNamespace(stdout=version))
     assert mpiexec.arguments({"nodeA": 2, "nodeB": 1}, "10.0.0.9", ["A"]) == words
-    assert mpiexec.arguments() == words[: int("--oversubscribe" in words)]
+    is_open_mpi = "--oversubscribe" in words
+    assert mpiexec.arguments() == ["--oversubscribe"] * is_open_mpi
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert mpiexec.arguments() == ["--oversubscribe", "--allow-run-as-root"] * is_open_mpi

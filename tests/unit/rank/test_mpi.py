@@ -1,8 +1,5 @@
 """What is said where MPI is missing or does not fit, and what is read from mpiexec; no process is started."""
 
-import subprocess
-from types import SimpleNamespace
-
 import pytest
 
 import distlab
@@ -47,20 +44,6 @@ def test_mpiexec_beside_python_comes_first(monkeypatch, tmp_path):
     assert mpiexec.find() == str(tmp_path / "mpiexec")
     (tmp_path / "mpiexec").unlink()
     assert mpiexec.find() == str(other / "mpiexec")
-
-
-@pytest.mark.parametrize(
-    ("version", "user", "arguments"),
-    [
-        ("HYDRA build details:\n    Version:    5.0.2", 0, []),
-        ("mpirun (Open MPI) 5.0.11", 0, ["--oversubscribe", "--allow-run-as-root"]),
-    ],
-)
-def test_open_mpi_is_told_that_ranks_may_share_cores(monkeypatch, version, user, arguments):
-    """It refuses more ranks than cores, and root; MPICH needs nothing."""
-    monkeypatch.setattr(subprocess, "run", lambda *args, **options: SimpleNamespace(stdout=version))
-    monkeypatch.setattr(mpiexec.os, "geteuid", lambda: user)
-    assert mpiexec.arguments() == arguments
 
 
 def test_who_ended_first_is_read_from_the_log():
