@@ -141,8 +141,11 @@ class Notebook:
         self.manager, self.client = start_new_kernel()
         self.pid = self.manager.provisioner.pid
 
-    def run(self, source: str, someone_watches: bool = False) -> list[dict]:
-        """Run a cell; its iopub messages as dicts with `type` and the message's content."""
+    def run(self, source: str, someone_watches: bool = False, type_line=None) -> list[dict]:
+        """Run a cell; its iopub messages as dicts with `type` and the message's content.
+
+        type_line: called where the cell asks for a line.
+        """
         messages = []
 
         def keep(message):
@@ -154,13 +157,20 @@ class Notebook:
             else:
                 messages.append(new)
 
-        reply = self.client.execute_interactive(source, output_hook=keep, allow_stdin=someone_watches, timeout=60)
+        hooks = {"output_hook": keep, "stdin_hook": type_line}
+        reply = self.client.execute_interactive(source, allow_stdin=someone_watches, timeout=120, **hooks)
         self.status = reply["content"]["status"]
         return messages
 
     def text(self, source: str) -> str:
         """What a cell shows, as plain text."""
         return "\n".join(plain(message) for message in self.run(source))
+
+    def close(self, now: bool = False) -> None:
+        """End the kernel, after which nothing of it is left."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=now)
+        assert wait_until_gone(lambda: processes_of(f"{self.pid}-")) == []
 
 
 def plain(message: dict) -> str:
@@ -179,9 +189,7 @@ def notebook(request, nothing_left):
     assert book.status == "ok"
     yield book
     assert processes_of(f"{book.pid}-")
-    book.client.stop_channels()
-    book.manager.shutdown_kernel(now=True)
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
+    book.close(now=True)
 
 
 def kill(cluster, *ranks):

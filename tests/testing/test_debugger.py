@@ -4,11 +4,10 @@ import sys
 import time
 
 import pexpect
-import psutil
 import pytest
-from jupyter_client.manager import start_new_kernel
 
 from distlab.launch import reaper
+from tests.cluster.conftest import Notebook, plain
 from tests.processes import marked, wait_until_gone
 from tests.testing.inner import ROOT
 
@@ -113,97 +112,83 @@ def test_a_failed_test_is_looked_at_on_its_rank(tmp_path):
 # --- a notebook's kernel ---
 
 
-class Notebook:
-    """A kernel whose front end types `lines` when it is asked, or never allows that."""
+@pytest.fixture(scope="module")
+def kernel():
+    kernel = Notebook()
+    kernel.run(f"import sys; sys.path.insert(0, {str(ROOT)!r})")
+    kernel.run("import distlab; distlab.Cluster(2, timeout=2); kept = 1")
+    kernel.run("%%px\nkept = rank")
+    yield kernel
+    assert "ranks 0-1: 1" in kernel.text("%%px\nt = torch.ones(1) * rank\ndist.all_reduce(t)\nprint(int(t))")
+    kernel.close()
 
-    def __init__(self):
-        self.manager, self.client = start_new_kernel(kernel_name="python3")
 
-    def run(self, code, lines=None, pause=0.0):
-        shown, typed = [], iter(lines or ())
+@pytest.fixture
+def run(kernel):
+    """Runs a cell in a front end that types `lines` when it is asked, or never allows that; what it shows."""
+
+    def run(code, lines=None, pause=0.0):
+        typed = iter(lines or ())
 
         def type_line(message):
             time.sleep(pause)
-            shown.append(message["content"]["prompt"])
-            self.client.input(next(typed))
+            kernel.client.input(next(typed))
 
-        def show(message):
-            content = message["content"]
-            shown.append(content.get("text") or content.get("data", {}).get("text/plain", ""))
-            shown.extend(content.get("traceback", ()))
-
-        options = {"allow_stdin": lines is not None, "stdin_hook": type_line, "output_hook": show, "timeout": 120}
-        self.client.execute_interactive(code, **options)
+        shown = kernel.run(code, lines is not None, type_line)
         assert next(typed, None) is None
-        return "\n".join(shown)
+        return "\n".join(map(plain, shown))
 
-    def close(self):
-        pid = self.manager.provisioner.pid
-        self.client.stop_channels()
-        self.manager.shutdown_kernel()
-        assert wait_until_gone(lambda: marked(reaper.TAG, f"{pid}-")) == []
-        assert not psutil.pid_exists(pid)
-
-
-@pytest.fixture(scope="module")
-def notebook():
-    notebook = Notebook()
-    notebook.run(f"import sys; sys.path.insert(0, {str(ROOT)!r})")
-    notebook.run("import distlab; distlab.Cluster(2, timeout=2); kept = 1")
-    notebook.run("%%px\nkept = rank")
-    yield notebook
-    assert "ranks 0-1: 1" in notebook.run("%%px\nt = torch.ones(1) * rank\ndist.all_reduce(t)\nprint(int(t))")
-    notebook.close()
+    return run
 
 
 STOP = "%%px\nx = rank + 1\nif rank == 1:\n    breakpoint()\nt = torch.ones(1)\ndist.all_reduce(t)\nprint(int(t) + x)"
 
 
-def test_a_cell_stops_and_goes_on(notebook):
-    shown = notebook.run(STOP, ["p x", "n", "p t", "x = 40", "w", "c"])
+def test_a_cell_stops_and_goes_on(run):
+    shown = run(STOP, ["p x", "n", "p t", "x = 40", "w", "c"])
     assert "line 4\n-> breakpoint()" in shown
     assert "line 5\n-> t = torch.ones(1)" in shown
     assert "NameError" in shown
     assert "rank 0: 3\nrank 1: 42" in shown
 
 
-def test_no_timeout_counts_meanwhile(notebook):
-    assert "ranks 0-1: " not in (shown := notebook.run(STOP, ["c"], pause=4))
+def test_no_timeout_counts_meanwhile(run):
+    assert "ranks 0-1: " not in (shown := run(STOP, ["c"], pause=4))
     assert "rank 0: 3\nrank 1: 4" in shown
 
 
-def test_timeouts_count_afterwards(notebook):
-    shown = notebook.run("%%px\nimport time\nif rank == 1:\n    time.sleep(5)\ndist.barrier()")
+def test_timeouts_count_afterwards(run):
+    shown = run("%%px\nimport time\nif rank == 1:\n    time.sleep(5)\ndist.barrier()")
     assert "Timed out" in shown
 
 
-def test_who_leaves_is_told_where_the_ranks_were(notebook):
-    shown = notebook.run(STOP, ["q"])
+def test_who_leaves_is_told_where_the_ranks_were(run):
+    shown = run(STOP, ["q"])
     assert "Interrupted: Ranks 0-1 had not finished." in shown
     assert "rank 1  at a breakpoint" in shown
     assert "Variables are kept" in shown
-    assert "rank 1: 4" in notebook.run(STOP, ["c"])
+    assert "rank 1: 4" in run(STOP, ["c"])
 
 
-def test_a_front_end_without_input_is_told_at_once(notebook):
+def test_a_front_end_without_input_is_told_at_once(run):
     began = time.monotonic()
-    shown = notebook.run(STOP)
+    shown = run(STOP)
     assert time.monotonic() - began < 60
     assert "breakpoint() needs somebody who types" in shown
     assert "rank 1   line 4   breakpoint()" in shown
 
 
-def test_a_cell_that_raises_is_looked_at(notebook):
+def test_a_cell_that_raises_is_looked_at(run):
     code = "%%px --pdb\ndef f(a):\n    return 1 / a\nf(rank)\ndist.barrier()"
-    shown = notebook.run(code, ["p a", "u", "p rank", "c"])
+    shown = run(code, ["p a", "u", "p rank", "c"])
     assert "> line 3 in f\n-> return 1 / a\n" in shown
     assert "> line 4\n-> f(rank)\n" in shown
     assert shown.splitlines().count("0") == 2
     assert "rank 0 raised ZeroDivisionError" in shown
 
 
-def test_a_function_of_the_notebook_has_its_source(notebook):
+def test_a_function_of_the_notebook_has_its_source(run):
     code = "def g(rank, n):\n    y = rank\n    breakpoint()\n    return y\ndistlab.run(g)"
-    shown = notebook.run(code, ["y = 7", "c", "c"])
+    shown = run(code, ["y = 7", "c", "c"])
     assert "-> return y" in shown or "-> breakpoint()" in shown
     assert "[7, 1]" in shown

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.cluster.conftest import Notebook, processes_of
-from tests.processes import wait_until_gone
 
 pytestmark = pytest.mark.new_python
 
@@ -15,9 +14,7 @@ def kernel(nothing_left):
     """A new kernel, after which nothing is left."""
     book = Notebook()
     yield book
-    book.client.stop_channels()
-    book.manager.shutdown_kernel()
-    assert wait_until_gone(lambda: processes_of(f"{book.pid}-")) == []
+    book.close()
 
 
 def servers(book):
