@@ -89,7 +89,8 @@ def test_a_pipeline_of_three_dimensions(kind, stages):
     made = calls(prediction)
     share = 2 * 64 * 64 * 4 // 2 // 2  # of a stage: a rank has one of two shards of one of two parts
     assert made[0] == ("all_gather", 2, share)  # a step begins with what comes before its first module
-    assert made.count(("reduce_scatter", 2, share)) == stages
+    assert made.count(("all_gather", 2, share)) == made.count(("reduce_scatter", 2, share)) == stages
+    assert made.count(("all_reduce", 2, 64 * 64 * 4)) == 2 * 8 * stages  # of both parts, forward and backward
     assert [name for name, _, _ in made].count("send") == 8 * (2 * stages - 1)  # no gradient of the whole input
 
 

@@ -64,18 +64,6 @@ def computed_again(rank, world_size, wrap):
     train(nn.Sequential(nn.Linear(64, 64), *map(wrap, blocks)), 2)
 
 
-def split(rank, world_size):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    mesh = init_device_mesh("cpu", (world_size // 4, 4), mesh_dim_names=("data", "tensor"))
-    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
-    parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    fully_shard(model, mesh=mesh["data"])
-    train(model, 2)
-
-
 def calls(prediction):
     """The calls of rank 0 in its last step: name, number of members, bytes."""
     recording = prediction.recordings[0]
@@ -114,13 +102,6 @@ def test_what_checkpointing_computes_again_is_no_progress():
     assert again.flops == kept.flops
     assert again.seconds / kept.seconds == pytest.approx((2 + 4 * 4 * 4) / (2 + 4 * 4 * 3), rel=1e-6)
     assert again.memory["activations"] < kept.memory["activations"]
-
-
-def test_tensor_parallel_layers_and_shards_of_two_dimensions():
-    names = [(name, members) for name, members, _ in calls(distlab.predict(split, 64, NETWORK, FREE))]
-    assert names.count(("all_reduce", 4)) == 1  # forward; the input of the first layer needs no gradient
-    assert names.count(("all_gather", 16)) == 1  # kept after the forward pass, as by every root
-    assert names.count(("reduce_scatter", 16)) == 1
 
 
 def loads(rank, world_size):
