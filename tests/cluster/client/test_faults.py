@@ -134,11 +134,6 @@ REFUSED = [
         lambda c: c.push(["x"]),
     ),
     (ValueError, RANKS.format([1, 1]), lambda c: c.run(stuck, ranks=[1, 1])),
-    (
-        ValueError,
-        "timeout must be above 0, got -1. For example: timeout=5.",
-        lambda c: c.run(stuck, timeout=-1),
-    ),
 ]
 
 
