@@ -20,10 +20,8 @@ def sections(path):
                 stated = re.search(r"^\*(Core|Optional), (\d+) minutes?\.\*$", cell.source, re.MULTILINE)
                 kind, minutes = (stated[1], int(stated[2])) if stated else ("", 0)
                 found.append([heading[1], kind, minutes, 0.0])
-            exercises = re.findall(
-                r"^\*\*Exercise .*\*\* \((core|optional), (\d+) minutes?\)", cell.source, re.MULTILINE
-            )
             reading = len(" ".join(without_code(cell.source)).split()) / WORDS_A_MINUTE
+            exercises = EXERCISE.findall(cell.source)
             cost = reading + sum(int(minutes) for kind, minutes in exercises if kind == "core")
         if found:
             found[-1][3] += cost
