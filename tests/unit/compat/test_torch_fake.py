@@ -1,7 +1,5 @@
 """Tensors without data: what is remembered of an operator is what torch itself makes of it."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -73,12 +71,3 @@ def test_it_remembers_what_torch_makes(program):
     found = seen(fake._QuickMode(), program)
     assert found
     assert found == seen(FakeTensorMode(), program)
-
-
-def test_modules_are_copied_and_converted():
-    with fake._QuickMode():
-        first = nn.Linear(3, 4)
-        second = copy.deepcopy(first).to("cpu", torch.bfloat16)
-        second(torch.ones(2, 3, dtype=torch.bfloat16)).sum().backward()
-    assert second.weight.grad.dtype == torch.bfloat16
-    assert first.weight.dtype == torch.float32
