@@ -53,15 +53,16 @@ SUBMISSIONS = {
         "chunks_pay_off": "def chunks_pay_off(n, alpha, beta):\n    while True:\n        pass",
         "sum_passed_on": "sum_passed_on = 3311",
     },
-    "empty": {},
 }
 POINTS = {"right": [3, 10, 25, 0, 5, 10], "hanging": [0, 10, 0, 0, 0, 0]}
 SAYS = {
     "right": ["ring_all_reduce: passed"],
-    "wrong": ["ring_all_reduce: not yet", "SyntaxError in line 1 of the answer", "seconds_of_the_least"],
+    "wrong": [
+        *("ring_all_reduce: not yet", "ring_reduce_scatter: not attempted"),
+        *("SyntaxError in line 1 of the answer", "seconds_of_the_least"),
+    ],
     "cheating": ["It uses distlab_course.exercises.ring_all_reduce", "It uses sys", "a person has to mark it"],
     "hanging": ["it ends in DeadlockError", "ended with exit status 0", "did not come back within 10 s"],
-    "empty": ["ring_all_reduce: not attempted", "through_rank_0: not attempted"],
 }
 
 
