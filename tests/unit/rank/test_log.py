@@ -1,6 +1,5 @@
 """What a rank notes of its calls, by torch's own functions, and how another process reads it."""
 
-import functools
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -11,7 +10,6 @@ import torch.distributed as dist
 
 from distlab.rank import hooks, log, status
 from distlab.rank.log import LOG
-from distlab.rank.waits import in_store
 from distlab.wire.messages import COLLECTIVE, CallRecord
 
 
@@ -99,7 +97,7 @@ def test_a_send_whose_work_is_dropped_is_told(four):
     new.wait()
 
 
-# --- stores ---
+# --- what is kept ---
 
 
 def test_what_an_earlier_cell_has_begun_is_kept_until_it_ends():
@@ -114,19 +112,6 @@ def test_what_an_earlier_cell_has_begun_is_kept_until_it_ends():
     assert notes.kept() == [note]
     future.set_result(None)
     assert notes.kept() == []
-
-
-def test_a_wait_in_a_store_is_noted():
-    """C++ waits; the note says for which key, and that any process may write it."""
-    noted = []
-
-    def waits_in_cpp(store, key):
-        noted.append(LOG.now[threading.get_ident()].record())
-
-    hooks._wrapper(functools.partial(in_store, "get"), waits_in_cpp)(None, "late")
-    (call,) = noted
-    assert (call.op, call.function, call.own_limit) == ("store.get", "'late'", True)
-    assert 'in_store, "get")' in call.lines[-1].text
 
 
 # --- limits, forgetting ---
