@@ -1,15 +1,8 @@
-"""Messages as JSON, and which sources are the learner's."""
+"""Which sources are the learner's."""
 
 import torch
 
-from distlab.wire.messages import Answer, CallRecord, Line, RankStatus, from_json, is_learners, to_json
-
-
-def test_an_answer_travels_as_json():
-    """What the rank sends is what the notebook receives, with classes and tuples."""
-    call = CallRecord("recv", "message", (0, 1), tensors=(("float32", (2,)),), lines=(Line(5, "dist.recv(t)", "f"),))
-    answer = Answer(7, RankStatus(1, "idle", call, history=(call,), mark=(1, 2)), ("x", "y"))
-    assert from_json(to_json(answer)) == answer
+from distlab.wire.messages import is_learners
 
 
 def test_a_cell_and_a_module_are_the_learners():
