@@ -46,25 +46,19 @@ def python2_pickle(batch):
     return content
 
 
-def write_archive(path, members):
-    """An archive with these members, {name: bytes}."""
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-
-
 def write_cifar(root, per_batch=3):
     """CIFAR-10's archive in `root`; returns {batch: (rows, labels)} of what is in it."""
     rng = np.random.default_rng(1)
-    written, members = {}, {}
-    for name in CIFAR_BATCHES:
-        rows = rng.integers(0, 256, (per_batch, 3072), dtype=np.uint8)
-        labels = [int(label) for label in rng.integers(0, 10, per_batch)]
-        written[name] = (rows, labels)
-        members[f"cifar-10-batches-py/{name}"] = python2_pickle({"labels": labels, "data": rows})
-    write_archive(Path(root) / "cifar-10-python.tar.gz", members)
+    written = {}
+    with tarfile.open(Path(root) / "cifar-10-python.tar.gz", "w:gz") as archive:
+        for name in CIFAR_BATCHES:
+            rows = rng.integers(0, 256, (per_batch, 3072), dtype=np.uint8)
+            labels = [int(label) for label in rng.integers(0, 10, per_batch)]
+            written[name] = (rows, labels)
+            content = python2_pickle({"labels": labels, "data": rows})
+            info = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
     return written
 
 
