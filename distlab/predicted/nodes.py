@@ -17,7 +17,7 @@ class Kernel:
     """The device computes.
 
     Attributes:
-        after: places of nodes that must have ended, besides the one before on the same stream.
+        after: places of nodes that must have ended.
         name: the operator's.
         flops: as torch's FlopCounterMode counts them.
         num_bytes: read and written.

@@ -7,7 +7,7 @@ Runs in the recorder's process.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -27,31 +27,30 @@ class Timeline:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.current: Callable[[], Stream] = lambda: 0
-        self._last: dict[Stream, int] = {}
-        self._awaited: defaultdict[Stream, set[int]] = defaultdict(set)
+        self._ends: defaultdict[Stream, frozenset[int]] = defaultdict(frozenset)
 
-    def ends(self, stream: Stream) -> set[int]:
-        """Places of the nodes that end last on a stream, as of now."""
-        return {self._last[stream]} | self._awaited[stream] if stream in self._last else set(self._awaited[stream])
+    def ends(self, stream: Stream) -> frozenset[int]:
+        """Places of the nodes for which what comes next on a stream waits: the last one on it, and awaited ones."""
+        return self._ends[stream]
 
-    def wait(self, stream: Stream, ends: set[int]) -> None:
-        """What comes next on a stream waits for these nodes."""
-        self._awaited[stream] |= ends
+    def wait(self, stream: Stream, ends: Set[int]) -> None:
+        """What comes next on a stream waits for these nodes, too."""
+        self._ends[stream] |= ends
 
     def compute(self, *what: Any) -> None:
         """The device computes on the current stream."""
-        stream = self.current()
-        self._add(Kernel(stream, tuple(self._awaited.pop(stream, ())), *what))
+        self._add(Kernel, self.current(), *what)
 
     def call(self, stream: Stream, *what: Any) -> int:
         """Begin a collective or a message, once the current stream has come here; returns its place."""
         self.wait(stream, self.ends(self.current()))
-        return self._add(Call(stream, tuple(self._awaited.pop(stream)), *what))
+        return self._add(Call, stream, *what)
 
-    def _add(self, node: Node) -> int:
-        self.nodes.append(node)
-        self._last[node.stream] = len(self.nodes) - 1
-        return len(self.nodes) - 1
+    def _add(self, kind: type[Node], stream: Stream, *what: Any) -> int:
+        place = len(self.nodes)
+        self.nodes.append(kind(stream, tuple(self._ends[stream]), *what))
+        self._ends[stream] = frozenset({place})
+        return place
 
 
 def install(timeline: Timeline) -> None:
@@ -59,7 +58,7 @@ def install(timeline: Timeline) -> None:
 
     class Event(torch.cpu.Event):
         def __init__(self, *_: Any, **__: Any):
-            self.ends: set[int] = set()
+            self.ends: Set[int] = frozenset()
 
         def record(self, stream: Any = None) -> Event:
             self.ends = timeline.ends((stream or torch.cpu.current_stream()).number)

@@ -74,20 +74,18 @@ def _jobs(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
     jobs: list[list[_Job]] = []
     for number, recording in enumerate(recordings):
         own: list[_Job] = []
-        last: dict[Hashable, int] = {}
         counts: Counter[Hashable] = Counter()
         for place, node in enumerate(recording.nodes):
             key, ranks = _meeting(node, recording.rank, recorded)
             counts[key] += 1
             job = common.setdefault((key, counts[key]), _Job(ranks)) if ranks > 1 else _Job(1)
             job.missing -= 1
-            for before in {*node.after, last.get(node.stream, -1)} - {-1}:
+            for before in node.after:
                 job.missing += 1
                 own[before].following.append(job)
             seconds, job.load, ports = costs.of(node, recording.rank)
             job.left = min(job.left, seconds if place >= recording.steps[0][0] else 0.0)
             job.uses += [(number, use) for use in (None, *ports)]
-            last[node.stream] = place
             own.append(job)
         jobs.append(own)
     return jobs
