@@ -105,7 +105,8 @@ class Recorder(TorchDispatchMode):
     def before_module(self, module: torch.nn.Module, _: Any) -> None:
         if self._begin is None:
             self._begin = len(self.timeline.nodes)
-            self.journal.begin()
+            if not self.recording.steps:
+                self.journal.begin()
             self.journal.name(memory.PARAMETERS, module.parameters())
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
