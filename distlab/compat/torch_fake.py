@@ -4,8 +4,10 @@ Runs in the process of predicted/recorder.py; what else is changed there is in t
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from operator import itemgetter
 from types import FrameType
 from typing import Any
 
@@ -15,6 +17,8 @@ from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from distlab.compat.torch import key_of
 
 # what asks for the value of a tensor raises one of these
 NeedsData = fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException
@@ -30,7 +34,6 @@ def without_data(recorder: TorchDispatchMode) -> Iterator[None]:
 
 
 LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}  # whose operators do nothing besides
-UNLIKE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 
 
 class _QuickMode(FakeTensorMode):
@@ -42,8 +45,7 @@ class _QuickMode(FakeTensorMode):
 
     def __init__(self, **options: Any):
         super().__init__(**options)
-        self._made: dict[tuple[Any, ...], tuple[int | None, Any] | None] = {}
-        self._attributes: dict[torch.device, dict[str, Any]] = {}  # of every fake tensor on a device
+        self._known: dict[tuple[Any, ...], Callable[[list[FakeTensor]], FakeTensor] | None] = {}  # how to make results
         remember = self.fake_tensor_converter.set_tensor_memo
         # a reference to a result, which nobody looks up, would keep module.to(...) from changing parameters
         self.fake_tensor_converter.set_tensor_memo = lambda one, fake: None if one.is_meta else remember(one, fake)
@@ -55,27 +57,27 @@ class _QuickMode(FakeTensorMode):
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, or make what it has made before."""
         key: list[Any] = [id(func), torch.get_default_dtype()]
-        if func.namespace not in LIBRARIES or not self._describe(key, (args, kwargs)):
+        given: list[FakeTensor] = []
+        if func.namespace not in LIBRARIES or not self._describe((args, kwargs), key, given):
             return super().dispatch(func, types, args, kwargs or {})
-        if known := self._made.get(key := tuple(key)):
-            source, like = known
-            return args[source] if like is None else self._like(like, None if source is None else args[source])
+        if make := self._known.get(key := tuple(key)):
+            return make(given)
         value = super().dispatch(func, types, args, kwargs or {})
-        self._made[key] = None if UNLIKE.intersection(func.tags) else self._recipe(value, args, kwargs)
+        self._known[key] = None if torch.Tag.inplace_view in func.tags else self._maker(value, given)
         return value
 
-    def _describe(self, key: list[Any], values: Any) -> bool:
-        """Add to the key all that matters of these arguments; whether that is known."""
+    def _describe(self, values: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
+        """Add all that matters of these values to a key, and their tensors to a list; whether that is known."""
         for value in values:
             if isinstance(value, FakeTensor):
-                if value.layout is not torch.strided or value.constant is not None:
+                if value.layout is not torch.strided or value.constant is not None or value.is_conj() or value.is_neg():
                     return False
-                key += value.dtype, value.shape, value.stride(), value.storage_offset(), value.fake_device
-                key += value.untyped_storage().nbytes(), value.requires_grad, value.is_inference()
-                key += value.is_conj(), value.is_neg()
+                key += value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device
+                key.append(value.untyped_storage().nbytes())
+                tensors.append(value)
             elif isinstance(value, (tuple, list, dict)):
                 key += type(value), len(value)
-                if not self._describe(key, value.items() if isinstance(value, dict) else value):
+                if not self._describe(value.items() if isinstance(value, dict) else value, key, tensors):
                     return False
             elif isinstance(value, (Tensor, torch.Generator)):
                 return False
@@ -83,36 +85,24 @@ class _QuickMode(FakeTensorMode):
                 key += type(value), value
         return True
 
-    def _recipe(self, value: Any, args: Any, kwargs: Any) -> tuple[int | None, Any] | None:
-        """The place of the argument that is the result, or whose storage it has, and what a new result is like."""
-        if not isinstance(value, FakeTensor) or value.constant is not None or value.is_conj() or value.is_neg():
+    def _maker(self, value: Any, given: list[FakeTensor]) -> Callable[[list[FakeTensor]], FakeTensor] | None:
+        """How to make such a value of such tensors: it is one of them, or has the storage of one, or its own."""
+        like: list[Any] = []
+        if not isinstance(value, FakeTensor) or not self._describe([value], like, []):
             return None
-        own, source = value.untyped_storage()._cdata, None
-        for place, one in enumerate(args):
+        for place, one in enumerate(given):
             if one is value:
-                return place, None
-            if isinstance(one, FakeTensor) and one.untyped_storage()._cdata == own:
-                source = place
-        if source is None and any(one.untyped_storage()._cdata == own for one in tensors_in((args, kwargs))):
-            return None
-        device = value.fake_device
-        self._attributes.setdefault(device, dict(vars(value)))
-        shape = value.shape, value.stride(), value.storage_offset()
-        return source, (shape, value.dtype, device, value.requires_grad)
+                return itemgetter(place)
+        own, storages = key_of(value.untyped_storage()), [key_of(one.untyped_storage()) for one in given]
+        return partial(self._like, like, storages.index(own) if own in storages else None)
 
-    def _like(self, like: Any, base: FakeTensor | None) -> FakeTensor:
-        (shape, stride, offset), dtype, device, requires_grad = like
+    def _like(self, like: list[Any], source: int | None, given: list[FakeTensor]) -> FakeTensor:
+        shape, stride, offset, dtype, device, _ = like
         with torch._C._DisableTorchDispatch():
-            if base is None:
-                made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-            else:
-                made = torch.empty(0, dtype=dtype, device="meta")
-                made.set_(base.untyped_storage(), offset, shape, stride)
-        options = {"dispatch_device": True, "device_for_backend_keys": device}
-        tensor = Tensor._make_subclass(FakeTensor, made, requires_grad, **options)
-        torch._C._set_warn_deprecated_on_mutable_data_ptr(tensor)
-        vars(tensor).update(self._attributes[device])
-        return tensor
+            made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            if source is not None:
+                made.set_(given[source].untyped_storage(), offset, shape, stride)
+        return FakeTensor(self, made, device)
 
 
 # --- what operators compute ---
