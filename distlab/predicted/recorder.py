@@ -35,6 +35,7 @@ from distlab.wire.messages import Failure
 IDLE_SECONDS = 300.0
 # operators that write nothing
 FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_local_scalar_dense"}
+SHUFFLING = {"all_to_all_single", "shard_dim_alltoall"}  # functional collectives
 GATHERED = {"all_gather_copy_in", "split_with_sizes_copy"}  # of FSDP2
 # torch's own libraries of operators
 COMPUTING, SILENT, FUNCTIONAL = {"aten", "fsdp"}, {"profiler", "c10d"}, {"_c10d_functional", "_dtensor"}
@@ -83,19 +84,12 @@ class Recorder(TorchDispatchMode):
         if name == "wait_tensor":
             work = self._works.pop(private.key_of(tensors[0].untyped_storage()), None)
             return None if work is None else work.wait()
-        splits = arguments.get("input_split_sizes")
-        known = {
-            "all_reduce": ("allreduce", tensors),
-            "all_gather_into_tensor": ("allgather_coalesced", made, tensors),
-            "reduce_scatter_tensor": ("reduce_scatter", made, tensors),
-            "all_to_all_single": ("alltoall_base", made[0], tensors[0], None, splits),
-            "shard_dim_alltoall": ("alltoall_base", made[0], tensors[0], None, None),
-            "broadcast": ("broadcast", tensors),
-        }
-        if (kind := name.removesuffix("_").removesuffix("_out").removesuffix("_coalesced")) not in known:
+        methods = private.FUNCTIONAL_METHODS | dict.fromkeys(SHUFFLING, "alltoall_base")
+        if (kind := name.removesuffix("_").removesuffix("_out")) not in methods:
             raise NotImplementedError(f"how long the functional collective {name} takes is not known here")
-        method, *given = known[kind]
-        work = getattr(fake.group_named(arguments["group_name"]), method)(*given)
+        output, given = (made[0], tensors[0]) if kind in SHUFFLING else (made, tensors)
+        method = getattr(fake.group_named(arguments["group_name"]), methods[kind])
+        work = method(output, given, None, arguments.get("input_split_sizes"))
         self._works |= {private.key_of(tensor.untyped_storage()): work for tensor in made}
         if kind == "shard_dim_alltoall":  # nothing waits for it later
             work.wait()
