@@ -4,7 +4,7 @@ Plain data, which both processes use; needs no torch.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from distlab.wire.messages import Failure
 
@@ -54,9 +54,9 @@ class Call:
 Node = Kernel | Call
 
 
-@dataclass
+@dataclass(frozen=True)
 class Recording:
-    """What one rank notes.
+    """What one rank has noted.
 
     Attributes:
         nodes: in the order in which the program called them.
@@ -67,10 +67,10 @@ class Recording:
     """
 
     rank: int
-    nodes: list[Node] = field(default_factory=list)
-    steps: list[tuple[int, int]] = field(default_factory=list)
-    peak: dict[str, int] = field(default_factory=dict)
-    printed: str = ""
+    nodes: list[Node]
+    steps: list[tuple[int, int]]
+    peak: dict[str, int]
+    printed: str
 
 
 @dataclass(frozen=True)

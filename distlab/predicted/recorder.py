@@ -10,7 +10,7 @@ import io
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
@@ -42,14 +42,26 @@ COMPUTING, SILENT, FUNCTIONAL = {"aten", "fsdp"}, {"profiler", "c10d"}, {"_c10d_
 
 
 class Recorder(TorchDispatchMode):
-    """Notes each operator; in a mode below torch's gradients, and above its fake tensors."""
+    """Notes each operator, in a mode below torch's gradients and above its fake tensors; and what hooks tell it."""
 
     def __init__(self, rank: int):
         super().__init__()
-        self.recording, self.timeline = Recording(rank), streams.Timeline()
+        self.rank, self.timeline = rank, streams.Timeline()
         self.journal = memory.Journal(self.timeline)
+        self._steps: list[tuple[int, int]] = []
         self._works: dict[int, group.Done] = {}  # of functional collectives, by the storage of their result
         self._begin: int | None = None  # of the step that has begun
+        register_module_forward_pre_hook(self.before_module)
+        register_optimizer_step_pre_hook(self.before_optimizer)
+        register_optimizer_step_post_hook(self.after_optimizer)
+        resize = torch.UntypedStorage.resize_
+
+        def resized(storage: torch.UntypedStorage, size: int) -> Any:
+            value = resize(storage, size)
+            self.journal.resize(storage)
+            return value
+
+        torch.UntypedStorage.resize_ = resized
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
@@ -99,7 +111,7 @@ class Recorder(TorchDispatchMode):
     def before_module(self, module: torch.nn.Module, _: Any) -> None:
         if self._begin is None:
             self._begin = len(self.timeline.nodes)
-            if not self.recording.steps:
+            if not self._steps:
                 self.journal.begin()
             self.journal.name(memory.PARAMETERS, module.parameters())
 
@@ -115,31 +127,18 @@ class Recorder(TorchDispatchMode):
 
     def end_step(self) -> None:
         """A step ends here, and the next one begins; a second optimizer's belongs to the step before."""
-        end, steps = len(self.timeline.nodes), self.recording.steps
+        end, steps = len(self.timeline.nodes), self._steps
         if self._begin is not None:
             steps.append((steps[-1][1] if steps else self._begin, end))
         elif steps:
             steps[-1] = (steps[-1][0], end)
         self._begin = None
 
-    @contextlib.contextmanager
-    def hooks(self) -> Iterator[None]:
-        """Hear of modules, optimizers and storages."""
-        resize = torch.UntypedStorage.resize_
-
-        def resized(storage: torch.UntypedStorage, size: int) -> Any:
-            value = resize(storage, size)
-            self.journal.resize(storage)
-            return value
-
-        torch.UntypedStorage.resize_ = resized
-        register_module_forward_pre_hook(self.before_module)
-        register_optimizer_step_pre_hook(self.before_optimizer)
-        register_optimizer_step_post_hook(self.after_optimizer)
-        yield
+    def recording(self, printed: str) -> Recording:
+        """What was noted, of a program that has ended."""
         if self._begin is not None:
             self.end_step()
-        self.recording.nodes, self.recording.peak = self.timeline.nodes, self.journal.peak()
+        return Recording(self.rank, self.timeline.nodes, self._steps, self.journal.peak(), printed)
 
 
 def record(run: Run, rank: int, meet: Callable[[int], None]) -> Recording | Failure:
@@ -156,15 +155,14 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Recording | Fail
     shown = io.StringIO()
     try:
         function = payload.loads(run.header, run.buffers)
-        with contextlib.redirect_stdout(shown), recorder.hooks(), fake.without_data(recorder):
+        with contextlib.redirect_stdout(shown), fake.without_data(recorder):
             function(rank, run.world_size)
     except fake.NeedsData as error:
         why = f"what comes next depends on the value of a tensor ({error.func}), and here tensors have only shapes"
         return describe_failure(NotImplementedError(why).with_traceback(error.__traceback__))
     except Exception as error:
         return describe_failure(error)
-    recorder.recording.printed = shown.getvalue()
-    return recorder.recording
+    return recorder.recording(shown.getvalue())
 
 
 def start(run: Run, rank: int) -> Connection:

@@ -20,7 +20,7 @@ def prediction(**options):
         timeline.compute("mm", 1, 0, True)
         ends.append(len(timeline.nodes))
     peak = {"parameters": 1 << 30, "activations": 3 << 30}
-    recording = Recording(0, timeline.nodes, [(0, ends[0]), (ends[0], ends[1])], peak)
+    recording = Recording(0, timeline.nodes, [(0, ends[0]), (ends[0], ends[1])], peak, "")
     device = Device("1 FLOP/s", **options)
     return Prediction(2, Network(0, "1 B/s"), device, [recording], tokens=70)
 

@@ -17,7 +17,7 @@ def kernel(timeline, seconds):
 
 
 def recording(timeline, rank=0):
-    return Recording(rank, timeline.nodes, [(0, len(timeline.nodes))])
+    return Recording(rank, timeline.nodes, [(0, len(timeline.nodes))], {}, "")
 
 
 def times(*recordings):
@@ -88,7 +88,7 @@ def test_an_event_is_what_a_stream_had_begun_when_it_was_recorded():
 
 def test_what_comes_before_the_first_step_takes_no_time():
     nodes = [Kernel(0, (), "uniform_", 9, 0), Kernel(0, (), "mm", 1, 0)]
-    assert times(Recording(0, nodes, [(1, 2)])) == [[(0, 0), (0, 1)]]
+    assert times(Recording(0, nodes, [(1, 2)], {}, "")) == [[(0, 0), (0, 1)]]
 
 
 def pipeline(rank, seconds):
