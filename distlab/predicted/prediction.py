@@ -5,7 +5,7 @@ Runs on the notebook's kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -54,18 +54,14 @@ class Prediction(ShownAsTable):
 
     @cached_property
     def window(self) -> tuple[float, float]:
-        """Begin and end of the last step: since the step before has ended, or else since it has begun."""
-        steps = min(2, *(len(recording.steps) for recording in self.recordings))
-        ends = [max(self._ends(step)) for step in range(-steps, 0)]
-        first = ends[0] if len(ends) == 2 else min(times[one.steps[-1][0]][0] for one, times in self._each())
-        return first, ends[-1]
+        """Begin and end of the last step: it begins when the one before has ended, and the first one at 0."""
+        several = all(len(recording.steps) > 1 for recording in self.recordings)
+        return self._end(-2) if several else 0.0, self._end(-1)
 
-    def _each(self) -> Iterable[tuple[Recording, Times]]:
-        return zip(self.recordings, self.times, strict=True)
-
-    def _ends(self, step: int) -> list[float]:
-        """When a step has ended on each recorded rank."""
-        return [max(end for _, end in times[slice(*one.steps[step])]) for one, times in self._each()]
+    def _end(self, step: int) -> float:
+        """When a step has ended on all recorded ranks."""
+        both = zip(self.recordings, self.times, strict=True)
+        return max(end for one, times in both for _, end in times[slice(*one.steps[step])])
 
     # --- what it means, of the recorded rank that computes longest ---
 
