@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from distlab.wire.messages import Failure
 
-# a queue of the device: the streams of the program by their numbers, 0 for the default one, and those of groups
+# a queue of the device: a stream of the program, or that of a group
 Stream = Hashable
 
 
@@ -24,7 +24,6 @@ class Kernel:
         again: whether it repeats a part of the forward pass, as activation checkpointing does.
     """
 
-    stream: Stream
     after: tuple[int, ...]
     name: str
     flops: int
@@ -37,14 +36,15 @@ class Call:
     """A collective, or a message, in the stream of its group.
 
     Attributes:
+        stream: the name of the group; of a message, its other end as well.
         name: as in collectives.py, or "send" or "recv".
         members: ranks of the group.
         sent: bytes, as collectives.messages takes them; those of an all_to_all begin with what stays on the rank.
         peer: rank at the other end of a message.
     """
 
-    stream: Stream
     after: tuple[int, ...]
+    stream: Stream
     name: str
     members: tuple[int, ...]
     sent: tuple[int, ...]

@@ -39,16 +39,16 @@ class Timeline:
 
     def compute(self, *what: Any) -> None:
         """The device computes on the current stream."""
-        self._add(Kernel, self.current(), *what)
+        self._add(self.current(), Kernel, *what)
 
     def call(self, stream: Stream, *what: Any) -> int:
         """Begin a collective or a message, once the current stream has come here; returns its place."""
         self.wait(stream, self.ends(self.current()))
-        return self._add(Call, stream, *what)
+        return self._add(stream, Call, stream, *what)
 
-    def _add(self, kind: type[Node], stream: Stream, *what: Any) -> int:
+    def _add(self, stream: Stream, kind: type[Node], *what: Any) -> int:
         place = len(self.nodes)
-        self.nodes.append(kind(stream, tuple(self._ends[stream]), *what))
+        self.nodes.append(kind(tuple(self._ends[stream]), *what))
         self._ends[stream] = frozenset({place})
         return place
 
@@ -61,7 +61,7 @@ def install(timeline: Timeline) -> None:
             self.ends: Set[int] = frozenset()
 
         def record(self, stream: Any = None) -> Event:
-            self.ends = timeline.ends((stream or torch.cpu.current_stream()).number)
+            self.ends = timeline.ends(stream or torch.cpu.current_stream())
             return self
 
         def wait(self, stream: Any = None) -> None:
@@ -71,19 +71,17 @@ def install(timeline: Timeline) -> None:
             self.wait()
 
     class Stream:
-        made = 0
-
         def __init__(self, *_: Any, **__: Any):
-            self.number, Stream.made = Stream.made, Stream.made + 1
+            """Without the device and the priority that it may be given."""
 
         def record_event(self, event: Any = None) -> Event:
             return (event or Event()).record(self)
 
         def wait_event(self, event: Any) -> None:
-            timeline.wait(self.number, event.ends)
+            timeline.wait(self, event.ends)
 
         def wait_stream(self, stream: Any) -> None:
-            timeline.wait(self.number, timeline.ends(stream.number))
+            timeline.wait(self, timeline.ends(stream))
 
     replace_cpu_streams(Stream, Event)
-    timeline.current = lambda: torch.cpu.current_stream().number
+    timeline.current = torch.cpu.current_stream

@@ -30,7 +30,7 @@ def simulated(name, n, sent, network):
 
 
 def predicted(name, n, sent, network):
-    return Costs(network, FREE).of(Call("world", (), name, tuple(range(n)), sent), 0)[0]
+    return Costs(network, FREE).of(Call((), "world", name, tuple(range(n)), sent), 0)[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,19 +65,19 @@ def test_groups_that_share_a_port_get_a_part_of_it():
 def test_a_kernel_takes_what_its_operations_or_its_bytes_need():
     device = Device("100 FLOP/s", memory_bandwidth="10 B/s", efficiency=0.5)
     costs = Costs(Network(0, 1), device)
-    assert costs.of(Kernel(0, (), "mm", 100, 10), 0)[0] == 2.0
-    assert costs.of(Kernel(0, (), "add", 0, 50), 0)[0] == 5.0
+    assert costs.of(Kernel((), "mm", 100, 10), 0)[0] == 2.0
+    assert costs.of(Kernel((), "add", 0, 50), 0)[0] == 5.0
     assert Device("100 FLOP/s").seconds(0, 50) == 0.0
 
 
 def test_a_message_takes_its_latency_and_its_bytes():
-    send = Call(("world", "send", 1), (), "send", (0, 1), (100,), 1)
+    send = Call((), ("world", "send", 1), "send", (0, 1), (100,), 1)
     assert Costs(Network(1, "100 B/s"), FREE).of(send, 0) == (2.0, 0.5, [("inside", "out")])
 
 
 def test_the_slowest_of_many_devices_sets_the_pace():
     """Of one rank, the usual device; of 127, one 2.42 standard deviations slower, by a table of the normal."""
     device = Device("1 FLOP/s", spread=0.01)
-    kernel = Kernel(0, (), "mm", 100, 0)
+    kernel = Kernel((), "mm", 100, 0)
     assert Costs(Network(0, "1 B/s"), device).of(kernel, 0)[0] == 100
     assert Costs(Network(0, "1 B/s"), device, 127).of(kernel, 0)[0] == pytest.approx(102.42, abs=0.01)

@@ -87,7 +87,7 @@ def test_an_event_is_what_a_stream_had_begun_when_it_was_recorded():
 
 
 def test_what_comes_before_the_first_step_takes_no_time():
-    nodes = [Kernel(0, (), "uniform_", 9, 0), Kernel(0, (), "mm", 1, 0)]
+    nodes = [Kernel((), "uniform_", 9, 0), Kernel((), "mm", 1, 0)]
     assert times(Recording(0, nodes, [(1, 2)], {}, "")) == [[(0, 0), (0, 1)]]
 
 
@@ -110,7 +110,7 @@ def test_a_message_begins_when_both_sides_could():
 def test_a_rank_that_is_not_recorded_does_what_its_role_does():
     """Rank 0 sends to rank 3, which does what rank 1 does."""
     first = pipeline(0, 3)
-    first.nodes[-1] = Call(("world", "send", 3), first.nodes[-1].after, "send", PAIR, (2,), 3)
+    first.nodes[-1] = Call(first.nodes[-1].after, ("world", "send", 3), "send", PAIR, (2,), 3)
     assert times(first, pipeline(1, 1))[1] == [(3, 5), (5, 6)]
 
 
