@@ -19,6 +19,7 @@ from tests.refused import raised
 
 NETWORK = distlab.Network("5 us", "1 GB/s")
 FREE = distlab.Device("1000000 PFLOP/s")  # computing takes no time
+CLUSTER = {"n": 8, "timeout": 60, "network": NETWORK}
 
 
 def layers():
@@ -33,14 +34,14 @@ def train(model, steps, features=64):
         optimizer.zero_grad()
 
 
-def sharded(rank, world_size):
+def sharded(rank, world_size, steps=2):
     from torch.distributed.fsdp import fully_shard
 
     model = layers()
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    train(model, 2)
+    train(model, steps)
 
 
 def data_parallel(rank, world_size):
@@ -69,6 +70,16 @@ def calls(prediction):
     recording = prediction.recordings[0]
     nodes = recording.nodes[slice(*recording.steps[-1])]
     return [(node.name, len(node.members), node.sent[0]) for node in nodes if isinstance(node, Call)]
+
+
+def test_a_sharded_step_takes_what_a_simulated_cluster_finds(cluster):
+    """FSDP2 on eight ranks whose computing is free."""
+    clocks = [0.0]
+    for steps in (1, 2):
+        cluster.run(functools.partial(sharded, steps=steps))
+        clocks.append(cluster.clock())
+    second_step = (clocks[2] - clocks[1]) - (clocks[1] - clocks[0])
+    assert distlab.predict(sharded, 8, NETWORK, FREE).seconds == pytest.approx(second_step, rel=1e-9)
 
 
 def test_a_thousand_ranks_are_one_process():
