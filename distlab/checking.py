@@ -196,12 +196,15 @@ def formula(notebook: str, *cases: tuple[Any, ...], trial: Callable[..., Any] = 
     return Exercise(notebook, worlds=(1,), cases=cases, given=as_they_are, trial=trial)
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(str):
     """What a trial saw: a few words, which are compared and shown, and a sentence on what is wrong with it."""
 
-    words: str
-    why: str = field(default="", compare=False)
+    why: str
+
+    def __new__(cls, words: str, why: str = "") -> Seen:
+        seen = super().__new__(cls, words)
+        seen.why = why
+        return seen
 
 
 def all_but(*names: str) -> list[str]:

@@ -205,5 +205,5 @@ def _words(value: Any) -> str:
         return f"[{', '.join([*map(_words, value[:MOST_VALUES]), *more])}]"
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = value.words if isinstance(value, Seen) else repr(value)
+    text = str(value) if isinstance(value, Seen) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
