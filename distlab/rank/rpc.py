@@ -25,7 +25,7 @@ from distlab.text import grouped, rank_list, refuse, whole_number
 from distlab.wire.messages import OTHER
 
 RREFS_OF_PROCESS = 10_000  # numbers of RRefs reserved for a process that this one replaces
-FREED = "EOF: freed while it waited for other workers."
+FREED = "Freed while it waited for other workers."
 NUMBERS = "Use rank=rank, world_size=world_size."
 END_SECONDS = 2.0  # for served functions to end when the agent is taken down
 INTERRUPT_SECONDS = 0.2  # of those, before the functions are interrupted
