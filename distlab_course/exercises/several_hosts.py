@@ -40,9 +40,9 @@ def ranks_left(hosts, lost):
 
 @question(256)
 def price_of_silence(answer):
-    """A job of 64 hosts with 8 GPUs each uses NCCL with its default timeout of 10 minutes, and a GPU costs 3 dollars an
-    hour. Somebody pulls the cable of one host, and nobody is watching. How many dollars has the waiting cost by the
-    time the first error appears?
+    """A job of 64 hosts with 8 GPUs each uses NCCL over TCP, with its default timeout of 10 minutes, and a GPU costs
+    3 dollars an hour. Somebody pulls the cable of one host, and nobody is watching. How many dollars has the waiting
+    cost by the time the first error appears?
 
     Hint: The GPUs of the host without a cable are paid for, too.
 
