@@ -73,7 +73,7 @@ lab: setup
 	@$(ENV_PYTHON) -m distlab doctor
 	@exec $(ENV_PYTHON) -m distlab lab "$(CURDIR)" $(LABARGS)
 
-# The parts of the tests. Half of the time a test waits, for a kernel or for a rank that hangs: three parts run side by
+# The parts of the tests. Half of the time a test waits, for a kernel or for a rank that hangs: four parts run side by
 # side, in an order in which they end together, and each line begins with the name of its part.
 PYTEST := $(ENV_PYTHON) -m pytest --color=no
 part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo --no-cache
@@ -112,7 +112,7 @@ check-parts:
 test: check-parts setup
 	@rm -rf .tests && mkdir .tests
 	@[ -z "$(LOAD)" ] || { $(ENV_PYTHON) tools/load.py $(LOAD) & trap "kill $$!" EXIT; }; \
-	 $(MAKE) --no-print-directory -k -j 3 $(addprefix .tests/,$(RUN)) || true
+	 $(MAKE) --no-print-directory -k -j 4 $(addprefix .tests/,$(RUN)) || true
 	@status=0; printf '\n----- summary\n'; for part in $(RUN); do \
 	   read -r code seconds < .tests/$$part.result; \
 	   if [ "$$code" = 0 ]; then printf '%-17s ok     %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; else \
