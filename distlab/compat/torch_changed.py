@@ -59,6 +59,7 @@ def adapt(backend: str) -> None:
     DistributedDataParallel._check_comm_hook = lambda *_: None  # for bfloat16 it would ask for a GPU
     GradScaler._maybe_opt_step = lambda _, optimizer, __, *args, **kwargs: optimizer.step(*args, **kwargs)
     FakeTensor.__format__ = lambda *_: "(no data)"
+    FakeTensor.__deepcopy__ = _deep_copy
     nn.init._no_grad_trunc_normal_ = lambda tensor, *_, **__: nn.init.normal_(tensor)  # it draws until all are near
     torch.save = checkpoint.save = lambda *_, **__: None
 
@@ -73,6 +74,13 @@ def _replace(function: Function, other: Function) -> None:
 def _as_it_is_written(model: Any = None, **options: Any) -> Any:
     """What torch.compile gets; as a decorator with options, it gets it later."""
     return functools.partial(_as_it_is_written, **options) if model is None else model
+
+
+def _deep_copy(tensor: FakeTensor, memo: dict[int, Any]) -> Tensor:
+    """A copy of a tensor without data. The number that some have all the same, such as an optimizer's `step`, has data."""
+    if tensor.constant is not None:
+        memo[id(tensor.constant)] = _with_data(torch.clone)(tensor.constant)
+    return Tensor.__deepcopy__(tensor, memo)
 
 
 class _Chunks:

@@ -35,6 +35,24 @@ def initialized(rank, world_size):
     train(DistributedDataParallel(model), 2)
 
 
+def validated(rank, world_size):
+    """A forward pass after the last step is no step."""
+    model = DistributedDataParallel(layers())
+    train(model, 2)
+    with torch.no_grad():
+        model(torch.ones(4, 64))
+
+
+def snapshot_taken(rank, world_size):
+    """An optimizer's `step` has data where all other tensors have none."""
+    model = DistributedDataParallel(layers())
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.ones(16, 64)).sum().backward()
+        optimizer.step()
+        copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+
+
 def scaled(rank, world_size):
     model, scaler = DistributedDataParallel(layers()), torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD(model.parameters())
@@ -51,7 +69,18 @@ def static(rank, world_size):
     train(DistributedDataParallel(layers(), static_graph=True), 3)
 
 
-@pytest.mark.parametrize(("program", "item"), [(converted, 2), (copied, 4), (initialized, 4), (scaled, 4), (static, 4)])
+HABITS = [
+    (converted, 2),
+    (copied, 4),
+    (initialized, 4),
+    (validated, 4),
+    (snapshot_taken, 4),
+    (scaled, 4),
+    (static, 4),
+]
+
+
+@pytest.mark.parametrize(("program", "item"), HABITS)
 def test_gradients_are_added_up_once_a_step(program, item):
     """As many bytes as the parameters have."""
     assert calls(distlab.predict(program, 8, NETWORK, FREE)) == [("all_reduce", 8, PARAMETERS * item)]
