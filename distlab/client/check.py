@@ -6,13 +6,14 @@ one line when the answer passes, and the smallest case that fails when it does n
 
 import base64
 import contextlib
+import fcntl
 import html
 import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -254,13 +255,34 @@ def _kept() -> tuple[list[str], dict[str, float]]:
 
 
 def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
-    """Add an exercise to the file, and its time if it is the best; nothing if that cannot be written."""
-    passed, best = _kept()
-    if verdict.run and exercise.race:
-        best[verdict.name] = min(verdict.run.seconds, best.get(verdict.name, math.inf))
-    kept = {"passed": list(dict.fromkeys([*passed, verdict.name])), "best": best}
-    with contextlib.suppress(OSError):
-        _file().write_text(json.dumps(kept, indent=1) + "\n")
+    """Add an exercise to the file, and its time if it is the best; nothing if that cannot be written.
+
+    The file is replaced as a whole, so a kernel that is killed meanwhile leaves the old one.
+    """
+    file = _file().resolve()
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}")
+    with contextlib.suppress(OSError), _alone_in(file.parent):
+        passed, best = _kept()
+        if verdict.run and exercise.race:
+            best[verdict.name] = min(verdict.run.seconds, best.get(verdict.name, math.inf))
+        kept = {"passed": list(dict.fromkeys([*passed, verdict.name])), "best": best}
+        unfinished.write_text(json.dumps(kept, indent=1) + "\n")
+        try:
+            os.replace(unfinished, file)
+        except OSError:
+            unfinished.unlink()
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, so that two notebooks do not lose each other's exercises."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems lock no folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 # --- words ---

@@ -1,5 +1,7 @@
 """What exercises say of themselves, what `check`, `hint` and `progress` do without ranks, and a verdict on a value."""
 
+import json
+import multiprocessing
 from collections import Counter
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 import distlab
 from distlab.checking import Question, all_exercises, question
+from distlab.client import check
 from tests.refused import refused
 from tests.tool import ROOT
 
@@ -89,6 +92,27 @@ def test_progress_is_no_reason_to_fail(progress_file, content):
     assert distlab.check("step_of_7b", 2.1).passed
     (row,) = [row for row in distlab.progress().rows if row[0] == "04"]
     assert row[1].startswith("0 of " if content is None else "1 of ")
+
+
+def remember_forty(kernel, both_are_there):
+    exercise = all_exercises()["step_of_7b"]
+    both_are_there.wait()
+    for number in range(40):
+        check._remember(exercise, check.Verdict(f"exercise {number} of {kernel}", True))
+
+
+def test_two_notebooks_keep_each_others_exercises(progress_file):
+    """Neither writes over what the other has just passed, and nothing else is left in the folder."""
+    fork = multiprocessing.get_context("fork")
+    both_are_there = fork.Barrier(2)
+    kernels = [fork.Process(target=remember_forty, args=(name, both_are_there)) for name in "ab"]
+    for kernel in kernels:
+        kernel.start()
+    for kernel in kernels:
+        kernel.join()
+    passed = json.loads(progress_file.read_text())["passed"]
+    assert sorted(passed) == sorted(f"exercise {number} of {kernel}" for number in range(40) for kernel in "ab")
+    assert list(progress_file.parent.iterdir()) == [progress_file]
 
 
 def test_progress_names_the_labs_beside_it(monkeypatch):
