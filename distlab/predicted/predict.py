@@ -5,12 +5,14 @@ prediction, which waits for the next ones with torch imported.
 """
 
 import functools
+import hashlib
 import itertools
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Pipe
 from typing import Any
 
@@ -28,7 +30,8 @@ EXAMPLE = 'Call distlab.predict(program, ranks=1024, network=Network("5 us", "50
 SWEEP = "Call distlab.predict.sweep(program, ranks=[8, 64], network=..., device=..., batch=[1, 2])."
 MOST_ROLES = 64  # that are found by following messages
 MOST_KEPT = 64
-KEPT: dict[Run, Outcomes] = {}  # what the last programs have noted: on other machines they need not run again
+# what the last programs have noted, by fingerprint: on other machines they need not run again
+KEPT: dict[bytes, Outcomes] = {}
 
 
 def predict(
@@ -142,22 +145,35 @@ def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None
     return Run(header, tuple(map(bytes, buffers)), ranks, roles and tuple(roles), MOST_ROLES + 1, *place)
 
 
+def _fingerprint(run: Run) -> bytes:
+    """What tells a run from all others, without keeping its program's data alive."""
+    digest = hashlib.sha256(repr(replace(run, header=b"", buffers=())).encode())
+    for part in (run.header, *run.buffers):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
 def _outcomes(runs: Sequence[Run]) -> list[Outcomes]:
     """What the ranks of each run have noted, now or before."""
-    new = [run for run in dict.fromkeys(runs) if run not in KEPT]
+    fingerprints = [_fingerprint(run) for run in runs]
+    wanted = dict(zip(fingerprints, runs, strict=True))
+    new = {fingerprint: run for fingerprint, run in wanted.items() if fingerprint not in KEPT}
     if new:
-        KEPT.update(zip(new, RECORDER.record(new), strict=True))
-    outcomes = [KEPT[run] for run in runs]
-    for run in list(KEPT)[:-MOST_KEPT]:
-        del KEPT[run]
-    return outcomes
+        KEPT.update(zip(new, RECORDER.record(list(new.values())), strict=True))
+    outcomes = {fingerprint: KEPT[fingerprint] for fingerprint in wanted}
+    for fingerprint, found in outcomes.items():
+        if any(isinstance(outcome, Failure) for outcome in found):
+            del KEPT[fingerprint]  # what raised may have had another reason
+    for fingerprint in list(KEPT)[:-MOST_KEPT]:
+        del KEPT[fingerprint]
+    return [outcomes[fingerprint] for fingerprint in fingerprints]
 
 
 def _prediction(run: Run, outcomes: Outcomes, network: Network, device: Device, tokens: int | None) -> Prediction:
     """What the noted calls take on these machines."""
     failures = [failure(outcome) for outcome in outcomes if isinstance(outcome, Failure)]
     if failures:
-        KEPT.pop(run, None)  # what raised may have had another reason
         raise rank_error(failures, [one.rank for one in failures], False, "")
     sys.stdout.write("".join(outcome.printed for outcome in outcomes[:1]))
     if run.ranks is None and len(outcomes) > MOST_ROLES:

@@ -1,6 +1,7 @@
 """The process that records: one for all predictions, or another one when it is gone."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 import distlab
-from distlab.predicted.predict import RECORDER
+from distlab.predicted.predict import KEPT, RECORDER
 from tests.refused import raised
 
 MACHINES = distlab.Network("5 us", "1 GB/s"), distlab.Device("1 TFLOP/s")
@@ -38,6 +39,20 @@ def test_it_is_started_again_when_it_was_killed():
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     assert recording_process(7).pid != first.pid
+
+
+def test_what_is_kept_of_a_program_is_small():
+    """Asked about another machine it does not run again, and neither its data nor the environment stays in the kernel."""
+    data = torch.rand(1_000_000)
+    program = step(5, lambda: data.sum())
+    process = recording_process(10)
+    distlab.predict(program, 2, *MACHINES)
+    os.kill(process.pid, signal.SIGSTOP)  # it would hang now if it had to run again
+    try:
+        distlab.predict(program, 2, MACHINES[0], distlab.Device("2 TFLOP/s"))
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert len(pickle.dumps(KEPT)) < data.nbytes / 2
 
 
 def of_the_notebook():
