@@ -19,7 +19,6 @@ from distlab.launch.hosts import Job
 from distlab.text import rank_list, refuse
 
 SET_GPU = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-HEAD, BATCH = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("script_head.txt", "sbatch.txt"))
 TAIL = "if dist.is_initialized():\n    dist.destroy_process_group()\n"
 
 
@@ -59,6 +58,10 @@ class Export:
         return "\n".join([head, *(f"  {note}" for note in self.notes), f"Run it: {self.command}"])
 
 
+def _template(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
 def write(steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequence[str], slurm: bool) -> Export:
     """Write the steps into a script at `path`, in the order in which they ran, and a file for sbatch if wanted.
 
@@ -92,7 +95,7 @@ def write(steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequ
                 heading += f", on {rank_list(step.ranks)} only"
                 text = f"if rank in {sorted(step.ranks)}:\n{indented(text)}"
         parts.append(f"# --- {heading} ---\n{text}".rstrip() + "\n")
-    head = HEAD.format(n=plan.n, command=command, backend=backend, gpu=gpu)
+    head = _template("script_head.txt").format(n=plan.n, command=command, backend=backend, gpu=gpu)
     path.write_text("\n\n".join([head, *parts, TAIL]), encoding="utf-8")
     return Export(str(path), command, cells, tuple(dict.fromkeys(notes)))
 
@@ -128,5 +131,5 @@ def _command_and_batch_file(path: Path, plan: Any, nodes: int, job: Any) -> str:
     words = "".join(f"#SBATCH {shlex.quote(word)}\n" for word in job.words)
     numbers = {"nodes": nodes, "ranks": ranks, "cpus": ranks * threads, "threads": threads}
     paths = {"python": shlex.quote(sys.executable), "script": shlex.quote(str(path.resolve()))}
-    batch.write_text(BATCH.format(words=words, **numbers, **paths), encoding="utf-8")
+    batch.write_text(_template("sbatch.txt").format(words=words, **numbers, **paths), encoding="utf-8")
     return f"sbatch {shlex.quote(str(batch))}"

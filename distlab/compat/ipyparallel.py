@@ -90,8 +90,10 @@ def cluster_module_later() -> Iterator[None]:
     if sys.modules.setdefault(stand_in.__name__, stand_in) is not stand_in:  # it is there already
         yield
         return
-    yield
-    del sys.modules[stand_in.__name__]
+    try:
+        yield
+    finally:
+        del sys.modules[stand_in.__name__]
     package = vars(sys.modules["ipyparallel"])
     names = {"cluster", *(name for name, value in package.items() if value is stand_in)}
 

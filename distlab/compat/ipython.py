@@ -82,9 +82,12 @@ def modules_unread() -> Iterator[None]:
 
     Private: that it reads sys.modules for nothing else.
     """
-    vars(sys.modules["ipykernel.ipkernel"])["sys"] = SimpleNamespace(modules={})
-    yield
-    vars(sys.modules["ipykernel.ipkernel"])["sys"] = sys
+    kernel_module = vars(sys.modules["ipykernel.ipkernel"])
+    kernel_module["sys"] = SimpleNamespace(modules={})
+    try:
+        yield
+    finally:
+        kernel_module["sys"] = sys
 
 
 @contextlib.contextmanager
@@ -94,5 +97,7 @@ def debugger_hidden() -> Iterator[None]:
     Not documented: ipykernel's debugger takes an ImportError as a sign that there is none.
     """
     sys.modules["debugpy"] = None  # type: ignore[assignment]
-    yield
-    del sys.modules["debugpy"]
+    try:
+        yield
+    finally:
+        del sys.modules["debugpy"]

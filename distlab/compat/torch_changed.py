@@ -77,7 +77,7 @@ def _as_it_is_written(model: Any = None, **options: Any) -> Any:
 
 
 def _deep_copy(tensor: FakeTensor, memo: dict[int, Any]) -> Tensor:
-    """A copy of a tensor without data. The number that some have all the same, such as an optimizer's `step`, has data."""
+    """A copy of a tensor without data; a number that some have nevertheless, as an optimizer's `step`, has data."""
     if tensor.constant is not None:
         memo[id(tensor.constant)] = _with_data(torch.clone)(tensor.constant)
     return Tensor.__deepcopy__(tensor, memo)

@@ -33,7 +33,10 @@ LOCALHOST = "localhost"  # as a host it is this machine, without ssh
 
 
 def by_ssh(name: str) -> tuple[str, ...]:
-    """The words that lead to a shell of a host."""
+    """The words that lead to a shell of a host; by IPv4, since the address that the host then sees is the notebook's.
+
+    The control channel, the store and gloo use such addresses only, see wire/rendezvous.py.
+    """
     options = (f"ConnectTimeout={CONNECT_SECONDS}", "BatchMode=yes", "ControlMaster=no")
     return ("ssh", "-T", "-4", *(word for option in options for word in ("-o", option)), "--", name)
 

@@ -135,7 +135,7 @@ class Recorder(TorchDispatchMode):
         self._begin = None
 
     def recording(self, printed: str) -> Recording:
-        """What was noted, of a program that has ended: a forward pass after its last step, as to validate, is no step."""
+        """What was noted, of a program that has ended; a forward pass after its last step, to validate, is no step."""
         if self._begin is not None and not self._steps:  # a program without an optimizer
             self.end_step()
         return Recording(self.rank, self.timeline.nodes, self._steps, self.journal.peak(), printed)

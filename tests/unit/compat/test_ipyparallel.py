@@ -15,3 +15,26 @@ print(ClusterManager.__module__, ipyparallel.cluster.Cluster is ipyparallel.Clus
 
 def test_what_starts_clusters_is_loaded_when_it_is_used():
     assert python("-c", CODE).stdout == "False False\nipyparallel.cluster.cluster True\n"
+
+
+FAILS = """
+import sys
+from distlab.compat.ipyparallel import cluster_module_later
+from distlab.compat.ipython import debugger_hidden, modules_unread
+import ipykernel.ipkernel
+before = ipykernel.ipkernel.sys
+for change in (cluster_module_later, debugger_hidden, modules_unread):
+    try:
+        with change():
+            raise ImportError(change.__name__)
+    except ImportError as error:
+        print(error)
+print([name for name in ("ipyparallel.cluster", "debugpy") if sys.modules.get(name, before) is not before])
+print(ipykernel.ipkernel.sys is before)
+"""
+
+
+def test_a_change_is_undone_where_what_it_was_made_for_fails():
+    """And the error is that of what failed."""
+    shown = python("-c", FAILS).stdout.split("\n")
+    assert shown == ["cluster_module_later", "debugger_hidden", "modules_unread", "[]", "True", ""]
