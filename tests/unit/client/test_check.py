@@ -1,7 +1,7 @@
 """What exercises say of themselves, what `check`, `hint` and `progress` do without ranks, and a verdict on a value."""
 
 import json
-import multiprocessing
+import threading
 from collections import Counter
 
 import pytest
@@ -103,9 +103,8 @@ def remember_forty(kernel, both_are_there):
 
 def test_two_notebooks_keep_each_others_exercises(progress_file):
     """Neither writes over what the other has just passed, and nothing else is left in the folder."""
-    fork = multiprocessing.get_context("fork")
-    both_are_there = fork.Barrier(2)
-    kernels = [fork.Process(target=remember_forty, args=(name, both_are_there)) for name in "ab"]
+    both_are_there = threading.Barrier(2)
+    kernels = [threading.Thread(target=remember_forty, args=(name, both_are_there)) for name in "ab"]
     for kernel in kernels:
         kernel.start()
     for kernel in kernels:
