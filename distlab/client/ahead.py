@@ -66,5 +66,8 @@ def take(plan: Plan) -> Processes | None:
 
 
 def _surroundings() -> tuple[dict[str, str], str]:
-    """What the ranks get from this process as it is now."""
+    """What the ranks get from this process as it is now.
+
+    Any change counts: torch and other libraries read some variables once, when they are imported.
+    """
     return dict(os.environ), os.getcwd()
