@@ -142,12 +142,12 @@ def _advice(failed: Failure) -> str:
 
 
 def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
-    """The learner's lines, outermost first, with the ranks beside the first one."""
+    """The learner's lines, outermost first, with the ranks beside the first one and the files of those of no cell."""
     label = rank_list(ranks)
     rows = []
     for line in lines:
         place = f" in {line.place}" if line.place else ""
-        rows.append(f"  {label}   line {line.number}{place}   {line.text}".rstrip())
+        rows.append(f"  {label}   {line.position}{place}   {line.text}".rstrip())
         label = " " * len(label)
     if len(rows) > MOST_LINES:  # a recursion
         rows[MOST_LINES // 2 : -MOST_LINES // 2] = [f"  {label}   ... {len(rows) - MOST_LINES} more calls ..."]

@@ -173,7 +173,7 @@ def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
     call, line = state.call, with_text(state.lines[-1]) if state.lines else None
     if call is not None:
         begun = with_text(call.lines[-1]) if call.lines else line
-        posted = f" of line {begun.number}" if line and begun != line else ""  # and it is waited for in another one
+        posted = f" of {begun.position}" if line and begun != line else ""  # and it is waited for in another one
         found = [(f"{call_words(call)}{posted}", tensor_words(call), line)]
     elif state.doing == messages.IDLE and state.threads:
         found = [("finished, serving remote calls", "", None)]
@@ -190,7 +190,7 @@ def table(states: Mapping[int, RankStatus]) -> str:
     """`rows` as text, in columns."""
     cells = []
     for ranks, what, tensors, line in rows(states):
-        where = f"line {line.number}{f' in {line.place}' if line.place else ''}" if line else ""
+        where = f"{line.position}{f' in {line.place}' if line.place else ''}" if line else ""
         cells.append((rank_list(ranks), what, tensors, where, line.text if line else ""))
     widths = [max(len(row[i]) for row in cells) for i in range(5)]
     columns = [i for i in range(5) if widths[i]]
@@ -202,13 +202,13 @@ def activity(state: RankStatus) -> str:
     if state.doing == messages.IDLE and not state.serving:
         return "serving remote calls" if state.threads else "idle"
     what, _, line = _does(state)[1 if state.doing == messages.IDLE else 0]
-    return f"{what}, line {line.number}" if line else what
+    return f"{what}, {line.position}" if line else what
 
 
 def brief(states: Mapping[int, RankStatus]) -> str:
     """`rows` in one line, for a person who waits: "rank 2: computing (line 4), ranks 0-1: all_reduce() (line 6)"."""
     some = [(f"{rank_list(ranks)}: {what}", line) for ranks, what, _, line in rows(states)[:4]]
-    return ", ".join(f"{words} (line {line.number})" if line else words for words, line in some)
+    return ", ".join(f"{words} ({line.position})" if line else words for words, line in some)
 
 
 # --- operations that were begun and not waited for ---
@@ -242,7 +242,7 @@ def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
 
 def _what(rank: int, call: CallRecord) -> str:
     """An operation with its rank and line."""
-    return f"rank {rank}: {call_words(call)}" + (f", line {call.lines[-1].number}" if call.lines else "")
+    return f"rank {rank}: {call_words(call)}" + (f", {call.lines[-1].position}" if call.lines else "")
 
 
 # --- the source with marks ---

@@ -116,8 +116,9 @@ class Debugger(pdb.Pdb):
         if not _is_learners(frame):
             return super().format_stack_entry(frame_lineno, lprefix)
         line = line_of(frame.f_code.co_filename, number, frame.f_code.co_name)
-        in_file = line.file and "ipykernel_" not in line.file  # a file that is none: a cell of the notebook
-        where = f"{os.path.basename(line.file)}, line {line.number}" if in_file else f"line {line.number}"
+        where = f"line {line.number}"
+        if not line.is_in_cell:
+            where = f"{os.path.basename(line.file)}, {where}"
         return f"{where}{f' in {line.place}' if line.place else ''}{lprefix}{line.text}"
 
     def do_interact(self, arg: str) -> None:

@@ -45,6 +45,18 @@ class Line:
     place: str = ""
     file: str = field(default="", compare=False, repr=False)
 
+    @property
+    def is_in_cell(self) -> bool:
+        """Whether it is of a cell, or was typed: then it has no file that a person knows."""
+        return not self.file or "ipykernel_" in self.file or self.file.startswith("<")
+
+    @property
+    def position(self) -> str:
+        """Where it is, as reports have it: "line 3" of a cell, "train.py:3" of a file."""
+        if self.is_in_cell:
+            return f"line {self.number}"
+        return f"{os.path.basename(self.file)}:{self.number}"
+
 
 @dataclass(frozen=True)
 class Failure:

@@ -122,7 +122,7 @@ def a_recv_while_another_serves(rank, n):
 
 @breaks_remotely(2, error="RankError")
 def a_remote_exception(rank, n):
-    """rank 0 raised RuntimeError: ValueError: no such thing|  rank 1   line"""
+    """rank 0 raised RuntimeError: ValueError: no such thing|  rank 1   zoo_of_remote_calls.py:"""
 
     def refuse():
         raise ValueError("no such thing")
@@ -133,7 +133,7 @@ def a_remote_exception(rank, n):
 
 @breaks_remotely(3, error="RankError")
 def an_exception_two_ranks_away(rank, n):
-    """rank 0 raised RuntimeError: ZeroDivisionError: division by zero|  rank 2   line"""
+    """rank 0 raised RuntimeError: ZeroDivisionError: division by zero|  rank 2   zoo_of_remote_calls.py:"""
 
     def divide():
         return 1 / 0

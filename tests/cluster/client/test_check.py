@@ -101,7 +101,7 @@ def with_all_reduce(tensor):
     ("answer", "words"),
     [
         (ALL_REDUCE["whole ring"], "with 3 ranks and 8 numbers of float32, rank 0 sends 64 B where 48 B would do."),
-        (lambda tensor: {}["a"], "it ends in RankError:\nrank 0 raised KeyError: 'a'\n  rank 0   line"),
+        (lambda tensor: {}["a"], "it ends in RankError:\nrank 0 raised KeyError: 'a'\n  rank 0   test_check.py:"),
         (lambda tensor: sys.exit(2), "it ends in RankError:\nrank 0 raised SystemExit: 2\n"),
         (lambda tensor: os._exit(3), "it ends in RankDied:\nrank 0 ended with exit status 3."),
         (prints_much, "rank 1 printed: many words many words"),

@@ -15,7 +15,7 @@ from tests.refused import raised
 
 
 def test_an_exception_names_rank_line_and_the_others(usable):
-    """One rank raises: its own lines, who waited for it and was freed long before the timeout, and who finished."""
+    """One rank raises: its own lines with their file, who waited and was freed long before the timeout; the rest."""
 
     def fails(rank, world_size):
         if rank == 2:
@@ -29,9 +29,9 @@ def test_an_exception_names_rank_line_and_the_others(usable):
     line = fails.__code__.co_firstlineno
     assert str(error) == (
         "rank 2 raised ValueError: no\n"
-        f'  rank 2   line {line + 2} in fails   raise ValueError("no")\n'
+        f'  rank 2   test_faults.py:{line + 2} in fails   raise ValueError("no")\n'
         "ranks 1 and 3 waited in communication and could not go on:\n"
-        f"  ranks 1 and 3   line {line + 4} in fails   dist.barrier()  # noqa: F821\n"
+        f"  ranks 1 and 3   test_faults.py:{line + 4} in fails   dist.barrier()  # noqa: F821\n"
         "Rank 0 finished.\n"
         "The process group is rebuilt and variables are kept: change the cell and run it again."
     )

@@ -97,7 +97,7 @@ def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
         error = raised(distlab.RankError, cluster.run, deadlock)
     line = deadlock.__code__.co_firstlineno + 2
     assert " raised RuntimeError: Timed out waiting 2000ms for recv operation to complete\n" in str(error)
-    assert f"   line {line} in deadlock   dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821\n" in str(error)
+    assert f"   test_life.py:{line} in deadlock   dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821\n" in str(error)
     assert str(error).endswith(
         "\nRank 2 finished.\nThe process group is rebuilt and variables are kept: change the cell and run it again."
     )

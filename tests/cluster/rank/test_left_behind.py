@@ -38,10 +38,10 @@ def add_and_forget(rank, world_size):
 
 
 LEFT = {
-    send_and_forget: "rank 0: isend(dst=1), line {}, was never received",
-    receive_and_forget: "rank 1: irecv(src=2), line {}, nothing was sent for it",
-    receive_from_any_and_forget: "rank 1: irecv(src=any), line {}, nothing was sent for it",
-    add_and_forget: "rank 1: all_reduce(), line {}, was not called by rank 0",
+    send_and_forget: "rank 0: isend(dst=1), test_left_behind.py:{}, was never received",
+    receive_and_forget: "rank 1: irecv(src=2), test_left_behind.py:{}, nothing was sent for it",
+    receive_from_any_and_forget: "rank 1: irecv(src=any), test_left_behind.py:{}, nothing was sent for it",
+    add_and_forget: "rank 1: all_reduce(), test_left_behind.py:{}, was not called by rank 0",
 }
 
 
@@ -111,6 +111,6 @@ def receive_once_too_often(rank, world_size):
 def test_a_kept_one_is_named_when_a_later_cell_cannot_go_on(usable):
     usable.run(keep)
     said = str(raised(distlab.DeadlockError, usable.run, receive_once_too_often))
-    assert "rank 0: isend(dst=1), line" in said
+    assert "rank 0: isend(dst=1), test_left_behind.py:" in said
     assert "of an earlier cell, was not waited for" in said
     usable.run(lambda rank, world_size: sys.modules["__main__"].__dict__.pop("work", None) and None)

@@ -107,7 +107,7 @@ def test_a_rank_that_serves_between_cells_is_shown(calling, capsys, tmp_path):
         return calling.describe()[rank]["state"]
 
     calling.run(begin)
-    until(lambda: state(2).startswith("serving rank 0, long(...): computing, line "))
+    until(lambda: state(2).startswith("serving rank 0, long(...): computing, test_remote_calls.py:"))
     assert state(3) == "serving remote calls"
     capsys.readouterr()
     enough.touch()

@@ -54,7 +54,7 @@ def fail_while_others_wait(rank, world_size):
 def test_a_key_that_nobody_writes(usable):
     """The report says which rank waits at which line."""
     said = str(raised(distlab.RankTimeout, usable.run, wait_for_a_misspelt_key, timeout=1))
-    assert "rank 1         store.wait(['everybody is hree'])  line" in said
+    assert "rank 1         store.wait(['everybody is hree'])  test_stores.py:" in said
     assert "Variables are kept" in said
 
 

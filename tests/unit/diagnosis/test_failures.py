@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distlab.diagnosis.failures import ADVICE, outcome, rank_error, readable
+from distlab.diagnosis.failures import ADVICE, outcome, rank_error, readable, where
 from distlab.wire.messages import Failure, Line
 
 TIMED_OUT = "Timed out waiting 1500ms for recv operation to complete"
@@ -21,6 +21,18 @@ def test_a_recursion_is_shown_in_a_few_lines():
     assert lines[1] == "  rank 0   line 0   f(0)"
     assert lines[6:8] == ["           ... 190 more calls ...", "           line 195   f(195)"]
     assert len(lines) == 13  # rank 1 finished
+
+
+def test_a_line_of_a_file_has_the_name_of_the_file():
+    """Those of cells, of the ranks or of the notebook, and what was typed have none that a person knows."""
+    files = "", "/tmp/ipykernel_7/12.py", "<stdin>", "/home/me/my code/train.py"
+    calls = tuple(Line(place, "step()", "main", file) for place, file in enumerate(files))
+    assert where([2], calls).splitlines() == [
+        "  rank 2   line 0 in main   step()",
+        "           line 1 in main   step()",
+        "           line 2 in main   step()",
+        "           train.py:3 in main   step()",
+    ]
 
 
 def test_a_wait_that_timed_out_comes_before_those_that_it_ended():

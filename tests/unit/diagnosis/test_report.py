@@ -57,10 +57,10 @@ def test_a_table_of_what_ranks_do():
 
 def test_a_brief_of_what_ranks_do():
     """One line while a cell runs, of at most four kinds of rows."""
-    reduces, step = Line(6, "dist.all_reduce(t)"), Line(4, "step()")
+    reduces, step = Line(6, "dist.all_reduce(t)"), Line(4, "step()", file="/home/me/train.py")
     states = at_lines("6 ranks; 0-1 all_reduce; 2 computes; 4 computes; 5 is_silent", reduces, reduces, step)
     assert report.brief(states) == (
-        "ranks 0-1: all_reduce() (line 6), rank 2: computing (line 4), rank 3: finished, rank 4: computing"
+        "ranks 0-1: all_reduce() (line 6), rank 2: computing (train.py:4), rank 3: finished, rank 4: computing"
     )
 
 
