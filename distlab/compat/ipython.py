@@ -22,6 +22,12 @@ def current_shell() -> Any:
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
+def is_ipythons(name: str, value: Any) -> bool:
+    """Whether IPython has put this value under this name for cells, and not a cell."""
+    shell = current_shell()
+    return shell is not None and shell.user_ns_hidden.get(name) is value
+
+
 def start_folder() -> Path:
     """The folder in which this kernel was started, that of its notebook. Private: IPython's list of folders."""
     folders = current_shell().user_ns.get("_dh") if current_shell() is not None else None

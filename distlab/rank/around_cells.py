@@ -9,6 +9,7 @@ import builtins
 import os
 import pdb
 import re
+import runpy
 import signal
 import sys
 import threading
@@ -66,8 +67,13 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
 
 
 def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[], None]) -> None:
-    """Call `restore` around every message, and both before an engine reports how a cell or a call has ended."""
+    """Call `restore` around every message, and both before an engine reports how a cell or a call has ended.
+
+    IPython shows some exceptions, such as those of a script of %run, and goes on as if the cell had succeeded; here the
+    cell fails.
+    """
     rank = os.getpid()
+    shown: list[BaseException] = []  # what IPython has shown since the cell began
 
     def end() -> None:
         restore()
@@ -75,10 +81,14 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
             _end(failed=False)
         at_end()
 
-    async def run_statements(*args: Any, **kwargs: Any) -> Any:
+    async def run_statements(*args: Any, result: Any, **kwargs: Any) -> Any:
+        shown.clear()
         try:
-            return await run(*args, **kwargs)
+            return await run(*args, result=result, **kwargs)
         finally:
+            if shown and result.error_in_exec is None:  # as where the repr of a cell's value raises
+                result.error_in_exec = shown[0]
+            shown.clear()
             end()
 
     def run_call(*args: Any, **kwargs: Any) -> Any:
@@ -87,8 +97,17 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
         finally:
             end()
 
+    def run_file(*args: Any, exit_ignore: bool = False, **options: Any) -> None:
+        try:
+            execute_file(*args, **{"raise_exceptions": True, **options})
+        except SystemExit:
+            if not exit_ignore:
+                raise
+
     def show_error(*args: Any, **kwargs: Any) -> None:
         restore()
+        if (error := sys.exc_info()[1]) is not None:  # %tb shows an old one
+            shown.append(error)
         show(*args, **kwargs)
         if os.getpid() != rank:
             _end(failed=True)
@@ -98,10 +117,25 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
     shell = kernel.shell
     run, apply, show = shell.run_ast_nodes, kernel.do_apply, shell.showtraceback
     shell.run_ast_nodes, kernel.do_apply, shell.showtraceback = run_statements, run_call, show_error
+    execute_file, shell.safe_execfile, shell.safe_run_module = shell.safe_execfile, run_file, _run_module
     shell.set_hook("show_in_pager", _print_page, 0)
+    warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # IPython's, for a person at a terminal
     warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm.auto's: a rank has no widgets
     shell.InteractiveTB.set_mode("Plain")  # IPython's own form parses torch's files: half a second on each rank
     kernel.pre_handler_hook = kernel.post_handler_hook = restore
+
+
+def _run_module(name: str, names: dict[str, Any]) -> None:
+    """What `%run -m name` does: like IPython's own, but an exception goes on, and ends the cell.
+
+    Args:
+        names: those that it defines are added.
+    """
+    try:
+        names.update(runpy.run_module(name, run_name="__main__", alter_sys=True))
+    except SystemExit as end:
+        if end.code:
+            raise
 
 
 def _print_page(shell: Any, text: Any, *_: Any, **__: Any) -> None:

@@ -6,6 +6,7 @@ CPU tensor travels out of band (pickle protocol 5), so a large tensor is not cop
 those after the first MOST_BUFFERS, are.
 """
 
+import builtins
 import importlib
 import io
 import pickle
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from distlab.compat.ipython import is_ipythons
 from distlab.errors import SerializationError
 from distlab.wire.messages import Failure, is_learners
 
@@ -231,5 +233,7 @@ def lend_names(fn: Any, **names: Any) -> None:
     home = sys.modules.get(own.get("__name__", ""))
     if home is None or vars(home) is not own:
         for name, value in namespace_of_cells().items():
-            own.setdefault(name, value)
+            # a builtin stays Python's own: IPython's open, for cells, refuses the descriptors 0 to 2
+            if not (hasattr(builtins, name) and is_ipythons(name, value)):
+                own.setdefault(name, value)
         own.update(names)

@@ -16,6 +16,8 @@ import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 
 import distlab
+from distlab.client import waiting
+from distlab.client.cell import Cell, Options
 from distlab.launch import reaper
 from tests.processes import marked, wait_until_gone
 
@@ -215,6 +217,17 @@ def pid_on_rank(rank, world_size):
     return os.getpid()
 
 
+def until_told(folder):
+    """A job through ipyparallel's client: says in a folder that it runs, and ends when the file `go` is there."""
+    import os
+    import time
+
+    (folder / os.environ["RANK"]).touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    return "done"
+
+
 def spin(rank, world_size):
     while True:
         pass
@@ -228,3 +241,11 @@ def dies(rank, world_size):
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
+
+
+def px(cluster, code, **options):
+    """Run a %%px cell, without a notebook around it."""
+    ranks = list(range(cluster.n))
+    options = Options(source=f"%%px\n{code}", **options)
+    with waiting.held():
+        Cell(cluster.ranks, ranks, lambda view: view.execute(code, silent=False, block=False), options).finish()
