@@ -3,10 +3,11 @@
 Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py for %%px.
 """
 
+import contextlib
 import linecache
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,20 +79,29 @@ class Cell:
         view = ranks.client.direct_view(targets)
         if ranks.plan.network is not None:
             view.apply_async(begin_cell, time.monotonic_ns())
-        if options.check:
-            view.apply_async(entry.begin_checks, *ranks.checks())
-        if options.pauses:
-            view.apply_async(entry.set_pauses, seconds.PAUSE, options.debug, options.lines)
-        self._sent = Replies(send(view), targets)
-        if options.pauses:
-            view.apply_async(entry.set_pauses, ranks.plan.timeout, False, {})
-        if options.check:
-            view.apply_async(entry.end_checks)
+        with self._prepared(view):
+            self._sent = Replies(send(view), targets)
         self._place, self._live = display.Place(), display.Live()
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
         self._turn = -1  # the rank at a breakpoint to which the person has typed
+
+    @contextlib.contextmanager
+    def _prepared(self, view: Any) -> Iterator[None]:
+        """What is sent inside this runs as the options say; afterwards ranks are as before, also if it cannot be sent.
+
+        Args:
+            view: ipyparallel's DirectView of the targets.
+        """
+        with contextlib.ExitStack() as afterwards:
+            if self._options.check:
+                afterwards.callback(view.apply_async, entry.end_checks)
+                view.apply_async(entry.begin_checks, *self._ranks.checks())
+            if self._options.pauses:
+                afterwards.callback(view.apply_async, entry.set_pauses, self._ranks.plan.timeout, False, {})
+                view.apply_async(entry.set_pauses, seconds.PAUSE, self._options.debug, self._options.lines)
+            yield
 
     # --- waiting ---
 
