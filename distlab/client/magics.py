@@ -9,7 +9,7 @@ import contextlib
 import functools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
@@ -19,10 +19,11 @@ from IPython.display import display as ipython_display
 from distlab import text
 from distlab.client import waiting
 from distlab.client.cell import Cell, Options, may_pause
-from distlab.client.cluster import Cluster, current_cluster
+from distlab.client.cluster import PACKED, Cluster, current_cluster
 from distlab.client.export import Step
 from distlab.errors import DistlabError
 from distlab.rank import entry
+from distlab.wire import payload
 from distlab.wire.messages import ONE_LINE
 
 ON_RANKS = ("rank", "world_size", "dist")  # which every cluster defines
@@ -118,7 +119,8 @@ def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
 
         fragment, words = match[1], list(all_exercises())
     elif PX.match(code) and (match := NAME.search(before)):
-        fragment, words = match[2], _ask(entry.names_below, match[1] or "") or []
+        below, fragment = match.groups()
+        words = _names() if not below else _ask(entry.names_below, below) or []
     else:
         return reply
     hidden = not fragment.startswith("_")
@@ -146,13 +148,23 @@ def _explain(shell: Any, kind: type, error: NameError, traceback: Any, tb_offset
     """Show a NameError, and what to do if the name is one of the ranks'."""
     shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
     name = getattr(error, "name", None)
-    if name in ON_RANKS or name in (_ask(entry.names_below, "") or []):
+    if name in ON_RANKS or name in _names():
         bring = "" if name in ON_RANKS else f', or bring it here with cluster.pull("{name}")'
         print(f"{name} is a variable of the ranks: begin the cell with %%px{bring}.", file=sys.stderr)
 
 
+def _names() -> Sequence[str]:
+    """The names that cells can use on rank 0, also while it is busy; none if there is no cluster."""
+    with contextlib.suppress(DistlabError, KeyboardInterrupt):
+        if Cluster.current is not None:
+            return Cluster.current.ranks.names(0)
+    return ()
+
+
 def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns on rank 0; None if there is no cluster, or it does not answer."""
-    with contextlib.suppress(DistlabError):
-        return Cluster.current and Cluster.current.call(function, *arguments, ranks=[0], timeout=SECONDS)[0]
+    """What the function returns on rank 0; None if there is no cluster, or the rank is busy or does not answer."""
+    with contextlib.suppress(DistlabError, KeyboardInterrupt):
+        if Cluster.current is not None:
+            packed = payload.pack((function, arguments, {}), PACKED)
+            return Cluster.current.ranks.peek(0, packed, SECONDS)
     return None

@@ -25,7 +25,7 @@ from distlab.errors import ClusterError
 from distlab.launch import mpiexec
 from distlab.rank import entry
 from distlab.text import rank_list
-from distlab.wire import messages, seconds
+from distlab.wire import messages, payload, seconds
 from distlab.wire.messages import RankStatus
 from distlab.wire.orders import KillOrder
 from distlab.wire.rendezvous import Joined, this_machine
@@ -62,7 +62,7 @@ class Ranks:
                 self.end()
                 raise
 
-    def _build(self, new: list[int]) -> str:
+    def _build(self, new: list[int], gives_way: bool = False) -> str:
         """Build the group, with new processes for the ranks `new`; what ended with an old group, in sentences."""
         plan, old, everyone = self.plan, self._processes, list(range(self.plan.n))
         if new and old is not None and old.can_fork:
@@ -80,16 +80,18 @@ class Ranks:
                 self.client.direct_view("all").apply_async(simulated.use, plan.network)
                 self._simulates = plan.network is not None
             whole = not self._cut and not new
-            sent = [self.client[r].apply_async(entry.join, r, meeting, r in new, whole) for r in everyone]
+            sent = [self.client[r].apply_async(entry.join, r, meeting, r in new, whole, gives_way) for r in everyone]
             self.joined = [result.get(timeout=seconds.BUILD) for result in sent]
         except (KernelError, TimeoutError, IndexError) as error:
             raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
         self.plan = replace(plan, threads=plan.threads or self._processes.threads)
         self.lost, self.broken, self._cut = {}, False, False
+        self.channel.hear(0)  # what the ranks have said of the old group
+        self.channel.without_group = False
         return failures.gone_with_group(any(one.subgroups for one in self.joined), any(one.rpc for one in self.joined))
 
     @waiting.held()
-    def rebuild(self, anew: bool = False) -> str:
+    def rebuild(self, anew: bool = False, gives_way: bool = False) -> str:
         """Rebuild the group, with a new process for every rank that has died; the others keep their variables.
 
         An interrupt ends only the wait for what ranks are still doing: if only some ranks were sent to the new meeting,
@@ -97,6 +99,7 @@ class Ranks:
 
         Args:
             anew: whether to rebuild whole connections, too, so that RPC ends with them.
+            gives_way: whether the new group gives way to one that the learner's code makes.
 
         Returns:
             what ended with the old group, in sentences.
@@ -113,7 +116,7 @@ class Ranks:
         if self.lost and not self.plan.forks:
             advice = self.plan.again[0].upper() + self.plan.again[1:]
             raise ClusterError(f"The cluster is incomplete: {failures.deaths(self.lost)}. {advice}.")
-        return self._build(sorted(self.lost))
+        return self._build(sorted(self.lost), gives_way)
 
     def ready(self, targets: Sequence[int]) -> None:
         """Before a cell: make sure that all ranks are there and the group is whole; no group while a host is lost."""
@@ -121,6 +124,8 @@ class Ranks:
             self.note_deaths()
         if self.broken and (set(targets) & set(self.lost) or not self.host_is_lost):
             self.rebuild()
+        elif self.channel.without_group:  # the cell before has destroyed it
+            self.rebuild(gives_way=True)
 
     def checks(self) -> tuple[str, str, int, float]:
         """Arguments for entry.begin_checks, new for every cell that is checked."""
@@ -179,6 +184,29 @@ class Ranks:
             host = {"host": self.hosts[rank]} if self.hosts else {}
             rows.append({"rank": rank, "pid": one.pid, "state": does[rank], "megabytes": memory.get(rank), **host})
         return rows
+
+    def names(self, rank: int) -> tuple[str, ...]:
+        """The names that cells can use on a rank, also while it is busy: its watchdog answers. None if it does not."""
+        answer = self.channel.ask([rank], seconds.ANSWER, messages.NAMES).get(rank)
+        return () if answer is None or answer.variables is None else answer.variables
+
+    def peek(self, rank: int, packed: Sequence[Any], limit: float) -> Any:
+        """What a function returns on a rank that has nothing else to do; None if it has, or does not answer in time.
+
+        A question for a person's convenience: nothing is waited for, interrupted, freed or rebuilt for it.
+
+        Args:
+            packed: the arguments of entry.call.
+            limit: seconds.
+        """
+        gone = rank in self.lost or rank in self.unnoted_deaths()
+        if gone or self.states([rank])[rank].doing != messages.IDLE:
+            return None
+        view = self.client.direct_view([rank])
+        reply = Replies(view.apply_async(entry.call, *packed), [rank]).within(limit).get(rank)
+        if not isinstance(reply, list) or reply[0].failure is not None or reply[0].unsendable:
+            return None
+        return payload.unpack([reply])[0]
 
     def memory(self, limit: float) -> dict[int, float]:
         """Megabytes of each rank that answers within `limit` seconds."""

@@ -17,11 +17,11 @@ from distlab.wire.payload import Recorded, Reply, lend_names, namespace_of_cells
 from distlab.wire.rendezvous import Joined, Meeting
 
 
-def join(rank: int, meeting: Meeting, is_new: bool, whole: bool) -> Joined:
+def join(rank: int, meeting: Meeting, is_new: bool, whole: bool, gives_way: bool = False) -> Joined:
     """Join the group that meets at `meeting`, a new process for the first time; see group.py. Runs on: every rank."""
     from distlab.rank import group
 
-    return group.join(rank, meeting) if is_new else group.rebuild(rank, meeting, whole)
+    return group.join(rank, meeting) if is_new else group.rebuild(rank, meeting, whole, gives_way)
 
 
 def settle() -> None:

@@ -53,6 +53,7 @@ def build(rank: int, meeting: Meeting) -> None:
     private.leave_all_groups()  # of a new rank, those of an earlier notebook, which has detached from this engine
     private.forget_group_numbers()  # a learner's failed init_process_group has used one up on this rank only
     LOG.forget()
+    LOG.gives_way = False
     LOG.generation = meeting.name
     limit = timedelta(seconds=meeting.timeout)
     private.set_default_timeout(limit)
@@ -85,13 +86,14 @@ def _registered(backend: str) -> str:
     return name
 
 
-def rebuild(rank: int, meeting: Meeting, whole: bool) -> Joined:
+def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined:
     """Leave the group, and RPC if its connections were shut down, and build the group again. Variables stay.
 
     Runs on: every rank of the group.
 
     Args:
         whole: whether the connections between the ranks are intact; if some were shut down, remote calls end, too.
+        gives_way: whether the learner has destroyed the group, and may be about to make another one.
     """
     watcher = watchdog.running()
     watcher.settle()
@@ -100,6 +102,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool) -> Joined:
     has_subgroups = len(private.GROUP_NAMES) > 1
     around_cells.restore_environment()
     build(rank, meeting)
+    LOG.gives_way = gives_way
     watcher.connections.store_port = meeting.port
     return Joined(os.getpid(), this_machine(), has_subgroups, left_rpc)
 

@@ -141,6 +141,8 @@ class Log:
         send: sends the notebook a message.
         generation: of the groups, the same on every rank; their names repeat.
         cells: how many cells and calls of the notebook have ended.
+        gives_way: whether the group was built in the place of one that the learner had destroyed: it gives way to the
+            learner's next one.
         unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
     """
 
@@ -148,6 +150,7 @@ class Log:
         self.rank, self.world_size = 0, 1
         self.total = self.freed = self.cells = 0
         self.generation = ""
+        self.gives_way = False
         self.send: Callable[[Answer], None] = lambda _: None
         self.checker: Any = None
         self.tracer: Any = None
@@ -225,6 +228,8 @@ class Log:
         self.cells += 1
         if self.unwaited and self.left():
             self.send(Answer(0, unwaited=True))
+        if self.destroyed is not None and not dist.is_initialized():
+            self.send(Answer(0, without_group=True))
 
     def kept(self) -> list[Note]:
         """The calls of earlier cells that have not ended, and that somebody may still wait for."""

@@ -38,6 +38,7 @@ from distlab.rank.log import LOG
 from distlab.wire import messages
 from distlab.wire.channel import hello, receive
 from distlab.wire.messages import Answer, from_json, to_json
+from distlab.wire.payload import namespace_of_cells
 from distlab.wire.rendezvous import used_megabytes
 
 # what the main thread gets from this one: a signal that a learner's program does not use, if the system has one
@@ -153,6 +154,8 @@ class Watchdog(threading.Thread):
             return {"status": status.summary(self._main, self._ours, self.connections.traffic, self._loop)}
         if want == messages.VARIABLES:
             return {"variables": variables()}
+        if want == messages.NAMES:
+            return {"variables": tuple(namespace_of_cells())}
         thread = status.waiter(self._main)
         if status.communication(thread):
             free(thread, self.connections, gently=want == messages.FREE_WAITING)

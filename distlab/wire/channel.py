@@ -43,6 +43,8 @@ class ControlChannel:
         address: host, port and token, for `Meeting`.
         listener: the socket to which ranks connect.
         ends: the connection to each rank.
+        unwaited: whether a cell has left calls that no rank can wait for.
+        without_group: whether a cell has destroyed the process group on a rank since it was built.
         texts: what functions of remote calls have printed, by rank, until `printed` returns it.
         asks: what the debuggers of ranks have written that wait for a line; one that has written nothing only wants to
             know whether somebody can type, and is answered at once.
@@ -59,6 +61,7 @@ class ControlChannel:
         self.texts: dict[int, str] = {}
         self.asks: dict[int, str] = {}
         self.unwaited = False
+        self.without_group = False
         self._number = 0
         self.address = (*self.listener.getsockname(), self._token)
 
@@ -113,6 +116,7 @@ class ControlChannel:
             if answer.printed:
                 self.texts[rank] = self.texts.get(rank, "") + answer.printed
             self.unwaited |= answer.unwaited
+            self.without_group |= answer.without_group
             if answer.asks == "":
                 self.type(rank, "" if can_type() else None)
             elif answer.asks is not None:

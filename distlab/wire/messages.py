@@ -21,8 +21,8 @@ IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communic
 MESSAGE, COLLECTIVE, REMOTE, OTHER = "message", "collective", "remote", "other"
 SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
 WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.waiting
-# what the notebook may want from a rank's watchdog: four questions and four orders
-STATUS, VARIABLES, MEMORY, CLOCK = "status", "variables", "memory", "clock"
+# what the notebook may want from a rank's watchdog: five questions and four orders
+STATUS, VARIABLES, NAMES, MEMORY, CLOCK = "status", "variables", "names", "memory", "clock"
 FREE, FREE_WAITING, COME_BACK, TYPED = "free", "free waiting", "come back", "typed"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LIBRARY = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
@@ -202,18 +202,19 @@ class Query:
 class Answer:
     """The watchdog's answer to the question with the same number; without what was wanted if it could not look.
 
-    Number 0 answers no question: the rank itself reports what it has printed, that calls are left, or that its debugger
-    waits for a line.
+    Number 0 answers no question: the rank itself reports what it has printed, that calls are left, that it has no group
+    any more, or that its debugger waits for a line.
 
     Attributes:
         number: the question's.
         status: what the rank is doing.
-        variables: names of the learner's variables.
+        variables: names of the learner's variables; for NAMES, all that cells can use.
         megabytes: memory of the rank's process.
         clock: of the rank's machine, in ns.
         error: the traceback if the watchdog could not look.
         printed: what a function that the rank ran for another one has printed.
         unwaited: whether a cell has ended and left calls that no rank can wait for.
+        without_group: whether a cell has ended that destroyed the process group.
         asks: what the rank's debugger has written before it waits for a line, its prompt last.
     """
 
@@ -225,6 +226,7 @@ class Answer:
     error: str = ""
     printed: str = ""
     unwaited: bool = False
+    without_group: bool = False
     asks: str | None = None
 
 

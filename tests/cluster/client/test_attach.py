@@ -6,7 +6,8 @@ import ipyparallel
 import pytest
 
 import distlab
-from tests.cluster.conftest import pid_on_rank, stuck, sum_of_ranks
+from distlab.client import magics
+from tests.cluster.conftest import pid_on_rank, stuck, sum_of_ranks, until_told
 from tests.processes import until
 from tests.refused import raised
 
@@ -41,6 +42,20 @@ def test_engines_become_ranks_and_stay(engines):
     with distlab.Cluster.attach(path, timeout=20) as cluster:
         assert cluster.run(sum_of_ranks) == [1.0] * 2
         assert cluster.pull("kept") == [1] * 2
+
+
+def test_a_question_leaves_the_job_of_another_client_alone(engines, tmp_path):
+    """It is not waited for, and its rank is not interrupted: the engines belong to somebody else."""
+    client, _ = engines
+    with distlab.Cluster.attach(timeout=20):
+        job = client[:].apply_async(until_told, tmp_path)
+        until(lambda: [(tmp_path / f"{engine}").exists() for engine in client.ids] == [True, True])
+        for _ in range(10):
+            assert magics._ask(magics.entry.names_below, "torch") is None
+            assert "torch" in magics._names()
+        (tmp_path / "go").touch()
+        assert job.get(timeout=20) == ["done", "done"]
+        assert "ones" in magics._ask(magics.entry.names_below, "torch")
 
 
 def test_what_cannot_be_attached():

@@ -13,6 +13,7 @@ import distlab
 from distlab.rank import group
 from distlab.wire.rendezvous import INIT_METHODS, listen, serve
 from tests.cluster.conftest import sum_of_ranks
+from tests.refused import raised
 
 CLUSTER = {"n": 2, "timeout": 20}
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
@@ -83,3 +84,36 @@ def test_after_an_attempt_by_hand_the_cluster_heals(usable, tmp_path, numbers, w
     found = usable.run(attempt, [None if n is None else {**given, "rank": n} for n in numbers])
     usable.heal()
     assert found == outcomes
+
+
+def leave(rank, world_size):
+    dist.destroy_process_group()
+
+
+def leave_on_rank_1(rank, world_size):
+    if rank == 1:
+        dist.destroy_process_group()
+
+
+def own_group(rank, world_size, path):
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world_size)
+    return sum_of_ranks(rank, world_size)
+
+
+@pytest.mark.parametrize("last_call", [leave, leave_on_rank_1])
+def test_a_program_may_end_without_a_group(usable, last_call):
+    """The next one has one again, as each program of a learner's begins with one."""
+    for _ in range(2):
+        usable.run(last_call)
+        assert usable.run(sum_of_ranks) == [1.0, 1.0]
+
+
+def test_a_destroyed_group_leaves_its_place_to_the_learners_own(usable, tmp_path):
+    """The one that distlab has built meanwhile gives way; one that was asked for by heal does not."""
+    usable.run(leave)
+    assert usable.run(own_group, tmp_path / "first") == [1.0, 1.0]
+    assert usable.run(sum_of_ranks) == [1.0, 1.0]
+    usable.run(leave)
+    usable.heal()
+    error = raised(distlab.RankError, usable.run, own_group, tmp_path / "second")
+    assert "ValueError: trying to initialize the default process group twice!" in str(error)
