@@ -110,7 +110,9 @@ def instance(name: str, value: Any, kind: type, advice: str) -> None:
 
 
 def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
-    """Name ranks in words, runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"."""
+    """Name ranks in words, runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"; "no ranks"."""
+    if not ranks:
+        return "no ranks"
     runs = grouped((rank - place, rank) for place, rank in enumerate(sorted(ranks)))  # in a run both rise together
     spans = list(runs.values())
     words: list[str] = []

@@ -168,7 +168,8 @@ class Ranks:
         states = self.states(range(self.plan.n), patient=True)
         if left := report.left(states):
             # virtual time goes on, and an operation that a rank may still wait for has to end
-            stays = self.plan.network is not None or any(state.kept for state in states.values())
+            may_wait = any(state.kept or state.more_unwaited for state in states.values())
+            stays = self.plan.network is not None or may_wait
             gone = "" if stays else self.rebuild()
             if reports:
                 print(report.words_of_left(left, stays, gone), file=sys.stderr)

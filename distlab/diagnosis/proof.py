@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
-from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, RankStatus
+from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, MessageCount, RankStatus
 
 
 def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> RankStatus:
@@ -115,10 +115,15 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
     if not {receiver, state.rank if peer is None else peer} <= states.keys():
         return None  # no rank has that number: nothing is known of it
     members = [r for r in call.members if r in states]
-    sent = {r: messages_begun(states[r], True, call, receiver) for r in members}
-    kept = {r: sent[r] - messages_begun(states[r], True, call, receiver, dropped=True) for r in members}
-    expected = {r: messages_begun(states[receiver], False, call, r) for r in members}
-    from_any = messages_begun(states[receiver], False, call, None)
+    sends = {r: _count(states[r], True, call, receiver) for r in members}
+    recvs = {r: _count(states[receiver], False, call, r) for r in members}
+    recvs_from_any = _count(states[receiver], False, call, None)
+    if None in (*sends.values(), *recvs.values(), recvs_from_any):
+        return None  # it may have all that it needs
+    sent = {r: count.sequence for r, count in sends.items()}
+    kept = {r: count.sequence - count.dropped for r, count in sends.items()}
+    expected = {r: count.sequence for r, count in recvs.items()}
+    from_any = recvs_from_any.sequence
 
     def served(coming: Mapping[int, int]) -> bool:
         spare = sum(max(0, coming[r] - expected[r]) for r in members)  # what only a recv from any source can take
@@ -149,15 +154,16 @@ def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
     return f"Rank {state.rank} sends with tag {sent.tag}, but rank {sent.peer} waits for tag {got.tag}."
 
 
-def messages_begun(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None, dropped: bool = False) -> int:
+def _count(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None) -> MessageCount | None:
     """How many messages of the call's group and tag a rank has begun to send to, or receive from, a peer (None: any).
 
-    Args:
-        dropped: only sends that no rank can wait for.
+    None where that is not known.
     """
     key = (is_send, call.group, peer, call.tag)
-    alike = [one for one in state.traffic if (one.is_send, one.group, one.peer, one.tag) == key]
-    return sum(one.dropped if dropped else one.sequence for one in alike)
+    for one in state.traffic:
+        if (one.is_send, one.group, one.peer, one.tag) == key:
+            return one
+    return None if state.more_traffic else MessageCount(*key, sequence=0)
 
 
 def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:

@@ -147,7 +147,7 @@ def call_words(call: CallRecord) -> str:
     if call.kind == messages.REMOTE:
         return f"waiting for {_callee(call)}"
     if call.kind == messages.WAITING:
-        return f"waits {call.function} for {rank_list(call.members)}"
+        return f"waits {call.function}{f' for {rank_list(call.members)}' if call.members else ''}"
     if call.kind == messages.MESSAGE:
         peer = "any" if call.peer is None else call.peer
         given.append(f"{'dst' if call.is_send else 'src'}={peer}")
@@ -157,7 +157,9 @@ def call_words(call: CallRecord) -> str:
         given.append(f"{'dst' if call.collective in ('reduce', 'gather') else 'src'}={call.root}")
     if call.reduce_op not in ("", "SUM"):
         given.append(f"op={call.reduce_op}")
-    if call.group not in ("0", ""):
+    if call.group and not call.members:
+        given.append("in a group that was destroyed")
+    elif call.group not in ("0", ""):
         given.append(f"group of {rank_list(call.members)}")
     return f"{call.op}({', '.join(given)})"
 

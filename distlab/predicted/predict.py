@@ -29,7 +29,7 @@ from distlab.wire.payload import bring_own_module, pack
 EXAMPLE = 'Call distlab.predict(program, ranks=1024, network=Network("5 us", "50 GB/s"), device=Device("989 TFLOP/s")).'
 SWEEP = "Call distlab.predict.sweep(program, ranks=[8, 64], network=..., device=..., batch=[1, 2])."
 MOST_ROLES = 64  # that are found by following messages
-MOST_KEPT = 64
+MOST_KEPT = 64  # programs whose notes are kept; an older one runs again when it is asked for: later, never wrong
 # what the last programs have noted, by fingerprint: on other machines they need not run again
 KEPT: dict[bytes, Outcomes] = {}
 

@@ -20,7 +20,7 @@ from torch.distributed import rpc
 
 from distlab.compat import torch as private
 from distlab.rank import rpc_calls as remote
-from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, waits
+from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, members_of, waits
 from distlab.rank.waits import in_store, wait_elsewhere, wait_until
 from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
@@ -115,6 +115,8 @@ def destroying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     note = Note("destroy_process_group", OTHER)
     if note.lines:  # the learner calls it, and not distlab
         LOG.destroyed = note
+    for name in private.GROUP_NAMES.values():
+        LOG.members[name] = members_of(name)[0]
     original(*args, **kwargs)
 
 
@@ -286,8 +288,8 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     if private.functional_count(group) == before:
         LOG.take_back(note)
     else:
-        made = result if isinstance(result, list) else [result]
-        LOG.results.update((private.key_of(one.untyped_storage()), note) for one in made)
+        for one in result if isinstance(result, list) else [result]:
+            LOG.made(private.key_of(one.untyped_storage()), note)
     return result
 
 

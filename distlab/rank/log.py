@@ -26,8 +26,17 @@ from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, Failu
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
 IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
-MOST_UNWAITED = 1000  # calls that are remembered until they are waited for
-REMEMBERED = 32  # calls of each kind and group that are remembered
+# Three limits on what is remembered. Where something fell out, nothing is claimed: no limit makes a statement false.
+# Calls that are remembered until they are waited for: an older one is never reported as left, and a group in which one
+# may still be waited for stays (RankStatus.more_unwaited). So many results of functional collectives, too: the wait for
+# an older one is not noted, and may then end by itself.
+MOST_UNWAITED = 1000
+# Collectives of each group that are remembered, the newest: whether a rank has called an older one follows from their
+# numbers, and its arguments are not compared.
+REMEMBERED = 32
+# Kinds of messages that are reported, the newest; all are counted. Of a kind that is left out, nothing is known, and no
+# message that may depend on it is called unmatched (RankStatus.more_traffic).
+MOST_KINDS = 1000
 
 # methods of ProcessGroup by what they are; torch 2.13 has given some of them new names
 POINT_TO_POINT = ("send", "recv", "recv_anysource")
@@ -103,8 +112,9 @@ class Note:
     def record(self, with_lines: bool = True) -> CallRecord:
         """The call as another process reads and compares it."""
         members, is_short = members_of(self.group) if self.method else (self.ranks, False)
-        ranks, splits = dict(enumerate(members)), self.splits or (None, None)
-        sends, receives = (_by_rank(split, len(members)) for split in splits)
+        known = members or LOG.members.get(self.group, ())  # also where the group is gone
+        ranks, splits = dict(enumerate(known)), self.splits or (None, None)
+        sends, receives = (_by_rank(split, len(known)) for split in splits)
         is_short |= timedelta(0) < getattr(self.options, "timeout", timedelta(0)) < private.default_timeout()
         return CallRecord(
             op=self.op or self.method,
@@ -144,6 +154,7 @@ class Log:
         gives_way: whether the group was built in the place of one that the learner had destroyed: it gives way to the
             learner's next one.
         unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
+        members: ranks of the groups that were destroyed, by name.
     """
 
     def __init__(self) -> None:
@@ -166,14 +177,17 @@ class Log:
         # messages by kind, the newest kind last, and sends whose Work was dropped undone
         self.traffic: dict[Kind, int] = {}
         self.dropped: dict[Kind, int] = {}
+        self.members: dict[str, tuple[int, ...]] = {}
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
         self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
+        self.more_unwaited = False  # whether older ones were forgotten
         self.destroyed: Note | None = None  # the learner's last call that destroyed a group
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
 
     def forget_group(self, name: str) -> None:
         """Forget the calls in a group that is gone, whose name another one gets."""
         self.collectives.pop(name, None)
+        self.members.pop(name, None)
         for counts in (self.traffic, self.dropped):
             for key in [key for key in counts if key[1] == name]:
                 del counts[key]
@@ -211,8 +225,15 @@ class Log:
             self.unwaited[note] = weakref.ref(work), self.cells
             if len(self.unwaited) > MOST_UNWAITED:
                 del self.unwaited[next(iter(self.unwaited))]
+                self.more_unwaited = True
         if is_lost_when_dropped:
             weakref.finalize(work, _count_dropped, note, self.dropped).atexit = False
+
+    def made(self, key: int, note: Note) -> None:
+        """Remember the functional collective that made a storage, which C++ keeps until it is waited for."""
+        self.results[key] = note
+        if len(self.results) > MOST_UNWAITED:
+            del self.results[next(iter(self.results))]
 
     def has_ended(self, note: Note) -> None:
         """Note that a call was waited for until its end."""

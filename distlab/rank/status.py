@@ -21,10 +21,10 @@ import torch.distributed as dist
 from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
 from distlab.rank.debugger import PERSON
-from distlab.rank.log import C10D, LOG, REMEMBERED, Note, describe_failure, members_of
+from distlab.rank.log import C10D, LOG, MOST_KINDS, Note, describe_failure, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Line, RankStatus, is_learners, line_of
+from distlab.wire.messages import CallRecord, Line, MessageCount, RankStatus, is_learners, line_of
 
 DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
 CELLS = {ipython.CELL, ipyparallel.CALL}
@@ -74,6 +74,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         groups=dist.get_pg_count(),
         history=() if doing == messages.COMPUTING else _history(),
         traffic=tuple(_traffic()),
+        more_traffic=len(LOG.traffic) > MOST_KINDS,
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
         mark=(*(at if call and note is None else ()), LOG.total, moved),
         quiet=still and not others_may_act(main, ours) and not plans(loop),
@@ -82,6 +83,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         serving=serving,
         left=tuple(note.record() for note in LOG.left()),
         kept=tuple(note.record() for note in LOG.kept()),
+        more_unwaited=LOG.more_unwaited,
         destroyed=LOG.destroyed and LOG.destroyed.record(),
         beside=tuple(_thread(other, LOG.now[other]) for other in waiting_threads() if other not in (main, thread)),
     )
@@ -122,13 +124,13 @@ def _history() -> tuple[CallRecord, ...]:
     return tuple(note.record(with_lines=False) for notes in list(LOG.collectives.values()) for note in list(notes))
 
 
-def _traffic() -> Iterator[CallRecord]:
-    """The newest message of each kind, by its number; of the newest kinds."""
-    for key, count in list(LOG.traffic.items())[-2 * REMEMBERED :]:
-        is_send, group, peer, tag = key
-        ends = {"is_send": is_send, "peer": dict(enumerate(members_of(group)[0])).get(peer), "tag": tag}
-        dropped = LOG.dropped.get(key, 0)
-        yield CallRecord("", messages.MESSAGE, group=group, sequence=count, dropped=dropped, **ends)
+def _traffic() -> Iterator[MessageCount]:
+    """How many messages of each kind were begun; of the newest kinds."""
+    for key, count in list(LOG.traffic.items())[-MOST_KINDS:]:
+        is_send, group, place, tag = key
+        members = members_of(group)[0] or LOG.members.get(group, ())
+        peer = dict(enumerate(members)).get(place)
+        yield MessageCount(is_send, group, peer, tag, count, LOG.dropped.get(key, 0))
 
 
 def _sleeps(lines: tuple[Line, ...]) -> bool:

@@ -36,7 +36,7 @@ class waiting(waits):
 
     Args:
         words: by what means it waits.
-        ranks: those that must act before the wait can end.
+        ranks: those that must act before the wait can end; if there are none, it is never called a deadlock.
     """
 
     def __init__(self, words: str, ranks: Iterable[int]):

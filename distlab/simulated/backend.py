@@ -13,6 +13,8 @@ Every call goes on to a gloo group, with the same result, and its event goes int
 program runs as it would on gloo: it waits for nothing else, and fails or deadlocks in the same way.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import inspect
@@ -33,7 +35,8 @@ from distlab.simulated.events import Collective, PointToPoint, Wait
 from distlab.simulated.notes import NOTES, Program
 
 NAME = "simulated"
-KEPT_WORKS, SMALL_BYTES = 32, 64  # small tensors whose Works are kept: how many, and how large
+SMALL_BYTES = 64  # of tensors whose Works are kept until they were waited for
+KEPT_WORKS = 32  # of these that were waited for, the newest: C++ reads the result next
 Sizes = tuple[int, ...]
 
 
@@ -50,15 +53,24 @@ class Work(dist.Work):
     """An operation of gloo; waiting for it is noted, too.
 
     Args:
-        work: gloo's. op: its number in the notes. note_source: for a receive from any rank, notes it once the sender is
-            known, and returns the number.
+        work: gloo's.
+        op: its number in the notes.
+        note_source: for a receive from any rank, notes it once the sender is known, and returns the number.
+        kept_by: the group that keeps it until it was waited for, if any does.
     """
 
     OVER_GLOO = True
 
-    def __init__(self, work: Any, op: int, note_source: Callable[[int], int] | None = None):
+    def __init__(
+        self,
+        work: Any,
+        op: int,
+        note_source: Callable[[int], int] | None = None,
+        kept_by: Group | None = None,
+    ):
         super().__init__()
         self._work, self.op, self._noted, self._note_source = work, op, False, note_source
+        self._kept_by = kept_by
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         done = self._work.wait(timeout) if timeout else self._work.wait()
@@ -69,6 +81,8 @@ class Work(dist.Work):
         """Note, once, that the program has waited for it."""
         if not self._noted:
             self._noted = True
+            if self._kept_by is not None:
+                self._kept_by.let_go(self)
             if self._note_source is not None:
                 self.op = self._note_source(self._source_rank())
             NOTES.add(Wait(self.op))
@@ -136,9 +150,11 @@ class Group(dist.ProcessGroup):
         self._gloo = private.gloo_group(options.store, rank, size, self.timeout)
         self._members, self._count = tuple(options.global_ranks_in_group) or tuple(range(size)), 0
         self._name = ""
-        # newest Works of small tensors: where DDP counts the ranks that have inputs left, only C++ holds the Work, and
-        # would wait forever for one whose part in Python is gone
-        self._small: deque[Work] = deque(maxlen=KEPT_WORKS)
+        # Works of small tensors: where DDP counts the ranks that have inputs left, only C++ holds the Work, and would
+        # wait forever for one whose part in Python is gone. There is no limit: one that is never waited for stays until
+        # its group ends, as its note does, and is not reported as left.
+        self._small: set[Work] = set()
+        self._waited: deque[Work] = deque(maxlen=KEPT_WORKS)
 
     def getBackendName(self) -> str:
         return NAME
@@ -158,6 +174,7 @@ class Group(dist.ProcessGroup):
     def shutdown(self) -> None:
         self._gloo.shutdown()
         self._small.clear()
+        self._waited.clear()
 
     def abort(self) -> None:
         self._gloo.abort()
@@ -185,10 +202,16 @@ class Group(dist.ProcessGroup):
         self._count += 1
         op, root = next(NOTES.numbers), getattr(args[-1], "rootRank", None)
         NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent))
-        work = Work(work, op)
-        if sum(sent) <= SMALL_BYTES:
-            self._small.append(work)
+        if sum(sent) > SMALL_BYTES:
+            return Work(work, op)
+        work = Work(work, op, kept_by=self)
+        self._small.add(work)
         return work
+
+    def let_go(self, work: Work) -> None:
+        """Keep a Work no longer than C++ may read its result: it was waited for."""
+        self._small.discard(work)
+        self._waited.append(work)
 
     def _of_gloo(self, method: str, *args: Any) -> Any:
         """Call the gloo group's own method: wrappers of ProcessGroup's methods see the call of this group instead."""

@@ -102,7 +102,6 @@ class CallRecord:
         is_send: whether it is a message that this rank sends.
         peer: rank at the other end of a message, None for any.
         tag: of a message.
-        dropped: how many of the counted messages are sends whose Work is gone, so that no rank can wait for it.
         root: rank of a collective that has one.
         reduce_op: "" without one.
         sends, receives: elements by rank, of a collective with splits.
@@ -122,12 +121,32 @@ class CallRecord:
     is_send: bool = False
     peer: int | None = None
     tag: int = 0
-    dropped: int = 0
     root: int | None = None
     reduce_op: str = ""
     sends: tuple[int, ...] | None = None
     receives: tuple[int, ...] | None = None
     function: str = ""
+
+
+@dataclass(frozen=True)
+class MessageCount:
+    """How many messages of one kind a rank has begun: of one group, direction, peer and tag.
+
+    Attributes:
+        is_send: whether this rank sends them.
+        group: name of their group.
+        peer: rank at the other end, None for any.
+        tag: theirs.
+        sequence: the newest one's number, which is how many there are.
+        dropped: how many of them are sends whose Work is gone, so that no rank can wait for it.
+    """
+
+    is_send: bool
+    group: str
+    peer: int | None
+    tag: int
+    sequence: int
+    dropped: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,7 +161,8 @@ class RankStatus:
         idle: whether its main thread is.
         groups: how many groups were made.
         history: the newest collectives that Python called.
-        traffic: the newest message of each group, direction, peer and tag.
+        traffic: how many messages of each kind were begun.
+        more_traffic: whether kinds are left out of it: of a kind that is not there, nothing is known.
         mark: equal in two statuses if nothing happened in between.
         quiet: nothing is under way, and nothing else computes or may act.
         sleeping: the main thread does nothing for a time that it has chosen, as in `time.sleep`.
@@ -156,6 +176,7 @@ class RankStatus:
         destroyed: the learner's call that destroyed a group.
         left: calls that returned at once and whose Work is gone, so that no rank can wait for it.
         kept: such calls of earlier cells whose Work a rank still has.
+        more_unwaited: whether older calls that returned at once are left out of `left` and `kept`.
     """
 
     rank: int
@@ -165,7 +186,8 @@ class RankStatus:
     idle: bool = False
     groups: int = 0
     history: tuple[CallRecord, ...] = ()
-    traffic: tuple[CallRecord, ...] = ()
+    traffic: tuple[MessageCount, ...] = ()
+    more_traffic: bool = False
     mark: tuple[int, ...] = ()
     quiet: bool = False
     sleeping: bool = False
@@ -180,6 +202,7 @@ class RankStatus:
     destroyed: CallRecord | None = None
     left: tuple[CallRecord, ...] = ()
     kept: tuple[CallRecord, ...] = ()
+    more_unwaited: bool = False
 
 
 # --- questions and answers ---

@@ -261,6 +261,30 @@ def uneven_inputs(rank, world_size):
     return gradients
 
 
+class CountingInside(torch.nn.Module):
+    """A layer that adds up many small tensors over the ranks on its way."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1).double()
+
+    def forward(self, x):
+        for _ in range(40):
+            dist.all_reduce(torch.ones(1))
+        return self.layer(x)
+
+
+def joined_inputs_and_many_small_sums(rank, world_size):
+    """What C++ alone waits for is the oldest of more small collectives than anything remembers."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    net = DistributedDataParallel(CountingInside())
+    with net.join(divide_by_initial_world_size=False):
+        net(torch.full((1, 2), float(rank)).double()).sum().backward()
+    return net.module.layer.weight.grad.tolist()
+
+
 def is_program(one):
     return inspect.isfunction(one) and [*inspect.signature(one).parameters] == ["rank", "world_size"]
 

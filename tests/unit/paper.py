@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Line, RankStatus
+from distlab.wire.messages import CallRecord, Line, MessageCount, RankStatus
 
 DOES = {
     "computes": messages.COMPUTING,
@@ -107,9 +107,9 @@ class Paper:
         key = ("send" in call.op, call.group, peer, int(options.get("tag", 0)))
         traffic = {(one.is_send, one.group, one.peer, one.tag): one for one in self._statuses[rank].traffic}
         call = replace(call, is_send=key[0], peer=peer, tag=key[3], tensors=(("float32", (1,)),))
-        before = traffic.get(key, call)
+        before = traffic.get(key, MessageCount(*key, sequence=0))
         call = replace(call, sequence=before.sequence + 1)
-        traffic[key] = replace(call, dropped=before.dropped + ("dropped" in words))
+        traffic[key] = MessageCount(*key, call.sequence, before.dropped + ("dropped" in words))
         self._change(rank, traffic=tuple(traffic.values()))
         if call.op in ("send", "recv"):
             self._wait(rank, call)

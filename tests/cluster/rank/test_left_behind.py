@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
+from distlab.rank.log import MOST_KINDS
 from tests.refused import raised
 
 CLUSTER = {"n": 3, "timeout": 20}
@@ -114,3 +115,45 @@ def test_a_kept_one_is_named_when_a_later_cell_cannot_go_on(usable):
     assert "rank 0: isend(dst=1), test_left_behind.py:" in said
     assert "of an earlier cell, was not waited for" in said
     usable.run(lambda rank, world_size: sys.modules["__main__"].__dict__.pop("work", None) and None)
+
+
+def a_pipeline_of(tags):
+    """The middle one of three stages has two kinds of messages for each tag; the first one keeps no Work."""
+
+    def stages(rank, world_size):
+        works = [dist.irecv(ones(), src=0, tag=tag) for tag in range(tags)] if rank == 1 else []
+        dist.barrier()
+        for tag in range(tags):
+            if rank == 0:
+                dist.isend(ones(), dst=1, tag=tag)
+            elif rank == 1:
+                works[tag].wait()
+                dist.send(ones(), dst=2, tag=tag)
+            else:
+                dist.recv(ones(), src=1, tag=tag)
+        dist.barrier()
+        return "all received"
+
+    return stages
+
+
+MANY_TAGS = [40, MOST_KINDS // 2 + 50]
+
+
+@pytest.mark.parametrize("tags", MANY_TAGS)
+def test_a_pipeline_with_many_tags_leaves_nothing(usable, capsys, tags):
+    """However many kinds of messages a stage has, and whatever it has forgotten of them."""
+    assert usable.run(a_pipeline_of(tags)) == ["all received"] * 3
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("tags", MANY_TAGS)
+def test_a_deadlock_after_many_tags_is_proven(usable, tags):
+    """What nothing was forgotten of is judged as ever."""
+
+    def then_sums(rank, world_size):
+        a_pipeline_of(tags)(rank, world_size)
+        if rank > 0:
+            dist.all_reduce(ones())
+
+    assert "for rank 0, which has finished" in str(raised(distlab.DeadlockError, usable.run, then_sums))

@@ -13,6 +13,7 @@ from distlab_course import algorithms
 from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import dies, outcome
 from tests.cluster.zoo_of_messages import a_recv_without_a_send, from_any_source_but_nobody_sends
+from tests.refused import raised
 
 ALPHA, BETA = 5e-6, 1 / 25e9
 NETWORK = Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"})
@@ -219,3 +220,16 @@ def test_after_a_fault_the_clock_begins_anew_on_the_same_machines(cluster, progr
 def test_a_network_that_does_not_fit_is_refused(cluster, words, network):
     with pytest.raises(distlab.DistlabError, match=f"^network must be {words}, "), cluster.network(network):
         pass
+
+
+def many_small_sums_and_a_recv(rank, world_size):
+    for _ in range(40):
+        dist.barrier(async_op=True)
+    if rank == 0:
+        dist.recv(torch.ones(1), src=1)
+
+
+def test_more_small_works_than_are_kept_hide_no_deadlock(cluster, quick_watch):
+    """Nobody waits for them: they are kept, and what waits is still found."""
+    error = raised(distlab.DeadlockError, cluster.run, many_small_sums_and_a_recv)
+    assert str(error).startswith("Rank 0 waits for a message from rank 1, which has finished without sending it.")
