@@ -4,11 +4,12 @@ Runs on the notebook's kernel, called by cluster.py; cell.py asks it to free ran
 """
 
 import contextlib
+import functools
 import os
-import select
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent import futures
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from distlab.launch import mpiexec
 from distlab.rank import entry
 from distlab.text import rank_list
 from distlab.wire import messages, payload, seconds
-from distlab.wire.messages import RankStatus
+from distlab.wire.messages import Failure, RankStatus
 from distlab.wire.orders import KillOrder
 from distlab.wire.rendezvous import Joined, this_machine
 
@@ -52,7 +53,7 @@ class Ranks:
         self.joined: list[Joined] = []
         self._cut = False  # whether connections between ranks were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now
-        self._watchdog_failed = False  # whether that was shown
+        self._trouble_shown = False  # whether it was said that a watchdog has failed
         self._owner = os.getpid()
         with display.starting(plan.n, plan.backend):
             self._processes: Processes | None = warm or take(plan)
@@ -73,22 +74,69 @@ class Ranks:
                 old.stop()
         self.client, self.channel = self._processes.client, self._processes.channel
         meeting = self._processes.next_meeting(plan)
-        from ipyparallel.error import KernelError  # imported by now: it would delay the start of the processes
-
-        try:
-            if plan.network is not None or self._simulates:
-                self.client.direct_view("all").apply_async(simulated.use, plan.network)
-                self._simulates = plan.network is not None
-            whole = not self._cut and not new
-            sent = [self.client[r].apply_async(entry.join, r, meeting, r in new, whole, gives_way) for r in everyone]
-            self.joined = [result.get(timeout=seconds.BUILD) for result in sent]
-        except (KernelError, TimeoutError, IndexError) as error:
-            raise ClusterError(f"The process group could not be built: {error}. Call cluster.restart().") from error
+        if plan.network is not None or self._simulates:
+            self.client.direct_view("all").apply_async(simulated.use, plan.network)
+            self._simulates = plan.network is not None
+        whole = not self._cut and not new
+        self.broken = True
+        is_first = new == everyone
+        joining: dict[int, futures.Future] = {}
+        for rank in everyone:
+            join = functools.partial(entry.join, rank, meeting, rank in new, whole, gives_way)
+            try:
+                joining |= self.send([rank], join).futures
+            except IndexError as error:  # ipyparallel's: the rank has just ended
+                raise self._not_built([self._join_failure(rank, error)], [], is_first) from error
+        self.joined = self._all_joined(joining, is_first)
+        self.channel.meet(everyone, seconds.BUILD)  # which also hears what the ranks have said of the old group
         self.plan = replace(plan, threads=plan.threads or self._processes.threads)
         self.lost, self.broken, self._cut = {}, False, False
-        self.channel.hear(0)  # what the ranks have said of the old group
         self.channel.without_group = False
         return failures.gone_with_group(any(one.subgroups for one in self.joined), any(one.rpc for one in self.joined))
+
+    def _all_joined(self, joining: Mapping[int, futures.Future], is_first: bool) -> list[Joined]:
+        """What the ranks report that join a group, by rank.
+
+        Args:
+            joining: what they will reply, by rank.
+            is_first: whether the cluster starts.
+
+        Raises:
+            ClusterError: a rank failed, which is the first to do so; or none joins for a while.
+        """
+        joined: dict[int, Joined] = {}
+        failed: list[Failure] = []  # in the order of time
+        pending = set(joining)
+        while pending:
+            # one that only waited for others may lose its connections before the reply of the culprit is here
+            limit = seconds.AFTER_DEATH if failed else seconds.BUILD
+            some, _ = futures.wait([joining[rank] for rank in pending], limit, futures.FIRST_COMPLETED)
+            arrived = [rank for rank in sorted(pending) if joining[rank] in some]
+            pending -= set(arrived)
+            replies = {rank: joining[rank].exception() or joining[rank].result() for rank in arrived}
+            joined |= {rank: reply for rank, reply in replies.items() if isinstance(reply, Joined)}
+            failed += [self._join_failure(rank, reply) for rank, reply in replies.items() if rank not in joined]
+            if not arrived or any(not failures.waited_to_join(one) for one in failed):
+                break
+        if len(joined) == len(joining):
+            return [joined[rank] for rank in sorted(joined)]
+        self.free(pending, messages.FREE)
+        raise self._not_built(failed, sorted(pending), is_first)
+
+    def _not_built(self, failed: list[Failure], missing: list[int], is_first: bool) -> ClusterError:
+        return ClusterError(failures.not_built(failed, missing, self.plan.timeout, is_first))
+
+    def _join_failure(self, rank: int, reply: Any) -> Failure:
+        """Why a rank could not join: as it has described it, or how it has ended, or what ipyparallel knows."""
+        if isinstance(reply, Failure):
+            return failures.failure(reply)
+        pid = self._processes.servers.pids.get(rank)
+        how = "" if pid is None else self._processes.how_ended(rank, pid)
+        if not how and rank not in self.client.ids:
+            how = failures.exit_words(None)
+        if how:
+            return Failure(rank, failures.DIED, how)
+        return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
 
     @waiting.held()
     def rebuild(self, anew: bool = False, gives_way: bool = False) -> str:
@@ -120,7 +168,7 @@ class Ranks:
 
     def ready(self, targets: Sequence[int]) -> None:
         """Before a cell: make sure that all ranks are there and the group is whole; no group while a host is lost."""
-        if self._processes.changed or len(self.client.ids) < self.plan.n:
+        if self._processes.changed or min(len(self.client.ids), len(self.channel.ends)) < self.plan.n:
             self.note_deaths()
         if self.broken and (set(targets) & set(self.lost) or not self.host_is_lost):
             self.rebuild()
@@ -140,12 +188,21 @@ class Ranks:
         """What these ranks are doing; with `patient`, one that only waits for a CPU gets more time to answer."""
         with_work = engines_with_work(self.client)
         received = self.patience(ranks).ask(seconds.ANSWER_FOR_REPORT) if patient else self.channel.ask(ranks)
-        failed = {rank: answer.error for rank, answer in received.items() if answer.error}
-        if failed and not self._watchdog_failed:
-            self._watchdog_failed = True
-            rank, error = next(iter(failed.items()))
-            print(f"distlab cannot see what rank {rank} is doing, so it finds no deadlocks:\n{error}", file=sys.stderr)
+        self._show_troubles({rank: answer.error for rank, answer in received.items() if answer.error})
         return {rank: status_of(rank, received.get(rank), rank in with_work) for rank in ranks}
+
+    def _show_troubles(self, unseen: Mapping[int, str]) -> None:
+        """Show once, in a line, that something goes wrong on a watchdog.
+
+        Args:
+            unseen: why some ranks could not say what they are doing, by rank.
+        """
+        troubles = {**self.channel.troubles, **unseen}
+        if troubles and not self._trouble_shown:
+            self._trouble_shown = True
+            rank, error = next(iter(troubles.items()))
+            words = f"distlab cannot see what rank {rank} is doing, so it finds no deadlocks"
+            print(f"{words}: {error}", file=sys.stderr)
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, from now on."""
@@ -157,7 +214,7 @@ class Ranks:
         """What functions of remote calls have printed since this was last asked, by the rank that ran them."""
         if self.stopped:
             return {}
-        arrived, _, _ = select.select([self.channel.listener, *self.channel.ends.values()], [], [], 0)
+        arrived = self.channel.arrivals.select(0)
         return self.channel.printed() if arrived or self.channel.texts else {}
 
     def clear_what_is_left(self, reports: bool) -> None:
@@ -280,7 +337,7 @@ class Ranks:
         """Notice which ranks have died since the last look, and print which ones will be replaced; nothing is sent."""
         self._processes.check_controller()
         self._processes.changed = not self.plan.forks  # fork servers report each end, and nothing else does
-        died = {rank: self.note_death(rank) for rank in self.unnoted_deaths()}
+        died = {rank: self.note_death(rank) for rank in {*self.unnoted_deaths(), *self._cut_off()}}
         if died:  # a cell that nobody is waiting for may be waiting for them
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.plan.forks:
@@ -290,6 +347,15 @@ class Ranks:
         """The ranks that have died, as far as the launcher or ipyparallel knows, and are not in `lost` yet."""
         there, ended = set(self.client.ids), self._processes.how_ended
         return [r for r, one in enumerate(self.joined) if (r not in there or ended(r, one.pid)) and r not in self.lost]
+
+    def _cut_off(self) -> list[int]:
+        """The ranks whose watchdog is gone: nothing could free them from the next cell, so they count as dead.
+
+        One that still works is left alone meanwhile.
+        """
+        self.channel.hear(0)
+        ends = set(self.channel.ends) | set(self.lost) | engines_with_work(self.client)
+        return [rank for rank in range(len(self.joined)) if rank not in ends]
 
     def note_ends(self, ranks: Iterable[int], limit: float = 0.0) -> None:
         """Note which of these ranks have died; if none has yet, one may within `limit` seconds."""
@@ -315,6 +381,8 @@ class Ranks:
         deadline, pid = time.monotonic() + seconds.AFTER_DEATH, self.joined[rank].pid
         while not (how := self._processes.how_ended(rank, pid)) and time.monotonic() < deadline:
             time.sleep(0.02)
+        if not how and rank in self.client.ids and rank not in self.channel.ends:
+            return failures.CUT_OFF
         return how or failures.exit_words(None)
 
     @property

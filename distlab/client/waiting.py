@@ -88,19 +88,22 @@ class Replies:
     Args:
         result: ipyparallel's AsyncResult.
         targets: its ranks.
+
+    Attributes:
+        futures: of each rank's reply.
     """
 
     def __init__(self, result: Any, targets: Sequence[int]):
         self.result = result
-        self._answers = dict(zip(targets, answers(result), strict=True))
+        self.futures = dict(zip(targets, answers(result), strict=True))
 
     def unfinished(self) -> list[int]:
         """The ranks that have not replied yet."""
-        return [rank for rank, answer in self._answers.items() if not answer.done()]
+        return [rank for rank, answer in self.futures.items() if not answer.done()]
 
     def so_far(self) -> dict[int, Any]:
         """The replies that have arrived; an exception object where ipyparallel reports one."""
-        return {rank: a.exception() or a.result() for rank, a in self._answers.items() if a.done()}
+        return {rank: a.exception() or a.result() for rank, a in self.futures.items() if a.done()}
 
     def within(self, limit: float) -> dict[int, Any]:
         """The replies that arrive within `limit` seconds."""

@@ -52,6 +52,8 @@ ADVICE = {
     r"RPC has not been initialized": "Call rpc.init_rpc(...) on every rank, and again after a cell that was freed.",
     r"'NoneType' object has no attribute 'wait'": "There is a Work to wait for only with async_op=True.",
 }
+DIED = "RankDied"  # the kind of a failure that is the end of a process
+CUT_OFF = "was cut off from the notebook"  # a rank whose watchdog is gone
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"  # how a rank died that MPI ended
 CAUSES = {
     "SIGKILL": "often by the system when memory runs out, or by kill -9",
@@ -217,8 +219,43 @@ def rank_died(
         advice = f"{why}: {again}."
     words = " ".join(filter(None, [advice, kept if others else "", gone]))
     causes_first = sorted(died.items(), key=lambda item: (item[1] == WITH_ANOTHER, item[0]))
-    raised = [Failure(rank, "RankDied", how, traceback=last_lines.get(rank, "")) for rank, how in causes_first]
+    raised = [Failure(rank, DIED, how, traceback=last_lines.get(rank, "")) for rank, how in causes_first]
     return RankDied(f"{deaths(died)}.\n{words}", tuple(raised), tuple(others))
+
+
+def waited_to_join(failed: Failure) -> bool:
+    """Whether a rank that could not join a group only waited for the others."""
+    return failed.consequence or failed.kind == "DistStoreError" or "timed out" in failed.message.lower()
+
+
+def not_built(failed: Sequence[Failure], missing: Sequence[int], timeout: float, is_first: bool) -> str:
+    """Why a process group could not be built, and what to do.
+
+    Args:
+        failed: what ranks raised, in the order of time.
+        missing: ranks that have neither joined nor failed.
+        timeout: the cluster's.
+        is_first: whether the cluster starts; if not, its ranks are still there.
+    """
+    own = [one for one in failed if not waited_to_join(one)]
+    first = (own or failed)[:1]
+    again = "start the cluster again" if is_first else "call cluster.restart() for new ranks"
+    parts = []
+    for one in first:
+        if one.kind == DIED:
+            parts.append(f"rank {one.rank} {one.message} when it joined.")
+        else:
+            parts += raised_words([one])
+    if missing and not own:
+        parts.append(f"{rank_list(missing).capitalize()} had not come.")
+    if own and own[0].kind != DIED:
+        parts.append(f"Correct what rank {own[0].rank} raised, then {again}.")
+    elif not own:
+        here = "On several hosts, interface= names the network on which they reach each other"
+        parts.append(f"Ranks wait timeout={timeout:g} s for each other: give more time. {here}. Then {again}.")
+    else:
+        parts.append(f"{again.capitalize()}; with fewer ranks, if memory is short.")
+    return f"The process group could not be built: {chr(10).join(parts)}"
 
 
 def loss(variables: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from distlab.launch.fork_server import BEAT_SECONDS
 from distlab.wire import orders
-from distlab.wire.messages import from_json, to_json
+from distlab.wire.codec import from_json, to_json
 
 SILENCE_SECONDS = 3.5  # after which a host that gave signs of life counts as lost
 END_SECONDS = 2.0  # for fork servers that were asked to end, and for the programs that lead to them

@@ -29,7 +29,7 @@ from typing import Any
 from distlab.compat.ipyparallel import cluster_module_later
 from distlab.compat.ipython import debugger_hidden
 from distlab.wire import orders
-from distlab.wire.messages import from_json, to_json
+from distlab.wire.codec import from_json, to_json
 
 PR_SET_PDEATHSIG = 1
 BEAT_SECONDS = 0.5  # between two heartbeats of a host

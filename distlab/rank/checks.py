@@ -26,7 +26,8 @@ from distlab.diagnosis.proof import disagreement, misfit
 from distlab.errors import MismatchError
 from distlab.rank import hooks
 from distlab.rank.log import LOG, Note, waits
-from distlab.wire.messages import MESSAGE, CallRecord, from_json, to_json
+from distlab.wire.codec import from_json, to_json
+from distlab.wire.messages import MESSAGE, CallRecord
 
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
 

@@ -7,6 +7,7 @@ imported inside of them.
 
 import linecache
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,18 +18,28 @@ from distlab.wire.payload import Recorded, Reply, lend_names, namespace_of_cells
 from distlab.wire.rendezvous import Joined, Meeting
 
 
-def join(rank: int, meeting: Meeting, is_new: bool, whole: bool, gives_way: bool = False) -> Joined:
-    """Join the group that meets at `meeting`, a new process for the first time; see group.py. Runs on: every rank."""
-    from distlab.rank import group
+def join(rank: int, meeting: Meeting, is_new: bool, whole: bool, gives_way: bool = False) -> Joined | Failure:
+    """Join the group that meets at `meeting`, a new process for the first time; see group.py. Runs on: every rank.
 
-    return group.join(rank, meeting) if is_new else group.rebuild(rank, meeting, whole, gives_way)
+    Returns:
+        what went wrong, with the learner's lines, if this rank could not join.
+    """
+    from distlab.rank import group
+    from distlab.rank.log import describe_failure
+
+    try:
+        return group.join(rank, meeting) if is_new else group.rebuild(rank, meeting, whole, gives_way)
+    except Exception as error:
+        return replace(describe_failure(error), rank=rank)
 
 
 def settle() -> None:
     """Return once every order to the watchdog has been carried out; a reply means that this rank is idle."""
     from distlab.rank import watchdog
 
-    watchdog.running().settle()
+    watcher = watchdog.running()
+    if watcher is not None:  # without one no order comes any more
+        watcher.settle()
 
 
 def begin_checks(token: str, host: str, port: int, limit: float) -> None:

@@ -96,6 +96,8 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
         gives_way: whether the learner has destroyed the group, and may be about to make another one.
     """
     watcher = watchdog.running()
+    if watcher is None:
+        raise ClusterError(f"Rank {rank} is cut off from the notebook, which will replace it.")
     watcher.settle()
     left_rpc = not whole and rpc.leave(watcher.connections.shut)
     checks.end()

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
+from operator import index
 from types import FrameType
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.distributed import rpc
 
 from distlab.compat import torch as private
 from distlab.rank import rpc_calls as remote
-from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, members_of, waits
+from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, members_of, waits, whole
 from distlab.rank.waits import in_store, wait_elsewhere, wait_until
 from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
@@ -139,8 +140,11 @@ def note_of(method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Not
     given = (*args, *kwargs.values()) if kwargs else args
     if note.kind == MESSAGE:
         note.tensors = [_type_and_shape(given[0][0])]
-        ends = (-1, *given[1:]) if method == "recv_anysource" else given[1:]
-        note.peer, note.tag = (*ends, 0)[:2]  # the tag may be left out
+        rest = [whole(number) for number in given[1:]]
+        if method != "recv_anysource" and rest:
+            note.peer = rest.pop(0)
+        if rest:  # the tag may be left out
+            note.tag = rest[0]
     else:
         note.tensors, note.splits = _tensors(method, given), _splits(method, given)
         note.options = kwargs.get("opts", given[-1] if given else None)
@@ -149,7 +153,9 @@ def note_of(method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Not
 
 def _type_and_shape(tensor: Any) -> tuple[Any, tuple[int, ...]]:
     """For what is not a tensor, which torch will refuse, only the type."""
-    return getattr(tensor, "dtype", type(tensor).__name__), getattr(tensor, "shape", ())
+    if isinstance(tensor, torch.Tensor):
+        return tensor.dtype, tensor.shape
+    return type(tensor).__name__, ()
 
 
 def _tensors(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
@@ -168,9 +174,16 @@ def _splits(method: str, args: tuple) -> list[list[int] | int] | None:
     if method == "alltoall":
         return [[tensor.numel() for tensor in tensors] for tensors in (args[1], args[0])]
     if method in ("alltoall_base", "all_to_all_single"):
-        sides = (args[1], args[3]), (args[0], args[2])
-        return [[size * prod(tensor.shape[1:]) for size in sizes or ()] or tensor.numel() for tensor, sizes in sides]
+        return [_elements(args[1], args[3]), _elements(args[0], args[2])]
     return None
+
+
+def _elements(tensor: torch.Tensor, sizes: Any) -> list[int] | int:
+    """How many elements of a tensor belong to each rank; the total if the sizes, of its first dimension, are even."""
+    if sizes is None or len(sizes) == 0:  # they may be an array, or a tensor
+        return tensor.numel()
+    elements_of_row = prod(tensor.shape[1:])
+    return [index(whole(size)) * elements_of_row for size in sizes]
 
 
 def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
@@ -303,7 +316,7 @@ def wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any
 def _note_of_operator(name: str, group: str, args: tuple) -> Note:
     """The note of an operator's call, with the arguments that the method of ProcessGroup would have been given."""
     tensors, *more, _ = args
-    options = more[0] if name == "broadcast" else None  # the root
+    options = whole(more[0]) if name == "broadcast" else None  # the root
     if "reduce" in name:
         options = dist.AllreduceOptions()
         options.reduceOp = getattr(dist.ReduceOp, more[0].upper())

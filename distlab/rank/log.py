@@ -1,7 +1,8 @@
 """The log of one rank: a `Note` of each call that communicates, and of which note each thread is waiting in.
 
 Runs on every rank. hooks.py writes it; status.py reports from it on the watchdog's thread, checks.py compares calls by
-it, recording.py times them. A note holds plain values, never a tensor.
+it, recording.py times them. A note holds plain values, never a tensor nor a number of numpy's: they are made plain when
+the note is made, on the thread of the call, because the watchdog's thread could only fail.
 """
 
 import functools
@@ -15,6 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from operator import index
 from types import FrameType
 from typing import Any
 
@@ -91,8 +93,9 @@ class Note:
 
     def __init__(self, op: str, kind: str, ranks: Iterable[int] = (), words="", has_limit=False, freed_with=""):
         called, self.lines = place_of(sys._getframe(1))
-        self.op, self.kind, self.ranks, self.words = op or called, kind, tuple(ranks), words
-        self.has_limit, self.freed_with = has_limit, freed_with
+        self.op, self.kind, self.words = op or called, kind, str(words)
+        self.ranks = tuple(map(whole, ranks))
+        self.has_limit, self.freed_with = bool(has_limit), freed_with
 
     @property
     def message_kind(self) -> Kind:
@@ -198,6 +201,8 @@ class Log:
             raise RuntimeError("Connection closed: this rank was freed from a call of its group before.")
         self.total += 1
         if note.kind == MESSAGE:
+            note.peer = index(note.peer)  # a TypeError here, as torch would raise one
+            note.tag = index(note.tag)
             key = note.message_kind
             self.traffic[key] = note.sequence = self.traffic.pop(key, 0) + 1
             return
@@ -302,7 +307,7 @@ def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
     while frame is not None:
         code = frame.f_code
         if is_learners(code.co_filename):
-            lines.append((code.co_filename, frame.f_lineno, code.co_name))
+            lines.append((code.co_filename, frame.f_lineno or 0, code.co_name))
         elif lines:
             break
         elif code.co_filename == _C10D_FILE:
@@ -337,8 +342,21 @@ def members_of(name: str) -> tuple[tuple[int, ...], bool]:
     """Ranks of the group with this name, and whether it was given a shorter timeout than the cluster's."""
     for group, its_name in list(private.GROUP_NAMES.items()):  # the watchdog's thread looks here, too
         if its_name == name:
-            return tuple(dist.get_process_group_ranks(group)), private.timeout_of(group) < private.default_timeout()
+            members = tuple(map(int, dist.get_process_group_ranks(group)))  # new_group takes numpy's
+            return members, private.timeout_of(group) < private.default_timeout()
     return (), False
+
+
+def whole(number: Any) -> Any:
+    """A whole number of any library as Python's own, where torch takes it for one; anything else stays what it is."""
+    if type(number) is int:
+        return number
+    try:
+        return int(index(number))
+    except TypeError:
+        # as pybind11 does it, for which numpy.float32(1) is 1, and 1.0 is no whole number
+        takes_it = hasattr(number, "__int__") and not isinstance(number, float)
+    return int(number) if takes_it else number
 
 
 def _by_rank(split: list[int] | int | None, members: int) -> tuple[int, ...] | None:

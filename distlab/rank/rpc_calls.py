@@ -26,7 +26,8 @@ from distlab.rank.log import LOG, Note, describe_failure, waits
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, Served, init_rpc, shutdown
 from distlab.text import rank_list, refuse
-from distlab.wire.messages import REMOTE, SERVED, Answer, from_json, line_of, to_json
+from distlab.wire.codec import from_json, to_json
+from distlab.wire.messages import REMOTE, SERVED, Answer, line_of
 from distlab.wire.payload import lend_names, namespace_of_cells
 
 CODE = (types.FunctionType, type, types.ModuleType)  # what comes along with a function of a cell that uses it

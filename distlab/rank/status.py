@@ -111,7 +111,7 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
     for frame in frames(thread):
         if op == "new_group" and place(frame) == (C10D, op):
             ranks, limit = frame.f_locals.get("ranks"), frame.f_locals.get("timeout")
-            members = everyone if ranks is None else tuple(sorted(ranks))
+            members = everyone if ranks is None else tuple(sorted(map(int, ranks)))
             # a group that only its members make is not counted
             count = 0 if frame.f_locals.get("use_local_synchronization") else dist.get_pg_count()
             return CallRecord(op, messages.OTHER, members, limit is not None, sequence=count)
@@ -144,7 +144,7 @@ def _sleeps(lines: tuple[Line, ...]) -> bool:
 def _lines(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
     learners = [frame for frame in frames(thread) if is_learners(frame.f_code.co_filename)]
-    return tuple(line_of(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in reversed(learners))
+    return tuple(line_of(f.f_code.co_filename, f.f_lineno or 0, f.f_code.co_name) for f in reversed(learners))
 
 
 # --- the threads ---

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distlab.rank.log import LOG, Note, waits
+from distlab.rank.log import LOG, Note, waits, whole
+from distlab.text import refuse
 from distlab.wire.messages import OTHER, WAITING, is_learners
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds between two looks at whether a wait is over or freed
@@ -40,6 +41,9 @@ class waiting(waits):
     """
 
     def __init__(self, words: str, ranks: Iterable[int]):
+        ranks = [whole(rank) for rank in ranks]
+        if not all(isinstance(rank, int) for rank in ranks):
+            refuse("ranks", "whole numbers", ranks, "For example: distlab.waiting(words, [1]).")
         self._words, self._freed = f"Freed while it waited for other ranks {words}.", LOG.freed
         super().__init__(LOG.now.get(threading.get_ident()) or Note("waiting", WAITING, ranks, words))
 

@@ -9,6 +9,9 @@ The notebook's `ControlChannel` asks what the main thread is doing; status.py ha
 `FREE`, which frees a rank that communicates and leaves others alone, `FREE_WAITING`, which also spares one that makes
 progress, and `COME_BACK`, which also interrupts one that computes, but not one that is just reporting an exception.
 The thread needs Python's lock for all that: a rank whose compiled code holds it does not answer.
+
+An exception does not end the thread: the notebook is told of it in a line. Where the thread ends all the same, because
+its connection has ended, the notebook sees that, and replaces the rank.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ from distlab.rank.debugger import PERSON
 from distlab.rank.log import LOG
 from distlab.wire import messages
 from distlab.wire.channel import hello, receive
-from distlab.wire.messages import Answer, from_json, to_json
+from distlab.wire.codec import from_json, to_json
+from distlab.wire.messages import Answer, Query
 from distlab.wire.payload import namespace_of_cells
 from distlab.wire.rendezvous import used_megabytes
 
@@ -58,8 +62,11 @@ def watch(thread: Watchdog) -> None:
 
 
 def running() -> Watchdog | None:
-    """The thread of this process, if it runs."""
-    return next((thread for thread in threading.enumerate() if isinstance(thread, Watchdog)), None)
+    """The thread of this process, if it runs and is connected."""
+    for thread in threading.enumerate():
+        if isinstance(thread, Watchdog) and thread.connected:
+            return thread
+    return None
 
 
 class Watchdog(threading.Thread):
@@ -70,10 +77,12 @@ class Watchdog(threading.Thread):
 
     Attributes:
         connections: those.
+        connected: whether the notebook can still be heard.
     """
 
     def __init__(self, meeting: Any):
         super().__init__(name="distlab-watchdog", daemon=True)
+        self.connected = True
         *address, token = meeting.channel
         self._channel = socket.create_connection(address)
         self._channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -86,16 +95,30 @@ class Watchdog(threading.Thread):
         self._acting, self._sending = threading.Lock(), threading.Lock()
 
     def run(self) -> None:
-        connected = True
-        while connected:
-            select.select([self._channel], [], [])
+        """Serve until the notebook is gone, or cannot be heard any more; it sees the end of the connection."""
+        try:
+            arrivals = _watched(self._channel)
+            while self.connected:
+                arrivals.poll()  # no name of Python's own: a cell may have replaced them all
+                self._act()
+        except Exception as error:  # nothing can be received any more
+            self._report(error)
+        finally:
             with self._acting:
-                around_cells.restore_builtins()
-                # A collection while a frame object is made for another thread lets that thread run on and leave the
-                # frame: Python 3.10 and 3.11, which collect at any allocation, then read freed memory (SIGSEGV).
-                collects = gc.isenabled()
-                gc.disable()
-                connected = self._answer()
+                self.connected = False
+                self._channel.close()
+
+    def _act(self) -> None:
+        """Do what has arrived, with Python's own names, and without a collection of garbage."""
+        with self._acting:
+            around_cells.restore_builtins()
+            # A collection while a frame object is made for another thread lets that thread run on and leave the
+            # frame: Python 3.10 and 3.11, which collect at any allocation, then read freed memory (SIGSEGV).
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                self._receive()
+            finally:
                 if collects:
                     gc.enable()
 
@@ -106,7 +129,7 @@ class Watchdog(threading.Thread):
         """
         while True:
             with self._acting:
-                if not select.select([self._channel], [], [], 0)[0]:
+                if not self.connected or not _watched(self._channel).poll(0):
                     return
             time.sleep(0.001)
 
@@ -116,33 +139,48 @@ class Watchdog(threading.Thread):
         if interruptible(frame):
             raise KeyboardInterrupt
 
-    def _answer(self) -> bool:
-        """Do what the notebook orders on the channel, or answer; False if the notebook is gone."""
+    def _receive(self) -> None:
+        """Do what the notebook orders on the channel, or answer."""
         received = receive(self._channel, 4096)
         if not received:
-            return False
-        *questions, self._received = (self._received + received).split(b"\n")
-        for asked in map(from_json, questions):
-            if asked.want == messages.TYPED:
-                PERSON.type(asked.line)
-            else:
-                self.send(Answer(asked.number, **self._fields(asked.want)))
-        return True
+            self.connected = False
+            return
+        *lines, self._received = (self._received + received).split(b"\n")
+        for line in lines:
+            try:
+                self._obey(from_json(line))
+            except Exception as error:
+                self._report(error)
+
+    def _obey(self, query: Query) -> None:
+        """Carry out an order, or answer a question; after a second exception, say why there is no answer."""
+        if query.want == messages.TYPED:
+            PERSON.type(query.line)
+            return
+        try:
+            answer = self._answer(query)
+        except Exception:  # a frame or a socket may have gone away while it was looked at
+            try:
+                answer = self._answer(query)
+            except Exception as error:
+                answer = to_json(Answer(query.number, error=_in_a_line(error)))
+        self._send_line(answer)
+
+    def _answer(self, query: Query) -> str:
+        """What is sent for a question."""
+        return to_json(Answer(query.number, **self._serve(query.want)))
 
     def send(self, message: Any) -> None:
         """Send the notebook a message. Runs on: any thread."""
-        with self._sending, contextlib.suppress(OSError):
-            self._channel.sendall(to_json(message).encode() + b"\n")
+        self._send_line(to_json(message))
 
-    def _fields(self, want: str) -> dict[str, Any]:
-        """The fields of an answer; after a second exception, only why there are none, which the notebook shows."""
-        error = ""
-        for _ in range(2):  # a frame or a socket may go away while it is looked at
-            try:
-                return self._serve(want)
-            except Exception:
-                error = traceback.format_exc()
-        return {"error": error}
+    def _send_line(self, line: str) -> None:
+        with self._sending, contextlib.suppress(OSError):
+            self._channel.sendall(line.encode() + b"\n")
+
+    def _report(self, error: Exception) -> None:
+        """Tell the notebook of an exception that no question was to blame for."""
+        self.send(Answer(0, error=_in_a_line(error)))
 
     def _serve(self, want: str) -> dict[str, Any]:
         """The fields of an answer; or free the main thread, and interrupt it if that is wanted and it computes."""
@@ -155,7 +193,7 @@ class Watchdog(threading.Thread):
         if want == messages.VARIABLES:
             return {"variables": variables()}
         if want == messages.NAMES:
-            return {"variables": tuple(namespace_of_cells())}
+            return {"variables": tuple(name for name in namespace_of_cells() if isinstance(name, str))}
         thread = status.waiter(self._main)
         if status.communication(thread):
             free(thread, self.connections, gently=want == messages.FREE_WAITING)
@@ -164,11 +202,25 @@ class Watchdog(threading.Thread):
         return {}
 
 
+def _watched(channel: socket.socket) -> select.poll:
+    """What sees that something has arrived, for a descriptor of any number; each thread needs its own."""
+    arrivals = select.poll()
+    arrivals.register(channel, select.POLLIN)
+    return arrivals
+
+
+def _in_a_line(error: Exception) -> str:
+    """An exception of distlab's own, for the notebook: what it is, and where it was raised."""
+    *_, frame = traceback.extract_tb(error.__traceback__)
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words} ({os.path.basename(frame.filename)}, line {frame.lineno})"
+
+
 def variables() -> tuple[str, ...]:
     """Names that the learner has defined on this rank, modules left out."""
     given = {"rank", "world_size", "In", "Out", "exit", "quit", "open", "get_ipython"}
     defined = dict(sys.modules["__main__"].__dict__)
-    names = (name for name, value in defined.items() if not isinstance(value, ModuleType))
+    names = (name for name, value in defined.items() if isinstance(name, str) and not isinstance(value, ModuleType))
     return tuple(sorted(name for name in names if not name.startswith("_") and name not in given))
 
 

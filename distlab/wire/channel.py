@@ -3,19 +3,21 @@
 `ControlChannel` runs on the notebook's kernel, made by processes.py; `hello` runs on every rank, `receive` on both.
 It listens at one address, that of the loopback interface if all ranks are on this machine, on a port that the system
 chose. It has no thread: connections and answers are read when a question is asked. A rank proves that it knows a token
-that only this cluster's ranks know.
+that only this cluster's ranks know. A connection that has ended, or over which something arrives that is no message, is
+forgotten: its rank counts as cut off.
 """
 
 import contextlib
 import os
-import select
+import selectors
 import socket
 import time
 from collections.abc import Iterable
 
 from distlab.compat.ipython import can_type
 from distlab.wire import seconds
-from distlab.wire.messages import STATUS, TYPED, Answer, Query, from_json, to_json
+from distlab.wire.codec import MessageError, from_json, to_json
+from distlab.wire.messages import STATUS, TYPED, Answer, Query
 from distlab.wire.rendezvous import listen
 
 HELLO_BYTES = 200  # more than a hello has
@@ -43,16 +45,20 @@ class ControlChannel:
         address: host, port and token, for `Meeting`.
         listener: the socket to which ranks connect.
         ends: the connection to each rank.
+        arrivals: watches all connections; what it selects has something to be heard.
         unwaited: whether a cell has left calls that no rank can wait for.
         without_group: whether a cell has destroyed the process group on a rank since it was built.
         texts: what functions of remote calls have printed, by rank, until `printed` returns it.
         asks: what the debuggers of ranks have written that wait for a line; one that has written nothing only wants to
             know whether somebody can type, and is answered at once.
+        troubles: what went wrong on watchdogs beside a question, in a line, by rank.
     """
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         self.listener = listen(address)
         self.listener.setblocking(False)
+        self.arrivals = selectors.DefaultSelector()  # for any number of descriptors, and not only for those below 1024
+        self.arrivals.register(self.listener, selectors.EVENT_READ)
         self._token = os.urandom(16).hex()
         self.ends: dict[int, socket.socket] = {}
         self._half: dict[int, bytes] = {}  # of an answer, by rank
@@ -60,6 +66,7 @@ class ControlChannel:
         self._used: set[str] = set()  # claims of ranks that were accepted
         self.texts: dict[int, str] = {}
         self.asks: dict[int, str] = {}
+        self.troubles: dict[int, str] = {}
         self.unwaited = False
         self.without_group = False
         self._number = 0
@@ -95,9 +102,16 @@ class ControlChannel:
 
     def hear(self, limit: float) -> list[tuple[int, Answer]]:
         """What ranks answer or report by themselves, each with its rank, if something comes within `limit` seconds."""
-        select.select([self.listener, *self._strangers, *self.ends.values()], [], [], limit)
+        self.arrivals.select(max(0.0, limit))
         self._accept()
         return [(rank, answer) for rank in list(self.ends) for answer in self._receive(rank)]
+
+    def meet(self, ranks: Iterable[int], limit: float) -> None:
+        """Accept the connections of these ranks, which have joined the group, if they come within `limit` seconds."""
+        deadline = time.monotonic() + limit
+        self.hear(0)  # one that replaces an older connection
+        while set(ranks) - set(self.ends) and (left := deadline - time.monotonic()) > 0:
+            self.hear(left)
 
     def type(self, rank: int, line: str | None) -> None:
         """Answer the debugger of a rank that waits for a line."""
@@ -109,19 +123,32 @@ class ControlChannel:
         """The answers of a rank that have arrived; a closed connection is forgotten."""
         received = receive(self.ends[rank], 1 << 16)
         if received == b"":
-            self.ends.pop(rank).close()
+            self._close(self.ends.pop(rank))
         *lines, self._half[rank] = (self._half[rank] + (received or b"")).split(b"\n")
-        answers = [from_json(line) for line in lines]
-        for answer in answers:
-            if answer.printed:
-                self.texts[rank] = self.texts.get(rank, "") + answer.printed
-            self.unwaited |= answer.unwaited
-            self.without_group |= answer.without_group
-            if answer.asks == "":
-                self.type(rank, "" if can_type() else None)
-            elif answer.asks is not None:
-                self.asks[rank] = answer.asks
+        answers = []
+        try:
+            for line in lines:
+                answer = from_json(line)
+                self._keep(rank, answer)
+                answers.append(answer)
+        except MessageError as error:  # what comes next would be as wrong
+            self.troubles[rank] = str(error)
+            if rank in self.ends:
+                self._close(self.ends.pop(rank))
         return answers
+
+    def _keep(self, rank: int, answer: Answer) -> None:
+        """Keep what a rank reports by itself, and tell its debugger whether somebody can type."""
+        if answer.printed:
+            self.texts[rank] = self.texts.get(rank, "") + answer.printed
+        if answer.error and answer.number == 0:
+            self.troubles[rank] = answer.error
+        self.unwaited |= answer.unwaited
+        self.without_group |= answer.without_group
+        if answer.asks == "":
+            self.type(rank, "" if can_type() else None)
+        elif answer.asks is not None:
+            self.asks[rank] = answer.asks
 
     def _accept(self) -> None:
         """Accept the ranks that have connected since; connections without the token are closed."""
@@ -129,8 +156,10 @@ class ControlChannel:
 
         with contextlib.suppress(OSError):  # no pending connection, or the peer has closed it already
             while True:
-                self._strangers.append(self.listener.accept()[0])
-                self._strangers[-1].setblocking(False)
+                stranger = self.listener.accept()[0]
+                stranger.setblocking(False)
+                self.arrivals.register(stranger, selectors.EVENT_READ)
+                self._strangers.append(stranger)
         for stranger in list(self._strangers):
             first = receive(stranger, HELLO_BYTES)
             if first is None:
@@ -139,18 +168,25 @@ class ControlChannel:
             line, _, rest = first.partition(b"\n")
             claim = line.decode(errors="replace").rpartition(" ")[0]
             if claim in self._used or not hmac.compare_digest(line, _proven(self._token, claim)):
-                stranger.close()
+                self._close(stranger)
                 continue
             self._used.add(claim)
             rank = int(claim.split()[0])
             if rank in self.ends:
-                self.ends[rank].close()
+                self._close(self.ends[rank])
             self.ends[rank], self._half[rank] = stranger, rest
 
     def close(self) -> None:
         """End every connection; the watchdogs forget the channel."""
         for end in (*self.ends.values(), *self._strangers, self.listener):
-            end.close()
+            self._close(end)
+        self.arrivals.close()
+
+    def _close(self, end: socket.socket) -> None:
+        """Close a connection, which is watched no more."""
+        with contextlib.suppress(KeyError, ValueError):  # the channel was closed before
+            self.arrivals.unregister(end)
+        end.close()
 
 
 def receive(end: socket.socket, most: int) -> bytes | None:

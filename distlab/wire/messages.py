@@ -1,18 +1,15 @@
-"""What ranks and notebook send each other: a dataclass for each message, the learner's lines, and one way to JSON.
+"""What ranks and notebook send each other, a dataclass for each message, and which lines are the learner's.
 
-Runs on both sides, and in the diagnosis. Fields hold only plain values: no tensor, nothing from torch.
+Runs on both sides, and in the diagnosis. Fields hold only plain values, no tensor and nothing from torch: codec.py
+writes and reads them by their annotations.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import linecache
 import os
-from dataclasses import dataclass, field, is_dataclass
-from typing import Any
-
-from distlab.wire import orders
+from dataclasses import dataclass, field
 
 # what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
 ONE_LINE = "# %px"  # the last line of what %px sends: it has no first line that only the notebook knows, as %%px has
@@ -234,7 +231,7 @@ class Answer:
         variables: names of the learner's variables; for NAMES, all that cells can use.
         megabytes: memory of the rank's process.
         clock: of the rank's machine, in ns.
-        error: the traceback if the watchdog could not look.
+        error: why the watchdog could not look, in a line; with number 0, what else went wrong on its thread.
         printed: what a function that the rank ran for another one has printed.
         unwaited: whether a cell has ended and left calls that no rank can wait for.
         without_group: whether a cell has ended that destroyed the process group.
@@ -285,28 +282,3 @@ def line_of(filename: str, number: int, function: str) -> Line:
         header = 0 if linecache.getlines(filename)[-1:] == [ONE_LINE + "\n"] else 1  # %%px, which is not compiled
         return Line(number + header, text, place)
     return Line(number, text, place, filename)
-
-
-# --- JSON ---
-
-SENT = {name: kind for name, kind in {**globals(), **vars(orders)}.items() if is_dataclass(kind)}
-
-
-def to_json(message: Any) -> str:
-    """A message as one line of JSON."""
-    return json.dumps(message, default=lambda inner: {"class": type(inner).__name__, **vars(inner)})
-
-
-def from_json(text: str | bytes) -> Any:
-    """The message in a line of JSON."""
-    return json.loads(text, object_hook=_message)
-
-
-def _message(fields: dict[str, Any]) -> Any:
-    """A message of its class and fields, whose sequences are tuples; a plain dict stays one."""
-    kind = SENT.get(fields.pop("class", ""))
-    return kind(**{name: _tuples(value) for name, value in fields.items()}) if kind else fields
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,6 +1,6 @@
 """Everything that the notebook and the fork servers send each other: plans and orders there, reports back.
 
-Runs on both sides; wire/messages.py has the JSON. `host` is the number of a host, 0 for the server on this machine.
+Runs on both sides; codec.py has the JSON. `host` is the number of a host, 0 for the server on this machine.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,12 @@
 """Broken and correct programs with ranks, groups and functions that are not where they are looked for."""
 
+import time
+
 import torch
 import torch.distributed as dist
 
-from tests.cluster.zoo import breaks, ones
+import distlab
+from tests.cluster.zoo import breaks, message, ones
 
 # --- messages to nobody ---
 
@@ -251,6 +254,60 @@ def ranks_that_are_numpys(rank, n):
     work.wait()
     dist.broadcast(ones(1), src=numpy.int64(n - 1))
     return True
+
+
+def numbers_of_numpy(rank, n):
+    """As tags, members, sizes and values of other libraries: what they mean is what Python's own mean."""
+    import numpy
+
+    received = []
+    for tag in (*numpy.arange(2), torch.tensor(2), numpy.float32(3)):
+        work = dist.isend(ones(1) * float(tag), dst=(rank + 1) % n, tag=tag)
+        received.append(torch.zeros(1))
+        dist.recv(received[-1], src=(rank - 1) % n, tag=tag)
+        work.wait()
+    group, total = dist.new_group(numpy.arange(n)), ones(1)
+    dist.all_reduce(total, group=group)
+    parts, sizes = torch.zeros(n), numpy.ones(n, dtype=int)
+    dist.all_to_all_single(parts, ones(n), sizes, sizes)
+    return [one.item() for one in received] == [0, 1, 2, 3] and total.item() == n and parts.sum().item() == n
+
+
+@breaks(2)
+def a_deadlock_after_numbers_of_numpy(rank, n):
+    """{n} of {n} ranks wait for each other; nobody will send."""
+    assert numbers_of_numpy(rank, n)
+    dist.recv(ones(), src=1 - rank)
+
+
+@breaks(2)
+def a_deadlock_with_numbers_of_numpy(rank, n):
+    """Rank 0 sends with tag 1, but rank 1 waits for tag 2."""
+    import numpy
+
+    one, two = numpy.arange(1, 3)
+    message(rank, ones(), ones(), tags=(one, two))
+
+
+@breaks(2, on=[0])
+def a_wait_of_ones_own_for_numpys_ranks(rank, n):
+    """Rank 0 waits for a file for rank 1, which has finished."""
+    import numpy
+
+    with distlab.waiting("for a file", numpy.arange(1, 2)) as wait:
+        while True:
+            wait.check()
+            time.sleep(0.001)
+
+
+@breaks(3)
+def a_group_of_numpys_ranks(rank, n):
+    """Rank 1 waits in all_reduce for rank 2, which has finished without calling it."""
+    import numpy
+
+    group = dist.new_group(numpy.arange(1, 3))
+    if rank == 1:
+        dist.all_reduce(ones(), group=group)
 
 
 def methods_of_the_group_itself(rank, n):

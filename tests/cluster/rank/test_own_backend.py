@@ -72,6 +72,50 @@ def test_a_module_of_ones_own_registers_the_backend(tmp_path, monkeypatch):
     assert "The module no_backend must register a backend when it is imported" in str(error)
 
 
+HALF = """
+import os, time
+import torch.distributed as dist
+RANK, NAME = os.environ["RANK"], "half"
+WHAT
+def make(store, rank, size, timeout):
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
+dist.Backend.register_backend(NAME, make, devices=["cpu"])
+"""
+RAISES = 'if RANK == "1": raise ImportError("libfabric is missing")'
+DIES = 'if RANK == "1": os._exit(3)'
+FREEZES = 'if RANK == "1": time.sleep(60)'
+
+
+@pytest.mark.parametrize(
+    ("what", "limit", "words"),
+    [
+        (
+            RAISES,
+            60,
+            "rank 1 raised ImportError: libfabric is missing\n"
+            f"  rank 1   half_NAME.py:5   {RAISES}\n"
+            "Correct what rank 1 raised, then start the cluster again.",
+        ),
+        (DIES, 60, "rank 1 ended with exit status 3 when it joined.\nStart the cluster again; with fewer ranks, if "),
+        (FREEZES, 1, "rank 0 raised DistStoreError: wait timeout after 1000ms"),
+        (FREEZES, 1, "\nRank 1 had not come.\nRanks wait timeout=1 s for each other: give more time. "),
+    ],
+    ids=["raises", "dies", "is late", "is named"],
+)
+def test_the_first_rank_that_cannot_join_is_named(tmp_path, monkeypatch, what, limit, words):
+    """At once, and not the wait of another one, which would end with the cluster's timeout."""
+    name = f"half_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(HALF.replace("WHAT", what))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    stop_what_runs()
+    began = time.monotonic()
+    error = raised(distlab.ClusterError, distlab.Cluster, 2, backend=name, timeout=limit)
+    assert time.monotonic() - began < 50
+    assert str(error).startswith("The process group could not be built: rank ")
+    assert words.replace("half_NAME", name) in str(error)
+
+
 def used(rank, world_size):
     """Each function that the backend has, and one that it does not have."""
     if not hasattr(dist.Backend, "POST"):

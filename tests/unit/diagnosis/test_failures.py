@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distlab.diagnosis.failures import ADVICE, outcome, rank_error, readable, where
+from distlab.diagnosis.failures import ADVICE, DIED, exit_words, not_built, outcome, rank_error, readable, where
 from distlab.wire.messages import Failure, Line
 
 TIMED_OUT = "Timed out waiting 1500ms for recv operation to complete"
@@ -41,6 +41,46 @@ def test_a_wait_that_timed_out_comes_before_those_that_it_ended():
     timed_out = Failure(1, "RuntimeError", TIMED_OUT, consequence=True)
     assert lines_of(closed, timed_out)[0] == f"rank 1 raised RuntimeError: {TIMED_OUT}"
     assert lines_of(closed, replace(timed_out, message="Socket closed"))[0].startswith("rank 0 raised")
+
+
+STORE = Failure(0, "DistStoreError", "wait timeout after 6000ms, keys: /group/0")
+MISSING = Failure(1, "ImportError", "libfabric is missing", (Line(4, "raise ImportError", file="/x/half.py"),))
+CLOSED = Failure(0, "RuntimeError", "Connection closed by peer", consequence=True)
+WAITED = (
+    "Ranks wait timeout=6 s for each other: give more time. On several hosts, interface= names the network on which "
+    "they reach each other. Then start the cluster again."
+)
+
+
+@pytest.mark.parametrize(
+    ("failed", "missing", "lines"),
+    [
+        ([MISSING], [0], ["rank 1 raised ImportError: libfabric is missing", "Correct what rank 1 raised, then "]),
+        ([CLOSED, MISSING, STORE], [], ["rank 1 raised ImportError: libfabric is missing", "Correct what rank 1 "]),
+        ([STORE], [1, 2], ["rank 0 raised DistStoreError: wait ", "Ranks 1-2 had not come.", WAITED]),
+        ([replace(STORE, rank=2), STORE], [], ["rank 2 raised DistStoreError: wait ", WAITED]),
+        ([], [0, 1], ["Ranks 0-1 had not come.", WAITED]),
+        (
+            [Failure(1, DIED, exit_words(-9))],
+            [0],
+            ["rank 1 was killed by SIGKILL ", "Start the cluster again; "],
+        ),
+    ],
+    ids=["raised", "raised later", "missing", "all waited", "silent", "died"],
+)
+def test_a_group_that_cannot_be_built_names_the_culprit(failed, missing, lines):
+    """The first by time that did not only wait; where all did, the first of them, and who had not come."""
+    first, *others = not_built(failed, missing, 6, is_first=True).splitlines()
+    others = [line for line in others if not line.startswith("  rank")]
+    assert first.startswith(f"The process group could not be built: {lines[0]}")
+    assert len(others) == len(lines) - 1
+    assert all(line.startswith(start) for line, start in zip(others, lines[1:], strict=True)), others
+
+
+def test_new_ranks_are_what_may_help_where_old_ones_are_there():
+    assert not_built([MISSING], [0], 6, is_first=False).endswith(
+        "Correct what rank 1 raised, then call cluster.restart() for new ranks."
+    )
 
 
 @pytest.mark.parametrize(

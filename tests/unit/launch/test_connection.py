@@ -3,7 +3,7 @@
 import socket
 
 from distlab.launch.connection import Connection, Servers
-from distlab.wire.messages import to_json
+from distlab.wire.codec import to_json
 from distlab.wire.orders import EngineProcess
 
 

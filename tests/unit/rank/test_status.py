@@ -8,6 +8,7 @@ import weakref
 from queue import SimpleQueue
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -53,6 +54,7 @@ CALLS = [  # of backward() and of a model in training it is known that they wait
     ("torch.nn.parallel.distributed", "_sync_module_states", {}, CallRecord("DistributedDataParallel", OTHER, ALL)),
     ("torch.distributed.checkpoint", "save", {}, CallRecord("checkpoint", OTHER, ALL, own_limit=True)),
     (C10D, "new_group", {"ranks": [3, 1]}, CallRecord("new_group", OTHER, (1, 3), sequence=1)),
+    (C10D, "new_group", {"ranks": np.array([3, 1])}, CallRecord("new_group", OTHER, (1, 3), sequence=1)),
     (
         C10D,
         "new_group",

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from distlab.wire.channel import HELLO_BYTES, ControlChannel, hello
-from distlab.wire.messages import STATUS, TYPED, VARIABLES, Answer, Query, from_json, to_json
+from distlab.wire.codec import from_json, to_json
+from distlab.wire.messages import STATUS, TYPED, VARIABLES, Answer, Query
 
 LONG = 10.0  # seconds for a rank that will answer
 
