@@ -246,7 +246,7 @@ class Cell:
         waits = [state for state in states.values() if state.doing == COMMUNICATING]
         found = tuple(failures.failure(Failure(s.rank, "Waiting", report.call_words(s.call), s.lines)) for s in waits)
         first = report.headline(needs, everyone, self._targets) if needs else failures.late(late, timeout)
-        ended = "KeyboardInterrupt", "BdbQuit"  # others were raised in an except or finally
+        ended = "KeyboardInterrupt", "CancelledError", "BdbQuit"  # others were raised in an except or finally
         own = [f for f in raised if not f.consequence and f.kind not in ended]
         parts = [first, report.table(states), *failures.raised_words(own), *report.begun_earlier(everyone)]
         message = "\n".join([*parts, failures.outcome(duration, busy, replaced, gone)])

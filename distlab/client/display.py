@@ -160,7 +160,8 @@ class Live:
     def look(self, now: float, states: Mapping[int, RankStatus]) -> None:
         """Remember what ranks do `now`, in seconds after the cell's beginning."""
         for rank, state in states.items():
-            run = (IDLE if state.sleeping or state.paused else state.doing, report.activity(state), state.mark[-2:-1])
+            rests = state.sleeping or state.awaiting or state.paused
+            run = (IDLE if rests else state.doing, report.activity(state), state.mark[-2:-1])
             before = self._runs.setdefault(rank, [(0.0, *run)])
             if before[-1][1:] != run:
                 before.append((now, *run))

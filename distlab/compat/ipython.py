@@ -3,6 +3,7 @@
 Tried with IPython 8 and 9, ipykernel 6.29 to 7. Runs on the notebook's kernel, and on ranks.
 """
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -14,6 +15,9 @@ from typing import Any
 # Modules and functions that a rank's stack is searched for: a cell runs in the first, the others show an error.
 CELL = ("IPython.core.interactiveshell", "run_code")
 SHOW_ERROR = ("IPython.core.interactiveshell", "showtraceback"), ("_pytest.reports", "from_item_and_call")
+# what a rank's event loop calls a coroutine or a callback in, and whose of those are not the learner's
+LOOP_STEP = ("asyncio.events", "_run")
+OF_THE_ENGINE = ("ipykernel", "ipyparallel", "tornado", "zmq")
 HISTORY = "IPython.core.history"  # its thread waits for work
 
 
@@ -80,6 +84,36 @@ class NeverBusy:
     def _publish_status(self, status: str, *args: Any, **kwargs: Any) -> None:
         if status != "busy":
             super()._publish_status(status, *args, **kwargs)  # type: ignore[misc]
+
+
+class _NoSubshells:
+    """In the place of the thread that serves a kernel's subshells: there is none, and so it has no main thread."""
+
+    parent_thread = None
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def let_cells_await(kernel: Any) -> None:
+    """Make a cell with a top-level await reply in an engine of ipyparallel.
+
+    Before such a cell, ipykernel 7 asks the thread of its subshells for the main thread; an engine has no subshells.
+    Private: both names. Runs on: a rank, when the engine has started.
+    """
+    if getattr(kernel, "shell_channel_thread", kernel) is None:
+        names = {"shell_channel_thread": _NoSubshells(), "_supports_kernel_subshells": False}
+        kernel.__class__ = type(type(kernel).__name__, (type(kernel),), names)
+
+
+def task_of_cell() -> asyncio.Task[Any] | None:
+    """The task of the cell that is running if it has a top-level await; another one runs in a task of the engine.
+
+    Private: the name of IPython's coroutine. Runs on: a rank, in a cell.
+    """
+    task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
+    coroutine = None if task is None else task.get_coro()
+    return task if getattr(coroutine, "__name__", "") == "run_cell_async" else None
 
 
 @contextlib.contextmanager

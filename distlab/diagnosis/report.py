@@ -180,12 +180,22 @@ def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
     elif state.doing == messages.IDLE and state.threads:
         found = [("finished, serving remote calls", "", None)]
     else:  # the lines of an idle rank mean nothing
-        what = "at a breakpoint" if state.paused else "sleeping" if state.sleeping else WITHOUT_CALL[state.doing]
-        found = [(what, "", line if state.doing == messages.COMPUTING else None)]
+        found = [(_without_call(state), "", line if state.doing == messages.COMPUTING else None)]
     for one in state.serving:
         what, tensors, line = _does(one)[0]
         found.append((f"serving rank {one.caller}, {one.function}(...): {what}", tensors, line))
     return found
+
+
+def _without_call(state: RankStatus) -> str:
+    """What a rank does outside of calls."""
+    if state.paused:
+        return "at a breakpoint"
+    if state.sleeping:
+        return "sleeping"
+    if state.awaiting and state.doing == messages.COMPUTING:
+        return "awaiting"
+    return WITHOUT_CALL[state.doing]
 
 
 def table(states: Mapping[int, RankStatus]) -> str:

@@ -5,6 +5,7 @@ stderr, the environment variables that say which rank this is, and Python's buil
 ends where the cell does.
 """
 
+import asyncio
 import builtins
 import os
 import pdb
@@ -17,13 +18,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from distlab.compat.ipython import current_shell
+from distlab.compat.ipython import current_shell, let_cells_await, task_of_cell
 from distlab.rank import debugger
 from distlab.rank.debugger import PERSON
 from distlab.wire.rendezvous import INTERFACES
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
 _first_environment: dict[str, str | None] = {}
+_awaiting: list[asyncio.Task[Any]] = []  # the task of the cell that runs if it has a top-level await
 _BUILTINS, _GENUINE = vars(builtins), dict(vars(builtins))
 
 
@@ -33,6 +35,14 @@ def restore_builtins() -> None:
     Runs on: any thread. The watchdog does it while a cell runs: it could not answer without them.
     """
     _BUILTINS.update(_GENUINE)
+
+
+def awaiting() -> asyncio.Task[Any] | None:
+    """The task of the cell that is running if it has a top-level await: between two of its steps, no frame shows it.
+
+    Runs on: any thread.
+    """
+    return _awaiting[-1] if _awaiting else None
 
 
 def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) -> None:
@@ -83,9 +93,14 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
 
     async def run_statements(*args: Any, result: Any, **kwargs: Any) -> Any:
         shown.clear()
+        task = task_of_cell()
+        if task is not None:
+            _awaiting.append(task)
         try:
             return await run(*args, result=result, **kwargs)
         finally:
+            if task is not None:
+                _awaiting.remove(task)
             if shown and result.error_in_exec is None:  # as where the repr of a cell's value raises
                 result.error_in_exec = shown[0]
             shown.clear()
@@ -114,6 +129,7 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
         if PERSON.after_failure:
             debugger.post_mortem(sys.last_value)
 
+    let_cells_await(kernel)
     shell = kernel.shell
     run, apply, show = shell.run_ast_nodes, kernel.do_apply, shell.showtraceback
     shell.run_ast_nodes, kernel.do_apply, shell.showtraceback = run_statements, run_call, show_error

@@ -5,6 +5,7 @@ it, recording.py times them. A note holds plain values, never a tensor nor a num
 the note is made, on the thread of the call, because the watchdog's thread could only fail.
 """
 
+import asyncio
 import functools
 import os
 import re
@@ -335,7 +336,8 @@ def describe_failure(error: BaseException) -> Failure:
 
 def is_at_fault(error: BaseException) -> bool:
     """Whether this rank raises by itself: it was not interrupted, and not freed from a wait for another one before."""
-    return not (LOG.closed or isinstance(error, KeyboardInterrupt) or describe_failure(error).consequence)
+    ended = KeyboardInterrupt, asyncio.CancelledError
+    return not (LOG.closed or isinstance(error, ended) or describe_failure(error).consequence)
 
 
 def members_of(name: str) -> tuple[tuple[int, ...], bool]:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
+from distlab.rank import around_cells
 from distlab.rank.debugger import PERSON
 from distlab.rank.log import C10D, LOG, MOST_KINDS, Note, describe_failure, members_of
 from distlab.rank.rpc import AGENT
@@ -50,9 +51,11 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     note, op = LOG.now.get(thread), communication(thread)
     first, of_main = next(frames(thread), None), next(frames(main), None)
     at = (id(first), first.f_lasti) if first else ()
-    in_cell, imports = executing(of_main), importing(of_main)
+    executes, imports = executing(of_main), importing(of_main)
     del first, of_main  # a frame keeps its variables alive, and what follows takes long on a busy machine
-    running = thread != main or in_cell or PERSON.asked or PERSON.is_open  # which also looks at exceptions
+    cell = None if executes else around_cells.awaiting()  # whose coroutine waits until the event loop continues it
+    begun = executes or cell is not None
+    running = thread != main or begun or PERSON.asked or PERSON.is_open  # which also looks at exceptions
     call = None
     if running and op:
         call = _what_is_known(thread, op) if note is None else note.record()
@@ -66,8 +69,9 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         rank=LOG.rank,
         doing=doing,
         call=call,
-        lines=_lines(thread) or _lines(main),
-        idle=not in_cell,
+        lines=(thread == main and _lines_of_coroutine(cell)) or _lines(thread) or _lines(main),
+        idle=not begun,
+        awaiting=cell is not None,
         sleeping=doing == messages.COMPUTING and thread == main and _sleeps(_lines(main)),
         paused=PERSON.asked,
         importing=imports,
@@ -77,7 +81,8 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         more_traffic=len(LOG.traffic) > MOST_KINDS,
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
         mark=(*(at if call and note is None else ()), LOG.total, moved),
-        quiet=still and not others_may_act(main, ours) and not plans(loop),
+        # while the main thread executes code, the event loop cannot continue anything
+        quiet=still and not others_may_act(main, ours) and not timer_is_set() and (executes or not plans(loop)),
         rounds=rounds or (),
         threads=AGENT.threads if AGENT.workers else 0,
         serving=serving,
@@ -141,6 +146,17 @@ def _sleeps(lines: tuple[Line, ...]) -> bool:
     return bool(lines) and "sleep(" in lines[-1].text
 
 
+def _lines_of_coroutine(task: asyncio.Task[Any] | None) -> tuple[Line, ...]:
+    """The learner's lines at which a task waits, outermost first; none without a task."""
+    lines, coroutine = [], task and task.get_coro()
+    while inspect.iscoroutine(coroutine):
+        frame = coroutine.cr_frame
+        if frame is not None and is_learners(frame.f_code.co_filename):
+            lines.append(line_of(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        coroutine = coroutine.cr_await
+    return tuple(lines)
+
+
 def _lines(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
     learners = [frame for frame in frames(thread) if is_learners(frame.f_code.co_filename)]
@@ -194,16 +210,26 @@ def communication(thread: int) -> str:
 def executing(frame: FrameType | None) -> bool:
     """Whether this frame, or one that it was called from, is code of a cell or of a call of the notebook.
 
-    What the engine does around that code, such as unpacking a message or reporting an exception, does not count.
+    A coroutine or a callback of the learner's that the event loop runs counts, too. What the engine does around that
+    code, such as unpacking a message or reporting an exception, does not.
     """
-    inner = None
+    inner, learners = None, False
     for outer in outwards(frame):
-        if outer.f_code is describe_failure.__code__ or place(outer) in ipython.SHOW_ERROR:
+        where = place(outer)
+        if outer.f_code is describe_failure.__code__ or where in ipython.SHOW_ERROR:
             return False
-        if place(outer) in CELLS:
+        if where in CELLS:
             return inner is not None and inner.f_code.co_name.startswith("<")  # the code that exec runs
+        if where == ipython.LOOP_STEP:
+            return learners and not place(inner)[0].startswith(ipython.OF_THE_ENGINE)
+        learners = learners or is_learners(outer.f_code.co_filename)
         inner = outer
     return False
+
+
+def in_cell(frame: FrameType | None) -> bool:
+    """Whether this frame was called from a cell or a call, and not from the event loop for a task beside it."""
+    return any(place(outer) in CELLS for outer in outwards(frame))
 
 
 def importing(frame: FrameType | None) -> bool:
@@ -296,10 +322,26 @@ def others_may_act(main: int, ours: set[int]) -> bool:
     return False
 
 
+def timer_is_set() -> bool:
+    """Whether a timer of this process will interrupt the main thread, whatever that does."""
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0
+
+
 def plans(loop: asyncio.AbstractEventLoop | None) -> bool:
-    """Whether a timer of this process, or a task that a cell has left with the event loop of cells, will act."""
-    tasks = asyncio.all_tasks(loop) if loop is not None else ()
-    return signal.getitimer(signal.ITIMER_REAL)[0] > 0 or any(_awaits_learners(task.get_coro()) for task in tasks)
+    """Whether the event loop of cells will continue a task of the learner's, or call a function at a time."""
+    if loop is None:
+        return False
+    handles = [*getattr(loop, "_scheduled", ()), *getattr(loop, "_ready", ())]  # private: what the loop will call
+    calls = [getattr(handle, "_callback", None) for handle in handles if not handle.cancelled()]
+    tasks = [task.get_coro() for task in asyncio.all_tasks(loop)]
+    return any(map(_awaits_learners, tasks)) or any(map(_is_learners_function, calls))
+
+
+def _is_learners_function(function: Any) -> bool:
+    """Whether a function, or what a partial one or a method calls, is the learner's."""
+    function = getattr(function, "func", function)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code is not None and is_learners(code.co_filename)
 
 
 def _awaits_learners(coroutine: Any) -> bool:

@@ -134,10 +134,16 @@ class Watchdog(threading.Thread):
             time.sleep(0.001)
 
     def interrupt(self, number: int, frame: Any) -> None:
-        """The handler of SIGINT: a KeyboardInterrupt where it does no harm, nothing elsewhere."""
+        """The handler of SIGINT: a KeyboardInterrupt where it does no harm, nothing elsewhere.
+
+        A cell whose coroutine waits in the event loop is cancelled, as is another task of the learner's that computes:
+        a KeyboardInterrupt of a task would end the loop, and the engine with it.
+        """
         around_cells.restore_builtins()  # the cell that ends here may have replaced them
         if interruptible(frame):
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt if status.in_cell(frame) else asyncio.CancelledError
+        if (cell := around_cells.awaiting()) is not None:
+            cell.get_loop().call_soon_threadsafe(cell.cancel)
 
     def _receive(self) -> None:
         """Do what the notebook orders on the channel, or answer."""
@@ -197,8 +203,10 @@ class Watchdog(threading.Thread):
         thread = status.waiter(self._main)
         if status.communication(thread):
             free(thread, self.connections, gently=want == messages.FREE_WAITING)
-        elif want == messages.COME_BACK and interruptible(sys._current_frames().get(self._main)):
-            signal.pthread_kill(self._main, INTERRUPT)
+        elif want == messages.COME_BACK:
+            frame = sys._current_frames().get(self._main)
+            if around_cells.awaiting() is not None or interruptible(frame):
+                signal.pthread_kill(self._main, INTERRUPT)
         return {}
 
 

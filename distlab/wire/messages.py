@@ -163,6 +163,7 @@ class RankStatus:
         mark: equal in two statuses if nothing happened in between.
         quiet: nothing is under way, and nothing else computes or may act.
         sleeping: the main thread does nothing for a time that it has chosen, as in `time.sleep`.
+        awaiting: the cell's coroutine waits until the event loop continues it.
         paused: the main thread is at a breakpoint, and waits for a person.
         importing: the main thread is importing a library, and is not interrupted until it has.
         rounds: how often gloo's own threads, which look for data every few milliseconds, have run.
@@ -188,6 +189,7 @@ class RankStatus:
     mark: tuple[int, ...] = ()
     quiet: bool = False
     sleeping: bool = False
+    awaiting: bool = False
     paused: bool = False
     importing: bool = False
     rounds: tuple[int, ...] = ()

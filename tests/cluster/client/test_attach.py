@@ -7,7 +7,7 @@ import pytest
 
 import distlab
 from distlab.client import magics
-from tests.cluster.conftest import pid_on_rank, stuck, sum_of_ranks, until_told
+from tests.cluster.conftest import pid_on_rank, px, stuck, sum_of_ranks, until_told
 from tests.processes import until
 from tests.refused import raised
 
@@ -56,6 +56,17 @@ def test_a_question_leaves_the_job_of_another_client_alone(engines, tmp_path):
         (tmp_path / "go").touch()
         assert job.get(timeout=20) == ["done", "done"]
         assert "ones" in magics._ask(magics.entry.names_below, "torch")
+
+
+def test_a_cell_awaits_on_stock_engines(engines, capsys):
+    """As on ours; one that never ends is freed, and the next one runs."""
+    with distlab.Cluster.attach(timeout=20) as cluster:
+        px(cluster, "import asyncio\nawait asyncio.sleep(0)\ndist.barrier()\nprint('awaited')")
+        error = raised(distlab.RankTimeout, px, cluster, "await asyncio.sleep(1000)", timeout=0.5)
+        assert "\n  ranks 0-1  awaiting  line 2  await asyncio.sleep(1000)\n" in str(error)
+        raised(distlab.RankError, px, cluster, "await asyncio.sleep(0)\n1 / 0")
+        px(cluster, "print('awaited')")
+    assert capsys.readouterr().out == 2 * "ranks 0-1: awaited\n"
 
 
 def test_what_cannot_be_attached():

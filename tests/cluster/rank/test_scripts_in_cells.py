@@ -17,17 +17,17 @@ if dist.get_rank() == 1:
 dist.barrier()
 """
 FAILING = {  # options of %run, the script, its line that the report shows
-    "an exception": ("", RAISES, "raised ValueError: x", "line 2   raise ValueError(data)"),
-    "in the names of cells": ("-i", RAISES, "raised ValueError: x", "line 2   raise ValueError(data)"),
-    "timed": ("-t", RAISES, "raised ValueError: x", "line 2   raise ValueError(data)"),
+    "an exception": ("", RAISES, "raised ValueError: x", "script.py:2   raise ValueError(data)"),
+    "in the names of cells": ("-i", RAISES, "raised ValueError: x", "script.py:2   raise ValueError(data)"),
+    "timed": ("-t", RAISES, "raised ValueError: x", "script.py:2   raise ValueError(data)"),
     "words of an exit": (
         "",
         'import sys\nsys.exit("no such file")\n',
         "raised SystemExit: no such file",
-        "line 2   sys",
+        "script.py:2   sys.exit(",
     ),
-    "an exit status": ("", "import sys\nsys.exit(3)\n", "raised SystemExit: 3", "line 2   sys.exit(3)"),
-    "a syntax error": ("", "x = 1\nif x\n", "raised SyntaxError: expected ':'", "line 2   if x"),
+    "an exit status": ("", "import sys\nsys.exit(3)\n", "raised SystemExit: 3", "script.py:2   sys.exit(3)"),
+    "a syntax error": ("", "x = 1\nif x\n", "raised SyntaxError: expected ':'", "script.py:2   if x"),
 }
 
 
@@ -50,10 +50,10 @@ def test_a_script_that_raises_on_one_rank_is_the_culprit(usable, tmp_path):
     assert str(error) == (
         "rank 1 raised ValueError: no data\n"
         f"  rank 1   line 2   {magic}\n"
-        '           line 4   raise ValueError("no data")\n'
+        '           script.py:4   raise ValueError("no data")\n'
         "rank 0 waited in communication and could not go on:\n"
         f"  rank 0   line 2   {magic}\n"
-        "           line 5   dist.barrier()\n"
+        "           script.py:5   dist.barrier()\n"
         "The process group is rebuilt and variables are kept: change the cell and run it again."
     )
 

@@ -1,5 +1,7 @@
 """What a rank reports of a wait that no note explains: by where it is, for whom, and whether it may end by itself."""
 
+import asyncio
+import functools
 import gc
 import sys
 import sysconfig
@@ -79,6 +81,70 @@ def test_what_the_engine_does_by_itself_is_not_the_learners(four, summary, run, 
     found = summary("elsewhere", "work", run)
     assert (found.doing, found.call, found.quiet) == (doing, None, False)
     assert [old.op for old in found.history] == (["all_reduce"] if doing == "idle" else [])
+
+
+def in_a_loop(function):
+    """Run it as the event loop runs a task's step or a callback."""
+    loop = asyncio.new_event_loop()
+    loop.call_soon(function)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+
+
+def by_the_engine(function):
+    """The same, where the engine has called it, for example to unpack a message."""
+    engine = {"__name__": "ipykernel.kernelbase"}
+    exec("def dispatch(function):\n    function()", engine)
+    in_a_loop(functools.partial(engine["dispatch"], function))
+
+
+@pytest.mark.parametrize(("run", "doing"), [(in_a_loop, "computing"), (by_the_engine, "idle")])
+def test_what_the_event_loop_calls_is_the_learners_or_the_engines(four, summary, run, doing):
+    """A task beside the cell counts as its code."""
+    assert summary("elsewhere", "work", run).doing == doing
+
+
+async def awaits(future):
+    await future
+
+
+async def awaits_below(future):
+    await awaits(future)
+
+
+def test_a_coroutine_that_waits_is_no_finished_rank(four, summary, monkeypatch):
+    """No frame shows it: the lines are those of its coroutines, and it is not quiet, since its loop may continue it."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(awaits_below(loop.create_future()))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    monkeypatch.setattr(status.around_cells, "_awaiting", [task])
+    found = status.summary(threading.get_ident(), set(), lambda: (0, False), loop)
+    task.cancel()
+    loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+    loop.close()
+    assert (found.doing, found.awaiting, found.idle, found.quiet) == ("computing", True, False, False)
+    assert [line.place for line in found.lines] == ["awaits_below", "awaits"]
+
+
+def test_what_a_loop_will_call_is_a_plan():
+    """A task and a timer of the learner's; not those of a library."""
+    loop = asyncio.new_event_loop()
+    assert not status.plans(loop)
+    library = loop.call_later(60, loop.stop)
+    assert not status.plans(loop)
+    library.cancel()
+    for plan in (functools.partial(loop.call_later, 60), loop.call_soon):
+        mine = plan(functools.partial(in_a_loop, None))
+        assert status.plans(loop)
+        mine.cancel()
+        assert not status.plans(loop)
+    task = loop.create_task(awaits(loop.create_future()))
+    assert status.plans(loop)
+    task.cancel()
+    loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+    loop.close()
 
 
 def test_variables_are_the_learners(monkeypatch):
