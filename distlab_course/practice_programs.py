@@ -107,6 +107,7 @@ def carry(ends: list[int], seconds: float) -> None:
     while True:
         due = [packets[0][0] for packets in waiting.values() if packets]
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
+        # not poll, which knows no time shorter than a millisecond; all descriptors of this program are small
         ready, _, _ = select.select([*ends, 0], [], [], timeout)
         if 0 in ready:
             return

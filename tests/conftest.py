@@ -19,3 +19,12 @@ def progress_file(tmp_path, monkeypatch):
     """Where this test's progress is kept."""
     monkeypatch.setenv("DISTLAB_PROGRESS", str(tmp_path / "progress.json"))
     return tmp_path / "progress.json"
+
+
+@pytest.fixture
+def threads_end_well(monkeypatch):
+    """No thread may end with an exception: Python would print distlab's traceback into the learner's cell."""
+    died = []
+    monkeypatch.setattr("threading.excepthook", died.append)
+    yield
+    assert died == []

@@ -9,7 +9,6 @@ import threading
 
 from distlab.client.plan import FORK, ControllerEndedError, Plan, check_launcher
 from distlab.client.processes import Processes
-from distlab.errors import ClusterError
 
 IDLE_SECONDS = 300.0  # after which processes end that no cluster has taken
 BEGUN: list["Ahead"] = []  # one at most
@@ -37,11 +36,15 @@ class Ahead:
         self._thread.start()
 
     def _start(self) -> None:
-        with contextlib.suppress(ClusterError):  # whoever asks for a cluster starts one, and sees why it fails
+        """Start processes, and end them if they are not wanted for a while.
+
+        Whatever goes wrong here, nobody has asked for it yet: the next cluster starts its own, and says why it cannot.
+        """
+        with contextlib.suppress(Exception):
             self._processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
             if not self._wanted.wait(IDLE_SECONDS):
-                self._processes.stop()
-                self._processes = None
+                unwanted, self._processes = self._processes, None
+                unwanted.stop()
 
     def take(self, plan: Plan) -> Processes | None:
         """They, for a cluster with this plan; if they are of no use to it, they end, and it is None."""

@@ -17,6 +17,7 @@ from distlab.wire import orders
 from distlab.wire.codec import from_json, to_json
 
 SILENCE_SECONDS = 3.5  # after which a host that gave signs of life counts as lost
+MESSAGE = b'{"class": '  # what every report begins with, and no greeting of a shell
 END_SECONDS = 2.0  # for fork servers that were asked to end, and for the programs that lead to them
 
 
@@ -32,6 +33,7 @@ class Connection:
     Attributes:
         hellos: what each host has reported about itself.
         lost: why a host cannot be reached any more, in words.
+        trouble: why what the servers report cannot be read, in words; "" as long as it can.
         engines: the newest report of each engine's process, by engine and process number.
         store: address and port of the store that a server serves.
     """
@@ -42,6 +44,7 @@ class Connection:
         self.lost: dict[int, str] = {}
         self.engines: dict[tuple[int, int], orders.EngineProcess] = {}
         self.store: tuple[str, int] | None = None
+        self.trouble = ""
         self._beats: dict[int, float] = {}
         self.thread = threading.Thread(target=self._listen, daemon=True)
         self.thread.start()
@@ -52,18 +55,25 @@ class Connection:
             self._end.sendall(to_json(order).encode() + b"\n")
 
     def _listen(self) -> None:
-        with contextlib.suppress(OSError), self._end:
-            for line in self._lines():
-                if line.startswith(b"{"):  # a shell there may print a greeting
-                    self._note(from_json(line))
-        self._lose(self.hosts, "whose connection has ended")
+        """Note what is reported. Whatever ends this, the hosts are lost: nothing would be known of them any more."""
+        why = "whose connection has ended"
+        try:
+            with contextlib.suppress(OSError), self._end:
+                for line in self._lines():
+                    if line.startswith(MESSAGE):
+                        self._note(from_json(line))
+        except Exception as error:
+            self.trouble = f"its reports cannot be read ({type(error).__name__}: {str(error).rstrip('.')})"
+            why = f"and {self.trouble}"
+        self._lose(self.hosts, why)
 
     def _lines(self) -> Iterator[bytes]:
         """The lines that arrive; meanwhile, hosts that have fallen silent are noted."""
         pending = b""
+        arrivals = select.poll()  # a descriptor may have any number
+        arrivals.register(self._end, select.POLLIN)
         while True:
-            ready, _, _ = select.select([self._end], [], [], BEAT_SECONDS if self._beats else None)
-            if ready:
+            if arrivals.poll(1000 * BEAT_SECONDS if self._beats else None):
                 received = self._end.recv(1 << 16)
                 if not received:
                     return

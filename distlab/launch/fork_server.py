@@ -81,19 +81,26 @@ class Server:
         self._reap()  # the controller may have ended before
         received = beat = time.monotonic()
         pending = b""
+        arrivals = select.poll()
+        for end in (self._orders, self._woken):
+            arrivals.register(end, select.POLLIN)
         while not beats or time.monotonic() - received < ALONE_SECONDS:
             if beats and time.monotonic() >= beat:
                 self.report(orders.Alive(self.host))
                 beat = time.monotonic() + BEAT_SECONDS
-            left = 0.0 if store else max(0.0, beat - time.monotonic()) if beats else None
-            ready, _, _ = select.select([self._orders, self._woken], [], [], left)
+            milliseconds = None
+            if store:
+                milliseconds = 0.0
+            elif beats:
+                milliseconds = 1000 * max(0.0, beat - time.monotonic())
+            ready = {descriptor for descriptor, _ in arrivals.poll(milliseconds)}
             if store and not ready:
                 self._serve_store(store)
                 store = None
-            if self._woken in ready:
+            if self._woken.fileno() in ready:
                 self._woken.recv(256)
                 self._reap()
-            if self._orders in ready:
+            if self._orders.fileno() in ready:
                 arrived = self._orders.read(65536)
                 if not arrived:
                     return

@@ -171,10 +171,12 @@ def answers(servers: Servers, wanted: Hosts, numbers: Sequence[int], logs: Path)
         connection = servers.to(number)
         while number not in connection.hellos and number not in connection.lost and time.monotonic() < deadline:
             time.sleep(0.01)
-        if number in connection.lost:
+        if number in connection.lost and not connection.trouble:
             connection.process.wait()  # so that all that it has written is in its log
         if hello := connection.hellos.get(number):
             troubles[number] = _what_differs(hello)
+        elif connection.trouble:
+            troubles[number] = f"{connection.trouble}. distlab must be the same there: install it, or give python=."
         else:
             troubles[number] = _why_silent(wanted, number, logs / f"host-{connection.hosts[0]}.log", limit)
     if troubles := {number: words for number, words in troubles.items() if words}:

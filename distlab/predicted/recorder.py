@@ -171,8 +171,12 @@ def start(run: Run, rank: int) -> Connection:
     if os.fork() == 0:
         end_with_parent()
         source.close()
-        sink.send(record(run, rank, sink.send))
-        os._exit(0)
+        try:  # from here nothing may leave this function: the child would go on as its parent
+            sink.send(record(run, rank, sink.send))
+        except Exception as error:  # the folder is gone, or what is to be sent cannot be pickled
+            sink.send(describe_failure(error))
+        finally:
+            os._exit(0)
     sink.close()
     return source
 

@@ -1,10 +1,16 @@
 """What is received from fork servers."""
 
 import socket
+from types import SimpleNamespace
 
+import pytest
+
+from distlab.errors import HostError
 from distlab.launch.connection import Connection, Servers
+from distlab.launch.hosts import Host, Hosts, answers
 from distlab.wire.codec import to_json
-from distlab.wire.orders import EngineProcess
+from distlab.wire.orders import Alive, EngineProcess
+from tests.refused import raised
 
 
 def connection(*lines):
@@ -24,3 +30,43 @@ def test_a_process_that_gets_the_number_of_a_dead_one_lives():
     assert found.engines == {(0, 7): ended, (1, 7): EngineProcess(1, 7)}
     again = connection("a shell there may greet", EngineProcess(0, 7), ended, EngineProcess(0, 7))
     assert (again.engines, again.lost) == ({(0, 7): EngineProcess(0, 7)}, {0: "whose connection has ended"})
+
+
+# --- what goes wrong on the thread that reads ---
+
+
+GREETINGS = ["{ welcome to nodeA }", '{"motd": "no message"}', "{", "\x1b]0;title\x07"]
+
+
+def test_a_shell_may_greet_with_anything():
+    """Also with what looks like JSON; the reports after it count."""
+    found = connection(*GREETINGS, EngineProcess(0, 7))
+    assert (found.engines, found.trouble) == ({(0, 7): EngineProcess(0, 7)}, "")
+
+
+OTHER_VERSION = '{"class": "Hello", "host": 0, "name": "nodeA", "colour": "red"}'
+UNKNOWN = f"MessageError: '{OTHER_VERSION[:57]}...' is no message of this distlab: Hello has no field 'colour'"
+
+
+def test_a_host_that_reports_what_nobody_knows_is_lost(threads_end_well):
+    """As another version of distlab does: at once, with the reason."""
+    found = connection(EngineProcess(0, 7), OTHER_VERSION, EngineProcess(1, 8))
+    assert found.trouble == f"its reports cannot be read ({UNKNOWN})"
+    assert found.lost == {0: f"and {found.trouble}"}
+    assert found.engines == {(0, 7): EngineProcess(0, 7)}
+    hosts_of_it = Hosts((Host("nodeA", 2),))
+    servers = SimpleNamespace(to=lambda number: found)
+    error = raised(HostError, answers, servers, hosts_of_it, [0], None)
+    assert f"\n  nodeA: {found.trouble}. distlab must be the same there: install it, or give python=." in str(error)
+
+
+@pytest.mark.parametrize("report", [EngineProcess(0, 7), EngineProcess(0, 7, status=-9), Alive(0)])
+def test_an_exception_on_the_thread_loses_the_host(threads_end_well, monkeypatch, report):
+    """It may not look alive for ever: its ranks count as dead, and are replaced."""
+
+    def fails(self, report):
+        raise ZeroDivisionError("of a test")
+
+    monkeypatch.setattr(Connection, "_note", fails)
+    found = connection(report)
+    assert found.lost == {0: "and its reports cannot be read (ZeroDivisionError: of a test)"}

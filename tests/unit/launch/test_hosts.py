@@ -20,7 +20,7 @@ HELLO = Hello(0, "nodeA", 4, OURS, "127.0.0.1", "127.0.0.2")
 def answers(folder, **differs):
     """What a host reports that differs from this machine in this way."""
     hello = replace(HELLO, **differs)
-    servers = SimpleNamespace(to=lambda number: SimpleNamespace(hellos={0: hello}, lost={}))
+    servers = SimpleNamespace(to=lambda number: SimpleNamespace(hellos={0: hello}, lost={}, trouble=""))
     return hosts.answers(servers, ONE, [0], folder)
 
 

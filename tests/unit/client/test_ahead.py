@@ -1,0 +1,36 @@
+"""The start ahead of a cluster, where it fails: without any process."""
+
+import pytest
+
+from distlab.client import ahead
+from distlab.client.plan import FORK, Plan
+from distlab.errors import ClusterError
+
+PLAN = Plan(2, "gloo", "tcp", FORK, timeout=60.0, threads=1)
+
+
+def fails(error):
+    raise error
+
+
+@pytest.mark.parametrize("error", [ClusterError("no port"), OSError("disk full"), ZeroDivisionError("of a test")])
+def test_a_start_ahead_that_fails_says_nothing(threads_end_well, monkeypatch, error):
+    """Nobody has asked for it; the cluster that is asked for starts its own, and says what is wrong."""
+    monkeypatch.setattr(ahead, "started", lambda plan: fails(error))
+    assert ahead.Ahead().take(PLAN) is None
+
+
+class NotEnding:
+    can_fork = True
+
+    def stop(self):
+        raise ZeroDivisionError("of a test")
+
+
+def test_processes_that_do_not_end_well_are_not_used(threads_end_well, monkeypatch):
+    """Nor does the thread that ends them say so."""
+    monkeypatch.setattr(ahead, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(ahead, "started", lambda plan: NotEnding())
+    begun = ahead.Ahead()
+    begun._thread.join()
+    assert begun.take(PLAN) is None
