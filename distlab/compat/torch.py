@@ -116,6 +116,26 @@ def sender_of(work: dist.Work) -> int:
     return work._source_rank()
 
 
+# --- stores ---
+
+
+def _without_prefixes(store: Any) -> Any:
+    """The store below all prefixes. Not documented: the property."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store
+
+
+def polls(store: dist.Store) -> bool:
+    """Whether a store waits without a connection: it looks into a file, or into the memory of this process."""
+    return isinstance(_without_prefixes(store), (dist.FileStore, dist.HashStore))
+
+
+def path_of(store: dist.Store) -> str:
+    """The file of a store; "" if it has none."""
+    return getattr(_without_prefixes(store), "path", "")
+
+
 # --- profiler ---
 
 

@@ -54,6 +54,7 @@ ADVICE = {
 }
 DIED = "RankDied"  # the kind of a failure that is the end of a process
 CUT_OFF = "was cut off from the notebook"  # a rank whose watchdog is gone
+TIMED_OUT = re.compile("[Tt]imed out|[Ww]ait timeout|Timeout waiting")  # of gloo's and of torch's stores
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"  # how a rank died that MPI ended
 CAUSES = {
     "SIGKILL": "often by the system when memory runs out, or by kill -9",
@@ -102,7 +103,7 @@ def rank_error(
         cause: why ranks could not go on if none is at fault.
     """
     # where none is at fault, a wait that timed out comes first: it has closed the others' connections
-    culprits = [f for f in failures if not f.consequence] or [f for f in failures if "Timed out" in f.message]
+    culprits = [f for f in failures if not f.consequence] or [f for f in failures if TIMED_OUT.search(f.message)]
     consequences = [f for f in failures if f not in culprits]
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
     parts = [*raised_words(culprits)]

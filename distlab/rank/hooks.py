@@ -21,8 +21,9 @@ from torch.distributed import rpc
 
 from distlab.compat import torch as private
 from distlab.rank import rpc_calls as remote
+from distlab.rank import stores
 from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, members_of, waits, whole
-from distlab.rank.waits import in_store, wait_elsewhere, wait_until
+from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
 
@@ -41,8 +42,11 @@ def table() -> Iterator[Row]:
     for module in (dist, dist.distributed_c10d):
         yield module, "init_process_group", initializing
         yield module, "destroy_process_group", destroying
-    for name in ("get", "multi_get", "wait"):  # which return when the keys are there
-        yield dist.Store, name, functools.partial(in_store, name)
+    for name in stores.WAITING_METHODS:
+        yield dist.Store, name, functools.partial(stores.in_store, name)
+    yield dist.TCPStore, "__init__", stores.opening
+    if hasattr(dist, "ProcessGroupGloo"):
+        yield dist.ProcessGroupGloo, "__init__", stores.building
     if rpc.is_available():
         yield from remote.table()
 

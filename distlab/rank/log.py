@@ -53,7 +53,8 @@ _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and waits in Python (waits.py), say on a rank whose peer did not arrive, or went away
 WAITED = re.compile(
     r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure|Read error|Write error"
-    r"|Socket closed|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
+    r"|Socket closed|client socket has timed out|Timed out after \d+ seconds waiting for clients|[Ww]ait timeout"
+    r"|Timeout waiting for key|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
 )
 
 Kind = tuple[bool, str, int, int]  # what messages are counted by: whether it is a send, its group, peer and tag

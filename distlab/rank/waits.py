@@ -1,22 +1,18 @@
-"""Waits for other ranks in Python code, which the watchdog can end, and notes of waits in a learner's own stores.
+"""Waits for other ranks in Python code, which the watchdog can end.
 
-Runs on every rank. A wait in C++ ends with its connections; those in Python look whether this rank was freed. hooks.py
-puts the wrapper of stores in place.
+Runs on every rank. A wait in C++ ends with its connections; those in Python look whether this rank was freed.
 """
 
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent import futures
 from typing import Any
 
-import torch.distributed as dist
-
 from distlab.rank.log import LOG, Note, waits, whole
 from distlab.text import refuse
-from distlab.wire.messages import OTHER, WAITING, is_learners
+from distlab.wire.messages import WAITING
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds between two looks at whether a wait is over or freed
 
@@ -85,15 +81,3 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
     threading.Thread(target=work, name="distlab-wait", daemon=True).start()
     wait_until(lambda seconds: futures.wait([outcome], seconds).done, freed_with)
     return outcome.result()
-
-
-def in_store(name: str, original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any) -> Any:
-    """A method of a learner's store that waits for keys, in C++: until it has them, or loses its connection.
-
-    Any process may write them, even a program that is not a rank. What torch itself asks a store for passes unchanged.
-    """
-    caller = sys._getframe(1).f_back  # frames 0 and 1 are this function's and the wrapper's; C++ calls from none
-    if not args or caller is None or not is_learners(caller.f_code.co_filename):
-        return original(store, *args, **kwargs)
-    with waits(Note(f"store.{name}", OTHER, words=repr(args[0]), has_limit=True)):
-        return original(store, *args, **kwargs)

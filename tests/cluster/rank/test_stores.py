@@ -63,3 +63,22 @@ def test_a_rank_that_raises_frees_those_that_wait_for_its_key(usable):
     error = raised(distlab.RankError, usable.run, fail_while_others_wait)
     assert [failure.rank for failure in error.failures if not failure.consequence] == [1]
     assert "ranks 0 and 2 waited in communication and could not go on" in str(error)
+
+
+def serve_on_every_rank(rank, world_size, port):
+    dist.TCPStore("127.0.0.1", port, world_size, is_master=True)
+
+
+def join_what_nobody_serves(rank, world_size, port):
+    if rank == 0:
+        raise ValueError("cannot serve")
+    dist.TCPStore("127.0.0.1", port, world_size, is_master=False)
+
+
+@pytest.mark.parametrize("mistake", [serve_on_every_rank, join_what_nobody_serves])
+def test_the_next_try_may_use_the_same_port(usable, mistake):
+    """Neither a server nor a client is left of the wait that was freed."""
+    port = free_port()
+    raised(distlab.RankError, usable.run, mistake, port)
+    usable.run(open_store, port)
+    assert usable.run(use) == [True] * 3

@@ -1,0 +1,183 @@
+"""Programs whose ranks meet in stores and groups of their own, where C++ waits without a socket; with right ones."""
+
+import os
+import tempfile
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from tests.cluster.zoo import breaks, ones
+
+
+def port():
+    """The same on all ranks of a cluster, which have one parent, and another one in the next cluster."""
+    return 20000 + os.getppid() % 9000
+
+
+def path(name):
+    """A file that all ranks of a cluster know, and that a program uses once."""
+    return os.path.join(tempfile.gettempdir(), f"distlab-{name}-{os.getppid()}")
+
+
+def written_by(rank, file):
+    """A new file of one rank."""
+    if dist.get_rank() == rank and os.path.exists(file):
+        os.unlink(file)
+    dist.barrier()
+
+
+def open_tcp(n, is_master, **options):
+    return dist.TCPStore("127.0.0.1", port(), n, is_master, **options)
+
+
+def build(rank, n, method, is_missing):
+    """A group of the learner's in the place of the cluster's, for which one rank does not come."""
+    dist.destroy_process_group()
+    if is_missing:
+        raise ValueError("no group for me")
+    dist.init_process_group("gloo", init_method=method, rank=rank, world_size=n)
+
+
+# --- a rank raises ---
+
+
+@breaks(2, error="RankError")
+def a_client_whose_server_has_raised(rank, n):
+    """rank 0 raised ValueError: cannot serve"""
+    if rank == 0:
+        raise ValueError("cannot serve")
+    open_tcp(n, is_master=False)
+
+
+@breaks(2, 4, error="RankError")
+def a_server_whose_client_has_raised(rank, n):
+    """rank 0 waited in communication and could not go on"""
+    if rank == 1:
+        raise ValueError("cannot come")
+    if rank == 0:
+        open_tcp(n, is_master=True)
+
+
+@breaks(2, error="RankError")
+def two_servers_with_one_port(rank, n):
+    """name: EADDRINUSE, message: address already in use"""
+    open_tcp(n, is_master=True)
+
+
+@breaks(2, error="RankError")
+def a_group_over_tcp_whose_first_rank_has_raised(rank, n):
+    """rank 0 raised ValueError: no group for me"""
+    build(rank, n, f"tcp://127.0.0.1:{port()}", is_missing=rank == 0)
+
+
+@breaks(2, error="RankError")
+def a_group_over_tcp_whose_last_rank_has_raised(rank, n):
+    """rank 0 waited in communication and could not go on"""
+    build(rank, n, f"tcp://127.0.0.1:{port()}", is_missing=rank == 1)
+
+
+@breaks(2, error="RankError")
+def a_group_over_a_file_whose_last_rank_has_raised(rank, n):
+    """rank 0 waited in communication and could not go on"""
+    written_by(0, path("raised"))
+    build(rank, n, f"file://{path('raised')}", is_missing=rank == 1)
+
+
+@breaks(2, error="RankError")
+def a_key_of_a_file_whose_writer_has_raised(rank, n):
+    """rank 1 waited in communication and could not go on"""
+    if rank == 0:
+        raise ValueError("cannot write")
+    dist.FileStore(path("key"), n).get("of rank 0")
+
+
+@breaks(2, error="RankError")
+def a_file_that_is_never_there(rank, n):
+    """rank 1 waited in communication and could not go on"""
+    if rank == 0:
+        raise ValueError("cannot write")
+    dist.PrefixStore("run", dist.FileStore(path("never"))).wait(["of rank 0"])
+
+
+@breaks(2, error="RankError")
+def an_item_of_a_queue_in_memory(rank, n):
+    """rank 1 waited in communication and could not go on"""
+    if rank == 0:
+        raise ValueError("cannot put")
+    dist.HashStore().queue_pop("items")
+
+
+# --- nobody raises ---
+
+
+@breaks(2, on=[0], error="RankTimeout", timeout=0.5)
+def a_client_that_nobody_serves(rank, n):
+    """rank 0  TCPStore('127.0.0.1',"""
+    open_tcp(n, is_master=False)
+
+
+@breaks(2, error="RankTimeout", timeout=0.5)
+def a_group_for_more_ranks_than_there_are(rank, n):
+    """ranks 0-1  init_process_group()"""
+    build(rank, n + 1, f"tcp://127.0.0.1:{port()}", is_missing=False)
+
+
+@breaks(2, error="RankTimeout", timeout=0.5)
+def a_group_over_a_file_for_more_ranks(rank, n):
+    """ranks 0-1  init_process_group()"""
+    written_by(0, path("more"))
+    build(rank, n + 1, f"file://{path('more')}", is_missing=False)
+
+
+@breaks(2, on=[0], error="RankTimeout", timeout=0.5)
+def a_key_that_nobody_writes_in_a_file(rank, n):
+    """rank 0  store.multi_get(['a', 'b'])"""
+    dist.FileStore(path("nobody"), n).multi_get(["a", "b"])
+
+
+@breaks(2, on=[1], error="RankError")
+def a_client_with_a_limit_of_its_own(rank, n):
+    """The client socket has timed out after 1000ms while trying to connect to"""
+    open_tcp(n, is_master=False, timeout=timedelta(seconds=1))
+
+
+# --- right ones ---
+
+
+def a_client_that_is_there_before_its_server(rank, n):
+    dist.barrier()
+    if rank == 0:
+        dist.recv(ones(), src=n - 1)
+    elif rank == n - 1:
+        dist.send(ones(), dst=0)
+    store = open_tcp(n, is_master=rank == 0)
+    store.set(str(rank), "there")
+    there = [store.get(str(other)) for other in range(n)]
+    dist.barrier()  # the server is there until all have read
+    return there == [b"there"] * n
+
+
+def keys_that_are_written_later(rank, n):
+    written_by(0, path("later"))
+    store = dist.PrefixStore("run", dist.FileStore(path("later"), n))
+    before = store.get(str(rank - 1)) if rank > 0 else b""
+    store.set(str(rank), before + b".")
+    store.wait([str(n - 1)])
+    dist.barrier()
+    return store.get(str(n - 1)) == b"." * n
+
+
+def limits_that_are_expected(rank, n):
+    file = dist.FileStore(f"{path('limit')}-{rank}", 1)
+    for wait in (lambda: file.wait(["a"], timedelta(milliseconds=1)), lambda: open_limited()):
+        try:
+            wait()
+            return False
+        except RuntimeError as error:
+            if "imeout" not in str(error) and "timed out" not in str(error):
+                raise
+    return True
+
+
+def open_limited():
+    dist.TCPStore("127.0.0.1", port(), 1, False, timedelta(milliseconds=100))
