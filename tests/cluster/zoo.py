@@ -13,17 +13,18 @@ import torch.distributed as dist
 ZOO = []
 
 
-def breaks(*worlds, on=None, error="DeadlockError", **options):
+def breaks(*worlds, on=None, error="DeadlockError", since=(), **options):
     """The decorated program breaks on so many ranks; its docstring is the sentence.
 
     In it {n} is the number of ranks, and | a new line: Python 3.13 takes the spaces after a real one away.
-    Only the ranks `on` run it; left out, all of them.
+    Only the ranks `on` run it; left out, all of them. `since` is a version of torch and the sentence from then on.
     """
 
     def note(program):
         given = only(on, program)
+        words = since[1] if since and torch.__version__ >= since[0] else program.__doc__
         for n in worlds:
-            ZOO.append((n, given, error, program.__doc__.replace("{n}", str(n)).replace("|", "\n"), options))
+            ZOO.append((n, given, error, words.replace("{n}", str(n)).replace("|", "\n"), options))
         return given
 
     return note
