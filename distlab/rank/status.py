@@ -140,10 +140,14 @@ def _traffic() -> Iterator[MessageCount]:
 
 def _sleeps(lines: tuple[Line, ...]) -> bool:
     """Whether the main thread waits for a timer alone, as Linux sees it; where it does not say, by the line's text."""
+    says_sleep = bool(lines) and "sleep(" in lines[-1].text
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/wchan") as place:
-        if (seen := place.read()) not in ("", "0"):
+        seen = place.read()
+        if sys.version_info < (3, 11) and ("poll" in seen or "select" in seen):
+            return says_sleep  # time.sleep of Python 3.10 is a select of no file
+        if seen not in ("", "0"):
             return "nanosleep" in seen
-    return bool(lines) and "sleep(" in lines[-1].text
+    return says_sleep
 
 
 def _lines_of_coroutine(task: asyncio.Task[Any] | None) -> tuple[Line, ...]:
