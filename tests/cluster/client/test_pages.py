@@ -51,7 +51,7 @@ def slow(rank, world_size):
 
 def plain(report):
     """A report without what differs from run to run; on the pages the programs are in cells, here in a file."""
-    differs = r"line \d+|\w+\.py:\d+|\d\.\d s|\s+"
+    differs = r"line \d+|\w+\.py:\d+|\d+\.\d s|\s+"
     return re.sub(differs, lambda found: " " if found[0].isspace() else "#", report).strip()
 
 
