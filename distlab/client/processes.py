@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from distlab.diagnosis import failures
 from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Connection, Servers
+from distlab.text import grouped, rank_list
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, KillOrder, ServerPlan
 from distlab.wire.rendezvous import Meeting, address_towards, listen, serve
@@ -32,6 +33,7 @@ from distlab.wire.rendezvous import Meeting, address_towards, listen, serve
 START_SECONDS = 60.0
 LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended
 ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
+WHERE_AND_PYTHON = "__import__('socket').gethostname(), '%d.%d' % __import__('sys').version_info[:2]"
 CONTROLLER_MODULE = "distlab.launch.controller"
 ENGINE = [sys.executable, "-m", "ipyparallel.engine"]
 
@@ -85,14 +87,34 @@ class Processes:
     def _attach(self, client: Any) -> str:
         """Use engines that others started, and end none of them; returns the address of this machine for them."""
         self.client = client
+        engines = client.direct_view("all")
         try:
-            names = client.direct_view("all").apply_async(socket.gethostname).get(timeout=ATTACH_SECONDS)
+            # first what any Python understands: a function travels as code, which another one would not survive
+            looked = engines.apply_async(eval, WHERE_AND_PYTHON).get(timeout=ATTACH_SECONDS)
+            names = [name for name, _ in looked]
+            self._check_versions(names, [local.installed() | {local.PYTHON: python} for _, python in looked])
+            self._check_versions(names, engines.apply_async(local.installed).get(timeout=ATTACH_SECONDS))
+        except HostError:
+            raise
         except Exception as error:  # whatever an engine raises, for example because distlab is not installed there
             advice = "Each engine needs distlab, as installed here, and must be idle."
             raise HostError(f"The engines do not answer: {error}. {advice}") from error
         self.names = tuple(dict.fromkeys(names))
         self.host_of_rank = tuple(map(self.names.index, names))
         return address_towards(compat.address_of_controller(client))
+
+    def _check_versions(self, names: Sequence[str], versions: Sequence[Mapping[str, str]]) -> None:
+        """HostError if some engines, on hosts of these names, have other versions than this notebook."""
+        troubles = [local.differences(theirs) for theirs in versions]
+        if not any(troubles):
+            return
+        alike = grouped((trouble, rank) for rank, trouble in enumerate(troubles) if trouble)
+        parts = []
+        for trouble, ranks in alike.items():
+            where = ", ".join(dict.fromkeys(names[rank] for rank in ranks))
+            parts.append(f"The Python of {rank_list(ranks)} on {where} {trouble}.")
+        advice = f"They must be the same: install them there, {self._plan.again}."
+        raise HostError(f"These engines cannot be used. {' '.join(parts)} {advice}")
 
     def _start(self) -> str:
         """Start all processes; returns the address of this machine for the engines."""

@@ -198,11 +198,8 @@ def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
 
 def _what_differs(hello: Hello) -> str:
     """Why a host that has answered cannot be used; "" if it can."""
-    ours = local.installed()
-    if different := [name for name in ours if hello.versions.get(name) != ours[name]]:
-        found = ", ".join(f"{name} {hello.versions.get(name, 'not installed')}" for name in different)
-        want = ", ".join(f"{name} {ours[name]}" for name in different)
-        return f"it has {found}; this machine has {want}. They must be the same: install them there, or give python=."
+    if different := local.differences(hello.versions):
+        return f"it {different}. They must be the same: install them there, or give python=."
     if not any(hello.notebook in some for some in rendezvous.addresses().values()):
         return f"it sees this machine as {hello.notebook}, which is not its address: the ranks could not connect."
     return ""

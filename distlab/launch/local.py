@@ -9,7 +9,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import psutil
 
@@ -19,6 +19,7 @@ from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan
 
 SAME = ("distlab", "torch", "ipyparallel")  # packages of which notebook and hosts must have the same version
+PYTHON, PROTOCOL = "Python", "distlab's messages"  # whose versions must be the same, too
 
 # of a rank after the first all_reduce: a forked one shares most of its pages, others are a Python of their own each
 MEGABYTES_FORKED, MEGABYTES = 60, 190
@@ -72,11 +73,32 @@ def installed() -> dict[str, str]:
     """The versions that must be the same everywhere, by name. Runs on: anywhere."""
     from importlib import metadata  # a cluster without hosts starts sooner
 
-    found = {"Python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+    found = {PYTHON: f"{sys.version_info[0]}.{sys.version_info[1]}"}
     for name in SAME:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name).partition("+")[0]
+    with contextlib.suppress(ImportError):  # an older distlab
+        from distlab.wire.codec import protocol
+
+        found[PROTOCOL] = protocol()
     return found
+
+
+def differences(theirs: Mapping[str, str]) -> str:
+    """What is not as it is here, in words; "" if all is. Runs on: the notebook's kernel.
+
+    Args:
+        theirs: what is installed there.
+    """
+    ours = installed()
+    different = [name for name in ours if theirs.get(name) != ours[name]]
+    if len(different) > 1 and PROTOCOL in different:
+        different.remove(PROTOCOL)  # the other differences say why
+    if not different:
+        return ""
+    found = ", ".join(f"{name} {theirs.get(name, 'not installed')}" for name in different)
+    wanted = ", ".join(f"{name} {ours[name]}" for name in different)
+    return f"has {found}; this machine has {wanted}"
 
 
 def _address(interface: str | None, notebook: str) -> str:

@@ -1,12 +1,14 @@
 """Engines that ipyparallel has started become ranks, and stay when their cluster is stopped."""
 
 import os
+import sys
 
 import ipyparallel
 import pytest
 
 import distlab
 from distlab.client import magics
+from distlab.launch import local
 from tests.cluster.conftest import pid_on_rank, px, stuck, sum_of_ranks, until_told
 from tests.processes import until
 from tests.refused import raised
@@ -75,6 +77,49 @@ def test_what_cannot_be_attached():
     assert words.startswith(
         "No ipyparallel cluster runs in profile 'nobodys', and no file has this path. Start one with "
     )
+
+
+OLD_TORCH = """
+import importlib.metadata
+genuine = importlib.metadata.version
+importlib.metadata.version = lambda name: "1.0.0+cpu" if name == "torch" else genuine(name)
+"""
+OLD_MESSAGES = """
+from distlab.wire import codec
+genuine = dict(codec.KINDS)
+del codec.KINDS["Query"]
+"""
+GENUINE_TORCH = "importlib.metadata.version = genuine"
+GENUINE_MESSAGES = "codec.KINDS.update(genuine)"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "mend_it", "words"),
+    [
+        (OLD_TORCH, GENUINE_TORCH, "has torch 1.0.0; this machine has torch "),
+        (OLD_MESSAGES, GENUINE_MESSAGES, "has distlab's messages "),
+    ],
+    ids=["torch", "messages"],
+)
+def test_an_engine_with_another_version_is_refused(engines, break_it, mend_it, words):
+    """As a host is: at once, and not by a thread that cannot read a message; the engine is as it was."""
+    client, _ = engines
+    client[1].execute(break_it, block=True)
+    error = raised(distlab.HostError, distlab.Cluster.attach, timeout=20)
+    assert str(error).startswith(f"These engines cannot be used. The Python of rank 1 on {os.uname().nodename} {words}")
+    assert str(error).endswith(f"They must be the same: install them there, {AGAIN}.")
+    client[1].execute(mend_it, block=True)
+    with distlab.Cluster.attach(timeout=20) as cluster:
+        assert cluster.run(sum_of_ranks) == [1.0] * 2
+
+
+def test_engines_of_another_python_are_refused_before_code_is_sent(engines, monkeypatch):
+    """Code of one Python may crash another one."""
+    versions = {**local.installed(), "Python": "3.99"}
+    monkeypatch.setattr(local, "installed", lambda: versions)
+    words = str(raised(distlab.HostError, distlab.Cluster.attach, timeout=20))
+    found = f"has Python {sys.version_info[0]}.{sys.version_info[1]}; this machine has Python 3.99."
+    assert words.startswith(f"These engines cannot be used. The Python of ranks 0-1 on {os.uname().nodename} {found}")
 
 
 def test_a_rank_that_dies_is_reported(engines):

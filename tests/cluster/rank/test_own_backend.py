@@ -83,7 +83,7 @@ dist.Backend.register_backend(NAME, make, devices=["cpu"])
 """
 RAISES = 'if RANK == "1": raise ImportError("libfabric is missing")'
 DIES = 'if RANK == "1": os._exit(3)'
-FREEZES = 'if RANK == "1": time.sleep(60)'
+FREEZES = 'if RANK == "1": time.sleep(600)'
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ FREEZES = 'if RANK == "1": time.sleep(60)'
     [
         (
             RAISES,
-            60,
+            300,
             "rank 1 raised ImportError: libfabric is missing\n"
             f"  rank 1   half_NAME.py:5   {RAISES}\n"
             "Correct what rank 1 raised, then start the cluster again.",
         ),
-        (DIES, 60, "rank 1 ended with exit status 3 when it joined.\nStart the cluster again; with fewer ranks, if "),
+        (DIES, 300, "rank 1 ended with exit status 3 when it joined.\nStart the cluster again; with fewer ranks, if "),
         (FREEZES, 1, "rank 0 raised DistStoreError: wait timeout after 1000ms"),
         (FREEZES, 1, "\nRank 1 had not come.\nRanks wait timeout=1 s for each other: give more time. "),
     ],
@@ -111,7 +111,7 @@ def test_the_first_rank_that_cannot_join_is_named(tmp_path, monkeypatch, what, l
     stop_what_runs()
     began = time.monotonic()
     error = raised(distlab.ClusterError, distlab.Cluster, 2, backend=name, timeout=limit)
-    assert time.monotonic() - began < 50
+    assert time.monotonic() - began < 100
     assert str(error).startswith("The process group could not be built: rank ")
     assert words.replace("half_NAME", name) in str(error)
 

@@ -29,6 +29,10 @@ def answers(folder, **differs):
     [
         ({"versions": OURS | {"torch": "1.0.0"}}, "it has torch 1.0.0; this machine has torch "),
         ({"versions": {}}, "it has Python not installed, distlab not installed"),
+        (
+            {"versions": OURS | {local.PROTOCOL: "0"}},
+            f"it has distlab's messages 0; this machine has {local.PROTOCOL} ",
+        ),
         ({"notebook": "203.0.113.5"}, "it sees this machine as 203.0.113.5, which is not its address: the ranks"),
     ],
 )
