@@ -5,13 +5,13 @@ points of the group "distlab.commands", functions of the list of arguments: the 
 """
 
 import argparse
-import os
 import sys
 import time
 from importlib.metadata import entry_points, version
 from typing import Any
 
 import distlab
+from distlab import machine
 from distlab.client.recording import clock_offsets
 from distlab.errors import ClusterError
 from distlab.launch import reaper
@@ -61,11 +61,11 @@ def show(what: str, seen: str, advice: str = "") -> None:
 
 
 def check_machine() -> None:
-    """Python and the packages that matter most, cores, memory, and processes that were left over."""
+    """Python and the packages that matter most, cores, and processes that were left over."""
     show("Python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
     names = ("distlab", "torch", "ipyparallel", "ipython", "ipykernel")
     show("packages", ", ".join(f"{name} {version(name)}" for name in names))
-    cores = os.cpu_count() or 1
+    cores = machine.cores()
     show("cores", f"{cores}; up to {cores} ranks compute at full speed, more than that take turns")
     left = ", ".join(str(process.pid) for process in reaper.leftovers())
     show("leftovers", left or "none", "python -m distlab doctor --clean ends these processes." if left else "")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distlab import text
+from distlab import machine, text
 from distlab.errors import ClusterError
 from distlab.launch import hosts as machines
 from distlab.launch import local, mpiexec
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 ATTACHED = "attached"  # of Cluster.engines
 START = "Start one with `ipcluster start -n 4`, or call Cluster(4)."
+# How long a communication call waits for its peers. Long, because one rank may prepare for minutes: it compiles, reads
+# data, evaluates. Nobody has to wait that long for a program that hangs: a deadlock is proven within two seconds.
+TIMEOUT = 600.0
 CONNECT_SECONDS = 10.0  # for a controller to answer
 EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
 STOCK, FORK = "local", "fork"  # a process for each rank by ipyparallel, and forks of one process
@@ -120,7 +123,7 @@ def make_plan(
     if threads is not None:
         threads = text.whole_number("threads", threads, 1, advice="Call Cluster(n, threads=1).")
     elif not hosts and not found:
-        threads = max(1, (os.cpu_count() or 1) // n)
+        threads = max(1, machine.cores() // n)
     backend, timeout = check_backend(backend, n), text.seconds("timeout", timeout)
     network = check_network(network, n, backend)
     if isinstance(preload, str) or not all(map(_is_module, preload)):

@@ -6,13 +6,11 @@ fork server before torch is imported, for the report that hosts.py reads.
 
 import contextlib
 import os
-import resource
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-import psutil
-
+from distlab import machine
 from distlab.launch import reaper
 from distlab.text import refuse
 from distlab.wire import rendezvous
@@ -33,15 +31,17 @@ def check(n: int, engines: str) -> None:
 
     Without this check, a start hangs when a library is refused a file.
     """
-    free, each = psutil.virtual_memory().available / 1e6, MEGABYTES_FORKED if engines == "fork" else MEGABYTES
+    free, each = machine.memory() / 1e6, MEGABYTES_FORKED if engines == "fork" else MEGABYTES
     most = max(2, int(free // each))
     if n > most:
         limit = f"It has {free / 1000:.0f} GB of free memory. A rank takes about {each} MB: close other programs."
         refuse("n", f"at most {most} on this machine", n, limit)
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = machine.open_files()
+    if files is None:
+        return
     common, each = NEEDED_FILES
     most = max(0, (files - common) // each)
-    if n > most and files != resource.RLIM_INFINITY:
+    if n > most:
         cure = "For more, run `ulimit -n 4096` in the shell that starts Python or Jupyter."
         refuse("n", f"at most {most} on this machine", n, f"A process may open {files} files here. {cure}")
 
@@ -66,7 +66,7 @@ def report_of_host(plans: Sequence[HostPlan]) -> Hello:
     notebook = plan.notebook or os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or came_by_ssh
     address = plan.address or _address(plan.interface, notebook)
     os.environ.update(dict.fromkeys(rendezvous.INTERFACES, rendezvous.interface_of(address)))
-    return Hello(plan.host, socket.gethostname(), len(os.sched_getaffinity(0)), installed(), notebook, address)
+    return Hello(plan.host, socket.gethostname(), machine.cores(), installed(), notebook, address)
 
 
 def installed() -> dict[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
+from distlab import machine
 from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.errors import RanksFailed, SweepError
 from distlab.measure.timing import Timing, bus_factor, measure_each
@@ -179,9 +179,8 @@ def sweep(
     for size in sizes:
         if size <= 0 or size % ELEMENT:
             refuse("sizes", f"bytes above 0, multiples of the {ELEMENT} of an element", size, EXAMPLE)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     timings: dict[tuple[int, int, str], Timing] = {}
-    result = Sweep(timings, collective, cores, cluster.simulated)
+    result = Sweep(timings, collective, machine.cores(), cluster.simulated)
     with progress(len(counts) * len(sizes)) as bar:
         for n, size in itertools.product(counts, sizes):
             where = f"{format_bytes(size)} on {count(n, 'rank')}"

@@ -22,6 +22,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from distlab import machine
 from distlab.compat import torch as private
 from distlab.compat import torch_changed as changed
 from distlab.compat import torch_fake as fake
@@ -186,8 +187,9 @@ def outcomes_of(runs: Sequence[Run]) -> list[Outcomes]:
     found: list[dict[int, Any]] = [dict.fromkeys(run.ranks or [0]) for run in runs]
     wanted = deque((number, rank) for number, ranks in enumerate(found) for rank in ranks)
     running: dict[Connection, tuple[int, int]] = {}
+    at_once = machine.cores()
     while wanted or running:
-        while wanted and len(running) < (os.cpu_count() or 1):
+        while wanted and len(running) < at_once:
             number, rank = wanted.popleft()
             running[start(runs[number], rank)] = number, rank
         for child in wait(list(running)):

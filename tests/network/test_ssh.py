@@ -1,7 +1,6 @@
 """A cluster on two hosts that ssh reaches: started, wrong, broken and mended there as on one machine."""
 
 import contextlib
-import os
 import re
 import threading
 import time
@@ -12,6 +11,7 @@ import torch
 import zmq
 
 import distlab
+from distlab import machine
 from distlab.launch import hosts, reaper
 from tests.cluster.conftest import pid_on_rank, stop_what_runs, stuck, sum_of_ranks
 from tests.network.programs import place
@@ -55,7 +55,7 @@ def test_ranks_are_numbered_host_by_host(usable):
     ]
     assert [row["host"] for row in usable.describe()] == ["nodeA", "nodeA", "nodeB", "nodeB"]
     assert repr(usable).startswith("Cluster(4) on nodeA and nodeB: backend gloo, engines ssh\nrank 0: idle")
-    assert usable.threads == max(1, (os.cpu_count() or 1) // 2)
+    assert usable.threads == max(1, machine.cores() // 2)
 
 
 def test_a_deadlock_over_both_hosts(usable):

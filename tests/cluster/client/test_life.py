@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 import distlab
+from distlab import machine
 from distlab.client.cell import Cell, Options
 from distlab.launch import local, reaper
 from tests.cluster.conftest import descriptors_and_threads, our_processes, pid_on_rank, sum_of_ranks
@@ -91,7 +92,7 @@ def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
 
     monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 60)
     with distlab.Cluster(3, timeout=2) as cluster:
-        expected = max(1, (os.cpu_count() or 1) // 3)
+        expected = max(1, machine.cores() // 3)
         seen = cluster.run(lambda rank, world_size: (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]))  # noqa: F821
         assert seen == [(expected, str(expected))] * 3
         error = raised(distlab.RankError, cluster.run, deadlock)

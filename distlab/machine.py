@@ -1,0 +1,136 @@
+"""What this machine lets a process have: cores, memory, open files.
+
+Runs on the notebook's kernel, called by plan.py, sweep.py, predict's recorder and the doctor; and in the fork server of
+each host, called by local.py. A machine may be larger than what a process gets of it: Slurm and taskset allow some of
+the cores, and a container, as those of JupyterHub, Binder and Docker are, has a share of their time, and of the memory.
+"""
+
+import contextlib
+import math
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from distlab.text import refuse
+
+CORES = "DISTLAB_CORES"  # of the environment: how many cores to count with, whatever the machine says
+# Linux's control groups, version 1 or 2: which of them this process is in, and their limits
+OWN_GROUPS = Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """How many cores' worth of time this process may use, at least 1.
+
+    The smallest of: the cores of the machine, those that this process may run on, and the quota of its containers,
+    rounded up. Where that is not what you mean, set DISTLAB_CORES.
+
+    Runs on: anywhere.
+
+    Raises:
+        ArgumentError: DISTLAB_CORES is no number.
+
+    Source: Linux, Documentation/admin-guide/cgroup-v2.rst (cpu.max), and scheduler/sched-bwc.rst for version 1.
+    """
+    wanted = os.environ.get(CORES)
+    if wanted is not None:
+        return _given(wanted)
+    counts = [os.cpu_count() or 1]
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        counts.append(len(os.sched_getaffinity(0)))
+    counts += [math.ceil(quota) for quota in map(_quota, _groups("cpu")) if quota is not None]
+    return max(1, min(counts))
+
+
+def memory() -> int:
+    """The bytes that this process and its children can still take: of the machine, or of its containers if less.
+
+    Runs on: anywhere.
+    """
+    import psutil
+
+    free = [psutil.virtual_memory().available]
+    free += [left for left in map(_memory_left, _groups("memory")) if left is not None]
+    return max(0, min(free))
+
+
+def open_files() -> int | None:
+    """How many files a process may have open; None for any number. Runs on: anywhere."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _given(wanted: str) -> int:
+    """The number of cores in DISTLAB_CORES."""
+    if not wanted.isdecimal() or int(wanted) == 0:
+        refuse(CORES, "a whole number above 0", wanted, "It is a variable of the environment: unset it, or change it.")
+    return int(wanted)
+
+
+# --- control groups ---
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The folders of the control groups that this process is in, and whose limits of "cpu" or "memory" it is under.
+
+    A group is also under the limits of those around it. Inside a container the path may be that of the host, which is
+    not there; the container's own group is then the root of what is mounted.
+    """
+    for line in _read(OWN_GROUPS).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2
+            root = GROUPS
+        elif controller in controllers.split(","):
+            root = GROUPS / controllers
+            if not root.is_dir():
+                root = GROUPS / controller
+        else:
+            continue
+        group = root
+        yield group
+        for part in path.strip("/").split("/"):
+            group = group / part
+            if group != root and group.is_dir():
+                yield group
+
+
+def _quota(group: Path) -> float | None:
+    """The cores' worth of time that a group may use; None for no limit."""
+    words = _read(group / "cpu.max").split()  # "150000 100000": microseconds in a period of so many
+    if not words:  # version 1
+        words = [_read(group / "cpu.cfs_quota_us").strip(), _read(group / "cpu.cfs_period_us").strip()]
+    with contextlib.suppress(ValueError, ZeroDivisionError):  # "max 100000", or nothing
+        quota, period = map(int, words)
+        if quota > 0:  # version 1 says -1 for no limit
+            return quota / period
+    return None
+
+
+def _memory_left(group: Path) -> int | None:
+    """The bytes that a group may still take; None for no limit. What it keeps of files goes when memory is wanted."""
+    names = ("memory.max", "memory.current", "inactive_file")
+    if not (group / names[0]).exists():
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    limit, used, kept = names
+    with contextlib.suppress(ValueError):  # "max", or no such files
+        left = int(_read(group / limit)) - int(_read(group / used))
+        return left + _statistics(group).get(kept, 0)
+    return None
+
+
+def _statistics(group: Path) -> dict[str, int]:
+    """What a group's memory consists of, in bytes by kind."""
+    found = {}
+    for line in _read(group / "memory.stat").splitlines():
+        kind, _, num_bytes = line.partition(" ")
+        if num_bytes.isdecimal():
+            found[kind] = int(num_bytes)
+    return found
+
+
+def _read(path: Path) -> str:
+    """The text of a file; "" if there is none."""
+    with contextlib.suppress(OSError):
+        return path.read_text()
+    return ""
