@@ -14,7 +14,7 @@ from distlab import simulated, text
 from distlab.client import display, waiting
 from distlab.client.cell import Cell, Options, lines_of, may_pause
 from distlab.client.export import Export, Step, write
-from distlab.client.plan import Engines, check_network, connect, make_plan
+from distlab.client.plan import TIMEOUT, Engines, check_network, connect, make_plan
 from distlab.client.processes import Processes
 from distlab.client.ranks import Ranks
 from distlab.compat import warn_of_newer_torch
@@ -47,7 +47,8 @@ class Cluster:
         engines: what starts the ranks: "fork", "local" (a process for each by ipyparallel), "mpi", "slurm" or "ssh";
             None takes the best one here. With "mpi", mpiexec starts them: mpi4py's `MPI` is then defined on every rank,
             and a rank that dies ends the others.
-        timeout: seconds that a communication call waits for its peers before it raises.
+        timeout: seconds that a communication call waits for its peers before it raises; a deadlock is reported long
+            before that.
         threads: OpenMP threads of each rank; None takes max(1, cores // n).
         network: a `Network` to simulate: messages take virtual time, which `clock` shows; None for real time.
         preload: modules imported once, before the ranks are forked; "torch._dynamo" is for ranks that train.
@@ -76,7 +77,7 @@ class Cluster:
         backend: str = "gloo",
         init_method: str = "tcp",
         engines: str | Engines | None = None,
-        timeout: float = 30.0,
+        timeout: float = TIMEOUT,
         threads: int | None = None,
         network: Network | None = None,
         preload: Sequence[str] = (),
@@ -102,7 +103,9 @@ class Cluster:
             warn_of_newer_torch()
 
     @classmethod
-    def attach(cls, where: str | os.PathLike = "default", *, backend: str = "gloo", timeout: float = 30.0) -> Cluster:
+    def attach(
+        cls, where: str | os.PathLike = "default", *, backend: str = "gloo", timeout: float = TIMEOUT
+    ) -> Cluster:
         """Use the engines of a running ipyparallel cluster as ranks; they keep running after `stop`.
 
         Each needs the same Python, torch and distlab as this machine. `where` is the name of an ipyparallel profile, or
