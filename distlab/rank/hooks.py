@@ -10,6 +10,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from math import prod
 from operator import index
 from types import FrameType
@@ -22,7 +23,7 @@ from torch.distributed import rpc
 from distlab.compat import torch as private
 from distlab.rank import rpc_calls as remote
 from distlab.rank import stores
-from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, members_of, waits, whole
+from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, is_short, members_of, waits, whole
 from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
@@ -242,7 +243,8 @@ def waiting(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) 
     if note is None:
         outcome = make()
     else:
-        note.has_limit |= bool(args or kwargs)
+        limits = [given for given in (*args, *kwargs.values()) if isinstance(given, timedelta)]
+        note.has_limit |= any(map(is_short, limits))
         outcome = _wait(work, note, make)
     if LOG.simulator is not None:
         LOG.simulator.has_waited(work)

@@ -29,6 +29,9 @@ from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, Failu
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
 IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
+# A call with a shorter timeout than this is left to end by itself: whoever gives it one of seconds expects that it may
+# be over, and handles the error. With one of minutes, as real scripts have, nobody would wait for it: it is judged.
+SHORT = timedelta(seconds=10)
 # Three limits on what is remembered. Where something fell out, nothing is claimed: no limit makes a statement false.
 # Calls that are remembered until they are waited for: an older one is never reported as left, and a group in which one
 # may still be waited for stays (RankStatus.more_unwaited). So many results of functional collectives, too: the wait for
@@ -68,7 +71,7 @@ class Note:
         kind: one of the kinds of calls in wire/messages.py.
         ranks: those that it waits for, if it is not a call of a process group.
         words: what else a report says about it: the function of a remote call, the key of a store.
-        has_limit: whether it has its own time limit.
+        has_limit: whether it has a time limit of its own, and will end by itself.
         freed_with: the message of the RuntimeError that ends the wait, which is Python code, when this rank is freed;
             "" for a wait in C++, which ends with its connections.
 
@@ -116,16 +119,16 @@ class Note:
 
     def record(self, with_lines: bool = True) -> CallRecord:
         """The call as another process reads and compares it."""
-        members, is_short = members_of(self.group) if self.method else (self.ranks, False)
+        members, ends_soon = members_of(self.group) if self.method else (self.ranks, False)
         known = members or LOG.members.get(self.group, ())  # also where the group is gone
         ranks, splits = dict(enumerate(known)), self.splits or (None, None)
         sends, receives = (_by_rank(split, len(known)) for split in splits)
-        is_short |= timedelta(0) < getattr(self.options, "timeout", timedelta(0)) < private.default_timeout()
+        ends_soon |= is_short(getattr(self.options, "timeout", timedelta(0)))
         return CallRecord(
             op=self.op or self.method,
             kind=self.kind,
             members=members,
-            own_limit=is_short or self.has_limit or self.method == "monitored_barrier",  # which says who is missing
+            own_limit=ends_soon or self.has_limit or self.method == "monitored_barrier",  # which says who is missing
             collective=self.method if self.kind == COLLECTIVE else "",
             group=self.group,
             sequence=self.sequence,
@@ -342,12 +345,17 @@ def is_at_fault(error: BaseException) -> bool:
 
 
 def members_of(name: str) -> tuple[tuple[int, ...], bool]:
-    """Ranks of the group with this name, and whether it was given a shorter timeout than the cluster's."""
+    """Ranks of the group with this name, and whether its timeout is short."""
     for group, its_name in list(private.GROUP_NAMES.items()):  # the watchdog's thread looks here, too
         if its_name == name:
             members = tuple(map(int, dist.get_process_group_ranks(group)))  # new_group takes numpy's
-            return members, private.timeout_of(group) < private.default_timeout()
+            return members, is_short(private.timeout_of(group))
     return (), False
+
+
+def is_short(limit: timedelta) -> bool:
+    """Whether a call with this timeout is left to end by itself; one with the cluster's is not. Zero means none."""
+    return timedelta(0) < limit < min(SHORT, private.default_timeout())
 
 
 def whole(number: Any) -> Any:

@@ -22,7 +22,7 @@ from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
 from distlab.rank import around_cells
 from distlab.rank.debugger import PERSON
-from distlab.rank.log import C10D, LOG, MOST_KINDS, Note, describe_failure, members_of
+from distlab.rank.log import C10D, LOG, MOST_KINDS, Note, describe_failure, is_short, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Line, MessageCount, RankStatus, is_learners, line_of
@@ -119,7 +119,8 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
             members = everyone if ranks is None else tuple(sorted(map(int, ranks)))
             # a group that only its members make is not counted
             count = 0 if frame.f_locals.get("use_local_synchronization") else dist.get_pg_count()
-            return CallRecord(op, messages.OTHER, members, limit is not None, sequence=count)
+            ends_soon = limit is not None and is_short(limit)
+            return CallRecord(op, messages.OTHER, members, own_limit=ends_soon, sequence=count)
     in_training = op in ("backward", "DistributedDataParallel") and os.path.isdir("/proc/self/task")
     return CallRecord(op, messages.OTHER, everyone, may_end or not in_training)
 

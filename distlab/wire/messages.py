@@ -24,6 +24,7 @@ FREE, FREE_WAITING, COME_BACK, TYPED = "free", "free waiting", "come back", "typ
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LIBRARY = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
 NOT_LEARNERS = (PACKAGE + os.sep, PACKAGE + "_", LIBRARY)  # distlab_course has a name that begins with distlab's
+AT_A_PROMPT = ("<ipython-input", "<stdin>", "<console>")  # what code is named that a person types, and no file holds
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class CallRecord:
         op: what the learner called.
         kind: one of those above.
         members: ranks of its group, none if that was destroyed; for a remote call, the ranks that it waits for.
-        own_limit: whether it ends before the group's timeout.
+        own_limit: whether it is left to end by itself, because its own limit is short.
         collective: its name below `op`.
         group: name of its group.
         sequence: its number among the collectives of its group, or the messages of its group, direction, peer and tag.
@@ -259,15 +260,29 @@ class Answer:
 def is_learners(filename: str | None) -> bool:
     """Whether a source file is the learner's: a cell, a script, a module beside the notebook.
 
-    A program given with -c, like the one that starts a rank, is not.
+    A program given with -c, like the one that starts a rank, is not, nor is code that a library has generated:
+    "<eval_with_key>.3" where torch traces a model, and the files of its cache where it compiles one.
 
     Runs on: anywhere.
     """
-    if not filename or filename.startswith(("<frozen", "<string>")):
+    if not filename:
         return False
+    if filename.startswith("<"):  # code that no file holds
+        return filename.startswith(AT_A_PROMPT)
     path = os.path.realpath(filename)
-    installed = {"site-packages", "dist-packages"} & set(path.split(os.sep))  # also of another environment
-    return not installed and not path.startswith(NOT_LEARNERS)
+    folders = path.split(os.sep)
+    installed = {"site-packages", "dist-packages"} & set(folders)  # also of another environment
+    if installed or path.startswith(NOT_LEARNERS):
+        return False
+    return not _is_compiled(path, folders)
+
+
+def _is_compiled(path: str, folders: list[str]) -> bool:
+    """Whether torch.compile has written a file, into the cache that it has now, or into one with its default name."""
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # torch sets it before it writes the first file
+    if cache and path.startswith(os.path.realpath(cache) + os.sep):
+        return True
+    return any(folder.startswith("torchinductor_") for folder in folders[:-1])
 
 
 def line_of(filename: str, number: int, function: str) -> Line:

@@ -4,6 +4,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import torch.distributed as dist
 from torch.utils.data import DataLoader
@@ -111,6 +112,18 @@ def a_group_that_one_rank_destroys(rank, n):
         dist.destroy_process_group()
     else:
         dist.barrier()
+
+
+@breaks(2)
+def a_group_with_a_timeout_of_minutes(rank, n):
+    """2 of 2 ranks wait for each other; nobody will send."""
+    dist.recv(ones(), src=1 - rank, group=dist.new_group(timeout=timedelta(seconds=50)))
+
+
+@breaks(2)
+def a_wait_with_a_timeout_of_minutes(rank, n):
+    """2 of 2 ranks wait for each other; nobody will send."""
+    dist.irecv(ones(), src=1 - rank).wait(timedelta(minutes=3))
 
 
 @breaks(2)

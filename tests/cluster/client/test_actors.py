@@ -102,6 +102,20 @@ def test_a_slow_rank_is_no_deadlock(usable, busy):
     usable.run(lambda rank, world_size: (rank == 0 and busy(), dist.barrier()))
 
 
+def test_a_group_with_a_short_timeout_ends_by_itself(usable):
+    """Who gives a group two seconds handles the error that comes after them; with minutes it is a deadlock."""
+
+    def impatient(rank, world_size):
+        group = dist.new_group(timeout=timedelta(seconds=2))
+        if rank < 2:
+            return str(raised(RuntimeError, dist.recv, torch.zeros(1), src=1 - rank, group=group))
+
+    first, second, third = usable.run(impatient)
+    assert "Timed out waiting 2000ms" in first + second  # one may be told that the other has given up
+    assert third is None
+    usable.heal()
+
+
 def test_a_call_with_its_own_limit_ends_by_itself(usable):
     """monitored_barrier with a timeout names the missing rank itself; no alarm takes that from the learner."""
 

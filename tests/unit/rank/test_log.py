@@ -121,14 +121,26 @@ LIMITS = {
     "none": (lambda: dist.barrier(), False),
     "of a wait": (lambda: dist.all_reduce(ones(1), async_op=True).wait(timedelta(seconds=5)), True),
     "of a group": (lambda: dist.barrier(dist.new_group([0], timeout=timedelta(seconds=5))), True),
+    # shorter than the cluster's minute, and yet too long for anybody to wait for it
+    "long, of a wait": (lambda: dist.all_reduce(ones(1), async_op=True).wait(timedelta(seconds=30)), False),
+    "long, of a group": (lambda: dist.barrier(dist.new_group([0], timeout=timedelta(seconds=30))), False),
 }
 
 
 @pytest.mark.parametrize(("call", "own_limit"), LIMITS.values(), ids=LIMITS)
-def test_a_call_with_a_shorter_limit_ends_by_itself(alone, call, own_limit):
-    """Before the cluster's time is over."""
+def test_a_call_with_a_short_limit_ends_by_itself(alone, call, own_limit):
     call()
     assert newest().own_limit is own_limit
+
+
+@pytest.mark.parametrize(
+    ("cluster", "limit", "short"),
+    [(600, 0, False), (600, 2, True), (600, 10, False), (600, 180, False), (2, 2, False), (2, 1, True), (7, 8, False)],
+)
+def test_which_timeouts_are_short(monkeypatch, cluster, limit, short):
+    """Those below ten seconds, unless it is the cluster's own: a cell of such a cluster is judged as any other."""
+    monkeypatch.setattr(dist.distributed_c10d, "default_pg_timeout", timedelta(seconds=cluster))
+    assert log.is_short(timedelta(seconds=limit)) is short
 
 
 def test_an_interrupted_wait_does_not_outlive_its_group(four):

@@ -7,6 +7,7 @@ import sys
 import sysconfig
 import threading
 import weakref
+from datetime import timedelta
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -60,9 +61,10 @@ CALLS = [  # of backward() and of a model in training it is known that they wait
     (
         C10D,
         "new_group",
-        {"ranks": [1], "timeout": LIMIT},
+        {"ranks": [1], "timeout": timedelta(seconds=2)},
         CallRecord("new_group", OTHER, (1,), own_limit=True, sequence=1),
     ),
+    (C10D, "new_group", {"ranks": [1], "timeout": LIMIT}, CallRecord("new_group", OTHER, (1,), sequence=1)),
     # only its members make it, so that it is not counted
     (C10D, "new_group", {"ranks": [1], "use_local_synchronization": True}, CallRecord("new_group", OTHER, (1,))),
 ]
