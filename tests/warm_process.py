@@ -17,12 +17,13 @@ from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from jupyter_client.provisioning import local_provisioner
 from nbval import kernel
 
-from distlab.launch import fork_server, reaper
+from distlab.launch import fork_server, local, reaper
 from distlab.wire.rendezvous import INTERFACES
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -30,17 +31,17 @@ LIBRARIES = ["ipykernel.kernelapp", "torch", "matplotlib.pyplot", "tornado.platf
 LIBRARIES += ["ipyparallel.controller.app", "ipyparallel.engine.app", "torch._dynamo", "torch.distributed.fsdp"]
 LIBRARIES += ["torch.distributed.pipelining", "torch.distributed.checkpoint", "torch.distributed.tensor.parallel"]
 # psutil, and so reaper.py, reads the environment with which a program was started: there it stands until it is replaced
+READ_ONCE = ("TORCH_CPP_LOG_LEVEL", "KINETO_LOG_LEVEL")  # what torch reads of a rank's environment when it is imported
 ROOM = "_" * len(reaper.TAG), "_" * 40
 
 
 def pytest_configure() -> None:
     """Start the warm process, and have it fork."""
-    # ipykernel sets the first before a notebook imports matplotlib, which reads it only once
-    for name, value in (("MPLBACKEND", "module://matplotlib_inline.backend_inline"), ROOM):
-        os.environ[name] = value
-    FORKS.set_forkserver_preload([*LIBRARIES, __name__])
-    forkserver.ensure_running()
-    del os.environ[ROOM[0]]
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as ipykernel sets it, before matplotlib
+    given = {name: local.environment("", alone=True)[name] for name in READ_ONCE}
+    with mock.patch.dict(os.environ, {**given, ROOM[0]: ROOM[1]}):
+        FORKS.set_forkserver_preload([*LIBRARIES, __name__])
+        forkserver.ensure_running()
     local_provisioner.launch_kernel = _launch_kernel
     kernel.start_new_kernel = _start_new_kernel
     subprocess.Popen = Servers

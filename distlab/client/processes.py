@@ -35,6 +35,9 @@ LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended
 ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
 WHERE_AND_PYTHON = "__import__('socket').gethostname(), '%d.%d' % __import__('sys').version_info[:2]"
 CONTROLLER_MODULE = "distlab.launch.controller"
+# Where this variable is set, ipykernel takes its process for one whose output pytest captures; then it does not read
+# what children of a rank print. A rank is another process than that of the test which started it.
+OF_PYTEST = "PYTEST_CURRENT_TEST"
 ENGINE = [sys.executable, "-m", "ipyparallel.engine"]
 
 
@@ -163,9 +166,11 @@ class Processes:
         """Start what no fork server starts; what it writes goes into a log, unless `ends` say otherwise."""
         log = Path(self.folder, "log", f"{name}.log")
         log.parent.mkdir(exist_ok=True)
+        environment = {**os.environ, **variables}
+        environment.pop(OF_PYTEST, None)
         with log.open("wb") as output:
             ends = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, **ends}
-            program = subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True, **ends)
+            program = subprocess.Popen(command, env=environment, start_new_session=True, **ends)
         self._ends.callback(program.wait)
         self._ends.callback(program.kill)  # before; the guard, which is among the first, ends among the last
         return program

@@ -6,7 +6,10 @@ Tried with IPython 8 and 9, ipykernel 6.29 to 7. Runs on the notebook's kernel, 
 import asyncio
 import contextlib
 import os
+import select
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +21,7 @@ SHOW_ERROR = ("IPython.core.interactiveshell", "showtraceback"), ("_pytest.repor
 # what a rank's event loop calls a coroutine or a callback in, and whose of those are not the learner's
 LOOP_STEP = ("asyncio.events", "_run")
 OF_THE_ENGINE = ("ipykernel", "ipyparallel", "tornado", "zmq")
+READ_AT_ONCE = 1 << 16  # bytes of what a rank's children print
 HISTORY = "IPython.core.history"  # its thread waits for work
 
 
@@ -114,6 +118,48 @@ def task_of_cell() -> asyncio.Task[Any] | None:
     task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
     coroutine = None if task is None else task.get_coro()
     return task if getattr(coroutine, "__name__", "") == "run_cell_async" else None
+
+
+class ReadsToTheEnd:
+    """Put before OutStream in a class's bases: one can wait until it has what other processes have written.
+
+    A rank's stream also shows what its children write to the descriptor, which is a pipe that a thread reads. What the
+    thread has not read when a cell ends would come after the cell.
+
+    Private: the thread's method, and the attributes of an OutStream that it uses.
+    """
+
+    _fid: int | None = None  # the end of the pipe that is read
+    _should_watch = False
+    _original_stdstream_copy: int
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._reading = threading.Lock()  # from before something is read until it is in the stream
+        super().__init__(*args, **kwargs)
+
+    def _watch_pipe_fd(self) -> None:
+        written = select.poll()
+        written.register(self._fid, select.POLLIN)
+        while self._should_watch:
+            written.poll()
+            with self._reading:
+                read = os.read(self._fid, READ_AT_ONCE)
+                if not read:
+                    return
+                self.write(read.decode(errors="replace"))  # type: ignore[attr-defined]
+            os.write(self._original_stdstream_copy, read)
+
+    def read_to_the_end(self) -> None:
+        """Return when the stream has what was written to its descriptor before, or after a second."""
+        if self._fid is None:
+            return
+        deadline = time.monotonic() + 1.0  # of a child that always writes there is no end
+        written = select.poll()
+        written.register(self._fid, select.POLLIN)
+        while written.poll(0) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        with self._reading:
+            pass
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from distlab.compat.ipyparallel import use_kernel
-from distlab.compat.ipython import NeverBusy, modules_unread
+from distlab.compat.ipython import NeverBusy, ReadsToTheEnd, modules_unread
 
 
 class ForkedKernel(NeverBusy, IPythonParallelKernel):
@@ -44,7 +44,7 @@ class ForkedKernel(NeverBusy, IPythonParallelKernel):
         await super().execute_request(stream, ident, parent)
 
 
-class QuietStream(OutStream):
+class QuietStream(ReadsToTheEnd, OutStream):
     """stdout or stderr of an engine; a flush with nothing to flush does not wake the output thread.
 
     An engine flushes both after every request, and each flush waits for a round trip through that thread.

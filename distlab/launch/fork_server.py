@@ -193,7 +193,26 @@ def _run_engine(number: int) -> None:
         os.dup2(log.fileno(), 2)
     # OpenMP read the variable when torch was loaded in the parent
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    _part_from_other_ranks()
     engine.run(number)
+
+
+def _part_from_other_ranks() -> None:
+    """End what forked processes share with each other, and processes that a launcher started do not.
+
+    A program may depend on what its ranks share here, and fail where they are launched: one that forgets to send the
+    weights of rank 0 to the others would train one model here and several there. docs/testing.md lists what stays.
+    Python's own `random` is seeded anew by every fork. Runs in a forked child.
+    """
+    import multiprocessing
+
+    import torch
+
+    torch.default_generator.seed()
+    if "numpy.random" in sys.modules:  # preloaded, or imported by another module that is
+        sys.modules["numpy.random"].seed()
+    multiprocessing.current_process().authkey = os.urandom(32)
+    os.setsid()  # a rank that signals its process group reaches its own children alone
 
 
 def _run_controller(arguments: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 Runs on every rank, on its main thread; watchdog.watch puts it in place. It restores handlers of signals, stdout and
 stderr, the environment variables that say which rank this is, and Python's builtins. A process that a cell has forked
-ends where the cell does.
+prints what it prints under its rank, and ends where the cell does.
 """
 
 import asyncio
@@ -18,12 +18,15 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from distlab.compat.ipython import current_shell, let_cells_await, task_of_cell
+from distlab.compat.ipython import ReadsToTheEnd, current_shell, let_cells_await, task_of_cell
 from distlab.rank import debugger
 from distlab.rank.debugger import PERSON
 from distlab.wire.rendezvous import INTERFACES
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
+# variables of sys that IPython defines, and code.interact. Libraries take a process that has them for a person's, where
+# one process is all there is: Lightning's Trainer refuses to train on several ranks.
+PROMPTS = ("ps1", "ps2", "ps3")
 _first_environment: dict[str, str | None] = {}
 _awaiting: list[asyncio.Task[Any]] = []  # the task of the cell that runs if it has a top-level await
 _BUILTINS, _GENUINE = vars(builtins), dict(vars(builtins))
@@ -62,6 +65,8 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
         if PERSON.was_here:
             PERSON.leave()
         sys.breakpointhook = pdb.set_trace = debugger.pause
+        for prompt in PROMPTS:
+            vars(sys).pop(prompt, None)
         for name, stream in streams.items():
             stream.pub_thread = sender
             setattr(sys, name, stream)
@@ -72,8 +77,15 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
             signal.signal(number, handler)
 
     restore()
-    _make_children_plain([*handlers, signal.SIGTERM])
-    _around_cells(current_shell().kernel, restore, at_end)
+    _make_children_plain([*handlers, signal.SIGTERM], streams)
+
+    def end() -> None:
+        for stream in streams.values():
+            if isinstance(stream, ReadsToTheEnd):
+                stream.read_to_the_end()
+        at_end()
+
+    _around_cells(current_shell().kernel, restore, end)
 
 
 def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[], None]) -> None:
@@ -168,11 +180,15 @@ def restore_environment() -> None:
             os.environ[name] = value
 
 
-def _make_children_plain(numbers: list[int]) -> None:
-    """In a process that a cell forks, make signals do what they do in any program.
+def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
+    """In a process that a cell forks, make signals and streams do what they do in any program.
 
-    They are blocked during the fork: one that the parent sends before the child has its own handlers, as a short-lived
-    Pool does, would be lost.
+    Signals are blocked during the fork: one that the parent sends before the child has its own handlers, as a
+    short-lived Pool does, would be lost. What the child prints goes to its descriptors, as what any program prints that
+    a cell starts, and the rank, which reads them, shows it as its own: a thread that sent it is not in the child.
+
+    Args:
+        streams: the rank's, by name; whoever has kept one, as a handler of logging does, writes to the same place.
     """
     masks = threading.local()
 
@@ -187,6 +203,15 @@ def _make_children_plain(numbers: list[int]) -> None:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
+        for name, descriptor in (("stdout", 1), ("stderr", 2)):
+            of_rank = streams.pop(name, None)  # nothing puts it back
+            if of_rank is None:  # a child of a child
+                continue
+            plain = os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+            of_rank.write = plain.write
+            of_rank.flush = plain.flush
+            if getattr(sys, name) is of_rank:
+                setattr(sys, name, plain)
 
     os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
 

@@ -5,6 +5,7 @@ does on the whole batch. The programs are ours.
 """
 
 import copy
+from unittest import mock
 
 import pytest
 import torch
@@ -97,6 +98,16 @@ def test_ranks_begin_alike(rank):
     theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(theirs, mine.detach())
     assert torch.equal(*theirs)
+
+
+@pytest.mark.ranks(2, fresh=True)  # no other test has set a seed there
+def test_ranks_begin_alike_finds_weights_that_are_not_sent():
+    """The test can fail, also where nobody sets a seed: ranks draw different numbers, as they do under torchrun."""
+    with mock.patch.object(dist, "broadcast"):
+        mine = DataParallel(Toy()).module.last.weight
+    theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(theirs, mine.detach())
+    assert not torch.equal(*theirs)
 
 
 def test_data_parallelism(model, data, alone, rank, world_size):

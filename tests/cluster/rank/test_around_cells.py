@@ -2,9 +2,11 @@
 
 import builtins
 import gc
+import logging
 import multiprocessing
 import os
 import signal
+import sys
 import time
 
 import ipyparallel
@@ -18,6 +20,7 @@ import distlab
 from tests.refused import raised
 
 CLUSTER = {"n": 2, "timeout": 20}
+FORK = multiprocessing.get_context("fork")
 pytestmark = pytest.mark.usefixtures("quick_watch")
 
 
@@ -33,7 +36,7 @@ def children(rank, world_size):
 
 
 def square_in_a_pool(rank, world_size):
-    with multiprocessing.get_context("fork").Pool(2) as pool:
+    with FORK.Pool(2) as pool:
         return pool.map(abs, [-1, 2])
 
 
@@ -65,6 +68,116 @@ def test_a_child_ends_with_the_call_or_the_cell(usable):
         )
         assert [os.waitstatus_to_exitcode(left) for left in usable.pull("left")] == [status] * 2
     assert usable.run(children) == [[], []]
+
+
+class Shown(torch.utils.data.Dataset):
+    """Prints what it is asked for, as a learner does who looks into a data set."""
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, number):
+        print(f"item {number} of rank {self.rank}")
+        return number
+
+
+def print_in_a_process(rank, world_size):
+    child = FORK.Process(target=print, args=(f"process of rank {rank}",))
+    child.start()
+    child.join()
+
+
+def print_in_a_grandchild(rank, world_size):
+    child = FORK.Process(target=print_in_a_child, args=(rank,))
+    child.start()
+    child.join()
+
+
+def print_in_a_child(rank):
+    child = os.fork()
+    if child == 0:
+        print(f"grandchild of rank {rank}")
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def print_in_a_pool(rank, world_size):
+    with FORK.Pool(2) as pool:
+        pool.map(print, [f"pool of rank {rank}"] * 3)
+
+
+def print_in_a_loader(rank, world_size):
+    list(DataLoader(Shown(rank), num_workers=1, multiprocessing_context="fork"))
+
+
+def print_by_a_handler(rank, world_size):
+    handler = logging.StreamHandler(sys.stdout)  # made by the rank, and used by the child
+    child = FORK.Process(target=handler.emit, args=(logging.makeLogRecord({"msg": f"log of rank {rank}"}),))
+    child.start()
+    child.join()
+
+
+def raise_in_a_process(rank, world_size):
+    child = FORK.Process(target=int, args=(f"number of rank {rank}",))
+    child.start()
+    child.join()
+
+
+PRINTED = {
+    print_in_a_process: ["process of rank {}"],
+    print_in_a_grandchild: ["grandchild of rank {}"],
+    print_in_a_pool: ["pool of rank {}"] * 3,
+    print_in_a_loader: ["item 0 of rank {}", "item 1 of rank {}"],
+    print_by_a_handler: ["log of rank {}"],
+}
+
+
+@pytest.mark.parametrize(("program", "lines"), PRINTED.items(), ids=[program.__name__ for program in PRINTED])
+def test_what_a_forked_child_prints_is_shown_under_its_rank(usable, capsys, program, lines):
+    """In the order of the ranks, as what the ranks print."""
+    usable.run(program, timeout=60)
+    expected = []
+    for rank in range(2):
+        first, *others = [line.format(rank) for line in lines]
+        expected += [f"rank {rank}: {first}", *others]
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == expected
+
+
+def test_what_a_forked_child_raises_is_shown(usable, capsys):
+    """Python itself prints it, on stderr."""
+    usable.run(raise_in_a_process, timeout=60)
+    shown = capsys.readouterr().out
+    for rank in range(2):
+        assert f"ValueError: invalid literal for int() with base 10: 'number of rank {rank}'" in shown
+
+
+def start_a_child_that_stays(rank, world_size):
+    import __main__
+
+    mine, its = FORK.Pipe()
+    __main__.child = FORK.Process(target=lambda: print(f"{its.recv()} of rank {rank}"), daemon=True)
+    __main__.child.start()
+    __main__.end = mine
+
+
+def let_it_print(rank, world_size):
+    import __main__
+
+    __main__.end.send("late words")
+    __main__.child.join()
+    return __main__.child.exitcode
+
+
+def test_a_child_that_outlives_its_cell_prints_in_the_one_that_runs_then(usable, capsys):
+    usable.run(start_a_child_that_stays, timeout=60)
+    assert "late words" not in capsys.readouterr().out
+    assert usable.run(let_it_print, timeout=60) == [0, 0]
+    shown = capsys.readouterr().out
+    for rank in range(2):
+        assert f"late words of rank {rank}" in shown
 
 
 def test_a_rank_formats_no_source_that_nobody_reads(usable):
