@@ -12,7 +12,7 @@ Which process runs what:
     every rank              rank; devices, and the backend in simulated
     pytest's process        testing, and its other half on the ranks
     their own processes     launch: the fork server, the engine, the controller, the guard; predicted: its recorder
-    both sides              wire between them; checking, errors, text, compat
+    both sides              wire between them; checking, errors, machine, text, compat
 """
 
 import importlib
