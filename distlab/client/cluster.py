@@ -45,11 +45,13 @@ class Cluster:
             when it is imported, and has that name as NAME. "distlab_course.mpi_backend" needs engines="mpi".
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file".
         engines: what starts the ranks: "fork", "local" (a process for each by ipyparallel), "mpi", "slurm" or "ssh";
-            None takes the best one here. With "mpi", mpiexec starts them: mpi4py's `MPI` is then defined on every rank,
-            and a rank that dies ends the others.
+            None takes the best one here. Forked ranks have one hash seed, so that a set of strings has the same order
+            on all of them, unlike under torchrun and with "local"; docs/testing.md lists what else differs. With "mpi",
+            mpiexec starts them: mpi4py's `MPI` is then defined on every rank, and a rank that dies ends the others.
         timeout: seconds that a communication call waits for its peers before it raises; a deadlock is reported long
             before that.
-        threads: OpenMP threads of each rank; None takes max(1, cores // n).
+        threads: OpenMP threads of each rank; None takes max(1, cores // n). The cores are those that this process may
+            use, in a container or a job its share, or as many as the variable DISTLAB_CORES says.
         network: a `Network` to simulate: messages take virtual time, which `clock` shows; None for real time.
         preload: modules imported once, before the ranks are forked; "torch._dynamo" is for ranks that train.
         hosts: machines that ssh reaches, with their numbers of ranks, {"nodeA": 4, "nodeB": 4}; rank 0 is on the first.
