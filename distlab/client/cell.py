@@ -82,6 +82,7 @@ class Cell:
         with self._prepared(view):
             self._sent = Replies(send(view), targets)
         self._place, self._live = display.Place(), display.Live()
+        self._memory = MemoryWatch(lambda: ranks.memory(seconds.ANSWER))
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
@@ -170,7 +171,7 @@ class Cell:
         states, picture = self._watch.states, ""
         self._live.look(duration, states)
         if duration >= seconds.PICTURE_AFTER:
-            picture = self._live.picture(duration, states, self._ranks.memory(seconds.ANSWER))
+            picture = self._live.picture(duration, states, self._memory.look(duration))
         if duration >= seconds.LIVE_AFTER:
             doing = f"{duration:.0f} s: {report.brief(states)}"
             display.show_live(self._place, doing, picture, self._sent.result, self._targets)
@@ -282,6 +283,26 @@ class DeadlockWatch:
         elif time.monotonic() - self._since >= seconds.UNMOVED:
             self.needs = needs
         return bool(self.needs)
+
+
+class MemoryWatch:
+    """The memory of a cell's ranks, looked at rarely: a process takes long to add up the pages that it shares.
+
+    Args:
+        ask: returns megabytes by rank, of the ranks that answer.
+    """
+
+    def __init__(self, ask: Callable[[], dict[int, float]]):
+        self._ask = ask
+        self._asked = -math.inf
+        self._megabytes: dict[int, float] = {}
+
+    def look(self, now: float) -> dict[int, float]:
+        """Megabytes by rank, as they were at the last look; of a rank that did not answer, at an earlier one."""
+        if now - self._asked >= seconds.MEMORY_AGAIN:
+            self._asked = now
+            self._megabytes |= self._ask()
+        return self._megabytes
 
 
 def _failure(rank: int, reply: Any, described: Any) -> Failure:

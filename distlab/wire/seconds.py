@@ -13,6 +13,7 @@ TICK = 0.25  # between two looks at the ranks of a cell that has not ended
 UNMOVED = 0.7  # for how long nothing has moved on any rank before a proof of a deadlock counts
 LIVE_AFTER = 1.0  # before the newest lines of a cell are shown while it runs
 PICTURE_AFTER = 2.0  # before the ranks are drawn while it runs
+MEMORY_AGAIN = 2.0  # between two looks at the memory of the ranks that are drawn, which costs each of them 9 ms
 OUTPUT = 60.0  # for what ranks have written, which may be much, to arrive
 LAST_FAILURE = 10.0  # for a rank to describe the exception of a %%px cell, or for its end to be reported
 PAUSE = 86400.0  # for a call of a group where a person may stop ranks: longer than anybody looks at a breakpoint
