@@ -76,6 +76,7 @@ class Cell:
         self._ranks, self._targets, self._options = ranks, targets, options
         ranks.ready(targets)
         self._lost_before = set(ranks.lost)
+        self._end_of_checks: Replies | None = None
         view = ranks.client.direct_view(targets)
         if ranks.plan.network is not None:
             view.apply_async(begin_cell, time.monotonic_ns())
@@ -97,12 +98,15 @@ class Cell:
         """
         with contextlib.ExitStack() as afterwards:
             if self._options.check:
-                afterwards.callback(view.apply_async, entry.end_checks)
+                afterwards.callback(self._end_checks, view)
                 view.apply_async(entry.begin_checks, *self._ranks.checks())
             if self._options.pauses:
                 afterwards.callback(view.apply_async, entry.set_pauses, self._ranks.plan.timeout, False, {})
                 view.apply_async(entry.set_pauses, seconds.PAUSE, self._options.debug, self._options.lines)
             yield
+
+    def _end_checks(self, view: Any) -> None:
+        self._end_of_checks = Replies(view.apply_async(entry.end_checks), self._targets)
 
     # --- waiting ---
 
@@ -116,6 +120,8 @@ class Cell:
         try:
             self._wait()
             replies = self._replies()
+            if self._end_of_checks is not None:  # it makes the calls that still wait for the other ranks
+                self._end_of_checks.within(seconds.LAST_FAILURE)
             self._ranks.clear_what_is_left(not self._options.quiet)
             return replies
         finally:

@@ -18,6 +18,16 @@ from torch.utils.flop_counter import flop_registry
 # Modules by whose names a wait is recognised: collectives that C++ makes, as for DTensor; and DTensor's own functions.
 FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 DTENSOR_MODULE = "torch.distributed.tensor._api"
+DDP_MODULE = "torch.nn.parallel.distributed"
+# Functions that begin collectives in C++. The backward pass runs DDP's hooks; the Reducer is DDP's, too.
+BEGINNING_IN_CPP = (
+    (torch.autograd, "backward"),
+    (dist.Reducer, "_rebuild_buckets"),
+    (dist.Reducer, "_run_comm_hook"),
+    (dist.Reducer, "_push_all_rebuilt_params"),
+    (dist, "_broadcast_coalesced"),
+    (dist, "_verify_params_across_processes"),
+)
 # Methods of ProcessGroup: the private names of all_gather_single and reduce_scatter_single.
 ALL_GATHER_BASE, REDUCE_SCATTER_BASE = "_allgather_base", "_reduce_scatter_base"
 # The operators that make functional collectives, and the method of ProcessGroup that does the same.
@@ -82,6 +92,19 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
     return getattr(group, "timeout", default_timeout())
 
 
+def limit_of(group: dist.ProcessGroup, options: Any) -> timedelta:
+    """How long a call of a group may wait: what its options say, or else the group's timeout."""
+    own = getattr(options, "timeout", None)
+    if isinstance(own, timedelta) and own > timedelta(0):
+        return own
+    return timeout_of(group)
+
+
+def in_backward() -> bool:
+    """Whether this thread is in a backward pass. Private: the function, which torch's FSDP uses, too."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def quiet_loggers() -> None:
     """Silence tracebacks of what is raised anyway, and lines on what gloo lacks, with a process number and a time.
 
@@ -111,9 +134,14 @@ def key_of(storage: torch.UntypedStorage) -> int:
     return storage._cdata
 
 
-def sender_of(work: dist.Work) -> int:
-    """Rank in the group that a received message came from. Private: a method of Work."""
-    return work._source_rank()
+def sender_of(work: dist.Work) -> int | None:
+    """Rank in the group that a received message came from; None if its backend does not say.
+
+    Private: a method of Work.
+    """
+    with contextlib.suppress(RuntimeError):
+        return work._source_rank()
+    return None
 
 
 # --- stores ---

@@ -81,8 +81,10 @@ def with_text(line: Line) -> Line:
 def readable(message: str) -> str:
     """A message without what means nothing to its reader: gloo's source paths, byte-swapped ports, addresses.
 
-    Ends of a connection without an address go as well: gloo sometimes writes them and sometimes does not.
+    Ends of a connection without an address go as well: gloo sometimes writes them and sometimes does not. So does what
+    torch writes around an error of a Future's callback: that it was one, and all lines that led to it.
     """
+    message = re.sub(r"Got the following error when running the callback: ", "", message).split("\n\nAt:\n")[0]
     message = re.sub(r"(\[rank\d+\]:)?\[[^\]]*\.(cc|cpp|h):\d+\]\s*", "", message)
     message = re.sub(r" at 0x[0-9a-f]+>", ">", message)
     message = re.sub(r",?\s*(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)

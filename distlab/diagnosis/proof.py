@@ -203,14 +203,22 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
     aspects: list[Callable[[CallRecord], str]] = [
         lambda call: f"op={call.reduce_op}" if call.reduce_op else "",
         lambda call: f"the root {call.root}" if call.root is not None else "",
-        lambda call: tensor_words(call, shapes=call.sends is None),
     ]
+    if not _is_one_broadcast(calls):
+        aspects.append(lambda call: tensor_words(call, shapes=call.sends is None))
     for aspect in aspects:
         values = {rank: aspect(call) for rank, call in calls.items()}
         if len(set(values.values())) > 1:
             op = next(iter(calls.values())).op
             return f"The ranks' {op} calls do not match: {_by_value(values, ('has', 'have'))}."
     return _splits_disagree(calls)
+
+
+def _is_one_broadcast(calls: Mapping[int, CallRecord]) -> bool:
+    """Whether it is a broadcast of tensors alike, whose shapes may differ: torch asks for as many elements."""
+    if any(call.collective != "broadcast" for call in calls.values()):
+        return False
+    return len({_contents(call) for call in calls.values()}) == 1
 
 
 def _by_value(values: Mapping[int, str], verbs: tuple[str, str]) -> str:
@@ -236,10 +244,14 @@ def misfit(sent: CallRecord, received: CallRecord) -> str:
 
     The shapes may differ: a message is just a row of numbers.
     """
-    (sent_type, sent_shape), (type_, shape) = sent.tensors[0], received.tensors[0]
-    if sent_type == type_ and math.prod(sent_shape) == math.prod(shape):
+    if _contents(sent) == _contents(received):
         return ""
     return f"{tensor_words(sent)} is sent, {tensor_words(received)} is expected"
+
+
+def _contents(call: CallRecord) -> tuple[tuple[str, int], ...]:
+    """Type and number of elements of each of a call's tensors."""
+    return tuple((dtype, math.prod(shape)) for dtype, shape in call.tensors)
 
 
 def tensor_words(call: CallRecord, shapes: bool = True) -> str:

@@ -229,9 +229,10 @@ def brief(states: Mapping[int, RankStatus]) -> str:
 def left(states: Mapping[int, RankStatus]) -> list[str]:
     """A line for each operation that no rank waits for and that the other side has not begun.
 
-    Nothing is known about a rank that does not answer, for example on a busy machine: it may have begun any of them.
+    Nothing is known about a rank that does not answer, for example on a busy machine, or that computes, and sends no
+    history then: it may have begun any of them.
     """
-    if any(state.doing == messages.SILENT for state in states.values()):
+    if any(state.doing in (messages.SILENT, messages.COMPUTING) for state in states.values()):
         return []
     calls = [(rank, call) for rank, state in states.items() for call in state.left]
     return [f"  {_what(rank, call)}, {why}" for rank, call in calls if (why := why_unmatched(rank, call, states))]

@@ -9,23 +9,34 @@ unequal numbers of messages do no harm.
 What does not block without checks does not block with them: a recv or a collective returns at once, and if it blocks,
 torch then waits for it; a thread posts it when the other ranks have said what they send. Calls in one *lane* (a group's
 collectives, or the messages from one source with one tag) are posted in the order in which they were begun.
+
+C++ begins collectives as well, as DDP does for its buckets and buffers, and posts them at once; they are not compared.
+gloo matches the calls of a group by their order, which must stay the same on every rank. So these must be posted before
+the rank goes on:
+
+- what was begun before in the group in which C++ begins something (`Checker.post`; hooks.py knows those functions);
+- a call in a backward pass, in a group of DDP: its hooks and its own collectives take turns;
+- a call whose Work goes to C++, which waits for it there.
 """
 
+import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
+import torch
 import torch.distributed as dist
 
 from distlab.diagnosis.proof import disagreement, misfit
-from distlab.errors import MismatchError
+from distlab.errors import ArgumentError, MismatchError
 from distlab.rank import hooks
 from distlab.rank.log import LOG, Note, waits
+from distlab.rank.memory import places_that_share
+from distlab.text import rank_list
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import MESSAGE, CallRecord
 
@@ -41,47 +52,114 @@ def end() -> None:
         checker.close()
 
 
-@dataclass(eq=False)
-class Deferred:
-    """A call that is posted later; used like the Work that it becomes.
+class Deferred(dist.Work):
+    """A call that is posted later; used like the Work that it becomes, and a Work itself: torch asks for its type.
 
     Args:
         note: of the call.
         record: of the call.
         lanes: those of the call; a recv from any rank has several.
         make: makes the call, and returns its Work.
-        limit: seconds that a wait may take.
+        limit: seconds that the call may wait for the others: a collective from when its turn has come, as gloo counts
+            them, and a recv from the wait for it.
     """
 
-    _note: Note
-    record: CallRecord
-    lanes: Collection[Lane]
-    make: Callable[[], Any]
-    _limit: float
-    posting: Future[Any] = field(default_factory=Future)  # of the call's own Work
+    def __init__(
+        self, note: Note, record: CallRecord, lanes: Collection[Lane], make: Callable[[], Any], limit: float
+    ) -> None:
+        super().__init__()
+        self.note = note
+        self.record = record
+        self.lanes = lanes
+        self.make = make
+        self.limit = limit
+        self.posting: Future[Any] = Future()  # of the call's own Work
+        self._turn_came: float | None = None
 
-    def posted(self, *timeout: timedelta) -> Any:
-        """The call's own Work, waited for."""
-        seconds = timeout[0].total_seconds() if timeout else self._limit
-        if not wait([self.posting], seconds).done:
-            # gloo's own words for it
-            raise RuntimeError(f"Timed out waiting {seconds * 1000:.0f}ms for recv operation to complete")
+    @property
+    def is_collective(self) -> bool:
+        """Whether it is one, and no message."""
+        return self.record.kind != MESSAGE
+
+    def is_late(self) -> bool:
+        """Whether a collective, whose turn it is, has waited for the other ranks for as long as it may."""
+        if self._turn_came is None:
+            self._turn_came = time.monotonic()
+        return self.is_collective and time.monotonic() - self._turn_came > self.limit
+
+    def posted(self, limit: float | None = None) -> Any:
+        """The call's own Work, waited for; MismatchError if the call does not match the others'."""
+        if limit is None and not self.is_collective:
+            limit = self.limit
+        if not wait([self.posting], limit).done:
+            raise timed_out(limit)
+        error = self.posting.exception()
+        if error is not None:
+            raise error.with_traceback(None)  # it was raised on the thread that posts, whose lines say nothing
         return self.posting.result()
 
-    def wait(self, *timeout: timedelta) -> bool:
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """As Work.wait."""
-        return self.posted(*timeout).wait(*timeout)
+        if timeout <= timedelta(0):
+            return self.posted().wait()
+        return self.posted(timeout.total_seconds()).wait(timeout)
 
     def is_completed(self) -> bool:
         """As Work.is_completed."""
-        posted = self.posting.done()
-        return posted and (self.posting.exception() is not None or self.posting.result().is_completed())
+        if not self.posting.done():
+            return False
+        return self.posting.exception() is not None or self.posting.result().is_completed()
 
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else a Work has; the call must be posted first."""
-        with waits(self._note):
-            return getattr(self.posted(), name)
+    def get_future(self) -> torch.Future:
+        """As Work.get_future: it returns at once, whatever the other ranks have begun."""
+        ended = torch.futures.Future()  # its value is a function that returns what came of the call, or raises it
 
+        def has_been_posted(posting: Future[Any]) -> None:
+            try:
+                future = posting.result().get_future()
+            except Exception as error:  # there is none
+                ended.set_result(functools.partial(_raise, error, self.note))
+            else:
+                future.add_done_callback(lambda done: ended.set_result(functools.partial(_value, done, self.note)))
+
+        self.posting.add_done_callback(has_been_posted)
+        return ended.then(lambda ended: ended.value()())
+
+
+def _value(done: torch.Future, note: Note) -> Any:
+    """The value of a Future that is done."""
+    try:
+        return done.value()
+    except Exception as error:
+        return _raise(error, note)
+
+
+def _raise(error: Exception, note: Note) -> NoReturn:
+    """Raise it in a Future's callback, whose waiters get another RuntimeError from torch: the note has this one."""
+    note.readable = lambda _: error.with_traceback(None)
+    raise error
+
+
+def timed_out(limit: float) -> RuntimeError:
+    """The error of a call that waited too long, in gloo's own words."""
+    return RuntimeError(f"Timed out waiting {limit * 1000:.0f}ms for recv operation to complete")
+
+
+def _of_the_posted(name: str) -> Callable[..., Any]:
+    """A method of Work that needs the call's own: the call must be posted first."""
+
+    def method(self: Deferred, *args: Any, **kwargs: Any) -> Any:
+        with waits(self.note):
+            work = self.posted()
+        return getattr(work, name)(*args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("_source_rank", *vars(dist.Work)):
+    if _name not in vars(Deferred) and (not _name.startswith("_") or _name == "_source_rank") and _name != "unbox":
+        setattr(Deferred, _name, _of_the_posted(_name))
 
 hooks.install(hooks.waits_of(Deferred))
 
@@ -91,11 +169,11 @@ class Checker:
 
     Args:
         token: a name that this cell alone has, the same on every rank. host, port: the cluster's store.
-        limit: seconds to wait for the others, as a communication call does.
+        limit: seconds to wait for the store.
     """
 
     def __init__(self, token: str, host: str, port: int, limit: float):
-        self._token, self._limit = token, limit
+        self._token = token
         self._store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=limit))
         self._begun: Counter[Lane] = Counter()  # collectives, and messages that were sent
         self._compared: Counter[Lane] = Counter()
@@ -104,10 +182,16 @@ class Checker:
         self._poster = threading.Thread(target=self._post, name="distlab-checked", daemon=True)
         self._poster.start()
 
-    def call(self, note: Note, make: Callable[[], Any]) -> Any:
-        """Compare the call with the other ranks' and make it; MismatchError if they do not match."""
+    def call(self, note: Note, limit: float, make: Callable[[], Any]) -> Any:
+        """Compare the call with the other ranks' and make it; MismatchError if they do not match.
+
+        Args:
+            note: of the call.
+            limit: seconds that it may wait for the other ranks.
+            make: makes it.
+        """
         if note.method == "monitored_barrier":
-            return make()  # it has no arguments that could differ, and a limit of its own
+            return self.in_turn(note.group, make)  # it has no arguments that could differ, and a limit of its own
         record, is_send = note.record(), note.method == "send"
         own = record.members.index(dist.get_rank())
         lanes: list[Lane] = [(note.group,)]
@@ -120,9 +204,21 @@ class Checker:
             self._store.set(self._key(lanes[0], self._begun[lanes[0]], own), to_json(record))
         if is_send:
             return make()
-        deferred = Deferred(note, record, lanes, make, self._limit)
+        deferred = Deferred(note, record, lanes, make, limit)
         self._waiting.append(deferred)
         return deferred
+
+    def in_turn(self, group: str, make: Callable[[], Any]) -> Any:
+        """Make a call that is not compared, after what this rank has begun in its group."""
+        self.post([group])
+        return make()
+
+    def post(self, groups: Collection[str]) -> None:
+        """Wait until all collectives that this rank has begun in these groups are posted; errors are raised later."""
+        for call in list(self._waiting):
+            if call.is_collective and call.note.group in groups:
+                with waits(call.note):
+                    wait([call.posting])
 
     def close(self) -> None:
         """Post unchecked what still waits for the other ranks: they may do their part in a later cell."""
@@ -146,6 +242,8 @@ class Checker:
                     free = [lane for lane in call.lanes if lane not in taken]
                     ready = [lane for lane in free if self._store.check(self._keys(call, lane))]
                     if not ready and not self._closing:
+                        if free and call.is_late():
+                            raise timed_out(call.limit)
                         taken.update(call.lanes)
                         continue
                     if ready:
@@ -174,3 +272,19 @@ class Checker:
             words = f"The two ends of a message {ends} do not match: {words}."
         if words:
             raise MismatchError(words)
+
+    def refuse_shared_memory(self, name: str, tensors: Sequence[torch.Tensor], members: Sequence[int]) -> None:
+        """Refuse a list of places for what the members of a group send, of which some are the same memory.
+
+        Args:
+            name: of the argument.
+            tensors: a place for each member.
+            members: ranks.
+        """
+        places = places_that_share(tensors)
+        if places:
+            ranks = rank_list([members[place] for place in places])
+            rule = f"{name} must be tensors that share no memory, got the same memory for what {ranks} send."
+            advice = "Make it with [torch.empty_like(tensor) for _ in range(world_size)]"
+            reason = "[tensor] * world_size is one tensor, which keeps the data of one rank only."
+            raise ArgumentError(f"{rule} {advice}: {reason}")

@@ -4,6 +4,9 @@ Runs on every rank. Every call that Python makes goes through the methods of tor
 arguments complete: each call and each wait is noted there, in the log that the watchdog reads while the main thread is
 blocked. What C++ sends by itself, such as DDP's buckets, does not come through here. Functional collectives, as DTensor
 makes them, are made and waited for in C++, too; Python reaches both by operators of torch.ops.
+
+In checked mode calls go through checks.py, which posts them later. Where C++ is about to begin something at once, what
+the rank has begun before is posted first: gloo matches the calls of a group by their order.
 """
 
 import functools
@@ -23,7 +26,20 @@ from torch.distributed import rpc
 from distlab.compat import torch as private
 from distlab.rank import rpc_calls as remote
 from distlab.rank import stores
-from distlab.rank.log import COLLECTIVES, LOG, POINT_TO_POINT, ROOTED, Note, is_short, members_of, waits, whole
+from distlab.rank.log import (
+    C10D,
+    COLLECTIVES,
+    LOG,
+    PLACES,
+    POINT_TO_POINT,
+    ROOTED,
+    TOGETHER,
+    Note,
+    is_short,
+    members_of,
+    waits,
+    whole,
+)
 from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
@@ -48,6 +64,10 @@ def table() -> Iterator[Row]:
     yield dist.TCPStore, "__init__", stores.opening
     if hasattr(dist, "ProcessGroupGloo"):
         yield dist.ProcessGroupGloo, "__init__", stores.building
+    yield dist.Reducer, "__init__", building_reducer
+    yield dist.Reducer, "_set_forward_pass_work_handle", handing_over
+    for owner, name in private.BEGINNING_IN_CPP:
+        yield owner, name, beginning_in_cpp
     if rpc.is_available():
         yield from remote.table()
 
@@ -131,10 +151,18 @@ def destroying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
 def noting(name: str, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a process group, with a note of each call."""
-    note = note_of(name, private.GROUP_NAMES.get(group, ""), args, kwargs)
+    make = functools.partial(original, group, *args, **kwargs)
+    group_name = private.GROUP_NAMES.get(group, "")
+    caller = sys._getframe(2)  # frames 0 and 1 are this function's and the wrapper's
+    if type(group) is dist.ProcessGroup and caller.f_globals.get("__name__") == private.DDP_MODULE:
+        return _for_cpp(group_name, make)
+    note = note_of(name, group_name, args, kwargs)
     if name in ROOTED or name in ("send", "recv"):
         _check_rank(group, note)
-    begin = functools.partial(_begin, note, group, functools.partial(original, group, *args, **kwargs))
+    if LOG.checker is not None:
+        _check_memory(note, args)
+        make = functools.partial(_checked, note, group, make, _is_compared(caller))
+    begin = functools.partial(_begin, note, group, make)
     return begin() if LOG.tracer is None else LOG.tracer.call(note, begin)
 
 
@@ -142,6 +170,8 @@ def note_of(method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Not
     """The note of a call of a process group's method, with the arguments that torch gave it."""
     note = Note("", MESSAGE if method in POINT_TO_POINT else COLLECTIVE)
     note.method, note.group = method, group
+    if note.op.startswith("_"):  # torch's private function that makes several calls one
+        note.op = TOGETHER.get(method, method)
     given = (*args, *kwargs.values()) if kwargs else args
     if note.kind == MESSAGE:
         note.tensors = [_type_and_shape(given[0][0])]
@@ -194,7 +224,7 @@ def _elements(tensor: torch.Tensor, sizes: Any) -> list[int] | int:
 def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     """Make the call of a note, which is in the log meanwhile, and tie the note to the Work that it returns."""
     with waits(note):
-        work = _added(note, make if LOG.checker is None else functools.partial(LOG.checker.call, note, make))
+        work = _added(note, make)
     over_gloo = getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
     if over_gloo and note.method == "recv_anysource":  # closing the connections does not make gloo end it
         note.freed_with = "Connection closed: the wait for a message from any rank was ended."
@@ -234,6 +264,73 @@ def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
     refuse(name, f"a rank from 0 to {size - 1}", rank, advice)
 
 
+# --- calls in checked mode, and what C++ begins beside them ---
+
+
+def _checked(note: Note, group: Any, make: Callable[[], Any], is_compared: bool) -> Any:
+    """Make a call in checked mode, compared with the other ranks' or in its turn; a Work that may be posted later."""
+    checker = LOG.checker
+    if not is_compared:
+        return checker.in_turn(note.group, make)
+    work = checker.call(note, private.limit_of(group, note.options).total_seconds(), make)
+    if note.group in LOG.shared_with_cpp and private.in_backward():
+        return _posted(work)  # DDP's own collectives follow at once
+    return work
+
+
+def _posted(work: Any) -> Any:
+    """torch's own Work in the place of one that checked mode posts later."""
+    return work.posted() if hasattr(work, "posted") else work
+
+
+def _is_compared(caller: FrameType) -> bool:
+    """Whether checked mode compares the calls that this frame makes of a group: torch.distributed's and the learner's.
+
+    Others begin in Python what C++ begins on other ranks, or are C++ itself, which calls a group in Python.
+    """
+    return caller.f_globals.get("__name__") == C10D or is_learners(caller.f_code.co_filename)
+
+
+def _check_memory(note: Note, args: tuple) -> None:
+    """Refuse places for the tensors of several ranks that share memory."""
+    name = PLACES.get(note.method)
+    if name is None or not args:
+        return
+    given = args[0]
+    places = given[0] if given and isinstance(given[0], list) else given  # a list of a list, but for all_to_all
+    LOG.checker.refuse_shared_memory(name, places, members_of(note.group)[0])
+
+
+def _for_cpp(group_name: str, make: Callable[[], Any]) -> Any:
+    """Make what DDP calls in the place of a collective that C++ makes on other ranks: not noted, as it is not there."""
+    if LOG.checker is None:
+        return make()
+    return LOG.checker.in_turn(group_name, make)
+
+
+def building_reducer(original: Callable[..., Any], reducer: Any, *args: Any, **kwargs: Any) -> None:
+    """The constructor of DDP's Reducer, which begins collectives in its group from C++."""
+    original(reducer, *args, **kwargs)
+    LOG.shared_with_cpp.update(_groups_among(args))
+
+
+def handing_over(original: Callable[..., Any], reducer: Any, work: Any, *args: Any) -> None:
+    """Gives a Work to DDP's Reducer, which waits for it in C++: in checked mode, torch's own."""
+    original(reducer, _posted(work), *args)
+
+
+def beginning_in_cpp(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A function that begins collectives in C++: in a group among its arguments, or else in those of any Reducer."""
+    if LOG.checker is not None:
+        LOG.checker.post(_groups_among(args) or LOG.shared_with_cpp)
+    return original(*args, **kwargs)
+
+
+def _groups_among(args: tuple) -> set[str]:
+    """The names of the process groups among some arguments."""
+    return {private.GROUP_NAMES.get(one, "") for one in args if isinstance(one, dist.ProcessGroup)}
+
+
 # --- waits for their Works and Futures ---
 
 
@@ -257,8 +354,10 @@ def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
         make = functools.partial(_wait_in_python, work, note.freed_with, make)
     with waits(note):
         outcome = make() if LOG.tracer is None else LOG.tracer.wait(note, work, make)
-    if type(work) is dist.Work and note.method == "recv_anysource" and not note.done:
-        LOG.received_from(note, private.sender_of(work))
+    if isinstance(work, dist.Work) and note.method == "recv_anysource" and not note.done:
+        sender = private.sender_of(work)
+        if sender is not None:
+            LOG.received_from(note, sender)
     LOG.has_ended(note)
     return outcome
 
@@ -303,6 +402,9 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     if before is None:
         return original(operator, *args, **kwargs)
     note = _note_of_operator(operator.__name__, group, args)
+    LOG.shared_with_cpp.add(group)
+    if LOG.checker is not None:
+        LOG.checker.post([group])
     result = _added(note, functools.partial(original, operator, *args))
     if private.functional_count(group) == before:
         LOG.take_back(note)

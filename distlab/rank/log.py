@@ -49,8 +49,19 @@ POINT_TO_POINT = ("send", "recv", "recv_anysource")
 _REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", private.REDUCE_SCATTER_BASE)
 _GATHERING = ("allgather", "allgather_coalesced", private.ALL_GATHER_BASE, "gather", "all_gather_single")
 _EXCHANGING = ("broadcast", "scatter", "alltoall", "alltoall_base", "all_to_all_single", "reduce_scatter_single")
-COLLECTIVES = (*_REDUCING, *_GATHERING, *_EXCHANGING, "barrier", "monitored_barrier")
+# several calls as one, and the function that a learner calls for each
+TOGETHER = {
+    "allreduce_coalesced": "all_reduce",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
+    "all_gather_single_coalesced": "all_gather_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+    "reduce_scatter_single_coalesced": "reduce_scatter_single",
+}
+_ALL = (*_REDUCING, *_GATHERING, *_EXCHANGING, *TOGETHER, "barrier", "monitored_barrier")
+COLLECTIVES = tuple(dict.fromkeys(_ALL))
 ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
+# the arguments with a place for what each rank sends
+PLACES = {"allgather": "tensor_list", "gather": "gather_list", "alltoall": "output_tensor_list"}
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and waits in Python (waits.py), say on a rank whose peer did not arrive, or went away
@@ -191,11 +202,13 @@ class Log:
         self.more_unwaited = False  # whether older ones were forgotten
         self.destroyed: Note | None = None  # the learner's last call that destroyed a group
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
+        self.shared_with_cpp: set[str] = set()  # names of groups in which C++ begins collectives, too
 
     def forget_group(self, name: str) -> None:
         """Forget the calls in a group that is gone, whose name another one gets."""
         self.collectives.pop(name, None)
         self.members.pop(name, None)
+        self.shared_with_cpp.discard(name)
         for counts in (self.traffic, self.dropped):
             for key in [key for key in counts if key[1] == name]:
                 del counts[key]

@@ -27,7 +27,7 @@ from distlab.rank.rpc import AGENT
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Line, MessageCount, RankStatus, is_learners, line_of
 
-DDP, DDP_HELPERS = "torch.nn.parallel.distributed", "torch.distributed.utils"
+DDP, DDP_HELPERS = private.DDP_MODULE, "torch.distributed.utils"
 CELLS = {ipython.CELL, ipyparallel.CALL}
 # modules whose threads do nothing until they get work; zmq's is there when this rank has sent a large value
 _POOLS, _QUEUES = "concurrent.futures.thread", "multiprocessing.queues"

@@ -18,6 +18,7 @@ import pytest
 
 from distlab import simulated
 from distlab.compat.pytest import run_only, started
+from distlab.errors import DistlabError
 from distlab.rank import debugger
 from distlab.wire import payload
 
@@ -55,6 +56,11 @@ def run(rank: int, world_size: int, plan: Plan) -> None:
     if RankPytest.here is None:
         RankPytest.here = RankPytest(rank, world_size, plan)
     RankPytest.here.run(plan)
+
+
+def _is_distlabs(found: pytest.ExceptionInfo) -> bool:
+    """Whether an error is one of distlab's own, such as a MismatchError."""
+    return found.errisinstance(DistlabError)
 
 
 def last_report(rank: int, world_size: int) -> dict[str, Any] | None:
@@ -124,7 +130,9 @@ class RankPytest:
         self._plan, self.error, self.report = plan, None, None
         for name, module in list(sys.modules.items()):
             if name.startswith("distlab."):  # its lines in a traceback explain nothing
-                module.__tracebackhide__ = True
+                vars(module)["__tracebackhide__"] = True
+            elif name.startswith("torch.distributed."):  # nor do torch's, on the way to an error that distlab raises
+                vars(module)["__tracebackhide__"] = _is_distlabs
         with mock.patch.dict(os.environ), mock.patch.dict(payload.namespace_of_cells()):  # as before at the end
             for item in run_only(self._session, plan.node):
                 sys.modules.pop(item.module.__name__, None)

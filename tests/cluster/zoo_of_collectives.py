@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 from tests.cluster.zoo import breaks, ones
 
@@ -36,6 +37,14 @@ def one_all_reduce_too_many(rank, n):
     """finished without calling it again."""
     for _ in range(4 if rank == 0 else 3):
         dist.all_reduce(ones())
+
+
+@breaks(2, on=[0])
+def several_as_one_on_rank_0_alone(rank, n):
+    """Rank 0 waits in all_reduce for rank 1, which has finished without calling it."""
+    with _coalescing_manager():
+        dist.all_reduce(ones())
+        dist.all_reduce(ones(3))
 
 
 @breaks(2)

@@ -4,9 +4,14 @@ import ctypes
 import os
 import signal
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.distributed_c10d import _coalescing_manager
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from tests.cluster.zoo import breaks, message, ones
 from tests.cluster.zoo_of_messages import sends_in_a_circle_after_messages_from_any_source
@@ -133,6 +138,75 @@ def checked_roots(rank, n):
 def checked_splits_of_all_to_all(rank, n):
     """The ranks' all_to_all calls do not match: rank 0 sends 3 elements to rank 2, which expects 2 elements."""
     dist.all_to_all([ones(2) for _ in range(n)], [ones(3 if (rank, j) == (0, 2) else 2) for j in range(n)])
+
+
+@breaks(2, error="RankError", check=True)
+def checked_results_of_a_future(rank, n):
+    """ranks 0-1 raised MismatchError: The ranks' all_reduce calls do not match: rank 0 has float32[2],"""
+    dist.all_reduce(ones(2 + rank), async_op=True).get_future().then(lambda done: done.value()).wait()
+
+
+@breaks(2, error="RankError", check=True)
+def checked_hooks_of_data_parallel(rank, n):
+    """ranks 0-1 raised MismatchError: The ranks' all_reduce calls do not match: rank 0 has float16[6],"""
+    model = DDP(nn.Linear(2, 2))
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook if rank == 0 else default_hooks.allreduce_hook)
+    model(ones()).sum().backward()
+
+
+@breaks(2, error="RankError", check=True)
+def checked_hooks_in_another_group(rank, n):
+    """RuntimeError: MismatchError: The ranks' all_reduce calls do not match: rank 0 has float16[6],"""
+    model, group = DDP(nn.Linear(2, 2)), dist.new_group()
+    hook = default_hooks.fp16_compress_hook if rank == 0 else default_hooks.allreduce_hook
+    model.register_comm_hook(group, hook)
+    model(ones()).sum().backward()
+
+
+@breaks(2, error="RankError", check=True)
+def checked_calls_as_one(rank, n):
+    """The ranks' all_reduce calls do not match: rank 0 has float32[2], float32[3], rank 1 has"""
+    with _coalescing_manager():
+        dist.all_reduce(ones(2 + rank))
+        dist.all_reduce(ones(3))
+
+
+@breaks(2, error="RankError", check=True)
+def checked_one_memory_for_every_rank(rank, n):
+    """tensor_list must be tensors that share no memory, got the same memory for what ranks 0-1 send. Make it with"""
+    dist.all_gather([ones()] * n, ones())
+
+
+@breaks(3, error="RankError", check=True)
+def checked_places_that_overlap(rank, n):
+    """gather_list must be tensors that share no memory, got the same memory for what ranks 0-2 send."""
+    buffer = torch.zeros(n + 1)
+    dist.gather(ones(), [buffer[r : r + 2] for r in range(n)] if rank == 1 else None, dst=1)
+
+
+@breaks(3, error="RankError", check=True)
+def checked_one_memory_for_two_ranks(rank, n):
+    """output_tensor_list must be tensors that share no memory, got the same memory for what ranks 0 and 2 send."""
+    place = ones()
+    dist.all_to_all([place, ones(), place], [ones()] * n)
+
+
+@breaks(2, error="RankError", check=True)
+def checked_timeout_of_a_group(rank, n):
+    """rank 1 raised RuntimeError: Timed out waiting 300ms for recv operation to complete"""
+    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    if rank == 0:
+        time.sleep(1)
+    dist.barrier(group=group)
+
+
+@breaks(2, error="RankError", check=True)
+def checked_timeout_of_a_future(rank, n):
+    """rank 1 raised RuntimeError: Timed out waiting 300ms for recv operation to complete"""
+    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    if rank == 0:
+        time.sleep(1)
+    dist.all_reduce(ones(), group=group, async_op=True).get_future().wait()
 
 
 @breaks(2, check=True)

@@ -206,6 +206,7 @@ def test_no_gpu():
 def test_plain():
     pass
 """
+MISMATCH_AT = 1 + PROJECT.splitlines().index("    dist.all_reduce(torch.ones(1 + rank))")
 ENDS = {
     "passed": [
         *("test_fixtures", "test_environment", "test_after_a_death", "test_virtual_clock", "test_processes"),
@@ -223,7 +224,10 @@ SAYS = {
     "test_deadlock": ["DeadlockError: 2 of 2 ranks wait for each other", "recv(src=1)", "dist.recv(torch.ones(1)"],
     "test_dies": ["RankDied: rank 1 ended with exit status 3"],
     "test_too_long": ["RankTimeout: rank 1 did not come back within 1 s", "while rank:"],
-    "test_mismatch": ["MismatchError: The ranks' all_reduce calls do not match: rank 0 has float32[1]"],
+    "test_mismatch": [
+        "MismatchError: The ranks' all_reduce calls do not match: rank 0 has float32[1]",
+        f"test_project.py:{MISMATCH_AT}: MismatchError\n",  # the test's line, and none of torch's
+    ],
     "test_teardown": ["rank 1: AssertionError: at the end"],
     "test_skips": ["not today", "test_project.py:"],
     "test_skips_on_one_rank": ["not here"],

@@ -23,8 +23,17 @@ def all_to_all(sends, receives, dtype="float32", **more):
         [all_to_all([1, 2, 3], [1, 4, 7]), all_to_all([4, 5, 6], [2, 5, 8]), all_to_all([7, 8, 9], [3, 6, 9])],
         [all_to_all([2, 1, 9], [2, 2, 9]), all_to_all([2, 2, 9], [1, 2, 9])],
         [all_to_all([2], [2]), all_to_all([2], [2])],
+        [call("broadcast", [("float32", [6])]), call("broadcast", [("float32", [2, 3])])],
     ],
-    ids=["none", "the same", "two names", "uneven splits", "splits of two of three", "splits of another length"],
+    ids=[
+        "none",
+        "the same",
+        "two names",
+        "uneven splits",
+        "splits of two of three",
+        "splits of another length",
+        "a broadcast into another shape",
+    ],
 )
 def test_calls_that_fit_do_not_disagree(calls):
     """Only what is known is compared; what a rank sends to another is what that one expects."""
@@ -38,6 +47,13 @@ def test_tensors_that_differ(tensors, words):
     """Also a scalar, or none at all; the zoo has shapes, dtypes, roots, reduce ops and splits."""
     words = f"The ranks' all_reduce calls do not match: rank 2 has {words}, ranks 0-1 have float32[4]."
     assert disagreement({0: call(), 1: call(), 2: call(tensors=tensors)}) == words
+
+
+def test_a_broadcast_of_as_many_elements_fits():
+    """Torch asks for no more; where their number or type differs, the words have the shapes."""
+    calls = {0: call("broadcast", [("float32", [2, 3])]), 1: call("broadcast", [("float32", [2, 2])])}
+    words = "The ranks' broadcast calls do not match: rank 0 has float32[2, 3], rank 1 has float32[2, 2]."
+    assert disagreement(calls) == words
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,10 @@ def test_new_ranks_are_what_may_help_where_old_ones_are_there():
         ("[enforce fail at /gloo/pair.cc:801] state_ >= CONNECTED. 1 vs 4", "state_ >= CONNECTED. 1 vs 4"),
         ("Pair is not connected (127.0.0.1:4711 <--> [none])", "Pair is not connected"),
         ("[rank3]:[F1123 13:17:28.055 ProcessGroupGloo.cpp:1537] Check failed: a == b", "Check failed: a == b"),
+        (
+            "Got the following error when running the callback: ValueError: no\n\nAt:\n  /a/b.py(3): run\n",
+            "ValueError: no",
+        ),
         ("first\nException raised from run at x.cpp:1\nframe #0", "first"),
         ("part of group <torch.ProcessGroup object at 0x7f5a3cf8aef0>", "part of group <torch.ProcessGroup object>"),
     ],

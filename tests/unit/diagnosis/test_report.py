@@ -109,9 +109,9 @@ def test_ranks_without_a_line_are_not_in_the_source():
         assert report.marked_source(states, "%%px\nf()\n") == []
 
 
-@pytest.mark.parametrize(("other", "lines"), [("finishes", 1), ("is_silent", 0)])
+@pytest.mark.parametrize(("other", "lines"), [("finishes", 1), ("is_silent", 0), ("computes", 0)])
 def test_an_operation_is_left_only_where_every_rank_answers(other, lines):
-    """A rank that does not answer, on a crowded machine, may have begun it."""
+    """A rank that does not answer, on a crowded machine, may have begun it; one that computes says nothing of it."""
     states = Paper(f"2 ranks; 0 all_reduce async; 1 {other}").states()
     states[0] = replace(states[0], left=states[0].history)
     assert len(report.left(states)) == lines

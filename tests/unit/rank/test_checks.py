@@ -1,17 +1,24 @@
 """Checked mode with a store and without a group: what waits for what, in which order it is posted, and what is told."""
 
+import re
+import threading
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d_in_cpp
 
-from distlab.rank.checks import Checker, Deferred
+from distlab.compat import torch as private
+from distlab.errors import ArgumentError, MismatchError
+from distlab.rank.checks import Checker
 from distlab.rank.log import LOG, POINT_TO_POINT, Note
-from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, CallRecord
+from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord
 from tests.processes import until
 
 FLOATS = (("float32", (2,)),)
+TAKES_A_WORK = re.compile(r"(?<!self): (c10d::|torch\._C\._distributed_c10d\.)Work\b")  # as pybind11 writes types
 
 
 class PostedWork:
@@ -28,6 +35,14 @@ class PostedWork:
 
     def result(self):
         return ["result"]
+
+    def _source_rank(self):
+        raise RuntimeError("This backend does not say who sent it.")
+
+    def get_future(self):
+        future = torch.futures.Future()
+        future.set_result([self.value])
+        return future
 
 
 @pytest.fixture
@@ -52,7 +67,7 @@ def rank_of(monkeypatch, store):
             self.checker = Checker("cell", "127.0.0.1", 1, 10.0)
             made.append(self)
 
-        def call(self, op="all_reduce", method="allreduce", peer=-1, tag=0, group="0", **record):
+        def call(self, op="all_reduce", method="allreduce", peer=-1, tag=0, group="0", limit=10.0, **record):
             def original():
                 self.posted.append(op)
                 return PostedWork(op)
@@ -61,8 +76,8 @@ def rank_of(monkeypatch, store):
             record = {"members": self.members, "collective": op, "tensors": FLOATS, **record}
             note = Note(op, MESSAGE if method in POINT_TO_POINT else COLLECTIVE)
             note.method, note.peer, note.tag, note.group = method, peer, tag, group
-            note.record = lambda: CallRecord(op, OTHER, **record)
-            work = self.checker.call(note, original)
+            note.record = lambda: CallRecord(op, note.kind, **record)
+            work = self.checker.call(note, limit, original)
             LOG.tie(work, note)
             return work
 
@@ -150,10 +165,116 @@ def test_a_store_that_is_gone_ends_every_wait(rank_of, monkeypatch):
 # --- what a call returns that is posted later ---
 
 
-@pytest.mark.parametrize("limit", [None, timedelta(milliseconds=20)], ids=["the cluster's limit", "the wait's own"])
-def test_a_wait_is_no_longer_than_that_of_a_call(rank_of, limit):
+def test_a_call_that_is_posted_later_returns_a_work(rank_of):
+    """torch asks for the type, and has methods that need the call's own Work."""
+    one, other = rank_of(0), rank_of(1)
+    work = one.call()
+    assert isinstance(work, dist.Work)
+    other.call()
+    assert work.result() == ["result"]
+    own = {name for name in vars(dist.Work) if not name.startswith("_")} - {"unbox"}
+    assert own <= set(vars(type(work)))
+
+
+def test_few_functions_of_cpp_take_a_work():
+    """DDP's is given torch's own; the other one keeps the object of Python, as its own groups in Python need it."""
+    found = set()
+    for owner in (c10d_in_cpp, *filter(lambda one: isinstance(one, type), vars(c10d_in_cpp).values())):
+        for name, function in vars(owner).items():
+            signatures = [line for line in (function.__doc__ or "").splitlines() if "->" in line]
+            if any(TAKES_A_WORK.search(line.split("->")[0]) for line in signatures):
+                found.add(name)
+    assert found == {"_set_forward_pass_work_handle", "_register_work"}
+
+
+@pytest.mark.parametrize("begin", ["recv", "call"])
+@pytest.mark.parametrize(
+    ("limit", "own"), [(0.02, ()), (10.0, (timedelta(milliseconds=20),))], ids=["the call's limit", "the wait's own"]
+)
+def test_a_wait_is_no_longer_than_that_of_a_call(rank_of, begin, limit, own):
     """The limit ends it, in gloo's own words."""
-    rank_of(0).checker.close()
-    call = Deferred(None, None, [], PostedWork, 10.0 if limit else 0.02)
+    one = rank_of(0)
+    work = one.recv(1, limit=limit) if begin == "recv" else one.call(limit=limit)
     with pytest.raises(RuntimeError, match=r"^Timed out waiting 20ms for recv operation to complete$"):
-        call.wait(*([limit] if limit else []))
+        work.wait(*own)
+
+
+def test_a_collective_is_ended_by_its_limit_and_a_recv_by_its_wait(rank_of):
+    """As on gloo, where a Future, which C++ waits for without a limit, ends with its collective."""
+    one = rank_of(0)
+    recv = one.recv(1, limit=0.02)
+    late = one.call(limit=0.02)
+    with pytest.raises(RuntimeError, match=r"Timed out waiting 20ms"):
+        late.get_future().wait()
+    assert late.is_completed()
+    assert not recv.is_completed()
+
+
+def test_a_future_is_there_before_the_other_ranks(rank_of):
+    """It gets the value of the call's own, and calls what follows it."""
+    one, other = rank_of(0), rank_of(1)
+    future = one.call("first").get_future()
+    following = future.then(lambda done: [done.value(), "followed"])
+    assert not future.done()
+    other.call("first")
+    assert future.wait() == ["first"]
+    assert following.wait() == [["first"], "followed"]
+
+
+@pytest.mark.parametrize("follow", [lambda f: f, lambda f: f.then(lambda done: done.value())], ids=["itself", "then"])
+def test_a_future_of_calls_that_do_not_match(rank_of, follow):
+    """Whoever waits for it gets the MismatchError; C++, which keeps an error's words only, gets those."""
+    one, other = rank_of(0), rank_of(1)
+    future = follow(one.call().get_future())
+    other.call(tensors=(("int32", (2,)),))
+    with pytest.raises((MismatchError, RuntimeError), match=r"rank 0 has float32\[2\], rank 1 has int32\[2\]"):
+        future.wait()
+
+
+# --- places for what other ranks send ---
+
+
+def test_one_memory_in_several_places_is_refused(rank_of):
+    """With the argument, the ranks whose data would be lost, and how to make such a list."""
+    one = rank_of(0)
+    place = torch.zeros(3)
+    one.checker.refuse_shared_memory("tensor_list", torch.zeros(4, 3).unbind(1), [2, 5, 7])
+    with pytest.raises(ArgumentError) as refused:
+        one.checker.refuse_shared_memory("tensor_list", [place, torch.zeros(3), place], [2, 5, 7])
+    assert str(refused.value) == (
+        "tensor_list must be tensors that share no memory, got the same memory for what ranks 2 and 7 send. "
+        "Make it with [torch.empty_like(tensor) for _ in range(world_size)]: "
+        "[tensor] * world_size is one tensor, which keeps the data of one rank only."
+    )
+
+
+# --- what C++ begins beside them ---
+
+
+def test_what_cpp_begins_comes_after_what_was_begun_before(rank_of):
+    """In the same group; messages, which gloo does not count with the collectives, and other groups wait on."""
+    one, other = rank_of(0), rank_of(1)
+    kept = [one.recv(1), one.call("elsewhere", group="1")]
+    one.call("first")
+    one.call("second")
+    begun = threading.Thread(target=one.checker.in_turn, args=("0", lambda: one.posted.append("in C++")))
+    begun.start()
+    assert one.posted == []
+    other.call("first")
+    until(lambda: one.posted == ["first"])
+    other.call("second")
+    begun.join()
+    assert one.posted == ["first", "second", "in C++"]
+    assert not any(work.is_completed() for work in kept)
+
+
+def test_the_functions_that_begin_collectives_in_cpp_exist():
+    """Under these names, in this torch."""
+    assert [name for owner, name in private.BEGINNING_IN_CPP if not hasattr(owner, name)] == []
+
+
+@pytest.mark.parametrize(("own", "limit"), [(None, 60.0), (timedelta(seconds=2), 2.0), (timedelta(-1), 60.0)])
+def test_the_limit_of_a_call(alone, own, limit):
+    """Its own, or else that of its group."""
+    options = SimpleNamespace(timeout=own)
+    assert private.limit_of(dist.group.WORLD, options).total_seconds() == limit
