@@ -17,7 +17,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display as ipython_display
 
 from distlab import text
-from distlab.client import waiting
+from distlab.client import one_process, waiting
 from distlab.client.cell import Cell, Options, may_pause
 from distlab.client.cluster import PACKED, Cluster, current_cluster
 from distlab.client.export import Step
@@ -101,6 +101,7 @@ def _chosen(words: str, n: int) -> list[int]:
 def install(shell: Any) -> None:
     """Register %px and %%px, and add the ranks' names to a shell's answers; once."""
     shell.register_magics(PxMagics)
+    one_process.install()
     if shell.custom_exceptions == ():  # another extension's handler stays
         shell.set_custom_exc((NameError,), _explain)
     kernel = getattr(shell, "kernel", None)

@@ -60,6 +60,8 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     if running and op:
         call = _what_is_known(thread, op) if note is None else note.record()
     doing = messages.COMMUNICATING if call else messages.COMPUTING if running else messages.IDLE
+    # while the main thread is in a call, the event loop continues nothing; one task may wait by hand, and another run
+    loop_stands = executes and call is not None and call.kind != messages.WAITING
     # one that computes moves; to ask more would take long: Python's lock is given back at every system call
     moved, under_way = (0, True) if doing == messages.COMPUTING else traffic()
     rounds = None if doing == messages.COMPUTING else loop_rounds(ours)
@@ -81,8 +83,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         more_traffic=len(LOG.traffic) > MOST_KINDS,
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
         mark=(*(at if call and note is None else ()), LOG.total, moved),
-        # while the main thread executes code, the event loop cannot continue anything
-        quiet=still and not others_may_act(main, ours) and not timer_is_set() and (executes or not plans(loop)),
+        quiet=still and not others_may_act(main, ours) and not timer_is_set() and (loop_stands or not plans(loop)),
         rounds=rounds or (),
         threads=AGENT.threads if AGENT.workers else 0,
         serving=serving,
@@ -141,7 +142,8 @@ def _traffic() -> Iterator[MessageCount]:
 
 def _sleeps(lines: tuple[Line, ...]) -> bool:
     """Whether the main thread waits for a timer alone, as Linux sees it; where it does not say, by the line's text."""
-    says_sleep = bool(lines) and "sleep(" in lines[-1].text
+    text = lines[-1].text if lines else ""
+    says_sleep = "sleep(" in text and "await " not in text  # a coroutine's sleep is awaited, or just being continued
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/wchan") as place:
         seen = place.read()
         if sys.version_info < (3, 11) and ("poll" in seen or "select" in seen):

@@ -121,10 +121,9 @@ def test_a_coroutine_that_never_ends_is_freed(defined, code):
     """Its ranks are usable again, with their variables; the report says at which line it waited."""
     defined.push({"kept": 5})
     error = raised(distlab.RankTimeout, px, defined, code, timeout=0.5)
-    first, table, *_, last = str(error).splitlines()
+    first, *table, last = str(error).splitlines()
     assert first == "ranks 0-1 did not come back within 0.5 s."
-    assert table.startswith("  ranks 0-1  ")
-    assert NEVER[code] in table
+    assert [NEVER[code] in row for row in table] == [True] * len(table)  # one row, but for ranks that are seen between
     assert last.startswith("Freed after ")
     assert last.endswith(KEPT)
     assert "raised" not in str(error)
