@@ -14,7 +14,7 @@
         ├── DeadlockError                   ranks wait for what cannot come
         ├── RankTimeout (TimeoutError)      a rank did not come back in time
         └── SweepError                      a function that distlab.sweep measures failed in one of these ways
-    MismatchError (RuntimeError)            on a rank in checked mode: the ranks' arguments do not match
+    MismatchError (RuntimeError)            on a rank: the ranks' arguments, or their groups, do not match
 
     KeyboardInterrupt
     └── Interrupted                         a person interrupted a cell
@@ -111,7 +111,10 @@ class SweepError(RanksFailed):
 
 
 class MismatchError(DistlabError, RuntimeError):
-    """The arguments that ranks gave to one call do not match; raised on ranks in checked mode, before data moves."""
+    """What ranks gave to one call does not match; raised on ranks before data moves.
+
+    In checked mode the arguments of every call are compared, otherwise only the groups that ranks make.
+    """
 
 
 class Interrupted(KeyboardInterrupt):

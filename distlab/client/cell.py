@@ -21,7 +21,7 @@ from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.rank import entry
 from distlab.simulated import begin_cell
 from distlab.wire import seconds
-from distlab.wire.messages import COMMUNICATING, IDLE, SILENT, Failure, RankStatus
+from distlab.wire.messages import COMMUNICATING, IDLE, SILENT, Failure, NewGroup, RankStatus
 
 
 @dataclass(frozen=True)
@@ -221,6 +221,14 @@ class Cell:
             ended = failures.gone_with_group(False, any(seen[rank].threads for rank in survivors if rank in seen))
             raise failures.rank_died(died, survivors, *how, " ".join([*failures.not_freed(replaced), ended]).rstrip())
 
+    def _groups_that_differ(self, raised: list[Failure]) -> dict[int, NewGroup]:
+        """The groups that the ranks make differently, by rank, if that is all that any of them raised for."""
+        culprits = [failure for failure in raised if not failure.consequence]
+        if not culprits or not all(f.message.startswith(proof.DIFFERENT_GROUPS) for f in culprits):
+            return {}
+        states = self._ranks.states(range(self._ranks.plan.n))
+        return proof.differing_groups({rank: state.made for rank, state in states.items()})
+
     def _raise_failed(self, raised: list[Failure]) -> None:
         """Raise RankError, after rebuilding the group if it may be damaged."""
         n = self._ranks.plan.n
@@ -228,9 +236,12 @@ class Cell:
         rebuilt, gone, cause = False, "", ""
         if all(failure.consequence for failure in raised):
             cause = failures.destroyed(self._ranks.states(range(n)))
+        made = self._groups_that_differ(raised)
         if n > 1 and (not alike or any(f.communicated for f in raised)):
             # a message that one rank sent and no rank received would be taken by the next cell's recv
             rebuilt, gone = True, self._ranks.rebuild()
+        if made:
+            raise failures.groups_error(proof.words_of_groups(made), made, raised, self._targets, gone)
         raise failures.rank_error(raised, self._targets, rebuilt, gone, cause)
 
     def _raise_late(self, late: list[int], replaced: dict[int, str], timeout: float | None, duration: float) -> None:
@@ -245,9 +256,12 @@ class Cell:
         everyone, needs = self._watch.states, self._watch.needs
         raised, busy = self._raised(), sorted({*self._sent.unfinished()} - {*self._ranks.lost})
         self._raise_if_dead(replaced)
+        made = self._groups_that_differ(raised)
         gone = "" if busy else self._ranks.rebuild()
         in_time = [f for f in raised if f.rank not in late and not f.consequence]
         if in_time and timeout is not None and not busy and not replaced:  # it is at fault for those that are late
+            if made:
+                raise failures.groups_error(proof.words_of_groups(made), made, raised, self._targets, gone)
             raise failures.rank_error(raised, self._targets, True, gone)
         states = {rank: state for rank, state in everyone.items() if rank in self._targets}
         waits = [state for state in states.values() if state.doing == COMMUNICATING]

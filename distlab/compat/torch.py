@@ -69,6 +69,26 @@ def forget_group_numbers(first: int = 0) -> None:
     c10d._world.group_count = first
 
 
+# The function that makes a group which has its name: init_process_group, new_group and all that call them come there.
+MAKES_GROUP = (c10d, "_new_process_group_helper")
+
+
+def connects_when_made(backend: str) -> bool:
+    """Whether the members of a group wait for each other while it is made, as over gloo; over NCCL only later.
+
+    Private: torch's table of the backends that were registered.
+    """
+    plugin = dist.Backend._plugins.get(backend.upper())
+    return "gloo" in backend or getattr(plugin and plugin.creator_fn, "OVER_GLOO", False)
+
+
+def is_shared(store: Any) -> bool:
+    """Whether ranks can find each other's keys in the store of a group: in one of these of torch's own."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return isinstance(store, (dist.TCPStore, dist.FileStore, dist.HashStore))
+
+
 def default_timeout() -> timedelta:
     """The timeout of a group that was given none. Not documented: the module's variable."""
     return c10d.default_pg_timeout

@@ -10,9 +10,9 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from distlab.errors import RankDied, RankError
+from distlab.errors import MismatchError, RankDied, RankError
 from distlab.text import grouped, rank_list
-from distlab.wire.messages import Failure, Line, RankStatus
+from distlab.wire.messages import Failure, Line, NewGroup, RankStatus
 
 MOST_LINES = 10  # of one rank's traceback
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
@@ -123,6 +123,29 @@ def rank_error(
         kept = "The process group is rebuilt and variables are kept: change the cell and run it again."
         parts.append(f"{kept} {gone}".rstrip())
     return RankError("\n".join(parts), (*culprits, *consequences), finished)
+
+
+def groups_error(
+    words: str, made: Mapping[int, NewGroup], raised: Sequence[Failure], targets: Sequence[int], gone: str
+) -> RankError:
+    """The error for ranks that make different groups: the same words, whichever rank saw it first and raised.
+
+    Args:
+        words: what each rank makes.
+        made: the groups that differ, by rank.
+        raised: what the ranks raised.
+        targets, gone: as for `rank_error`.
+    """
+    places = grouped((group.line, rank) for rank, group in sorted(made.items()))
+    rows = [where(ranks, [with_text(line)]) for line, ranks in places.items() if line is not None]
+    kept = "The process group is rebuilt and variables are kept: change the cell and run it again."
+    if GROUPS_GONE not in gone:  # whether any was built depends on which rank was first
+        gone = f"{GROUPS_GONE} {gone}"
+    message = "\n".join([f"ranks raised {MismatchError.__name__}: {words}", *rows, f"{kept} {gone}".rstrip()])
+    finished = tuple(rank for rank in targets if rank not in {f.rank for f in raised})
+    culprits = [f for f in raised if not f.consequence]
+    consequences = [f for f in raised if f.consequence]
+    return RankError(message, (*culprits, *consequences), finished)
 
 
 def raised_words(raised: Sequence[Failure]) -> Iterator[str]:

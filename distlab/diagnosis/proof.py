@@ -15,7 +15,11 @@ from dataclasses import dataclass, replace
 
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
-from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, MessageCount, RankStatus
+from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, MessageCount, NewGroup, RankStatus
+
+RULE_OF_GROUPS = "every rank must call new_group, even for a group that it is not in, and in the same order"
+DIFFERENT_GROUPS = "The ranks do not make the same group"  # how `words_of_groups` begin
+MOST_GROUPS = 4  # that are named in one sentence
 
 
 def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> RankStatus:
@@ -83,29 +87,88 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
         return _need_of_collective(state, states)
     if call.kind in (messages.REMOTE, messages.WAITING):  # their own statuses decide whether those can act
         return Need(tuple(rank for rank in call.members if rank in states))
+    if call.kind == messages.NEW_GROUP:
+        return _need_of_new_group(state, states)
     others = [s for r, s in states.items() if r in call.members and r != state.rank]
-    if call.op == "new_group" and call.sequence:
-        return _need_of_new_group(state, others)
     if elsewhere := tuple(s.rank for s in others if s.call is None or s.call.op != call.op):
         return Need(elsewhere)
-    ends = call.op in ("new_group", "init_rpc", "shutdown")  # once all have called it
+    ends = call.op in ("init_rpc", "shutdown")  # once all have called it
     return None if ends else Need(clash=f"Every rank waits in {call.op} for the others.")
 
 
-def _need_of_new_group(state: RankStatus, others: Sequence[RankStatus]) -> Need | None:
-    """The members that have made fewer groups, or none where another one has gone past this group, or makes another."""
-    made, members = state.call.sequence, state.call.members
-    if missing := tuple(s.rank for s in others if s.groups < made):
-        return Need(missing)
-    ahead = [s.rank for s in others if s.groups > made]
-    here = [s for s in others if s.call and (s.call.op, s.call.sequence) == ("new_group", made)]
-    elsewhere = [s.rank for s in here if s.call.members != members]
-    if not ahead and not elsewhere:
-        return None
-    has = "have" if len(ahead or elsewhere) > 1 else "has"
-    further = f"{rank_list(ahead or elsewhere)} {has} made {'more of them' if ahead else 'another one'}"
-    rule = "every rank must call new_group, even for a group that it is not in, and in the same order"
-    return Need(clash=f"Rank {state.rank} waits in its new_group number {made - 1}, and {further}: {rule}.")
+def _need_of_new_group(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
+    """The members that have not begun to make this group, or make another one in its place."""
+    call = state.call
+    begun = {r: _made(states[r], call.group) for r in call.members if r in states}
+    missing = tuple(r for r, group in begun.items() if group is None and r != state.rank)
+    if any(call.sequence and states[r].groups > call.sequence for r in missing):
+        return None  # it has made this group, which it no longer remembers
+    known = {r: (group,) for r, group in begun.items() if group is not None}
+    clash = words_of_groups(differing_groups(known)) or _other_name(state, [states[r] for r in missing])
+    return Need(missing, clash) if missing or clash else None
+
+
+def _made(state: RankStatus, name: str) -> NewGroup | None:
+    """The group of this name that a rank has made, or makes; None if it does not, or no longer remembers it."""
+    return next((group for group in reversed(state.made) if group.name == name), None)
+
+
+def _other_name(state: RankStatus, others: Sequence[RankStatus]) -> str:
+    """A sentence about members that make the same group alone under another name; "" for anything else."""
+    call = state.call
+    own = _made(state, call.group)
+    alike = [s for s in others if s.call and s.call.kind == call.kind and s.call.members == call.members]
+    theirs = [_made(other, other.call.group) for other in alike]
+    within = {group.rank: group.within for group in (own, *theirs) if group is not None}
+    if len(set(within.values())) < 2:
+        return ""
+    counts = _by_value({rank: str(number) for rank, number in within.items()}, ("is in", "are in"))
+    start = f"The members of the group of {rank_list(call.members)} cannot find each other"
+    option = "use_local_synchronization=True"
+    rule = f"torch names a group with {option} by its members and by how many groups a rank is in"
+    return f"{start}: {rule}, and {counts}. Leave {option} out, and make every group on every rank."
+
+
+def differing_groups(made: Mapping[int, Sequence[NewGroup]]) -> dict[int, NewGroup]:
+    """What the ranks make under the first number under which they do not make the same group; empty if there is none.
+
+    Ranks that make a group of themselves alone, each under the same number, do no harm.
+
+    Args:
+        made: by rank, the groups that it has made.
+    """
+    by_number: dict[int, dict[int, NewGroup]] = {}
+    for rank, groups in made.items():
+        for group in groups:
+            if group.name.isdigit():
+                by_number.setdefault(int(group.name), {})[rank] = group
+    for _, groups_of_number in sorted(by_number.items()):
+        members = {group.members for group in groups_of_number.values()}
+        if len(members) > 1 and max(map(len, members)) > 1:
+            return groups_of_number
+    return {}
+
+
+def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
+    """What each rank makes, and where, of groups that differ under one number; "" without any.
+
+    Args:
+        groups: by rank.
+    """
+    if not groups:
+        return ""
+    number = next(iter(groups.values())).name
+    alike = grouped((_group_words(group), rank) for rank, group in sorted(groups.items()))
+    ordered = sorted(alike.items(), key=lambda item: (len(item[1]), item[1]))
+    makes = [f"{rank_list(ranks)} {'make' if len(ranks) > 1 else 'makes'} {what}" for what, ranks in ordered]
+    more = f", and {len(makes) - MOST_GROUPS} more" if len(makes) > MOST_GROUPS else ""
+    start = f"{DIFFERENT_GROUPS} by their new_group number {number}"
+    return f"{start}: {', '.join(makes[:MOST_GROUPS])}{more}, but {RULE_OF_GROUPS}."
+
+
+def _group_words(group: NewGroup) -> str:
+    where = f" ({group.line.position})" if group.line else ""
+    return f"one of {rank_list(group.members)}{where}"
 
 
 def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:

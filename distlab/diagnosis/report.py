@@ -119,15 +119,22 @@ def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, Rank
         return f"waits {call.function} for {finished}."
     if call.op == "backward":
         return f"waits in backward() for gradients of {finished}: does the loss of every rank use every parameter?"
-    rule = ", which every rank must call," if call.op == "new_group" and call.sequence else ""
-    before = [(old.group, old.op, old.place) for r in gone for old in states[r].history]  # in a loop, for example
-    again = " again" if (call.group, call.op, call.place) in before else ""
+    rule = ", which every rank must call," if call.kind == messages.NEW_GROUP and call.sequence else ""
+    again = " again" if any(_called_before(call, states[r]) for r in gone) else ""
     return f"waits in {call.op}{rule} for {finished} without calling it{again}."
+
+
+def _called_before(call: CallRecord, state: RankStatus) -> bool:
+    """Whether a rank has made a call like this one before, as in a loop."""
+    if call.kind == messages.NEW_GROUP:
+        return any(group.name.isdigit() for group in state.made) if call.sequence else False
+    return (call.group, call.op, call.place) in [(old.group, old.op, old.place) for old in state.history]
 
 
 def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
     unfinished, everyone = len(needs), len(states)
     first = f"{unfinished} of {everyone} ranks wait for each other" if unfinished > 1 else "The rank waits for itself"
+    rule = ""
     calls = {rank: states[rank].call for rank in sorted(needs)}
     kinds = {(call.kind, call.is_send) for call in calls.values()}
     if kinds == {(messages.MESSAGE, False)}:
@@ -136,9 +143,11 @@ def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
         return f"{first}; nobody will receive, and a send waits for its receiver."
     if kinds == {(messages.COLLECTIVE, False)} and len({call.group for call in calls.values()}) > 1:
         return f"{first}: they call {' and '.join(sorted({call.op for call in calls.values()}))} in different groups."
+    if {call.kind for call in calls.values()} == {messages.NEW_GROUP} and not any(c.sequence for c in calls.values()):
+        rule = " Every rank must make the groups that it shares with others in the same order."
     means = {r: call.function if call.kind == messages.WAITING else f"in {call.op}" for r, call in calls.items()}
     links = [f"rank {rank} {means[rank]} for {rank_list(needs[rank].ranks)}" for rank in list(calls)[:4]]
-    return f"{first}: {', '.join(links)}{', and so on' if unfinished > 4 else ''}."
+    return f"{first}: {', '.join(links)}{', and so on' if unfinished > 4 else ''}.{rule}"
 
 
 def call_words(call: CallRecord) -> str:

@@ -24,8 +24,8 @@ import torch.distributed as dist
 from torch.distributed import rpc
 
 from distlab.compat import torch as private
+from distlab.rank import groups, stores
 from distlab.rank import rpc_calls as remote
-from distlab.rank import stores
 from distlab.rank.log import (
     C10D,
     COLLECTIVES,
@@ -59,6 +59,7 @@ def table() -> Iterator[Row]:
     for module in (dist, dist.distributed_c10d):
         yield module, "init_process_group", initializing
         yield module, "destroy_process_group", destroying
+    yield *private.MAKES_GROUP, groups.making
     for name in stores.WAITING_METHODS:
         yield dist.Store, name, functools.partial(stores.in_store, name)
     yield dist.TCPStore, "__init__", stores.opening

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -24,7 +24,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, Failure, is_learners, line_of
+from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, Failure, NewGroup, is_learners, line_of
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
@@ -174,6 +174,8 @@ class Log:
             learner's next one.
         unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
         members: ranks of the groups that were destroyed, by name.
+        new_groups: the newest that this rank has begun to make with new_group.
+        met: how often this rank has met the other members of a group, by its name, before it was built.
     """
 
     def __init__(self) -> None:
@@ -197,6 +199,8 @@ class Log:
         self.traffic: dict[Kind, int] = {}
         self.dropped: dict[Kind, int] = {}
         self.members: dict[str, tuple[int, ...]] = {}
+        self.new_groups: deque[NewGroup] = deque(maxlen=REMEMBERED)
+        self.met: Counter[str] = Counter()
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
         self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
         self.more_unwaited = False  # whether older ones were forgotten

@@ -22,7 +22,7 @@ from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
 from distlab.rank import around_cells
 from distlab.rank.debugger import PERSON
-from distlab.rank.log import C10D, LOG, MOST_KINDS, Note, describe_failure, is_short, members_of
+from distlab.rank.log import C10D, LOG, MOST_KINDS, Note, describe_failure, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Line, MessageCount, RankStatus, is_learners, line_of
@@ -78,6 +78,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         paused=PERSON.asked,
         importing=imports,
         groups=dist.get_pg_count(),
+        made=tuple(LOG.new_groups),
         history=() if doing == messages.COMPUTING else _history(),
         traffic=tuple(_traffic()),
         more_traffic=len(LOG.traffic) > MOST_KINDS,
@@ -110,18 +111,10 @@ def _thread(thread: int, note: Note | None, **served: Any) -> RankStatus:
 def _what_is_known(thread: int, op: str) -> CallRecord:
     """Who takes part in a wait that no call of a group explains, and whether it may end by itself.
 
-    All may, except new_group, which is counted, and what C++ sends for a model in training.
+    All may, except what C++ sends for a model in training.
     """
     everyone = tuple(range(LOG.world_size))
     may_end = any(members_of(name)[1] for name in list(private.GROUP_NAMES.values()))
-    for frame in frames(thread):
-        if op == "new_group" and place(frame) == (C10D, op):
-            ranks, limit = frame.f_locals.get("ranks"), frame.f_locals.get("timeout")
-            members = everyone if ranks is None else tuple(sorted(map(int, ranks)))
-            # a group that only its members make is not counted
-            count = 0 if frame.f_locals.get("use_local_synchronization") else dist.get_pg_count()
-            ends_soon = limit is not None and is_short(limit)
-            return CallRecord(op, messages.OTHER, members, own_limit=ends_soon, sequence=count)
     in_training = op in ("backward", "DistributedDataParallel") and os.path.isdir("/proc/self/task")
     return CallRecord(op, messages.OTHER, everyone, may_end or not in_training)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 # what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
 ONE_LINE = "# %px"  # the last line of what %px sends: it has no first line that only the notebook knows, as %%px has
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
-# kinds of calls: others, such as new_group and backward, are made or waited for in C++
-MESSAGE, COLLECTIVE, REMOTE, OTHER = "message", "collective", "remote", "other"
+# kinds of calls: others, such as init_rpc and backward, are made or waited for in C++
+MESSAGE, COLLECTIVE, NEW_GROUP, REMOTE, OTHER = "message", "collective", "new group", "remote", "other"
 SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
 WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.waiting
 # what the notebook may want from a rank's watchdog: five questions and four orders
@@ -93,7 +93,8 @@ class CallRecord:
         own_limit: whether it is left to end by itself, because its own limit is short.
         collective: its name below `op`.
         group: name of its group.
-        sequence: its number among the collectives of its group, or the messages of its group, direction, peer and tag.
+        sequence: its number among the collectives of its group, or the messages of its group, direction, peer and tag;
+            of new_group, that of the group, 0 for one that only its members make.
         tensors: (dtype, shape) of each.
         place: file and line of the call, for comparison.
         lines: the learner's, outermost first.
@@ -148,6 +149,25 @@ class MessageCount:
 
 
 @dataclass(frozen=True)
+class NewGroup:
+    """A group that a rank has begun to make, as it must also if it is not a member.
+
+    Attributes:
+        rank: which makes it.
+        name: torch's: of a group that every rank makes, its number, from 1; a hash for use_local_synchronization.
+        members: its ranks.
+        within: how many groups the rank was in before, which is in the hash.
+        line: the learner's, innermost.
+    """
+
+    rank: int
+    name: str
+    members: tuple[int, ...]
+    within: int = 1
+    line: Line | None = None
+
+
+@dataclass(frozen=True)
 class RankStatus:
     """What one rank, or one of its threads, is doing.
 
@@ -157,7 +177,8 @@ class RankStatus:
         call: the call that it waits in.
         lines: the learner's, outermost first.
         idle: whether its main thread is.
-        groups: how many groups were made.
+        groups: how many groups were made that every rank makes, the world among them.
+        made: the newest groups that new_group has begun to make, those that only members make among them.
         history: the newest collectives that Python called.
         traffic: how many messages of each kind were begun.
         more_traffic: whether kinds are left out of it: of a kind that is not there, nothing is known.
@@ -184,6 +205,7 @@ class RankStatus:
     lines: tuple[Line, ...] = ()
     idle: bool = False
     groups: int = 0
+    made: tuple[NewGroup, ...] = ()
     history: tuple[CallRecord, ...] = ()
     traffic: tuple[MessageCount, ...] = ()
     more_traffic: bool = False

@@ -121,9 +121,9 @@ def new_group_on_some_members(rank, n):
     dist.new_group([0, 1, 2])
 
 
-@breaks(3)
+@breaks(3, error="RankError")
 def a_group_made_one_call_too_late(rank, n):
-    """Rank 0 waits in its new_group number 1, and rank LAST has made more of them: every rank must call new_group,"""
+    """The ranks do not make the same group by their new_group number 1: rank 2 makes one of rank 2 (zoo"""
     if rank == n - 1:
         dist.new_group([rank])
     dist.new_group([0, n - 1])

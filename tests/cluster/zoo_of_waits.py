@@ -42,7 +42,7 @@ def a_queue_that_a_waiting_thread_was_to_fill(rank, n):
     batches.get()
 
 
-@breaks(3)
+@breaks(3, error="RankError")
 def groups_made_in_another_order(rank, n):
     """every rank must call new_group, even for a group that it is not in, and in the same order."""
     for members in ([0, 1], [0, 2]) if rank != 1 else ([0, 2], [0, 1]):

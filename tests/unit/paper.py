@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Line, MessageCount, RankStatus
+from distlab.wire.messages import CallRecord, Line, MessageCount, NewGroup, RankStatus
 
 DOES = {
     "computes": messages.COMPUTING,
@@ -29,7 +29,7 @@ class Paper:
     A rank waits in what it calls, but not in isend, irecv, and a collective with `async`; "1 waits" then waits for the
     first of these. Further options: own_limit, for a call that ends by itself; group=b:0,2 for a group, its name b, of
     ranks 0 and 2; dropped, of an isend; gone, of a call whose group was destroyed; root and reduce_op, of a
-    collective; members and local, of new_group.
+    collective; members, local and within (how many groups the rank is in), of new_group.
     "0 calls 1 add" waits for a remote call; in "1 for 0 add recv 2" rank 1 serves it and waits in recv, in
     "1 for 0 add" it computes. A rank has one thread for that.
     """
@@ -98,9 +98,14 @@ class Paper:
 
     def _new_group(self, rank: int, call: CallRecord, is_local: bool, options: dict[str, str]) -> None:
         members = ranks_of(options["members"]) if "members" in options else call.members
-        made = self._statuses[rank].groups + (not is_local)  # a group that its members make alone is not counted
-        self._change(rank, groups=made)
-        self._wait(rank, replace(call, members=members, sequence=0 if is_local else made))
+        status = self._statuses[rank]
+        number = 0 if is_local else status.groups  # a group that its members make alone is not counted
+        within = int(options.get("within", 1))
+        name = f"{members} {within}" if is_local else str(number)
+        made = (*status.made, NewGroup(rank, name, members, within))
+        self._change(rank, groups=status.groups + (not is_local), made=made)
+        call = replace(call, kind=messages.NEW_GROUP, members=members, group=name, sequence=number)
+        self._wait(rank, call)
 
     def _message(self, rank: int, call: CallRecord, words: list[str], options: dict[str, str]) -> None:
         peer = None if words[0] == "any" else int(words[0])

@@ -31,6 +31,11 @@ def mismatch(rank, world_size):
     dist.all_reduce(t)
 
 
+def own_pairs(rank, world_size):
+    pair = dist.new_group([0, 1] if rank < 2 else [2, 3])
+    dist.barrier(pair)
+
+
 def raises(rank, world_size):
     if rank == 1:
         raise ValueError("no data on this rank")
@@ -60,6 +65,7 @@ def test_the_pages_show_real_reports(usable):
     calls += [(usable.run, dies), (usable.run, max, threading.Lock()), (distlab.Cluster, 0)]
     errors = [raised(distlab.errors.DistlabError, *call) for call in calls]
     errors.append(raised(distlab.RankError, usable.run, mismatch, check=True))
+    errors.append(raised(distlab.RankError, usable.run, own_pairs))
     errors.append(raised(distlab.RankTimeout, usable.run, slow, timeout=3))
     real = {plain(f"{type(error).__name__}: {error}") for error in errors}
     pages = "\n".join(path.read_text() for path in (ROOT / "docs/reports").glob("*.md"))

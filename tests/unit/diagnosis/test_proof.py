@@ -37,6 +37,11 @@ CAN_GO_ON = {
     "a collective of a group that a rank has destroyed since": "2 ranks; 0 all_reduce gone; 0 finishes; 1 all_reduce",
     "new_group on all ranks": "2 ranks; 0-1 new_group",
     "new_group on its members alone": "3 ranks; 0-1 new_group members=0,1 local",
+    "a group that a member has made, and its cell": "2 ranks; 0-1 new_group; 1 finishes",
+    "a group that a member has made, and more": "3 ranks; 0-2 new_group; 1 new_group members=1,2",
+    "a group of which a rank outside knows nothing": "3 ranks; 0-1 new_group members=0,1",
+    "groups of one rank each under one number": "2 ranks; 0 new_group members=0; 1 new_group members=1; 1 finishes",
+    "new_group as a line that members share": "3 ranks; 0-1 new_group members=0,1 local; 1 new_group members=1,2 local",
     # remote calls
     "a function that computes for another rank": "2 ranks; 0 calls 1 add; 1 for 0 add",
     "a function that may send": "3 ranks; 0 recv 2; 1 for 2 add",
@@ -71,7 +76,17 @@ DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that
     + "0 all_reduce async; " * 10
     + "0 waits; 1 broadcast root=1": "0<! 1<!",  # a rank that is ten collectives ahead
     "3 ranks; 0 all_reduce group=b:0,1; 2 recv 0": "0<1 2<0",  # a rank outside of the group is not needed
-    "3 ranks; 0 new_group members=0,1; 1 new_group members=0-2": "0<! 1<2",  # two groups under one number
+    # two groups under one number: the other rank waits in its own, has gone past it, or has finished
+    "3 ranks; 0 new_group members=0,1; 1 new_group members=0-2": "0<! 1<2!",
+    "3 ranks; 0 new_group members=0,1; 1 new_group members=1,2; 1 new_group members=0,1": "0<! 1<0",
+    "3 ranks; 0 new_group members=0,1; 1 new_group members=1,2; 1 finishes": "0<!",
+    "3 ranks; 0-1 new_group members=0,1; 0 finishes; 1 new_group members=0-2": "1<0,2",  # a rank that makes one more
+    # in a circle, of pairs that are made by their members alone
+    "3 ranks; 0 new_group members=0,1 local; 1 new_group members=1,2 local; 2 new_group members=0,2 local": (
+        "0<1 1<2 2<0"
+    ),
+    # under another name, because one of them is in more groups
+    "2 ranks; 0 new_group members=0,1 local within=2; 1 new_group members=0,1 local": "0<1! 1<0!",
     # a group that its members make alone, which is not counted, needs them only
     "3 ranks; 0 new_group members=0,1 local": "0<1",
     "2 ranks; 0 DistributedDataParallel": "0<1",  # a model that one rank wraps
@@ -89,6 +104,18 @@ def test_a_deadlock_is_proven(steps, needs):
 
 
 HEADLINES = {  # what is hard to reach with real ranks
+    "2 ranks; 0-1 new_group; 1 finishes; 0 new_group": (
+        "Rank 0 waits in new_group, which every rank must call, for rank 1, which has finished without calling it "
+        "again."
+    ),
+    "2 ranks; 0 new_group members=0,1 local": (
+        "Rank 0 waits in new_group for rank 1, which has finished without calling it."
+    ),
+    "2 ranks; 0 new_group members=0,1 local within=2; 1 new_group members=0,1 local": (
+        "The members of the group of ranks 0-1 cannot find each other: torch names a group with "
+        "use_local_synchronization=True by its members and by how many groups a rank is in, and rank 0 is in 2, rank 1 "
+        "is in 1. Leave use_local_synchronization=True out, and make every group on every rank."
+    ),
     "2 ranks; 0-1 backward": "Every rank waits in backward for the others.",
     "3 ranks; 0-1 calls 2 add": "Ranks 0-1 wait for rank 2: add(...), but rank 2 no longer has an RPC agent.",
 }

@@ -7,18 +7,15 @@ import sys
 import sysconfig
 import threading
 import weakref
-from datetime import timedelta
 from queue import SimpleQueue
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
 from distlab.rank import status, watchdog
 from distlab.wire.messages import OTHER, CallRecord
-from tests.unit.rank.conftest import LIMIT
 
 # waits in C, as a call of a process group does: no frame of Python is deeper
 GIVEN = "ranks=None, timeout=None, use_local_synchronization=False"
@@ -56,17 +53,6 @@ CALLS = [  # of backward() and of a model in training it is known that they wait
     ("torch.autograd.graph", "_engine_run_backward", {}, CallRecord("backward", OTHER, ALL)),
     ("torch.nn.parallel.distributed", "_sync_module_states", {}, CallRecord("DistributedDataParallel", OTHER, ALL)),
     ("torch.distributed.checkpoint", "save", {}, CallRecord("checkpoint", OTHER, ALL, own_limit=True)),
-    (C10D, "new_group", {"ranks": [3, 1]}, CallRecord("new_group", OTHER, (1, 3), sequence=1)),
-    (C10D, "new_group", {"ranks": np.array([3, 1])}, CallRecord("new_group", OTHER, (1, 3), sequence=1)),
-    (
-        C10D,
-        "new_group",
-        {"ranks": [1], "timeout": timedelta(seconds=2)},
-        CallRecord("new_group", OTHER, (1,), own_limit=True, sequence=1),
-    ),
-    (C10D, "new_group", {"ranks": [1], "timeout": LIMIT}, CallRecord("new_group", OTHER, (1,), sequence=1)),
-    # only its members make it, so that it is not counted
-    (C10D, "new_group", {"ranks": [1], "use_local_synchronization": True}, CallRecord("new_group", OTHER, (1,))),
 ]
 
 

@@ -1,0 +1,104 @@
+"""The groups that this rank makes with new_group: noted, and compared with the other ranks' before one is built.
+
+Runs on every rank; hooks.py puts `making` in the place of the function of torch that new_group, new_subgroups and
+device meshes call.
+
+torch numbers the groups that every rank makes, and gloo's members find each other by that number. Ranks that make other
+groups under one number would connect to the wrong ranks: a sum is wrong, or a rank waits in gloo for a connection that
+no rank opens. So the first rank that makes a group writes its members into the store of the world, and each other rank
+compares. Then the members wait for each other here, in Python, as they would in gloo; other ranks do not wait.
+"""
+
+import contextlib
+import inspect
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from distlab.compat import torch as private
+from distlab.diagnosis.proof import differing_groups, words_of_groups
+from distlab.errors import MismatchError
+from distlab.rank.log import LOG, Note, is_short, waits
+from distlab.rank.waits import wait_until
+from distlab.wire.codec import from_json, to_json
+from distlab.wire.messages import NEW_GROUP, NewGroup, line_of
+
+KEYS = "distlab/new_group"  # in the store of the world
+FREED = "Freed while it waited for the other members of a new group."
+
+
+def making(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """torch's function that makes a group, with a note; MismatchError if another rank makes another group there."""
+    given = inspect.signature(original).bind(*args, **kwargs).arguments
+    members = tuple(map(int, given["global_ranks_in_group"]))
+    if not members:  # the world, after which groups are numbered from 1 again
+        LOG.new_groups.clear()
+        return original(*args, **kwargs)
+    name, limit = str(given["group_name"]), given.get("timeout") or private.default_timeout()
+    note = _note(name, members, limit)
+    line = line_of(*note.lines[0]) if note.lines else None
+    group = NewGroup(LOG.rank, name, members, len(private.GROUP_NAMES), line)
+    with waits(note):
+        _begin(group)
+        try:
+            if private.is_shared(given["store"]):
+                _compare(given["store"], group)
+                if dist.get_rank() in members and private.connects_when_made(str(given["backend"])):
+                    _meet(given["store"], group, limit)
+            return original(*args, **kwargs)
+        except MismatchError:
+            raise
+        except BaseException:
+            if not LOG.closed:  # a rank that is freed has begun it nevertheless, which a report needs
+                LOG.new_groups.remove(group)
+            raise
+
+
+def _note(name: str, members: tuple[int, ...], limit: timedelta) -> Note:
+    note = Note("", NEW_GROUP, members, has_limit=is_short(limit))
+    note.group = name
+    note.sequence = int(name) if name.isdigit() else 0
+    return note
+
+
+def _begin(group: NewGroup) -> None:
+    if LOG.closed:
+        raise RuntimeError("Connection closed: this rank was freed from a call of its group before.")
+    LOG.new_groups.append(group)
+
+
+def _compare(store: dist.Store, group: NewGroup) -> None:
+    """Raise a MismatchError if the first rank that has made a group with this number has made another one."""
+    first = from_json(store.compare_set(f"{KEYS}/{group.name}", "", to_json(group)))
+    records = differing_groups({first.rank: (first,), group.rank: (group,)})
+    if records:
+        raise MismatchError(words_of_groups(records))
+
+
+def _meet(store: dist.Store, group: NewGroup, limit: timedelta) -> None:
+    """Wait until every member has come here with this group, which it will then connect.
+
+    The same name may come again: a group that only its members make has it again after it was destroyed.
+    """
+    key = f"{KEYS}/{group.name}/members"
+    expected = (LOG.met[group.name] + 1) * len(group.members)
+
+    def all_here(seconds: float) -> bool:
+        if store.add(key, 0) >= expected:
+            return True
+        time.sleep(seconds)
+        return False
+
+    store.add(key, 1)
+    try:
+        if not wait_until(all_here, FREED, limit.total_seconds()):
+            milliseconds = limit.total_seconds() * 1000
+            raise RuntimeError(f"Timed out waiting {milliseconds:.0f}ms for the other members of a new group.")
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # the store is gone
+            store.add(key, -1)
+        raise
+    LOG.met[group.name] += 1

@@ -1,0 +1,103 @@
+"""Groups that ranks make differently: which rank is first changes nothing, no rank is lost, and cells add up."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distlab
+from tests.cluster.conftest import pid_on_rank, px, sum_of_ranks
+from tests.refused import raised
+
+CLUSTER = {"n": 3, "timeout": 60}
+pytestmark = pytest.mark.usefixtures("quick_watch")
+
+
+@pytest.fixture
+def unharmed(usable):
+    """The same processes go on, with their variables."""
+    usable.push({"kept": 7})
+    pids = usable.run(pid_on_rank)
+    yield usable
+    assert usable.pull("kept") == [7] * 3
+    assert usable.run(pid_on_rank) == pids
+
+
+def pairs_that_share_a_rank(rank, world_size, first):
+    """Rank 2 makes its group before the others do, and waits in it, or after they have made theirs."""
+    store = dist.distributed_c10d._get_default_store()
+    if (rank == 2) != (first == 2):
+        store.wait(["distlab/new_group/1"])
+    dist.new_group([0, 1] if rank < 2 else [1, 2])
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("first", [0, 2])
+def test_the_report_is_the_same_whichever_rank_is_first(unharmed, first, check):
+    """Both groups and their lines, also where some ranks have gone on, or wait for a rank that has raised."""
+    line = f"test_groups.py:{pairs_that_share_a_rank.__code__.co_firstlineno + 5}"
+    assert str(raised(distlab.RankError, unharmed.run, pairs_that_share_a_rank, first, check=check)) == (
+        "ranks raised MismatchError: The ranks do not make the same group by their new_group number 1: "
+        f"rank 2 makes one of ranks 1-2 ({line}), ranks 0-1 make one of ranks 0-1 ({line}), "
+        "but every rank must call new_group, even for a group that it is not in, and in the same order.\n"
+        f"  ranks 0-2   {line} in pairs_that_share_a_rank   dist.new_group([0, 1] if rank < 2 else [1, 2])\n"
+        "The process group is rebuilt and variables are kept: change the cell and run it again. "
+        "Groups made with dist.new_group, and device meshes, are gone: make them again."
+    )
+
+
+def test_groups_over_several_cells(unharmed):
+    """A group that only its members have made is found out by the next one, with the line of the earlier cell."""
+    px(unharmed, "group = dist.new_group([0, 1])")
+    px(unharmed, "other = dist.new_group([0, 2])\nassert (rank != 1) == (dist.get_rank(other) >= 0)")
+    px(unharmed, "if rank < 2:\n    alone = dist.new_group([0, 1])")
+    text = str(raised(distlab.RankError, px, unharmed, "dist.new_group([1, 2])"))
+    assert text.startswith(
+        "ranks raised MismatchError: The ranks do not make the same group by their new_group number 3: "
+        "rank 2 makes one of ranks 1-2 (line 2), ranks 0-1 make one of ranks 0-1 (line 3), but every rank must call"
+    )
+    assert unharmed.run(sum_of_ranks) == [3] * 3
+
+
+def wait_in_new_group(rank, world_size):
+    while rank == 0:
+        pass
+    dist.new_group()
+
+
+def test_ranks_that_wait_in_new_group_are_freed(unharmed):
+    """For a rank that computes: nothing can be proven, and nothing is lost."""
+    text = str(raised(distlab.RankTimeout, unharmed.run, wait_in_new_group, timeout=1))
+    assert "ranks 1-2  new_group(group of ranks 0-2)  test_groups.py:" in text
+    assert "Variables are kept" in text
+
+
+def fail_before_new_group(rank, world_size):
+    if rank == 2:
+        raise ValueError("no groups here")
+    dist.new_group()
+
+
+def test_a_rank_that_raises_frees_those_in_new_group(unharmed):
+    error = raised(distlab.RankError, unharmed.run, fail_before_new_group)
+    assert str(error).startswith("rank 2 raised ValueError: no groups here\n")
+    assert "ranks 0-1 waited in communication and could not go on" in str(error)
+
+
+def go_on_after_a_mistake(rank, world_size):
+    """The rank that makes another group goes on without it."""
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 2:
+        store.wait(["go on"])
+        try:
+            dist.new_group([0, 2])
+        except RuntimeError:
+            return True
+    group = dist.new_group([0, 1])
+    total = torch.ones(1)
+    dist.all_reduce(total, group=group)
+    store.set("go on", "")
+    return total.item() == 2
+
+
+def test_a_rank_may_go_on_after_its_mistake(unharmed):
+    assert unharmed.run(go_on_after_a_mistake) == [True] * 3
