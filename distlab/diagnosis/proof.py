@@ -10,8 +10,9 @@ a while.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
@@ -178,9 +179,9 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
     if not {receiver, state.rank if peer is None else peer} <= states.keys():
         return None  # no rank has that number: nothing is known of it
     members = [r for r in call.members if r in states]
-    sends = {r: _count(states[r], True, call, receiver) for r in members}
-    recvs = {r: _count(states[receiver], False, call, r) for r in members}
-    recvs_from_any = _count(states[receiver], False, call, None)
+    sends = {r: _count(states[r], True, call.group, call.tag, receiver) for r in members}
+    recvs = {r: _count(states[receiver], False, call.group, call.tag, r) for r in members}
+    recvs_from_any = _count(states[receiver], False, call.group, call.tag, None)
     if None in (*sends.values(), *recvs.values(), recvs_from_any):
         return None  # it may have all that it needs
     sent = {r: count.sequence for r, count in sends.items()}
@@ -200,10 +201,31 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
     if not served(sent):
         return Need(peers, _wrong_tag(state, states))
     if call.is_send or served(kept):
-        return None
+        return None if peer is None else _blocked_by_dropped(call, (state.rank, peer), states)
     whose = rank_list([r for r in (members if peer is None else peers) if kept[r] < sent[r]]).capitalize()
-    lost = f"{whose} dropped the Work of its isend, and the message to rank {state.rank} with it"
+    return _lost(whose, state.rank)
+
+
+def _lost(whose: str, receiver: int) -> Need:
+    lost = f"{whose} dropped the Work of its isend, and the message to rank {receiver} with it"
     return Need(clash=f"{lost}: keep the Work and call its wait().")
+
+
+def _blocked_by_dropped(call: CallRecord, ends: Iterable[int], states: Mapping[int, RankStatus]) -> Need | None:
+    """Why a call that has all that it needs does not end: a message between two of its ranks blocks it; None if none.
+
+    gloo's thread looks again and again for the data of a message whose recv is there and whose Work was dropped, and
+    nothing else moves between these two ranks. A message that was sent before its Work was dropped does no harm, but
+    then the call moves, and what moves is not proven.
+    """
+    for sender, receiver in permutations(ends, 2):
+        for one in states[sender].traffic:
+            if not (one.is_send and one.dropped and (one.group, one.peer) == (call.group, receiver)):
+                continue
+            recvs = _count(states[receiver], False, call.group, one.tag, sender)
+            if recvs is not None and recvs.sequence >= one.first_dropped:
+                return _lost(f"Rank {sender}", receiver)
+    return None
 
 
 def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
@@ -217,12 +239,12 @@ def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
     return f"Rank {state.rank} sends with tag {sent.tag}, but rank {sent.peer} waits for tag {got.tag}."
 
 
-def _count(state: RankStatus, is_send: bool, call: CallRecord, peer: int | None) -> MessageCount | None:
-    """How many messages of the call's group and tag a rank has begun to send to, or receive from, a peer (None: any).
+def _count(state: RankStatus, is_send: bool, group: str, tag: int, peer: int | None) -> MessageCount | None:
+    """How many messages of this group and tag a rank has begun to send to, or receive from, a peer (None: any).
 
     None where that is not known.
     """
-    key = (is_send, call.group, peer, call.tag)
+    key = (is_send, group, peer, tag)
     for one in state.traffic:
         if (one.is_send, one.group, one.peer, one.tag) == key:
             return one
@@ -237,7 +259,9 @@ def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> 
     same = {r: calls[call.sequence] for r, calls in begun.items() if call.sequence in calls}
     same = {r: theirs for r, theirs in same.items() if theirs.members}  # no group is left where a rank has destroyed it
     clash = disagreement({state.rank: call, **same})
-    return Need(missing, clash) if missing or clash else None
+    if missing or clash:
+        return Need(missing, clash)
+    return _blocked_by_dropped(call, [state.rank, *others], states)
 
 
 def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus]) -> str:

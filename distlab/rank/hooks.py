@@ -44,6 +44,8 @@ from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
 
+DROPPED_BEFORE = "Freed while it waited behind a message whose Work was dropped."
+
 # a class, a module or an operator, the name of one of its functions, and what is called in its place, with the original
 # before the arguments
 Row = tuple[Any, str, Callable[..., Any]]
@@ -152,6 +154,7 @@ def destroying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
 def noting(name: str, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a process group, with a note of each call."""
+    LOG.check_not_of_parent(group)
     make = functools.partial(original, group, *args, **kwargs)
     group_name = private.GROUP_NAMES.get(group, "")
     caller = sys._getframe(2)  # frames 0 and 1 are this function's and the wrapper's
@@ -337,6 +340,7 @@ def _groups_among(args: tuple) -> set[str]:
 
 def waiting(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
     """Work.wait or Future.wait, in the log while it waits; a simulated cluster notes its end, too."""
+    LOG.check_not_of_parent(work)
     make, note = functools.partial(original, work, *args, **kwargs), LOG.ties.get(work)
     if note is None:
         outcome = make()
@@ -351,8 +355,9 @@ def waiting(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) 
 
 def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
     """Make the wait for the call of a note, by its Work, Future or result."""
-    if note.freed_with:
-        make = functools.partial(_wait_in_python, work, note.freed_with, make)
+    freed_with = note.freed_with or _ends_without_connections(note)
+    if freed_with:
+        make = functools.partial(_wait_in_python, work, freed_with, make)
     with waits(note):
         outcome = make() if LOG.tracer is None else LOG.tracer.wait(note, work, make)
     if isinstance(work, dist.Work) and note.method == "recv_anysource" and not note.done:
@@ -361,6 +366,16 @@ def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
             LOG.received_from(note, sender)
     LOG.has_ended(note)
     return outcome
+
+
+def _ends_without_connections(note: Note) -> str:
+    """What to free a wait with that closing the connections does not make gloo end; "" if it does.
+
+    It sends, by itself or in a collective, behind a message to the same rank whose Work was dropped.
+    """
+    blocked = {peer for _, group, peer, _ in LOG.dropped if group == note.group}
+    waits_behind = note.peer in blocked if note.method == "send" else note.kind == COLLECTIVE and blocked
+    return DROPPED_BEFORE if waits_behind else ""
 
 
 def _wait_in_python(work: Any, freed_with: str, make: Callable[[], Any]) -> Any:
@@ -399,6 +414,9 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     """
     group = args[-1] if args and not kwargs else None
     group = private.GROUP_NAMES.get(group, "") if isinstance(group, dist.ProcessGroup) else group
+    for one in LOG.of_parent:
+        if private.GROUP_NAMES.get(one) == group:
+            LOG.check_not_of_parent(one)
     before = private.functional_count(group)
     if before is None:
         return original(operator, *args, **kwargs)

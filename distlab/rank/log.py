@@ -172,6 +172,7 @@ class Log:
         cells: how many cells and calls of the notebook have ended.
         gives_way: whether the group was built in the place of one that the learner had destroyed: it gives way to the
             learner's next one.
+        of_parent: in a process that was forked from this rank, the rank's groups, whose connections it does not have.
         unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
         members: ranks of the groups that were destroyed, by name.
         new_groups: the newest that this rank has begun to make with new_group.
@@ -187,6 +188,7 @@ class Log:
         self.checker: Any = None
         self.tracer: Any = None
         self.simulator: Any = None
+        self.of_parent: tuple[Any, ...] = ()
         self.forget()
 
     def forget(self) -> None:
@@ -195,9 +197,9 @@ class Log:
         self.now: dict[int, Note | None] = {}
         self.closed = False  # whether the watchdog frees this rank: it begins no more calls
         self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
-        # messages by kind, the newest kind last, and sends whose Work was dropped undone
+        # messages by kind, the newest kind last, and the numbers of sends whose Work was dropped undone
         self.traffic: dict[Kind, int] = {}
-        self.dropped: dict[Kind, int] = {}
+        self.dropped: dict[Kind, list[int]] = {}
         self.members: dict[str, tuple[int, ...]] = {}
         self.new_groups: deque[NewGroup] = deque(maxlen=REMEMBERED)
         self.met: Counter[str] = Counter()
@@ -207,6 +209,22 @@ class Log:
         self.destroyed: Note | None = None  # the learner's last call that destroyed a group
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
         self.shared_with_cpp: set[str] = set()  # names of groups in which C++ begins collectives, too
+
+    def begin_child(self) -> None:
+        """Note that this process was forked from a rank: it can use none of the rank's groups and Works.
+
+        They are kept: destroying one would wait for gloo's threads, which are not here.
+        """
+        self.of_parent = (*private.GROUP_NAMES, *self.ties)
+        self.checker = None  # whose thread is not here, either
+
+    def check_not_of_parent(self, used: Any) -> None:
+        """Refuse a group or a Work of the rank that this process was forked from: it would wait for ever."""
+        if self.of_parent and any(used is one for one in self.of_parent):
+            raise RuntimeError(
+                f"This process was forked from rank {self.rank}, by a DataLoader worker or multiprocessing, and has "
+                "none of its connections: communicate on the rank itself."
+            )
 
     def forget_group(self, name: str) -> None:
         """Forget the calls in a group that is gone, whose name another one gets."""
@@ -291,10 +309,10 @@ class Log:
         self.closed = True
 
 
-def _count_dropped(note: Note, dropped: dict[Kind, int]) -> None:
+def _count_dropped(note: Note, dropped: dict[Kind, list[int]]) -> None:
     """The Work of a send is gone. gloo forgets a message that nobody waited for, unless its recv was there before."""
     if not note.done:
-        dropped[note.message_kind] = dropped.get(note.message_kind, 0) + 1
+        dropped.setdefault(note.message_kind, []).append(note.sequence)
 
 
 LOG = Log()

@@ -130,7 +130,8 @@ def _traffic() -> Iterator[MessageCount]:
         is_send, group, place, tag = key
         members = members_of(group)[0] or LOG.members.get(group, ())
         peer = dict(enumerate(members)).get(place)
-        yield MessageCount(is_send, group, peer, tag, count, LOG.dropped.get(key, 0))
+        dropped = LOG.dropped.get(key, [])
+        yield MessageCount(is_send, group, peer, tag, count, len(dropped), min(dropped, default=0))
 
 
 def _sleeps(lines: tuple[Line, ...]) -> bool:

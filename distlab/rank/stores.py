@@ -222,6 +222,8 @@ def building(original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any
     """
     call = functools.partial(original, group, *args, **kwargs)
     note = _note_of("ProcessGroupGloo")
+    if note is not None and note.op != "init_process_group":
+        LOG.check_not_of_parent(dist.group.WORLD)  # whose store this one is
     if note is None or (note.op == "new_group" and note is not LOG.now.get(threading.get_ident())):
         return call()
     with waits(note):

@@ -3,7 +3,9 @@
 Runs on every rank, started by entry.py. While the main thread waits inside gloo no Python code runs on it, so
 that neither KeyboardInterrupt nor gloo's own abort reaches it. This thread shuts down gloo's TCP sockets: the blocked
 call raises at once. If the main thread waits in a store instead, it loses its connection to that. The group is then
-broken and must be rebuilt; variables stay.
+broken and must be rebuilt; variables stay. Every TCP connection that the process has opened since the group was built
+is shut down, a learner's own to a database as well: to spare one that gloo waits on would make a rank unfreeable, and
+nothing tells the two apart for certain.
 
 The notebook's `ControlChannel` asks what the main thread is doing; status.py has the answer. It also carries orders:
 `FREE`, which frees a rank that communicates and leaves others alone, `FREE_WAITING`, which also spares one that makes
@@ -57,6 +59,7 @@ def watch(thread: Watchdog) -> None:
     Runs on: a rank, on its main thread, when its group is built.
     """
     LOG.send = PERSON.send = thread.send
+    os.register_at_fork(after_in_child=LOG.begin_child)
     around_cells.keep({INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}, LOG.end_cell)
     thread.start()
 

@@ -138,6 +138,7 @@ class MessageCount:
         tag: theirs.
         sequence: the newest one's number, which is how many there are.
         dropped: how many of them are sends whose Work is gone, so that no rank can wait for it.
+        first_dropped: the number of the first of those; 0 without any.
     """
 
     is_send: bool
@@ -146,6 +147,7 @@ class MessageCount:
     tag: int
     sequence: int
     dropped: int = 0
+    first_dropped: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """Broken programs whose messages have no other end, or are in the wrong order."""
 
+import threading
+import time
+
 import torch.distributed as dist
 
 from tests.cluster.zoo import breaks, message, ones
@@ -111,3 +114,69 @@ def an_object_nobody_receives(rank, n):
 def a_chain_that_ends_at_a_finished_rank(rank, n):
     """Rank 1 waits for a message from rank 0, which has finished without sending it."""
     dist.recv(ones(), src=rank - 1)
+
+
+# --- messages behind one whose Work was dropped ---
+
+
+@breaks(2)
+def a_dropped_isend_before_another_tag(rank, n):
+    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
+    if rank == 0:
+        for tag in range(2):
+            work = dist.isend(ones(), dst=1, tag=tag)
+        work.wait()
+    else:
+        time.sleep(0.2)  # the first Work is gone before its recv is there
+        for work in [dist.irecv(ones(), src=0, tag=tag) for tag in range(2)]:
+            work.wait()
+
+
+@breaks(2)
+def a_dropped_isend_before_a_send_of_its_kind(rank, n):
+    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
+    if rank == 0:
+        dist.isend(ones(), dst=1)
+        dist.send(ones(), dst=1)
+    else:
+        time.sleep(0.2)
+        dist.recv(ones(), src=0)
+
+
+@breaks(2)
+def a_dropped_isend_before_a_message_to_its_sender(rank, n):
+    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
+    if rank == 0:
+        dist.isend(ones(), dst=1)
+    dist.barrier()
+    received = dist.irecv(ones(), src=0) if rank == 1 else None
+    if rank == 0:
+        dist.recv(ones(), src=1, tag=1)
+    else:
+        dist.send(ones(), dst=0, tag=1)
+    return received
+
+
+# --- right ones ---
+
+
+def sends_whose_works_are_kept(rank, n):
+    works = [dist.isend(ones(), dst=(rank + 1) % n, tag=tag) for tag in range(8)]
+    works += [dist.irecv(ones(), src=(rank - 1) % n, tag=tag) for tag in reversed(range(8))]
+    for work in works:
+        work.wait()
+    return True
+
+
+def a_wait_for_a_send_by_another_thread(rank, n):
+    if rank == 0:
+        waits = [threading.Thread(target=dist.isend(ones(), dst=1, tag=tag).wait) for tag in range(3)]
+        for thread in waits:
+            thread.start()
+        dist.send(ones(), dst=1, tag=3)
+        for thread in waits:
+            thread.join()
+    elif rank == 1:
+        for tag in reversed(range(4)):
+            dist.recv(ones(), src=0, tag=tag)
+    return True

@@ -114,7 +114,11 @@ class Paper:
         call = replace(call, is_send=key[0], peer=peer, tag=key[3], tensors=(("float32", (1,)),))
         before = traffic.get(key, MessageCount(*key, sequence=0))
         call = replace(call, sequence=before.sequence + 1)
-        traffic[key] = MessageCount(*key, call.sequence, before.dropped + ("dropped" in words))
+        dropped, first = before.dropped, before.first_dropped
+        if "dropped" in words:
+            dropped += 1
+            first = first or call.sequence
+        traffic[key] = MessageCount(*key, call.sequence, dropped, first)
         self._change(rank, traffic=tuple(traffic.values()))
         if call.op in ("send", "recv"):
             self._wait(rank, call)

@@ -157,3 +157,29 @@ def test_a_deadlock_after_many_tags_is_proven(usable, tags):
             dist.all_reduce(ones())
 
     assert "for rank 0, which has finished" in str(raised(distlab.DeadlockError, usable.run, then_sums))
+
+
+def a_dropped_isend_whose_recv_was_there(rank, world_size):
+    """It is sent at once, and blocks nothing, however long the next call takes."""
+    got = torch.zeros(2)
+    if rank == 1:
+        work = dist.irecv(got, src=0)
+        dist.send(ones(), dst=0, tag=1)
+    elif rank == 0:
+        dist.recv(ones(), src=1, tag=1)
+        dist.isend(ones(), dst=1)
+    if rank == 1:
+        work.wait()
+    large = torch.ones(4_000_000)
+    for _ in range(4):
+        dist.all_reduce(large)
+    if rank == 0:
+        dist.send(ones(), dst=1, tag=2)
+    elif rank == 1:
+        dist.recv(ones(), src=0, tag=2)
+    return rank != 1 or got.tolist() == [1.0, 1.0]
+
+
+def test_a_dropped_send_that_was_sent_is_no_reason(usable):
+    """Its Work is gone, but so is the message: the ranks wait for each other again, and nothing is proven."""
+    assert usable.run(a_dropped_isend_whose_recv_was_there) == [True] * 3

@@ -24,7 +24,10 @@ CAN_GO_ON = {
     # messages
     "a message from a rank that has finished since": "2 ranks; 0 isend 1; 1 recv 0",
     "a message to a rank that has begun to receive": "2 ranks; 1 irecv 0; 0 send 1; 1 all_reduce",
-    "a dropped isend beside one that was kept": "2 ranks; 0 isend 1 dropped; 0 isend 1; 1 recv 0",
+    "a dropped isend after one that was kept": "2 ranks; 0 isend 1; 0 isend 1 dropped; 1 recv 0",
+    "a dropped isend that nobody receives": "2 ranks; 0 isend 1 dropped; 0 send 1 tag=1; 1 recv 0 tag=1",
+    "a dropped isend to another rank": "3 ranks; 0 isend 1 dropped; 1 irecv 0; 0 send 2; 2 recv 0",
+    "a dropped isend in another group": "3 ranks; 0 isend 1 dropped group=b:0,1; 1 irecv 0 group=b:0,1; 0-2 all_reduce",
     # from any source
     "from any source, while others exchange": "3 ranks; 0 recv any; 1 recv 2; 2 send 1",
     "from any source, and one has sent": "3 ranks; 2 isend 0; 0 recv any",
@@ -62,6 +65,11 @@ DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that
     "2 ranks; 0 isend 1 tag=1; 1 recv 0 tag=2": "1<0",  # another tag was sent
     "2 ranks; 0 isend 1 group=b:0,1; 1 recv 0": "1<0",  # the same tag, in another group
     "2 ranks; 0 isend 1 dropped; 1 irecv 0; 1 recv 0": "1<0",  # a dropped isend is not blamed for another
+    # a dropped isend that a recv waits for blocks what comes after it: of its kind, with another tag, the other way
+    "2 ranks; 0 isend 1 dropped; 0 isend 1; 1 recv 0": "1<!",
+    "2 ranks; 0 isend 1 dropped; 0 send 1 tag=1; 1 irecv 0; 1 recv 0 tag=1": "0<! 1<!",
+    "2 ranks; 0 isend 1 dropped; 1 irecv 0; 1 send 0; 0 recv 1": "0<! 1<!",
+    "3 ranks; 0 isend 1 dropped; 1 irecv 0; 0-2 all_reduce": "0<! 1<! 2<!",
     "3 ranks; 0 irecv any; 2 isend 0; 1 send 0": "1<0",  # any source took one of two
     "2 ranks; 1 irecv any; 0 isend 1; 1 recv 0": "1<0",  # any source took the message
     # others than a sender with a recv of its own
