@@ -197,12 +197,15 @@ class Ranks:
         Args:
             unseen: why some ranks could not say what they are doing, by rank.
         """
-        troubles = {**self.channel.troubles, **unseen}
-        if troubles and not self._trouble_shown:
-            self._trouble_shown = True
-            rank, error = next(iter(troubles.items()))
+        troubles = unseen or self.channel.troubles
+        if not troubles or self._trouble_shown:
+            return
+        self._trouble_shown = True
+        rank, error = next(iter(troubles.items()))
+        words = f"distlab has met an error of its own on rank {rank}"
+        if unseen:
             words = f"distlab cannot see what rank {rank} is doing, so it finds no deadlocks"
-            print(f"{words}: {error}", file=sys.stderr)
+        print(f"{words}: {error}", file=sys.stderr)
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, from now on."""

@@ -64,11 +64,17 @@ def health(rank, world_size):
 
 
 RAISED = f"ZeroDivisionError: of a test, in two lines (test_watchdog.py, line {fails.__code__.co_firstlineno + 1})"
+UNSEEN = "distlab cannot see what rank 1 is doing, so it finds no deadlocks"
 NOT_PLAIN = f"ArgumentTypeError: RankStatus.rank must be a value of type int, got {np.int64(1)!r}. (text.py, line "
 
 
 @pytest.mark.parametrize(
-    ("program", "words"), [(summary_fails, RAISED), (a_field_is_not_plain, NOT_PLAIN), (decoding_fails, RAISED)]
+    ("program", "words"),
+    [
+        (summary_fails, f"{UNSEEN}: {RAISED}"),
+        (a_field_is_not_plain, f"{UNSEEN}: {NOT_PLAIN}"),
+        (decoding_fails, f"distlab has met an error of its own on rank 1: {RAISED}"),
+    ],
 )
 def test_an_exception_is_shown_in_a_line_and_the_thread_goes_on(usable, capfd, program, words):
     """No traceback; garbage is collected as before; the next deadlock is proven."""
@@ -76,7 +82,7 @@ def test_an_exception_is_shown_in_a_line_and_the_thread_goes_on(usable, capfd, p
     pids = usable.run(pid_on_rank)
     usable.run(program)
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"distlab cannot see what rank 1 is doing, so it finds no deadlocks: {words}")
+    assert line.startswith(words)
     assert usable.run(health) == [(True, ["distlab-watchdog"])] * 2
     raised(distlab.DeadlockError, usable.run, stuck)
     assert usable.run(pid_on_rank) == pids
